@@ -26,18 +26,18 @@ from extender.settings import Settings
 
 try:
     from extender.cluster.cluster import Cluster
-    from extender.kube.watch.kinds import PODS
-    from extender.kube.watch.reflector import Reflector
+    from extender.kube.kinds import PODS
+    from extender.kube.reflector import Reflector
     from extender.objects import records
     from extender.objects.event import Event
 
     ARGUMENTS: dict[str, Any] = {}
 except ImportError:  # the arm `before`
     from extender.events import Event  # type: ignore[import-not-found,no-redef]
-    from extender.kube.reflector import PODS, Reflector  # type: ignore[import-not-found,no-redef]
 
     from extender import records  # type: ignore[attr-defined,no-redef]
     from extender.cluster import Cluster  # type: ignore[attr-defined,no-redef]
+    from extender.kube.reflector import PODS, Reflector  # type: ignore[attr-defined,no-redef]
 
     ARGUMENTS = {"random_source": random.Random(1)}
 from extender.kube.client import ApiServer

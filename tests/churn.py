@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from extender.kube.watch.feed import Feed
-from extender.kube.watch.pace import Pace
+from extender.kube.feed import Feed
+from extender.kube.watching import Pace
 from extender.objects import decode
 from extender.objects.event import Event
 from extender.objects.records import Kind, Record

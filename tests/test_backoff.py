@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender import backoff
-from extender.backoff import Backoff, Backoffs
+from extender import times
+from extender.times import Backoff, Backoffs
 
 PAUSE = Backoff(0.5, 30.0)
 
@@ -42,7 +42,7 @@ def test_each_name_waits_on_its_own() -> None:
 
 
 def test_the_oldest_names_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "MOST_NAMES", 2)
+    monkeypatch.setattr(times, "MOST_NAMES", 2)
     backoffs = Backoffs(PAUSE)
     for name in "abac":
         backoffs.failed(name, 0.0)

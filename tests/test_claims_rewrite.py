@@ -8,7 +8,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from extender.kube.pods import gates
+from extender.kube import gates
 from extender.objects.queueing import GATE
 from extender.sim.dra.nvidia import DRIVER, claim
 from tests.test_queue_manifests import MANIFESTS, documents, named

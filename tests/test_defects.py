@@ -10,11 +10,10 @@ import pytest
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
-from extender.controllers.controller import Controller, Frozen
-from extender.controllers.supervisor import Supervisor
+from extender.controllers.controller import Controller, Frozen, Supervisor
 from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
-from extender.kube.watch.kinds import WATCHED_KINDS
+from extender.kube.kinds import WATCHED_KINDS
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.objects.tolerant import Faults, Invalid

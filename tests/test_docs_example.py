@@ -23,14 +23,14 @@ from extender.cli.decision_text import lines as decision_lines
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions, Evictor
 from extender.controllers.leadership import EVICTIONS, Leadership
-from extender.kube.clock import Clock
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
-from extender.kube.pods.evictions import PodEvictions
+from extender.kube.pod_writes import PodEvictions
 from extender.metrics import Metrics
 from extender.offline import frozen
 from extender.reservations.release import CAUSES
 from extender.settings import Settings
+from extender.times import Clock
 from extender.verbs.evicted import OTHERS
 from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper

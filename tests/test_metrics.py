@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from extender.cluster.gpus.ledger import Drift
 from extender.cluster.health.pod_failures import What
-from extender.kube.pods.evictions import Outcome
+from extender.kube.pod_writes import EvictionOutcome
 from extender.metrics import BUCKETS, VALUES, Metrics, page
 from extender.reservations.release import CAUSES
 from tests.world import World
@@ -138,7 +138,7 @@ def test_the_values_on_the_page_are_those_of_the_code() -> None:
     assert told("reservations_released cause") == set(CAUSES)
     assert told("plans outcome") == set(get_args(Drift))
     assert told("pod_failures what") == set(get_args(What))
-    outcomes = set(get_args(Outcome))
+    outcomes = set(get_args(EvictionOutcome))
     assert told("evictions result") == outcomes | {f"dry-run-{one}" for one in outcomes - {"evicted", "gone"}}
     assert {key.partition(" ")[0] for key in VALUES if " " in key} <= {
         name.removeprefix("gpu_extender_") for name in PROMISED

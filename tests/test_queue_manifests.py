@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from extender.cli import gates as gates_command
 from extender.controllers.queue.seats.replicas import SIGNS
 from extender.controllers.queue.seats.store import SHARDS
-from extender.kube.pods import gates
+from extender.kube import gates
 from extender.objects.gangs.ours import GANG
 from extender.objects.queueing import GATE
 from extender.settings import Settings

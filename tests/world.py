@@ -21,13 +21,13 @@ from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.controllers.queue.controller import QueueController
 from extender.errors import Busy
-from extender.kube.clock import Clock
 from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.server import acting, deciding, wiring
 from extender.server.access.reviewer import Asks
 from extender.server.writes import Binder, Keeper
 from extender.settings import Settings
+from extender.times import Clock
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
 from extender.verbs.answer import Answer

@@ -141,7 +141,7 @@ async def _listed(kubeconfig: Path | None) -> bytes:
     """One List of everything that is looked at. Unreachable when a list is refused."""
     from extender.errors import Unreachable
     from extender.kube import client
-    from extender.kube.in_cluster import default_kubeconfig
+    from extender.kube.client import default_kubeconfig
 
     items: list[bytes] = []
     try:

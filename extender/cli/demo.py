@@ -26,7 +26,6 @@ from extender.cli.demo_queue import queue
 from extender.cli.demo_source import SimSource
 from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
-from extender.kube.clock import Clock
 from extender.server import acting, deciding, wiring
 from extender.server.serve import config
 from extender.settings import Settings
@@ -35,6 +34,7 @@ from extender.sim.cluster import SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
 from extender.sim.dra.scene import claimed
 from extender.sim.kubelet import Kubelets
+from extender.times import Clock
 
 HOST = "127.0.0.1"
 NAME = "gpu-extender"

@@ -9,7 +9,7 @@ from extender.controllers.queue.controller import QueueController
 from extender.controllers.queue.seats.replicas import SIGNS
 from extender.controllers.queue.seats.store import SHARDS
 from extender.kube.configmaps import Conflict, Kept
-from extender.kube.pods.patches import NO_ANNOTATIONS, REQUIRED, Patched, pinned_terms
+from extender.kube.pod_writes import NO_ANNOTATIONS, REQUIRED, Patched, pinned_terms
 from extender.objects.queueing import PINNED
 from extender.objects.records import FINALIZER, PLANNED_NODE, Kind, PodRecord
 from extender.server.acting import KeptSeats, QueueRequests, queue_over

@@ -16,11 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from extender.errors import BadInput, Unreachable
-from extender.kube.client import ApiError, ApiServer, CredentialsError
+from extender.kube import gates
+from extender.kube.client import ApiError, ApiServer, CredentialsError, default_kubeconfig
 from extender.kube.client import Unreachable as NoAnswer
-from extender.kube.in_cluster import default_kubeconfig
-from extender.kube.pods import gates
-from extender.kube.pods.gates import GatedPod, Tally
+from extender.kube.gates import GatedPod, Tally
 from extender.objects.progress import duration, duration_text
 from extender.objects.queueing import GATE
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from extender.errors import Unreachable
-from extender.kube.client import ApiError, ApiServer, CredentialsError
+from extender.kube import lists
+from extender.kube.client import ApiError, ApiServer, CredentialsError, default_kubeconfig
 from extender.kube.client import Unreachable as NoAnswer
-from extender.kube.in_cluster import default_kubeconfig
-from extender.kube.watch import listing
 from extender.objects.event import Event
 from extender.objects.records import RecordError
 
@@ -20,6 +19,6 @@ async def listed(kubeconfig: Path | None, gpus: frozenset[str], invalid: list[An
     path = str(kubeconfig) if kubeconfig else default_kubeconfig()
     try:
         async with await ApiServer.connect(path) as server:
-            return await listing.list_all(server, gpus, invalid=invalid)
+            return await lists.list_all(server, gpus, invalid=invalid)
     except (ApiError, NoAnswer, CredentialsError, RecordError) as error:
         raise Unreachable(str(error), path="API server") from None

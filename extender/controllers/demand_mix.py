@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from extender.backoff import Backoff
 from extender.controllers.controller import Controller
 from extender.controllers.document import MOST_BYTES, KeptDocument
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
+from extender.times import Backoff
 
 KEY: Final = "document"
 READ_SECONDS = 60.0  # the start waits no longer for it

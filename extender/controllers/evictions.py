@@ -25,16 +25,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from extender.backoff import Backoff, Backoffs
 from extender.controllers.controller import Controller
 from extender.controllers.events import Events, named, price_text
 from extender.controllers.leadership import Leadership
-from extender.kube.clock import Clock
-from extender.kube.pods.evictions import PodEvictions
+from extender.kube.pod_writes import PodEvictions
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.preemption.certificate import how_many
 from extender.reservations.reservations import Reservation
+from extender.times import Backoff, Backoffs, Clock
 from extender.verbs import wire
 from extender.verbs.answer import Answer
 from extender.verbs.decisions import WORK_LOST, Decision

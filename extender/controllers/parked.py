@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from extender.controllers.controller import Controller
-from extender.kube.clock import Clock
-from extender.kube.pods.patches import NO_ANNOTATIONS, Patched
+from extender.kube.pod_writes import NO_ANNOTATIONS, Patched
 from extender.log import get_log
 from extender.objects.records import PodRecord
+from extender.times import Clock
 from extender.verbs.verbs import Verbs
 
 TICK_SECONDS: Final = 0.5

@@ -1,4 +1,9 @@
-"""One reservation as text: a small JSON object, whose times are seconds since 1970."""
+"""One reservation as text: a small JSON object, whose times are seconds since 1970; and whether it may be believed.
+
+The ConfigMap has no signature. Whoever may write it could write a plan for any pod that waits, and have GPUs kept, or
+pods evicted, for it. So a plan is taken over only where everything agrees that we can see: it asks for what its pod
+asks for, at its pod's priority, and its victims are pods of a lower priority on that node.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 
+from extender.cluster.view import ClusterView
 from extender.controllers.document import Damaged, check_format
-from extender.controllers.forged import AHEAD_SECONDS, MOST_TEXT, MOST_VICTIMS
-from extender.objects.records import MOST_GRACE
+from extender.objects.records import MOST_GRACE, PodRecord
 from extender.reservations.reservations import Reservation
 
 FORMAT: Final = 1
@@ -108,3 +113,54 @@ def _time(value: object) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 2**40:
         raise Damaged("a time is not a number of seconds")
     return float(value)
+
+
+# -- whether an entry contradicts what the watch shows
+
+
+MOST_VICTIMS: Final = 1_000  # a node has some hundred pods
+MOST_TEXT: Final = 100_000  # bytes of one entry
+AHEAD_SECONDS: Final = 300.0  # another machine's clock may be ahead by so much
+
+
+def contradiction(cluster: ClusterView, plan: Reservation, pod: PodRecord, *, evicts: bool) -> str:
+    """Why the plan cannot be one of ours; "" when nothing contradicts it. `pod`: its preemptor, as the watch has it;
+    `evicts`: whether the settings allow evictions of our own.
+
+    A victim that is in no list has terminated meanwhile, and contradicts nothing.
+    """
+    wanted = cluster.amounts(pod)[3:]
+    if plan.pod and plan.pod != f"{pod.namespace}/{pod.name}":
+        return f"its pod is {pod.namespace}/{pod.name}"
+    if plan.priority != pod.priority:
+        return f"its pod has priority {pod.priority}, not {plan.priority}"
+    if plan.amounts[3:] != wanted or not any(wanted):
+        return "its pod asks for other GPUs"
+    if pod.never:
+        return "its pod may evict no pod (preemptionPolicy: Never)"
+    if plan.own and not evicts:
+        return "evictions of our own are off (settings: evictions.enabled)"
+    return next((text for uid in plan.victims if (text := _of_victim(cluster, plan, uid))), "")
+
+
+def _of_victim(cluster: ClusterView, plan: Reservation, uid: str) -> str:
+    victim = cluster.pods.get(uid)
+    if victim is None:
+        return ""
+    name = f"victim {victim.namespace}/{victim.name}"
+    if victim.node != plan.node:
+        return f"{name} is on node {victim.node}" if victim.node else f"{name} is on no node"
+    if victim.priority >= plan.priority:
+        return f"{name} has priority {victim.priority}"
+    return f"{name} is never a victim" if victim.daemon or victim.mirror or victim.devices else ""
+
+
+def believed(cluster: ClusterView, plan: Reservation, pod: PodRecord, emptied: float | None) -> None:
+    """Bound what the entry states by what we can see, so that it reserves no more, and no longer: by CPU and memory of
+    the pod; by the grace of the victims that are there; where none is, by `emptied`: when the victims of our own plan
+    for that pod were gone."""
+    there = [victim for uid in plan.victims if (victim := cluster.pods.get(uid)) is not None]
+    plan.amounts = tuple(map(min, plan.amounts, cluster.amounts(pod)))
+    plan.grace = min(plan.grace, max((victim.grace_seconds for victim in there), default=0))
+    if not there and emptied is not None:
+        plan.emptied = emptied if plan.emptied is None else min(emptied, plan.emptied)

@@ -12,9 +12,10 @@ Theory of operation
    over, what the other has removed is dropped.
 4. The map is read before the first verb is answered and every few seconds then, since another instance may have been
    asked meanwhile. What cannot be read is dropped with a warning; the rest stays. What another instance wrote is
-   compared with the lists before it counts (forged.py), and dropped as well where it contradicts them. What a version
-   to come has written is left as it is until its pod is bound or deleted, at most for NEWER_SECONDS: that version may
-   run again after a downgrade. Meanwhile no pod is evicted for that pod, since others may be terminating for it.
+   compared with the lists before it counts (reservation_entry.py), and dropped as well where it contradicts them.
+   What a version to come has written is left as it is until its pod is bound or deleted, at most for NEWER_SECONDS:
+   that version may run again after a downgrade. Meanwhile no pod is evicted for that pod, since others may be
+   terminating for it.
 5. Without the right to read or write it (403) no pod is evicted, which is logged once and counted. After a write that
    failed each round writes, if need be without a change, until one succeeds: the right to read is not that to write.
    The preemptors that were turned away are then woken (parked.py);
@@ -29,18 +30,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from extender.backoff import Backoff
 from extender.controllers.controller import Controller
 from extender.controllers.document import NEWER_SECONDS, Changes, Damaged, KeptDocument, Newer
-from extender.controllers.forged import believed, contradiction
-from extender.controllers.reservation_entry import MOST_ENTRIES, Entries
+from extender.controllers.reservation_entry import MOST_ENTRIES, Entries, believed, contradiction
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.reservations.release import CAUSES
 from extender.reservations.reservations import Reservation
+from extender.times import Backoff, Clock
 from extender.verbs.verbs import Verbs
 
 LOOK_SECONDS = 1.0  # between two looks at what is over

@@ -11,15 +11,14 @@ from dataclasses import replace
 from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource
 from extender.kube.client import ApiServer
-from extender.kube.clock import Clock
-from extender.kube.watch.kinds import WATCHED_KINDS, WatchedKind
-from extender.kube.watch.pace import Pace, Timing
-from extender.kube.watch.reflector import Reflector
-from extender.kube.watch.state import State
+from extender.kube.kinds import WATCHED_KINDS, WatchedKind
+from extender.kube.reflector import Reflector
+from extender.kube.watching import Pace, State, Timing
 from extender.log import get_log
 from extender.objects.event import Event
 from extender.objects.records import PodRecord
 from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
+from extender.times import Clock
 
 VITAL = ("Pod", "Node")
 JUDGED = (*VITAL, "PodDisruptionBudget")  # what evictions are decided by; what else counts, as gangs, may be older

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -20,7 +21,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
 import msgspec
@@ -28,8 +29,6 @@ import yarl
 from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
-
-from extender.kube.forbidden import Forbidden
 
 # TLS included. A packet that is lost is sent again after 1 s; a host that is away drops them all, and the next try must
 # not begin long after its return.
@@ -378,3 +377,64 @@ def message_of(body: bytes) -> str:
 def retry_after_of(text: str) -> float | None:
     """Seconds that the header Retry-After names; None where it names none."""
     return float(text) if text.isascii() and text.isdigit() else None
+
+
+# -- where this process runs
+
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def default_kubeconfig() -> str | None:
+    """None in a pod (its service account is used), else the file that kubectl reads."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return None
+    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+
+def own_namespace(setting: str) -> str:
+    """The namespace of the settings; else, in a pod, its own; else kube-system, which exists everywhere."""
+    if setting:
+        return setting
+    try:
+        return ACCOUNT.read_text().strip() or "kube-system"
+    except OSError:
+        return "kube-system"
+
+
+# -- rights that are missing
+
+
+REMEMBERED_SECONDS: Final = 600.0
+"""A right that is back is seen by the next write alone, so what was refused is forgotten after this time."""
+MOST: Final = 64
+MISSING: Final = re.compile(r'User "[^"]*" cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
+"""As the API server's RBAC says it. Admission and quotas refuse single objects in other words."""
+READS: Final = frozenset({"GET", "HEAD"})
+"""The watches report what they may not read."""
+
+
+class Forbidden:
+    """The writes that were refused lately."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._refused: dict[str, float] = {}  # verb and resource -> when last
+
+    def note(self, method: str, status: int, message: str) -> None:
+        """The answer to a request that failed."""
+        found = MISSING.search(message) if status == 403 and method not in READS else None
+        if found is None:
+            return
+        verb, resource, group = found.groups()
+        name = f"{verb} {resource}{f' of {group}' if group else ''}"
+        if name in self._refused or len(self._refused) < MOST:
+            self._refused[name] = self._clock()
+
+    def problem(self) -> str:
+        """In words, "" for none."""
+        now = self._clock()
+        self._refused = {name: at for name, at in self._refused.items() if now - at < REMEMBERED_SECONDS}
+        if not self._refused:
+            return ""
+        return f"not allowed in the last {REMEMBERED_SECONDS / 60:.0f} min: {', '.join(sorted(self._refused))}"

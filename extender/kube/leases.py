@@ -15,8 +15,8 @@ from urllib.parse import quote
 import msgspec
 
 from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.kube.clock import Clock
 from extender.kube.events import micro_time
+from extender.times import Clock
 
 DURATION: Final = 15.0  # seconds, kube-scheduler's own
 DEADLINE: Final = 2 / 3  # of the duration: the holder acts no longer without a renewal

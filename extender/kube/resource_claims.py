@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, Unreachable
-from extender.kube.pods.patches import Patched, patched
+from extender.kube.pod_writes import Patched, patched
 from extender.objects.records import FENCE, FINALIZER, PLANNED_NODE, AllocatedDevice
 
 _API: Final = "/apis/resource.k8s.io/v1"

@@ -23,8 +23,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import orjson
 
 from ext_core import prune
-from extender.backoff import Backoff
 from extender.errors import BadInput, Unreachable
+from extender.times import Backoff
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_SECONDS = 10.0

@@ -15,6 +15,7 @@ from extender.controllers.controller import Controller
 from extender.controllers.demand_mix import DemandMixStore
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions, Evictor, View
+from extender.controllers.gate_removal import GateRemoval
 from extender.controllers.leadership import EVICTIONS, QUEUE, Leadership
 from extender.controllers.parked import ParkedPods
 from extender.controllers.queue.acting import Acting
@@ -30,18 +31,14 @@ from extender.controllers.queue.seats.store import SHARDS, SeatStore
 from extender.controllers.queue.unled import UnledPods
 from extender.controllers.queue.writes import Evicts, Leads, PodWrites, Reads
 from extender.controllers.reservations import ReservationStore
-from extender.controllers.settings.file import SettingsFile
-from extender.controllers.settings.gate_removal import GateRemoval
+from extender.controllers.settings_file import SettingsFile
 from extender.controllers.watches import Watches
-from extender.kube.client import ApiServer
-from extender.kube.clock import Clock
+from extender.kube.bindings import Bindings
+from extender.kube.client import ApiServer, own_namespace
 from extender.kube.configmaps import ConfigMap, TextMap
 from extender.kube.events import EventsApi
-from extender.kube.in_cluster import own_namespace
 from extender.kube.leases import Lease
-from extender.kube.pods.bindings import Bindings
-from extender.kube.pods.evictions import PodEvictions
-from extender.kube.pods.patches import PodPatches
+from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.kube.resource_claims import DeviceTaintRuleWrites, ResourceClaimWrites
 from extender.kube.reviews import Reviews
 from extender.log import get_log
@@ -55,6 +52,7 @@ from extender.server.access.reviewer import Asks
 from extender.server.deciding import Core, cluster_of
 from extender.server.writes import ApiBinder, Binder, Keeper
 from extender.settings import Settings
+from extender.times import Clock
 
 MIX: Final = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 log = get_log()

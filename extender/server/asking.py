@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from extender import log
 from extender.ask.forks import Forks
-from extender.controllers.controller import Controller
+from extender.controllers.controller import Controller, Supervisor
 from extender.controllers.queue.controller import QueueController
-from extender.controllers.supervisor import Supervisor
 from extender.controllers.surveys import gauges
 from extender.controllers.surveys.partial_gangs import PartialGangEvents
 from extender.controllers.surveys.survey import Survey

@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Awaitable
 from typing import NamedTuple, Protocol
 
-from extender.controllers.controller import ClusterSource
+from extender.controllers.controller import ClusterSource, Supervisor
 from extender.controllers.evictions import Evictions
 from extender.controllers.parked import ParkedPods
-from extender.controllers.supervisor import Supervisor
-from extender.kube.clock import Clock
 from extender.log import get_log
 from extender.server.outage import Outage
 from extender.server.settle import MOST_SETTLES, SETTLE_SECONDS, Settling
 from extender.server.writes import Writes, aside
+from extender.times import Clock
 from extender.verbs import wire
 from extender.verbs.answer import Answer
 from extender.verbs.bind import BindIntent

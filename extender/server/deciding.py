@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from extender.cluster.cluster import Cluster
-from extender.controllers.controller import ClusterSource, Frozen
-from extender.controllers.events import Events
-from extender.controllers.node_events import NodeEvents
+from extender.controllers.controller import ClusterSource, Frozen, Supervisor
+from extender.controllers.events import Events, NodeEvents
 from extender.controllers.reservations import released
-from extender.controllers.supervisor import Supervisor
-from extender.kube.clock import Clock
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.recording.recorder import RecordedCluster, Recorder, header_of
@@ -27,6 +24,7 @@ from extender.server.shadow_calls import Shadow, ShadowCalls
 from extender.server.writes import Writes
 from extender.settings import Settings
 from extender.shadow.watch import ShadowWatch
+from extender.times import Clock
 from extender.verbs.verbs import Verbs
 
 log = get_log()

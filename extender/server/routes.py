@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router, request_response
 from starlette.types import Lifespan
 
-from extender.controllers.supervisor import Supervisor
+from extender.controllers.controller import Supervisor
 from extender.log import get_log
 from extender.server.access.gate import Gate, Names
 from extender.server.endpoint import Endpoint

@@ -14,8 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from extender.errors import Unreachable
-from extender.kube.client import ApiServer, CredentialsError
-from extender.kube.in_cluster import default_kubeconfig
+from extender.kube.client import ApiServer, CredentialsError, default_kubeconfig
 from extender.log import get_log
 from extender.server import garbage, wiring
 from extender.server.access.listening import Host

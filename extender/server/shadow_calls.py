@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from extender.errors import BadRequest
-from extender.kube.clock import Clock
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.server.writes import Writes
 from extender.shadow.watch import ShadowWatch
+from extender.times import Clock
 from extender.verbs import wire
 from extender.verbs.answer import Answer
 from extender.verbs.verbs import Verbs

@@ -10,9 +10,8 @@ from pathlib import Path
 from starlette.routing import Router
 
 from extender.ask.forks import Forks
-from extender.controllers.controller import ClusterSource, Frozen
+from extender.controllers.controller import ClusterSource, Frozen, Supervisor
 from extender.controllers.evictions import Evictions
-from extender.controllers.supervisor import Supervisor
 from extender.errors import BadInput
 from extender.kube.client import ApiServer
 from extender.log import get_log

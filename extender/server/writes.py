@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from extender.controllers.events import Events
+from extender.kube.bindings import Bindings, Turns
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.pods.bindings import Bindings
-from extender.kube.pods.turns import Turns
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord, RecordError

@@ -15,7 +15,7 @@ import pytest
 
 from extender.cli import gates as command
 from extender.cli import main
-from extender.kube.pods import gates
+from extender.kube import gates
 from extender.objects.queueing import GATE
 from tests.kube.api_server import Request, Writer, failed, serving
 from tests.kube.gated import GatedCluster, gated
@@ -57,7 +57,7 @@ def kubeconfig(cluster: GatedCluster, folder: Path) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "SETTLE", 0.05)
-    monkeypatch.setattr("extender.backoff.Backoff.delay", lambda *_: 0.001)
+    monkeypatch.setattr("extender.times.Backoff.delay", lambda *_: 0.001)
 
 
 def called(cluster: GatedCluster, folder: Path, *words: str) -> int:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from extender.cli.decision_text import lines
+from extender.controllers.controller import Supervisor
 from extender.controllers.events import Events
 from extender.controllers.evictions import PAUSE, Evictions, Evictor, View
 from extender.controllers.leadership import EVICTIONS, Leadership
-from extender.controllers.supervisor import Supervisor
-from extender.kube.clock import Clock
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
-from extender.kube.pods.evictions import PodEvictions
+from extender.kube.pod_writes import PodEvictions
 from extender.metrics import Metrics
 from extender.settings import Settings
+from extender.times import Clock
 from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper
 from tests.kube.api_server import Request

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.settings.gate_removal import RETRY_SECONDS, GateRemoval
-from extender.kube.pods import gates
-from extender.kube.pods.gates import GatedPod, Tally
+from extender.controllers.gate_removal import RETRY_SECONDS, GateRemoval
+from extender.kube import gates
+from extender.kube.gates import GatedPod, Tally
 from extender.objects.queueing import GATE
 from tests.world import World
 

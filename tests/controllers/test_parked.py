@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 
 from extender.controllers.parked import PAUSE_SECONDS, ParkedPods
-from extender.kube.clock import Clock
-from extender.kube.pods.patches import Outcome, Patched
+from extender.kube.pod_writes import Patched, PatchOutcome
 from extender.reservations.reservations import Reservation
+from extender.times import Clock
 from tests.world import World, logged
 
 
@@ -17,7 +17,7 @@ class Pods:
 
     def __init__(self) -> None:
         self.writes: list[tuple[str, str, str]] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[PatchOutcome] = []
 
     async def nominate(
         self, namespace: str, name: str, version: str, node: str, annotations: Mapping[str, str | None]

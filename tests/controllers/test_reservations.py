@@ -12,12 +12,12 @@ import pytest
 
 from extender.controllers.reservations import ReservationStore
 from extender.kube.client import ApiServer
-from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict, Kept
 from extender.reservations.reservations import Reservation
 from extender.server import outage
 from extender.settings import Reservations as Wanted
 from extender.settings import Settings
+from extender.times import Clock
 from tests.kube.api_server import Request, Script, serving
 from tests.kube.objects import Objects
 from tests.waiting import eventually

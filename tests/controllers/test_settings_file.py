@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from extender.controllers.settings import file as settings_file
-from extender.controllers.settings.file import SettingsFile
+from extender.controllers import settings_file
+from extender.controllers.settings_file import SettingsFile
 from extender.queue.usage import Rules
 from extender.settings import Settings
 from tests.verdict.test_nothing_changes import explainer

@@ -9,13 +9,13 @@ import pytest
 from extender.cluster.cluster import Cluster
 from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
-from extender.kube.clock import Clock
-from extender.kube.watch.kinds import WATCHED_KINDS
-from extender.kube.watch.state import State
+from extender.kube.kinds import WATCHED_KINDS
+from extender.kube.watching import State
 from extender.objects.event import Event
 from extender.objects.records import PriorityClassRecord
 from extender.server import outage, settle
 from extender.settings import Settings
+from extender.times import Clock
 from tests.world import World, logged, workload
 
 

@@ -15,10 +15,10 @@ import trustme
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from extender.controllers import settings_file
+from extender.controllers.controller import Supervisor
 from extender.controllers.queue.unled import UNLED_SECONDS
-from extender.controllers.settings import file as settings_file
-from extender.controllers.settings.file import SettingsFile
-from extender.controllers.supervisor import Supervisor
+from extender.controllers.settings_file import SettingsFile
 from extender.metrics import Metrics
 from extender.queue.leader import QueueLeader
 from extender.settings import Settings

@@ -13,12 +13,12 @@ import pytest
 import uvloop
 from ruamel.yaml import YAML
 
+from extender.kube.bindings import Bindings
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.configmaps import ConfigMap, Conflict, Kept
-from extender.kube.pods.bindings import Bindings
-from extender.kube.watch.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
-from extender.kube.watch.pace import Pace, Timing
-from extender.kube.watch.reflector import Reflector
+from extender.kube.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
+from extender.kube.reflector import Reflector
+from extender.kube.watching import Pace, Timing
 from extender.objects.event import Event
 from extender.objects.records import Kind, NodeRecord, PodRecord, Record
 from tests.e2e import builders

@@ -26,14 +26,14 @@ from structlog.testing import capture_logs
 from extender.cluster import dump
 from extender.cluster.cluster import Cluster
 from extender.controllers.watches import Watches
+from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
-from extender.kube.clock import Clock
-from extender.kube.pods.bindings import Bindings
-from extender.kube.watch.kinds import WATCHED_KINDS
+from extender.kube.kinds import WATCHED_KINDS
 from extender.server import acting, deciding, wiring
 from extender.server.wiring import Server
 from extender.server.writes import ApiBinder
 from extender.settings import Hold, Settings
+from extender.times import Clock
 from tests.fuzz import accounts, objects
 from tests.fuzz.asking import ask, check_answer, check_filter
 from tests.fuzz.engine import Broken, Step

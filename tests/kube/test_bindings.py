@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import pytest
 
+from extender.kube.bindings import Bindings, Result
 from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.kube.pods.bindings import Bindings, Result
 from tests.kube.api_server import Answer, Script, failed, hung_up, serving, watched, whole
 
 T = TypeVar("T")

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from extender.kube.client import ApiError, ApiServer
-from extender.kube.forbidden import REMEMBERED_SECONDS, Forbidden
+from extender.kube.client import REMEMBERED_SECONDS, ApiError, ApiServer, Forbidden
 from tests.kube.api_server import Script, failed, serving
 
 RBAC = 'pods "p" is forbidden: User "a:b" cannot {} resource "{}" in API group "{}" in the namespace "x"'

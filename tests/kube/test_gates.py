@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import pytest
 
+from extender.kube import gates
 from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.kube.pods import gates
-from extender.kube.pods.gates import GatedPod, Tally
+from extender.kube.gates import GatedPod, Tally
 from extender.objects.queueing import GATE, WANTS_NODES
 from tests.kube import hostile
 from tests.kube.api_server import failed, hung_up, serving, whole
@@ -23,7 +23,7 @@ OTHER = "example.com/quota"
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.backoff.Backoff.delay", lambda *_: 0.001)
+    monkeypatch.setattr("extender.times.Backoff.delay", lambda *_: 0.001)
 
 
 def asked(cluster: GatedCluster, ask: Callable[[ApiServer], Awaitable[T]]) -> T:

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster.cluster import Cluster
-from extender.kube.watch.decoder import Relist
-from extender.kube.watch.kinds import (
+from extender.kube.decoder import Relist
+from extender.kube.kinds import (
     BUDGETS,
     DEVICE_CLASSES,
     FAILED_PODS,
@@ -22,7 +22,7 @@ from extender.kube.watch.kinds import (
     PRIORITY_CLASSES,
     WatchedKind,
 )
-from extender.kube.watch.reflector import Reflector
+from extender.kube.reflector import Reflector
 from extender.objects import tolerant
 from extender.objects.event import Event
 from extender.objects.records import PodRecord

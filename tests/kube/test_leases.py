@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiError
-from extender.kube.clock import Clock
 from extender.kube.leases import DEADLINE, Lease
+from extender.times import Clock
 
 DURATION = 15.0
 RENEW = 2.0  # seconds between two renewals

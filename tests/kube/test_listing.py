@@ -9,9 +9,8 @@ from contextlib import aclosing
 import pytest
 
 from extender.kube.client import ApiError, ApiServer
-from extender.kube.watch.kinds import DEVICE_CLASSES, NODES, PODS
-from extender.kube.watch.listing import list_all
-from extender.kube.watch.pages import pages
+from extender.kube.kinds import DEVICE_CLASSES, NODES, PODS
+from extender.kube.lists import list_all, pages
 from extender.objects.event import Event
 from tests.kube.api_server import Request, Script, Writer, failed, listed, serving
 from tests.waiting import eventually
@@ -50,7 +49,7 @@ def test_an_api_that_refuses_is_an_error() -> None:
 
 def test_a_page_is_bounded_in_bytes_as_a_watched_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tenants write objects of 1.4 MB, and 250 of them stand side by side."""
-    monkeypatch.setattr("extender.kube.watch.pages.LARGEST_PAGE", 5_000)
+    monkeypatch.setattr("extender.kube.lists.LARGEST_PAGE", 5_000)
     pods = [workload(f"p{i}", 1, annotations={"note": "x" * 1_500}) for i in range(6)]
     limits: list[int] = []
 

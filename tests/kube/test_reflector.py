@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from extender.backoff import Backoff
 from extender.kube.client import ApiServer
-from extender.kube.watch.kinds import DEVICE_CLASSES, DRA, GROUPS, NODES, PODS, WATCHED_KINDS, WatchedKind
-from extender.kube.watch.pace import Pace, Timing
-from extender.kube.watch.reflector import Reflector
+from extender.kube.kinds import DEVICE_CLASSES, DRA, GROUPS, NODES, PODS, WATCHED_KINDS, WatchedKind
+from extender.kube.reflector import Reflector
+from extender.kube.watching import Pace, Timing
 from extender.objects.event import Event
 from extender.objects.records import GroupRecord, PodRecord
+from extender.times import Backoff
 from tests.kube.api_server import (
     Answer,
     Request,
@@ -584,7 +584,7 @@ def test_a_huge_page_is_given_in_slices() -> None:
 
 def test_a_page_of_large_objects_is_asked_for_again_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """250 pods of 1.4 MB are 350 MB: no page is held that is larger than it may be, but for a single object."""
-    monkeypatch.setattr("extender.kube.watch.pages.LARGEST_PAGE", 5_000)
+    monkeypatch.setattr("extender.kube.lists.LARGEST_PAGE", 5_000)
     sizes = [2_000] * 10 + [9_000] + [10] * 300
     items = [pod(f"p{i:03}", padding="x" * size) for i, size in enumerate(sizes)]
     limits: list[int] = []

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from extender.kube.pods import turns
-from extender.kube.pods.turns import Turns
+from extender.kube import bindings
+from extender.kube.bindings import Turns
 
 
 class Writes:
@@ -80,7 +80,7 @@ def test_first_ones_come_one_after_the_other() -> None:
 
 
 def test_who_waits_too_long_gives_up_and_lets_nobody_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "LONGEST", 0.05)
+    monkeypatch.setattr(bindings, "LONGEST", 0.05)
 
     async def test(writes: Writes) -> None:
         await writes.ask("slow", first=True)

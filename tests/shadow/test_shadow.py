@@ -11,7 +11,7 @@ import pytest
 from extender.cli.shadow import _lines
 from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
-from extender.kube.watch.feed import Feed
+from extender.kube.feed import Feed
 from extender.objects import records
 from extender.objects.event import Event
 from extender.settings import Settings

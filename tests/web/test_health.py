@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import trustme
 
+from extender.controllers import settings_file
 from extender.controllers.leadership import QUEUE, Leadership
-from extender.controllers.settings import file as settings_file
-from extender.controllers.settings.file import SettingsFile
+from extender.controllers.settings_file import SettingsFile
 from extender.kube.leases import Lease
 from extender.metrics import PARTS, Metrics
 from extender.server.access.certificates import Certificates

@@ -43,7 +43,6 @@ from extender.controllers.queue.strangers import Strangers
 from extender.controllers.queue.tell import Teller
 from extender.controllers.queue.turns import in_turns
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.clock import Clock
 from extender.kube.configmaps import Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -52,6 +51,7 @@ from extender.queue.plan import Planner
 from extender.queue.report import Report
 from extender.queue.starts import Start
 from extender.reservations.seats import Seat, Seats
+from extender.times import Clock
 from extender.verbs.verbs import Verbs
 
 LEASE_SECONDS: Final = 3.0  # no gate stays closed for more than 5 s because the holder was killed

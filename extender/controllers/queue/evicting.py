@@ -26,7 +26,6 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from extender.backoff import Backoff, Backoffs
 from extender.cluster.dra.slices import device_of
 from extender.cluster.slices import Timed
 from extender.cluster.view import ClusterView
@@ -36,15 +35,15 @@ from extender.controllers.queue.repair import Repairs
 from extender.controllers.queue.slices import done
 from extender.controllers.queue.tell import Teller
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.clock import Clock
 from extender.kube.configmaps import Conflict
-from extender.kube.pods.evictions import AT_ONCE, Evicted
+from extender.kube.pod_writes import AT_ONCE, Evicted
 from extender.log import get_log
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import ends
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
 from extender.queue.plan import Planner, gang_name
 from extender.reservations.seats import Seat
+from extender.times import Backoff, Backoffs, Clock
 from extender.verbs.verbs import Verbs
 
 TURN_SECONDS: Final = 0.05  # of CPU time that a search takes of one turn

@@ -26,7 +26,7 @@ from extender.cluster.gpus.statements import PLAN, planned_text
 from extender.controllers.queue.devices.allocator import DeviceAllocator
 from extender.controllers.queue.slices import each, gathered
 from extender.controllers.queue.writes import PodWrites
-from extender.kube.pods.patches import Patched
+from extender.kube.pod_writes import Patched
 from extender.log import get_log
 from extender.objects.queueing import GATE, WANTS_NODES, is_queued
 from extender.objects.records import PodRecord

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from extender.backoff import Backoff, Backoffs
 from extender.cluster.amounts import FIRST_GPU
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.release import Release
@@ -30,6 +29,7 @@ from extender.log import get_log
 from extender.objects.gangs import Ref
 from extender.queue.plan import Planner
 from extender.reservations.seats import Seat, Seats
+from extender.times import Backoff, Backoffs
 
 AGAIN: Final = Backoff(2.0, 60.0)  # between two attempts to place a gang again
 SOON: Final = Backoff(0.3, 2.4)  # the same, while its pods cannot be written

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from extender.controllers.queue.writes import Evicts
-from extender.kube.clock import Clock
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.queueing import PINNED
 from extender.objects.records import PodRecord
+from extender.times import Clock
 from extender.verbs.evicted import QUEUE, Cause
 from extender.verbs.verbs import Verbs
 

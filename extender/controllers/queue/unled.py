@@ -15,12 +15,12 @@ from extender.cluster.view import ClusterView
 from extender.controllers.controller import Controller
 from extender.controllers.events import Events
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.clock import Clock
 from extender.kube.events import Regarding
 from extender.log import get_log
 from extender.metrics import Degraded
 from extender.objects.queueing import GATE
 from extender.queue.leader import QueueLeader
+from extender.times import Clock
 
 EVERY_SECONDS: Final = 5.0
 UNLED_SECONDS: Final = 30.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from extender.kube.pods.evictions import Evicted
-from extender.kube.pods.patches import NO_ANNOTATIONS, Patched
+from extender.kube.pod_writes import NO_ANNOTATIONS, Evicted, Patched
 from extender.objects.records import PodRecord
 
 

@@ -19,20 +19,19 @@ from extender.controllers.queue.release import Release
 from extender.controllers.queue.seats.entry import SeatEntries
 from extender.controllers.queue.seats.replicas import SIGNS, Replicas
 from extender.controllers.queue.seats.store import SHARDS, SeatStore
+from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
-from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
-from extender.kube.pods.bindings import Bindings
-from extender.kube.pods.evictions import PodEvictions
-from extender.kube.pods.patches import PodPatches
+from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.kube.resource_claims import DeviceTaintRuleWrites, ResourceClaimWrites
 from extender.objects.queueing import GATE
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placing.placement import JointPlacement
 from extender.queue.plan import Planner
+from extender.times import Clock
 from tests.controllers.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.world import JSON, World, workload

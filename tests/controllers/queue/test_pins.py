@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.kube.pods.patches import pinned_terms
+from extender.kube.pod_writes import pinned_terms
 from extender.objects import records
 from extender.objects.event import Event
 from extender.objects.queueing import PINNED

@@ -9,9 +9,9 @@ import pytest
 from extender.controllers.events import Events
 from extender.controllers.queue.unled import AGAIN_SECONDS, OF_NAMESPACE, REASON, UNLED_SECONDS, UnledPods
 from extender.kube.client import ApiError
-from extender.kube.clock import Clock as Clocks
 from extender.objects.queueing import GATE
 from extender.queue.leader import QueueLeader
+from extender.times import Clock as Clocks
 from tests.controllers.queue import rig
 from tests.controllers.test_events import Clock, run
 from tests.kube.objects import Objects

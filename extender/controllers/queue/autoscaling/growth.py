@@ -26,7 +26,7 @@ from extender.controllers.queue.autoscaling.provisioning import Attempts, Provis
 from extender.controllers.queue.release import AT_ONCE
 from extender.controllers.queue.writes import PodWrites
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.pods.patches import Patched
+from extender.kube.pod_writes import Patched
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref

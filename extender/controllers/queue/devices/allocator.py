@@ -29,12 +29,12 @@ from extender.cluster.dra.planned import ClaimDevices
 from extender.cluster.gpus.statements import gpus_of
 from extender.controllers.queue.devices.allocation import Unknown, allocation_of, class_names
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.clock import Clock
-from extender.kube.pods.patches import Patched
+from extender.kube.pod_writes import Patched
 from extender.log import get_log
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PodRecord, ResourceClaimRecord
 from extender.reservations.seats import Seat, Seats
+from extender.times import Clock
 
 SETTLE_SECONDS: Final = 2.0
 """From an allocation until the gates open, while kube-scheduler may be allocating devices to other pods: from its look

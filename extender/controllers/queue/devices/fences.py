@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from extender.cluster.cluster import Cluster
 from extender.cluster.dra.slices import identity
 from extender.cluster.dra.taint_rules import selector_of
-from extender.kube.pods.patches import Patched
+from extender.kube.pod_writes import Patched
 from extender.log import get_log
 from extender.objects.queueing import is_queued
 from extender.objects.records import FENCE, AllocatedDevice, DeviceTaintRuleRecord

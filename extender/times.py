@@ -1,9 +1,10 @@
-"""How long to wait before the next try."""
+"""The times that a task reads, and how long it waits before the next try."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -69,3 +70,15 @@ class Backoffs:
         kept = 2.0 * self._pause.most
         self._entries = {name: entry for name, entry in self._entries.items() if entry.until + kept > now}
         return {name: entry.why for name, entry in self._entries.items() if entry.until > now}
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """``monotonic``: seconds that only grow, for ages and deadlines; ``wall``: seconds since 1970, for what is written;
+    ``cpu``: seconds that this thread has run, for the share of it that a task may take.
+
+    Tests and the demo give their own."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    cpu: Callable[[], float] = time.thread_time

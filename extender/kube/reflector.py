@@ -29,14 +29,11 @@ from contextlib import aclosing
 from typing import Final
 
 from extender.kube.client import ApiError, ApiServer, Silent, Unreachable
-from extender.kube.watch.decoder import Decoder, Relist
-from extender.kube.watch.feed import Feed, Sink, key_of
-from extender.kube.watch.kinds import WatchedKind
-from extender.kube.watch.lines import Lines
-from extender.kube.watch.pace import Pace, Timing
-from extender.kube.watch.pages import pages
-from extender.kube.watch.retries import Retries
-from extender.kube.watch.state import State
+from extender.kube.decoder import Decoder, Lines, Relist
+from extender.kube.feed import Feed, Sink, key_of
+from extender.kube.kinds import WatchedKind
+from extender.kube.lists import pages
+from extender.kube.watching import Pace, Retries, State, Timing
 from extender.log import Allowance, get_log
 from extender.objects import records
 from extender.objects.event import Event

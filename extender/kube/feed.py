@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from extender.kube.watch.pace import Pace
+from extender.kube.watching import Pace
 from extender.objects import tolerant
 from extender.objects.event import Event
 from extender.objects.records import Identity, Kind, PodRecord, Record

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from ext_core import prune
-from extender.kube.watch.kinds import WatchedKind
-from extender.kube.watch.state import State
+from extender.kube.kinds import WatchedKind
+from extender.kube.watching import State
 from extender.log import Allowance, get_log
 from extender.objects import decode, records, tolerant
 from extender.objects.records import Identity, Record, RecordError
@@ -152,3 +152,25 @@ def _by_brackets(line: bytes) -> _Line | None:
     if not body or kind[:1] != b'"' or len(kind) > 100:
         return None
     return _Line(kind[1:-1].decode(errors="replace"), msgspec.Raw(body))
+
+
+# -- the lines of one watch
+
+
+LONGEST_LINE: Final = 2**25  # bytes; etcd takes objects of 1.5 MiB
+
+
+class Lines:
+    """Bytes in, whole lines out. `last`: when the last bytes came, seconds."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+        self._rest = b""
+
+    def whole(self, chunk: bytes, now: float) -> list[bytes]:
+        """The lines that `chunk` ends, without their ends. Relist: one that is too long."""
+        self.last = now
+        *lines, self._rest = (self._rest + chunk).split(b"\n") if b"\n" in chunk else (self._rest + chunk,)
+        if len(self._rest) > LONGEST_LINE:
+            raise Relist(f"a watch line of more than {LONGEST_LINE} bytes")
+        return lines

@@ -1,15 +1,20 @@
-"""A list, page by page, each of bounded bytes: the one reader of the reflectors and of commands that look once."""
+"""Lists, page by page, each of bounded bytes: the one reader of the reflectors and of commands that look once.
+
+`list_all` reads the objects of some kinds once, for commands that look and end. What goes on watching is the reflector.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Final
 
-from extender.kube.client import ApiServer, TooLarge
-from extender.kube.watch.kinds import WatchedKind
+from extender.kube.client import ApiError, ApiServer, TooLarge
+from extender.kube.kinds import WATCHED_KINDS, WatchedKind
 from extender.objects import records, tolerant
+from extender.objects.event import Event
 
 LARGEST_PAGE: Final = 2**24
 """Bytes; a page of more is asked for again with fewer objects. Tenants write objects of 1.4 MB."""
@@ -60,3 +65,27 @@ class _Reader:
             if len(body) < LARGEST_PAGE // 4:
                 self._limit = min(2 * self._limit, watched.limit)
             return body
+
+
+async def list_all(
+    server: ApiServer,
+    gpus: frozenset[str],
+    kinds: Sequence[WatchedKind] = WATCHED_KINDS,
+    invalid: list[tolerant.Invalid] | None = None,
+) -> list[Event]:
+    """Every object of these kinds as an event, each as far as it can be read; what is wrong with one goes to
+    `invalid`. ApiError, Unreachable, RecordError (an answer that is no list)."""
+    events: list[Event] = []
+    wrong: list[tolerant.Invalid] = [] if invalid is None else invalid
+    for watched in kinds:
+        try:
+            async with aclosing(pages(server, watched)) as read:
+                async for page in read:
+                    found = tolerant.all_of(watched.kind, page.items, gpus, watched.group, wrong)
+                    events += [Event(watched.kind, "set", record) for record in found]
+        except ApiError as error:
+            if error.status == 403 and watched.renounced:
+                wrong.append(tolerant.Invalid(watched.kind, "(all)", "they may not be listed (403): they are unknown"))
+            elif not watched.optional or error.status != 404:
+                raise
+    return events

@@ -12,8 +12,8 @@ from typing import Final
 
 from extender.cluster.view import ClusterView
 from extender.controllers.controller import Controller
+from extender.kube import gates
 from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.kube.pods import gates
 from extender.log import Allowance, get_log
 
 LOOK_SECONDS: Final = 0.5

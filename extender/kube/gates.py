@@ -20,13 +20,13 @@ from urllib.parse import quote
 import msgspec
 
 from ext_core import prune
-from extender.backoff import Backoff
 from extender.kube.client import STRATEGIC_PATCH, ApiError, ApiServer, Unreachable
-from extender.kube.watch.kinds import WatchedKind
-from extender.kube.watch.pages import pages
+from extender.kube.kinds import WatchedKind
+from extender.kube.lists import pages
 from extender.objects import tolerant
 from extender.objects.queueing import GATE, WANTS_NODES
 from extender.objects.records import RecordError
+from extender.times import Backoff
 
 POLICIES: Final = ("gpu-extender-queue", "gpu-extender-claims")
 """The MutatingAdmissionPolicies that add our gate, of `manifests/queue` and `manifests/claims-rewrite`."""

@@ -1,1 +1,0 @@
-"""What is written on pods, one file a write: Bindings, evictions, nominations, and gates."""
