@@ -101,21 +101,21 @@ class Supervisor:
         """`controllers`: in the order in which they begin; `restart_seconds`: pause before a failed one runs again."""
         self._controllers = tuple(controllers)
         self._restart_seconds = restart_seconds
-        self.defects: Counter[str] = Counter({one.name: 0 for one in self._controllers})
+        self.defects: Counter[str] = Counter({controller.name: 0 for controller in self._controllers})
 
     def missing(self) -> list[str]:
         """What must be known before a verb is answered, of all controllers; empty when the server is ready."""
-        return [text for one in self._controllers for text in one.missing()]
+        return [text for controller in self._controllers for text in controller.missing()]
 
     async def run(self) -> None:
         """All controllers, until cancelled. Each begins, and then runs while the next one begins."""
         async with asyncio.TaskGroup() as group:
-            for one in self._controllers:
+            for controller in self._controllers:
                 try:
-                    await one.begin()
+                    await controller.begin()
                 except Exception:
-                    self._defect(one)
-                group.create_task(self._keep(one))
+                    self._defect(controller)
+                group.create_task(self._keep(controller))
 
     async def _keep(self, controller: Controller) -> None:
         while True:

@@ -142,7 +142,7 @@ class Events(Controller):
     def planned(self, plan: Reservation, detail: Mapping[str, Any]) -> None:
         """A preemption was answered, or an eviction of ours begins. `detail`: of its decision record."""
         preemptor = self._preemptor(plan)
-        victims: Sequence[Any] = [one for one in detail.get("victims", ()) if isinstance(one, Mapping)]
+        victims: Sequence[Any] = [victim for victim in detail.get("victims", ()) if isinstance(victim, Mapping)]
         price = price_text(detail)
         going = f"{how_many(len(victims))} to leave node {plan.node} for this one: {named(victims)}"
         for victim in victims:
@@ -232,7 +232,7 @@ def price_text(detail: Mapping[str, Any]) -> str:
 
 def named(victims: Sequence[Mapping[str, Any]]) -> str:
     """The victims by name, as many as there is room for."""
-    names = [f"{one['namespace']}/{one['name']}" for one in victims[:MOST_NAMED]]
+    names = [f"{victim['namespace']}/{victim['name']}" for victim in victims[:MOST_NAMED]]
     while len(names) > 1 and sum(map(len, names)) > MOST_OF_NAMES:
         names.pop()
     more = f" and {len(victims) - len(names)} more" if len(victims) > len(names) else ""

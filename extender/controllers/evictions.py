@@ -136,9 +136,9 @@ class Evictions(Controller):
         if before is not None:
             before.due = min(before.due, max(now + WAIT_SECONDS, before.quiet_until))
         elif len(self._stuck) < MOST_WAITING:
-            made = Stuck(wire.preempt_request(body), now + WAIT_SECONDS)
-            if len(made.body) + sum(len(one.body) for one in self._stuck.values()) <= MOST_WAITING_BYTES:
-                self._stuck[request.uid] = made  # else its next filter call may find room
+            stuck_pod = Stuck(wire.preempt_request(body), now + WAIT_SECONDS)
+            if len(stuck_pod.body) + sum(len(other.body) for other in self._stuck.values()) <= MOST_WAITING_BYTES:
+                self._stuck[request.uid] = stuck_pod  # else its next filter call may find room
 
     def preempted(self, answer: Answer) -> None:
         """A preempt call was answered: kube-scheduler found candidates for that pod."""
@@ -219,10 +219,10 @@ class Evictions(Controller):
 
     def _advise(self, uid: str, stuck: Stuck) -> None:
         """Say what an eviction would do; nothing is reserved."""
-        found = self._search(uid, stuck)
-        if found is None:
+        eviction = self._search(uid, stuck)
+        if eviction is None:
             return
-        plan, decision, violations = found
+        plan, decision, violations = eviction
         self._verbs.reservations.drop(plan.uid)
         decision.result = "would-evict"
         place = f"on node {plan.node} would free linked GPUs for this pod"
@@ -251,11 +251,12 @@ class Evictions(Controller):
     async def _plan(self, evictor: Evictor, uid: str, stuck: Stuck) -> None:
         """Make a plan that no budget forbids, reserve it, carry it out."""
         for _ in range(MOST_PLANS):
-            found = self._search(uid, stuck)
-            if found is None:
+            eviction = self._search(uid, stuck)
+            if eviction is None:
                 break
-            plan, decision, violations = found
-            pods = [self._verbs.cluster.pods[one] for one in plan.victims]
+            plan, decision, violations = eviction
+            # 1) reserve it, and ask in a dry run whether every eviction is allowed
+            pods = [self._verbs.cluster.pods[victim] for victim in plan.victims]
             if violations:
                 why = "a PodDisruptionBudget does not allow it"
             else:
@@ -266,6 +267,7 @@ class Evictions(Controller):
                     break
                 refusal = await evictor.pods.refusal(pods)
                 why = refusal[1] if refusal is not None else ""
+            # 2) carry it out
             if not why:
                 decision.result = "evicting"
                 self._verbs.evicted.planned(plan, decision)
@@ -275,6 +277,7 @@ class Evictions(Controller):
                 stuck.failures = 0
                 await self._carry_out(evictor, plan)
                 return
+            # 3) or leave its node alone for a while, and search again
             self._give_up(plan, decision, why)
             stuck.blocked[plan.node] = self._clock() + PAUSE.whole(stuck.failures + 1)
             self._events.about(plan, "EvictionNotAllowed", f"no pod is evicted on node {plan.node}: {why}")
@@ -290,22 +293,22 @@ class Evictions(Controller):
         """Evict what is still to be evicted. Once one victim is evicted, the others follow as soon as they may."""
         cluster, reservations = self._verbs.cluster, self._verbs.reservations
         sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.placements.bound.get(plan.node, ())]
-        left = [pod for pod in sitting if not pod.terminating]
-        begun = len(left) < len(plan.victims)
-        for pod in left:
+        remaining = [pod for pod in sitting if not pod.terminating]
+        begun = len(remaining) < len(plan.victims)
+        for pod in remaining:
             if reservations.of(plan.uid, self._clock()) is not plan or not evictor.leadership.held:
                 return
             if self._is_dark():  # the requests before may have waited long for the API server
                 return
-            said = await evictor.pods.evict(pod)
-            if said.outcome in ("evicted", "gone"):
+            answer = await evictor.pods.evict(pod)
+            if answer.outcome in ("evicted", "gone"):
                 begun = True
                 continue
-            log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", plan=plan.id, err=said.message)
-            if not begun and said.outcome != "unknown":
+            log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", plan=plan.id, err=answer.message)
+            if not begun and answer.outcome != "unknown":
                 reservations.drop(plan.uid)  # no pod was evicted: another plan may do
             else:
-                self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {said.message}")
+                self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {answer.message}")
             break
-        if left:  # the watch needs a moment to show what was evicted
+        if remaining:  # the watch needs a moment to show what was evicted
             self._paused.failed(plan.id, self._clock())

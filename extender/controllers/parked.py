@@ -94,15 +94,15 @@ class ParkedPods(Controller):
                 first[pod.scheduler_name] = pod
         held: dict[str, int] = {}
         for name in sorted(cluster.placements.bound):
-            priorities = [one.priority for one in cluster.pods_on(name) if one.gpus]
+            priorities = [bound.priority for bound in cluster.pods_on(name) if bound.gpus]
             if priorities:
                 held[name] = min(priorities)
-        found = []
+        wakes = []
         for _, pod in sorted(first.items()):
             node = next((name for name, lowest in held.items() if lowest < pod.priority), "")
             if node:
-                found.append((pod, node))
-        return found
+                wakes.append((pod, node))
+        return wakes
 
     async def _wake(self, pod: PodRecord, node: str) -> None:
         """Nominate the pod, and withdraw that."""

@@ -91,7 +91,7 @@ class Entries:
 
 
 def _victims(stated: object) -> tuple[str, ...]:
-    if not isinstance(stated, list) or not stated or not all(isinstance(one, str) and one for one in stated):
+    if not isinstance(stated, list) or not stated or not all(isinstance(uid, str) and uid for uid in stated):
         raise Damaged("victims is not a list of uids")
     if len(stated) > MOST_VICTIMS or len(set(stated)) != len(stated):
         raise Damaged(f"victims are more than {MOST_VICTIMS}, or not distinct")
@@ -159,8 +159,8 @@ def believed(cluster: ClusterView, plan: Reservation, pod: PodRecord, emptied: f
     """Bound what the entry states by what we can see, so that it reserves no more, and no longer: by CPU and memory of
     the pod; by the grace of the victims that are there; where none is, by `emptied`: when the victims of our own plan
     for that pod were gone."""
-    there = [victim for uid in plan.victims if (victim := cluster.pods.get(uid)) is not None]
+    running = [victim for uid in plan.victims if (victim := cluster.pods.get(uid)) is not None]
     plan.amounts = tuple(map(min, plan.amounts, cluster.amounts(pod)))
-    plan.grace = min(plan.grace, max((victim.grace_seconds for victim in there), default=0))
-    if not there and emptied is not None:
+    plan.grace = min(plan.grace, max((victim.grace_seconds for victim in running), default=0))
+    if not running and emptied is not None:
         plan.emptied = emptied if plan.emptied is None else min(emptied, plan.emptied)

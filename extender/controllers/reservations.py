@@ -240,8 +240,8 @@ class ReservationStore(Controller):
                         await self._read()
                     if uid in self._document.newer:
                         return "a newer version of gpu-extender has reserved for the pod, and its entry stands"
-                    plans = ((one, self._verbs.reservations.get(one)) for one in self._waiting)
-                    wanted = {one: self._entries.text(plan) for one, plan in plans if plan is not None}
+                    plans = ((pod_uid, self._verbs.reservations.get(pod_uid)) for pod_uid in self._waiting)
+                    wanted = {pod_uid: self._entries.text(plan) for pod_uid, plan in plans if plan is not None}
                     if uid not in wanted:
                         return "its pod is gone, or has a node"
                     if wanted[uid] == self._document.text(uid):

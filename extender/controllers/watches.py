@@ -48,7 +48,9 @@ class Watches(ClusterSource):
         self._clock, self._wall = clock.monotonic, clock.wall
         self._reflectors = [self._reflector(watched) for watched in WATCHED_KINDS]
         # Of what must be watched at any time:
-        self._states: dict[str, State] = {one.watched.kind: one.state for one in self._reflectors if one.watched.prompt}
+        self._states: dict[str, State] = {
+            reflector.watched.kind: reflector.state for reflector in self._reflectors if reflector.watched.prompt
+        }
         self._ready_at: float | None = None
         self._ran = False
         self._applied = 0  # events since the latest collection
@@ -62,7 +64,7 @@ class Watches(ClusterSource):
     @property
     def states(self) -> list[tuple[str, State]]:
         """How each kind is watched, with its name. Versions of one API group have the same name."""
-        return [(one.watched.name, one.state) for one in self._reflectors]
+        return [(reflector.watched.name, reflector.state) for reflector in self._reflectors]
 
     def listed(self) -> bool:
         """Whether every list is in."""
@@ -105,9 +107,9 @@ class Watches(ClusterSource):
     def forbidden(self) -> str:
         """The kinds whose list or watch is not allowed. Rights that may be renounced are not missed."""
         return "; ".join(
-            f"{one.watched.name}: {one.state.forbidden}"
-            for one in self._reflectors
-            if one.state.forbidden and not one.watched.renounced
+            f"{reflector.watched.name}: {reflector.state.forbidden}"
+            for reflector in self._reflectors
+            if reflector.state.forbidden and not reflector.watched.renounced
         )
 
     def ages(self) -> dict[str, float]:
@@ -121,7 +123,7 @@ class Watches(ClusterSource):
 
     def restarts(self) -> dict[str, int]:
         """Watches that were opened again, other than those that ended as agreed."""
-        counted = ((one.watched.name, one.state.counters) for one in self._reflectors)
+        counted = ((reflector.watched.name, reflector.state.counters) for reflector in self._reflectors)
         return {name: max(0, counters.watches - counters.turns - 1) for name, counters in counted}
 
     def faults(self) -> Faults:

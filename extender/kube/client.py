@@ -121,7 +121,7 @@ class ApiServer:
         self._url = yarl.URL(url)
         self._timeout = timeout
         self._turns = contextlib.nullcontext() if at_once is None else asyncio.Semaphore(at_once)
-        self._made: aiohttp.ClientSession | None = None
+        self._opened: aiohttp.ClientSession | None = None
         self._options: dict[str, Any] = {"allow_redirects": False}
         if self.transport.proxy:
             self._options["proxy"] = self.transport.proxy
@@ -131,9 +131,9 @@ class ApiServer:
     @property
     def _session(self) -> aiohttp.ClientSession:
         """Made on the event loop that uses it: credentials are loaded before there is one."""
-        if self._made is None:
+        if self._opened is None:
             tls = self.transport.tls
-            self._made = aiohttp.ClientSession(
+            self._opened = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
                 # A body that came compressed would be inflated in a worker thread.
                 headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "gpu-extender"},
@@ -141,7 +141,7 @@ class ApiServer:
                 read_bufsize=STREAM_BUFFER,
                 auto_decompress=False,
             )
-        return self._made
+        return self._opened
 
     @classmethod
     async def connect(
@@ -157,7 +157,9 @@ class ApiServer:
         are for people's machines, and NO_PROXY with an address range would not be understood.
         """
         other = "; --kubeconfig FILE names another, --cluster FILE a cluster from a file" if kubeconfig else ""
-        if kubeconfig is not None and not any(Path(one).expanduser().exists() for one in kubeconfig.split(os.pathsep)):
+        if kubeconfig is not None and not any(
+            Path(path).expanduser().exists() for path in kubeconfig.split(os.pathsep)
+        ):
             raise CredentialsError(f"{kubeconfig}: there is no such file{other}")
         configuration = Configuration()
         loading: Any = kubernetes_config  # its functions are untyped
@@ -202,10 +204,10 @@ class ApiServer:
 
     async def close(self) -> None:
         """Ends every connection."""
-        if self._made is None:
+        if self._opened is None:
             return
-        made, self._made = self._made, None
-        await made.close()
+        session, self._opened = self._opened, None
+        await session.close()
         await asyncio.sleep(0)  # for those that were cut off in this turn of the loop
 
     async def get(self, path: str, params: Mapping[str, str] | None = None, *, most: int | None = None) -> bytes:
@@ -368,10 +370,10 @@ class _Reload:
 def message_of(body: bytes) -> str:
     """The message of a ``Status``, or the beginning of whatever else a proxy in between may have sent."""
     try:
-        said = msgspec.json.decode(body, type=_Status).message
+        message = msgspec.json.decode(body, type=_Status).message
     except (msgspec.MsgspecError, RecursionError):
-        said = None
-    return (said or body.decode(errors="replace").strip() or "no message")[:500]
+        message = None
+    return (message or body.decode(errors="replace").strip() or "no message")[:500]
 
 
 def retry_after_of(text: str) -> float | None:
@@ -423,10 +425,10 @@ class Forbidden:
 
     def note(self, method: str, status: int, message: str) -> None:
         """The answer to a request that failed."""
-        found = MISSING.search(message) if status == 403 and method not in READS else None
-        if found is None:
+        missing = MISSING.search(message) if status == 403 and method not in READS else None
+        if missing is None:
             return
-        verb, resource, group = found.groups()
+        verb, resource, group = missing.groups()
         name = f"{verb} {resource}{f' of {group}' if group else ''}"
         if name in self._refused or len(self._refused) < MOST:
             self._refused[name] = self._clock()

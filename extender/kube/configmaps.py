@@ -67,12 +67,12 @@ class ConfigMap:
     async def read(self) -> Kept:
         """As it is now; empty where there is none."""
         try:
-            found = _decoded(await self._server.get(self._path), _READ)
+            configmap = _decoded(await self._server.get(self._path), _READ)
         except ApiError as error:
             if error.status == 404:
                 return Kept({}, "")
             raise
-        return Kept(found.data or {}, found.metadata.resourceVersion)
+        return Kept(configmap.data or {}, configmap.metadata.resourceVersion)
 
     async def change(self, changes: Mapping[str, str | None], version: str) -> str:
         """Writes these keys alone, None removes one; Conflict where it is no more what was read with ``version``
@@ -101,8 +101,8 @@ class ConfigMap:
         """Writes keys that no other writer writes, whatever the version is; None removes one. What is there then."""
         body = msgspec.json.encode({"metadata": {"managedFields": [{}]}, "data": changes})
         try:
-            found = _decoded(await self._server.patch(self._path, body), _READ)
-            return Kept(found.data or {}, found.metadata.resourceVersion)
+            configmap = _decoded(await self._server.patch(self._path, body), _READ)
+            return Kept(configmap.data or {}, configmap.metadata.resourceVersion)
         except ApiError as error:
             if error.status != 404:
                 raise

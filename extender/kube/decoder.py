@@ -57,11 +57,11 @@ class Decoder:
     def record(self, raw: msgspec.Raw) -> Record | Identity:
         """The record, as far as the object can be read; its identity alone where nothing of it counts."""
         try:
-            found = decode.record(self._watched.kind, raw, self._gpus, self._watched.group)
+            record = decode.record(self._watched.kind, raw, self._gpus, self._watched.group)
         except Exception as error:  # RecordError, and whatever else the bytes of a hostile object may lead to
             return self._rejected(raw, str(error) or repr(error))
-        self._readable(found)
-        return found
+        self._readable(record)
+        return record
 
     def line(self, line: bytes) -> tuple[str, Record | Identity] | None:
         """What an event of a watch states: ADDED, MODIFIED or DELETED and the object, or BOOKMARK and an identity that
@@ -78,17 +78,17 @@ class Decoder:
         try:
             event = _LINE.decode(line)
         except (msgspec.MsgspecError, RecursionError) as error:
-            found = _by_brackets(line)
-            if found is None:
+            by_brackets = _by_brackets(line)
+            if by_brackets is None:
                 self._senseless(f"a watch line that makes no sense: {str(error)[:200]}")
                 return None
-            event = found
+            event = by_brackets
         if event.type == "ERROR":
             raise _error_of(event.object)
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
-            which = self.record(event.object)
-            if not isinstance(which, Identity) or which.name:
-                return event.type, which
+            identified = self.record(event.object)
+            if not isinstance(identified, Identity) or identified.name:
+                return event.type, identified
             self._senseless("an event of an object that has no name")
         elif event.type == "BOOKMARK":
             try:
@@ -107,9 +107,9 @@ class Decoder:
             self._senseless_at = now
             raise Relist(message)
 
-    def _readable(self, found: Record) -> None:
+    def _readable(self, record: Record) -> None:
         if self._state.rejected:
-            self._state.rejected.pop(f"{getattr(found, 'namespace', '')}/{found.name}", None)
+            self._state.rejected.pop(f"{getattr(record, 'namespace', '')}/{record.name}", None)
 
     def _rejected(self, raw: msgspec.Raw, why: str) -> Record | Identity:
         reading = tolerant.read(self._watched.kind, raw, self._gpus, why, self._watched.group or ("", ""))
@@ -145,10 +145,10 @@ def _error_of(raw: msgspec.Raw) -> Relist:
 def _by_brackets(line: bytes) -> _Line | None:
     """An event that is nested too deep for the decoder, by its brackets; None where it is none."""
     try:
-        found = prune.members(line)
+        members = prune.members(line)
     except ValueError:
         return None
-    kind, body = (line[slice(*found[key])] if key in found else b"" for key in (b"type", b"object"))
+    kind, body = (line[slice(*members[key])] if key in members else b"" for key in (b"type", b"object"))
     if not body or kind[:1] != b'"' or len(kind) > 100:
         return None
     return _Line(kind[1:-1].decode(errors="replace"), msgspec.Raw(body))

@@ -24,8 +24,8 @@ class Regarding(NamedTuple):
 
     def as_json(self) -> dict[str, str]:
         """An ObjectReference of core/v1."""
-        made = {"apiVersion": "v1", "kind": self.kind, "name": self.name, "uid": self.uid}
-        return made | ({"namespace": self.namespace} if self.namespace else {})
+        reference = {"apiVersion": "v1", "kind": self.kind, "name": self.name, "uid": self.uid}
+        return reference | ({"namespace": self.namespace} if self.namespace else {})
 
     @property
     def place(self) -> str:

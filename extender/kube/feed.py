@@ -55,19 +55,19 @@ class Feed:
 
     def begin_list(self) -> None:
         """A list begins."""
-        self._unlisted = {namespace: dict.fromkeys(there) for namespace, there in self._known.items()}
+        self._unlisted = {namespace: dict.fromkeys(names) for namespace, names in self._known.items()}
 
     def seen(self, which: Record | Identity) -> None:
         """The list has an object, whether it can be read or not."""
         namespace, name = key_of(which)
         self._unlisted.get(namespace, {}).pop(name, None)
 
-    def listed(self, found: Record) -> Sequence[Event | None]:
+    def listed(self, record: Record) -> Sequence[Event | None]:
         """An object as a list has it. None: work without an event."""
-        before = self._before(key_of(found))
-        if before is not None and not self.unsure and _is_version(before, found):
+        before = self._before(key_of(record))
+        if before is not None and not self.unsure and _is_version(before, record):
             return (None,)
-        return self._set(before, found)
+        return self._set(before, record)
 
     def unlisted(self) -> Iterator[Event | None]:
         """The deletions of all known objects that the list, which is complete, has not had."""
@@ -76,50 +76,50 @@ class Feed:
 
     def none_left(self) -> Iterator[Event | None]:
         """The deletions of all known objects."""
-        return self._deletions({namespace: dict.fromkeys(there) for namespace, there in self._known.items()})
+        return self._deletions({namespace: dict.fromkeys(names) for namespace, names in self._known.items()})
 
-    def changed(self, found: Record) -> Sequence[Event | None]:
+    def changed(self, record: Record) -> Sequence[Event | None]:
         """An object as a watch has it."""
-        return self._set(self._before(key_of(found)), found)
+        return self._set(self._before(key_of(record)), record)
 
-    def deleted(self, key: Key, found: Record | Identity) -> Sequence[Event]:
+    def deleted(self, key: Key, record: Record | Identity) -> Sequence[Event]:
         """An object whose deletion a watch reports."""
         before = self._forget(*key)
         if before is None:
             return ()
         return (
-            Event(self._kind, "delete", before if isinstance(found, Identity) or found.uid != before.uid else found),
+            Event(self._kind, "delete", before if isinstance(record, Identity) or record.uid != before.uid else record),
         )
 
     def _before(self, key: Key) -> Record | None:
-        there = self._known.get(key[0])
-        return None if there is None else there.get(key[1])
+        records = self._known.get(key[0])
+        return None if records is None else records.get(key[1])
 
     def _forget(self, namespace: str, name: str) -> Record | None:
-        there = self._known.get(namespace)
-        if there is None:
+        records = self._known.get(namespace)
+        if records is None:
             return None
-        found = there.pop(name, None)
-        if not there:
+        record = records.pop(name, None)
+        if not records:
             del self._known[namespace]
-        return found
+        return record
 
-    def _deletions(self, names: Mapping[str, Iterable[str]]) -> Iterator[Event | None]:
-        for namespace, there in names.items():
-            for name in there:
+    def _deletions(self, by_namespace: Mapping[str, Iterable[str]]) -> Iterator[Event | None]:
+        for namespace, names in by_namespace.items():
+            for name in names:
                 record = self._forget(namespace, name)
                 if record is not None:
                     yield Event(self._kind, "delete", record)
 
-    def _set(self, before: Record | None, found: Record) -> Sequence[Event | None]:
-        if isinstance(found, PodRecord) and found.partial and isinstance(before, PodRecord) and not before.partial:
-            found = tolerant.merged(before, found) if before.uid == found.uid else found
-            if _is_same(before, found) and not self.unsure:
+    def _set(self, before: Record | None, record: Record) -> Sequence[Event | None]:
+        if isinstance(record, PodRecord) and record.partial and isinstance(before, PodRecord) and not before.partial:
+            record = tolerant.merged(before, record) if before.uid == record.uid else record
+            if _is_same(before, record) and not self.unsure:
                 return (None,)
-        namespace, name = key_of(found)
-        self._known.setdefault(namespace, {})[name] = found
-        now = Event(self._kind, "set", found)
-        if before is not None and before.uid != found.uid:  # its name was given to another object meanwhile
+        namespace, name = key_of(record)
+        self._known.setdefault(namespace, {})[name] = record
+        now = Event(self._kind, "set", record)
+        if before is not None and before.uid != record.uid:  # its name was given to another object meanwhile
             return Event(self._kind, "delete", before), now
         return (now,)
 
@@ -169,12 +169,12 @@ def key_of(record: Record | Identity) -> Key:
     return getattr(record, "namespace", ""), record.name
 
 
-def _is_version(before: Record, found: Record) -> bool:
+def _is_version(before: Record, record: Record) -> bool:
     """Whether both are the same version of one object; without versions that cannot be known."""
     version = before.resource_version
-    return bool(version) and before.uid == found.uid and version == found.resource_version
+    return bool(version) and before.uid == record.uid and version == record.resource_version
 
 
-def _is_same(before: PodRecord, found: PodRecord) -> bool:
+def _is_same(before: PodRecord, record: PodRecord) -> bool:
     """Whether only the version differs."""
-    return msgspec.structs.replace(found, resource_version=before.resource_version) == before
+    return msgspec.structs.replace(record, resource_version=before.resource_version) == before

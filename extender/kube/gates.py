@@ -113,7 +113,7 @@ async def remove_gates(
     each page of pods. Raises ApiError or Unreachable where the API server keeps failing; what is done stays done."""
     tally, limit = Tally(), asyncio.Semaphore(PARALLEL)
 
-    async def one(pod: GatedPod) -> None:
+    async def remove(pod: GatedPod) -> None:
         async with limit:
             await _remove(server, pod, tally)
 
@@ -121,7 +121,7 @@ async def remove_gates(
         try:
             async with aclosing(_gated(server, namespace)) as read:
                 async for pods in read:
-                    await _together([one(pod) for pod in pods if wanted(pod)])
+                    await _together([remove(pod) for pod in pods if wanted(pod)])
                     progress(tally)
             return tally
         except ApiError as error:
@@ -134,13 +134,13 @@ async def delete_bindings(server: ApiServer) -> list[str]:
     """Delete the bindings of our policies, so that no new pod gets the gate; returns their names. Raises ApiError,
     Unreachable."""
     try:
-        found = msgspec.json.decode(await server.get(_BINDINGS), type=dict[str, msgspec.Raw])
+        listed = msgspec.json.decode(await server.get(_BINDINGS), type=dict[str, msgspec.Raw])
     except ApiError as error:
         if error.status == 404:  # a Kubernetes before 1.36: the policy cannot be there
             return []
         raise
-    bindings = msgspec.json.decode(found.get("items", b"null"), type=list[_Binding] | None) or []
-    names = [one.metadata.name for one in bindings if one.spec.policy_name in POLICIES]
+    bindings = msgspec.json.decode(listed.get("items", b"null"), type=list[_Binding] | None) or []
+    names = [binding.metadata.name for binding in bindings if binding.spec.policy_name in POLICIES]
     for name in names:
         try:
             await server.request("DELETE", f"{_BINDINGS}/{quote(name, safe='')}")
@@ -155,9 +155,9 @@ async def age_limits(server: ApiServer) -> dict[str, str]:
     limits: dict[str, str] = {}
     async with aclosing(_objects(server, "/api/v1/namespaces", "", _Namespace)) as read:
         async for namespaces in read:
-            for one in namespaces:
-                if (text := (one.metadata.annotations or {}).get(AGE_LIMIT)) is not None:
-                    limits[one.metadata.name] = text
+            for namespace in namespaces:
+                if (text := (namespace.metadata.annotations or {}).get(AGE_LIMIT)) is not None:
+                    limits[namespace.metadata.name] = text
     return limits
 
 
@@ -239,7 +239,7 @@ async def _together(tasks: list[Coroutine[Any, Any, None]]) -> None:
     """All of them; the first error ends the others."""
     try:
         async with asyncio.TaskGroup() as group:
-            for one in tasks:
-                group.create_task(one)
+            for task in tasks:
+                group.create_task(task)
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None

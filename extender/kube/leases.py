@@ -78,8 +78,8 @@ class Lease:
     async def step(self) -> bool:
         """Take the Lease if it is free, renew it if it is ours; whether we hold it. Raises ApiError, Unreachable."""
         began = self._clock()
-        found, holder = await self._current(began)
-        spec = found.spec if found is not None else _Spec()
+        lease, holder = await self._current(began)
+        spec = lease.spec if lease is not None else _Spec()
         if holder not in ("", self.identity):
             self._renewed_at = None
             return False
@@ -90,9 +90,9 @@ class Lease:
             int(self._duration),
             spec.acquireTime if again and spec.acquireTime else now,
             now,
-            (spec.leaseTransitions or 0) + (not again and found is not None),
+            (spec.leaseTransitions or 0) + (not again and lease is not None),
         )
-        if not await self._write(wanted, found):
+        if not await self._write(wanted, lease):
             self._renewed_at = None
             return False
         self._seen, self._seen_at = (self.identity, now), began
@@ -107,32 +107,32 @@ class Lease:
     async def _current(self, began: float) -> tuple[_Lease | None, str]:
         """The Lease as it is, and its holder: "" where that was silent for its whole duration, as seen from here."""
         try:
-            found = _read(await self._server.get(self._path))
+            lease = _read(await self._server.get(self._path))
         except ApiError as error:
             if error.status != 404:
                 raise
             return None, ""
-        spec = found.spec
+        spec = lease.spec
         seen = (spec.holderIdentity or "", spec.renewTime or "")
         if self._seen != seen:
             self._seen, self._seen_at = seen, self._clock()  # the renewal may be as late as the answer
         silent = began - self._seen_at >= float(spec.leaseDurationSeconds or DURATION)
-        return found, "" if silent and seen[0] != self.identity else seen[0]
+        return lease, "" if silent and seen[0] != self.identity else seen[0]
 
     async def resign(self) -> None:
         """Let the next one have it at once."""
         self._renewed_at = None
-        found = _read(await self._server.get(self._path))
-        if found.spec.holderIdentity == self.identity:
+        lease = _read(await self._server.get(self._path))
+        if lease.spec.holderIdentity == self.identity:
             now = micro_time(self._wall())
-            await self._write(_Spec("", 1, now, now, found.spec.leaseTransitions), found)
+            await self._write(_Spec("", 1, now, now, lease.spec.leaseTransitions), lease)
 
-    async def _write(self, spec: _Spec, found: _Lease | None) -> bool:
-        version = found.metadata.resourceVersion if found is not None else ""
+    async def _write(self, spec: _Spec, lease: _Lease | None) -> bool:
+        version = lease.metadata.resourceVersion if lease is not None else ""
         meta = _Meta(self._meta.name, self._meta.namespace, version)
         body = msgspec.json.encode(_Lease(meta, spec))
         try:
-            if found is None:
+            if lease is None:
                 await self._server.post(self._where, body)
             else:
                 await self._server.put(self._path, body)

@@ -81,8 +81,8 @@ async def list_all(
         try:
             async with aclosing(pages(server, watched)) as read:
                 async for page in read:
-                    found = tolerant.all_of(watched.kind, page.items, gpus, watched.group, wrong)
-                    events += [Event(watched.kind, "set", record) for record in found]
+                    objects = tolerant.all_of(watched.kind, page.items, gpus, watched.group, wrong)
+                    events += [Event(watched.kind, "set", record) for record in objects]
         except ApiError as error:
             if error.status == 403 and watched.renounced:
                 wrong.append(tolerant.Invalid(watched.kind, "(all)", "they may not be listed (403): they are unknown"))

@@ -204,14 +204,14 @@ class Reflector:
 
     def _listed(self, page: records.Page, rejected_before: set[str]) -> Iterator[Event | None]:
         for raw in page.items:
-            found = self._decoder.record(raw)
-            self._feed.seen(found)
+            record = self._decoder.record(raw)
+            self._feed.seen(record)
             if rejected_before:
-                rejected_before.discard("/".join(key_of(found)))
-            if isinstance(found, Identity):
+                rejected_before.discard("/".join(key_of(record)))
+            if isinstance(record, Identity):
                 yield None
             else:
-                yield from self._feed.listed(found)
+                yield from self._feed.listed(record)
 
     def _gone(self, error: ApiError) -> bool:
         """Whether the API is not served. One that was must say so for a while: a server that starts may do so."""
@@ -292,9 +292,9 @@ class Reflector:
 
     def _changes(self, lines: Sequence[bytes]) -> Iterator[Event | None]:
         for line in lines:
-            said = self._decoder.line(line)
-            if said is not None:
-                yield from self._said(*said)
+            change = self._decoder.line(line)
+            if change is not None:
+                yield from self._said(*change)
 
     def _said(self, change: str, found: Record | Identity) -> Sequence[Event | None]:
         """An object was added, modified or deleted, or a bookmark has come."""

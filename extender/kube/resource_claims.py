@@ -50,12 +50,12 @@ class ResourceClaimWrites:
 
     async def _get(self, path: str) -> Object | None:
         try:
-            found = msgspec.json.decode(await self._server.get(path))
+            item = msgspec.json.decode(await self._server.get(path))
         except ApiError as error:
             if error.status == 404:
                 return None
             raise
-        return found if isinstance(found, dict) else None
+        return item if isinstance(item, dict) else None
 
 
 class DeviceTaintRuleWrites:

@@ -69,10 +69,10 @@ class Reviews:
     async def user(self, token: str) -> User | None:
         """None: the API server accepts no such token."""
         status = await self._ask(_TOKENS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
-        found = status.user
-        if not status.authenticated or not found.username:
+        user = status.user
+        if not status.authenticated or not user.username:
             return None
-        return User(found.username, found.uid, found.groups, tuple(sorted(found.extra.items())))
+        return User(user.username, user.uid, user.groups, tuple(sorted(user.extra.items())))
 
     async def may(self, user: User, right: Path | ListPods) -> bool:
         """Whether the user has the right."""
