@@ -19,6 +19,8 @@ from extender.cli.sources import add_now, add_sources, events, moment, of_server
 from extender.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from extender.topologies import Topology
     from extender.whatif.question import Changes, Document
 
@@ -46,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     change.add_argument(
         "--drain", metavar="NODE", nargs="+", action="extend", default=[],
-        help="cordon, and evict all pods but those of DaemonSets; these are not placed again",
+        help="cordon, and evict all pods but those of DaemonSets. Without -f and --pod: where do its pods go?",
     )  # fmt: skip
     add_now(parser)
     add_output(parser)
@@ -55,8 +57,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the plan."""
     wall = moment(options.now)
-    if not options.filename and not options.pod:
-        raise BadInput("there is no pod to ask about: name it with -f or --pod")
+    if not options.filename and not options.pod and not options.drain:
+        raise BadInput("there is no pod to ask about: name it with -f or --pod, or drain a node with --drain")
     named = [pod_of(text) for text in options.pod]
     from extender.whatif import engine  # here: --help need not load the core
 
@@ -150,9 +152,12 @@ def _stated(file: Path) -> str:
 def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
     """The answer for people."""
     from extender.cli import gpu_picture, plan, plan_groups
-    from extender.offline import text
 
     console = gpu_picture.console()
+    if "cost" in answered:
+        _show_drain(console, answered)
+        _warn(answered)
+        return
     grouped = {_key(pod) for group in answered["groups"] for pod in group["pods"]}
     for number, result in enumerate(one for one in answered["results"] if _key(one["pod"]) not in grouped):
         if number:
@@ -160,6 +165,31 @@ def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
         plan.show(console, result, topologies, answered["holdings"])
         plan_groups.ways(console, result)
     plan_groups.show(console, answered["groups"])
+    _warn(answered)
+
+
+def _show_drain(console: Console, answered: dict[str, Any]) -> None:
+    """Where the pods of drained nodes go."""
+    from extender.cli import plan_groups
+    from extender.offline.text import count, gpus, short
+
+    cost = {term["term"]: term["value"] for term in answered["cost"]}
+    breaks = f", {count(cost['gangs_broken'], 'gang')} broken" if cost["gangs_broken"] else ""
+    lost = f"{cost['work_lost_gpu_seconds'] / 3600:.2g} GPU-h of work lost"
+    console.print(f"the drain moves {count(cost['victims'], 'pod')}: {lost}{breaks}", markup=False)
+    for result in answered["results"]:
+        pod = result["pod"]
+        reasons = ", ".join(f"{code} {nodes}" for code, nodes in result["reasons"].items())
+        seat = f"to {short(result['node'])}, GPUs {gpus(result['gpus'])}" if result["node"] else f"no place ({reasons})"
+        line = f"  {short(pod['namespace'])}/{short(pod['name'])} (priority {pod['priority']}): {seat}"
+        console.print(line, markup=False, soft_wrap=True)
+    plan_groups.show(console, answered["groups"])
+
+
+def _warn(answered: dict[str, Any]) -> None:
+    """The warnings, a few of each kind, to standard error."""
+    from extender.offline import text
+
     alike: dict[str, list[str]] = {}
     for warning in answered["warnings"]:
         alike.setdefault(warning["code"], []).append(warning["message"])

@@ -1,12 +1,17 @@
-"""What the eviction of one pod that runs would cost now."""
+"""What evictions that nothing searched would cost now: of one pod that runs, or of any pods together."""
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
+from extender.objects import gangs
+from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.policy.costs.freed_beyond import FreedBeyond
@@ -46,3 +51,47 @@ def alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -> Evic
     if found is None:
         return None
     return replace(found, unknown=(*found.unknown, *OF_PREEMPTOR))
+
+
+class Loss(NamedTuple):
+    """What the eviction of some pods loses."""
+
+    victims: int = 0
+    """Pods, without those that are terminating anyway."""
+    priority: int | None = None
+    """The highest; None: no victim."""
+    broken: frozenset[gangs.Ref] = frozenset()
+    """Gangs of which fewer than their minimum stay."""
+    work: int = 0
+    """GPU-seconds lost by the victims and by all running members of broken gangs."""
+
+    @property
+    def gangs(self) -> int:
+        """How many gangs break."""
+        return len(self.broken)
+
+
+def loss(cluster: ClusterView, pods: Iterable[PodRecord], wall: float) -> Loss:
+    """The cost of evicting these bound pods at `wall`, seconds since 1970."""
+    evicted = [pod for pod in pods if not pod.terminating]
+    if not evicted:
+        return Loss()
+    members: Counter[gangs.Ref] = Counter()
+    member_of: dict[gangs.Ref, tuple[gangs.Gang, PodRecord]] = {}
+    for pod in evicted:
+        gang = cluster.gangs.of(pod)
+        if gang is not None:
+            members[gang.ref] += 1
+            member_of[gang.ref] = gang, pod
+    stopped = {pod.uid: pod for pod in evicted}
+    broken = frozenset(ref for ref, number in members.items() if number > member_of[ref][0].allowance)
+    for ref in broken:
+        stopped.update((pod.uid, pod) for pod in cluster.gangs.running(member_of[ref][1]))
+    now = int(wall * 1000)
+    work = sum(
+        lost(
+            sum(count for _, count in pod.gpus), start_ms(pod), saved_ms(pod), cluster.limits.restart_seconds(pod), now
+        )
+        for pod in stopped.values()
+    )
+    return Loss(len(evicted), max(pod.priority for pod in evicted), broken, work)

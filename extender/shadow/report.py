@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from extender.metrics import Metrics
+from extender.preemption.price import Loss
 from extender.shadow.choice import OUTCOMES, Comparison, Side
 from extender.shadow.effect import Effect
-from extender.shadow.victims import Loss
 from extender.verdict.fleet import SIZES
 
 EXAMPLES: Final = 5

@@ -17,10 +17,10 @@ from extender.metrics import Metrics
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.roles import Unplaceable, admitted
+from extender.preemption.price import Loss, loss
 from extender.shadow.choice import Chooser, Comparison
 from extender.shadow.effect import Effects
 from extender.shadow.report import Preempted, Report
-from extender.shadow.victims import Loss, loss
 from extender.verbs.verbs import Verbs
 
 MOST_PODS: Final = 2_000

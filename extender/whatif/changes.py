@@ -12,6 +12,7 @@ from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import NodeRecord
 from extender.topologies import annotation, catalogue, load
 from extender.topologies.topology import Topology
+from extender.whatif.drains import evicted_by_drain
 from extender.whatif.group_ways import copies
 from extender.whatif.question import MOST_ADDED, Added, Changes
 from extender.whatif.snapshot import Snapshot
@@ -48,9 +49,9 @@ def apply(snapshot: Snapshot, changes: Changes) -> list[Mapping[str, str]]:
             raise NotFound("the cluster has no such node", path=f"node {name}")
         snapshot.set_nodes([msgspec.structs.replace(node, unschedulable=True)])
     for name in changes.drain:
-        gone = [pod for pod in snapshot.cluster.pods_on(name) if not (pod.daemon or pod.mirror)]
-        for at in range(0, len(gone), STEP):
-            snapshot.evict(gone[at : at + STEP])
+        evicted = evicted_by_drain(snapshot.cluster, name)
+        for at in range(0, len(evicted), STEP):
+            snapshot.evict(evicted[at : at + STEP])
     return warnings
 
 

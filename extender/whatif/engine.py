@@ -24,6 +24,7 @@ from extender.reservations.seats import is_absent
 from extender.verdict.quotas import used
 from extender.whatif import changes, group, running, single
 from extender.whatif.admission import Owners, admit, known, node_of
+from extender.whatif.drains import Drain
 from extender.whatif.question import MOST_PODS, Question
 from extender.whatif.quotas import Admission, refuse_group, refuse_single
 from extender.whatif.single import warning
@@ -53,6 +54,8 @@ class Answer:
     """Whether bind is known to write plans, which the relays enforce: the GPUs of a pod are then known at once."""
     latest: tuple[PodRecord, int, single.Single] | None = None
     """The single pod that was judged last, without what tells it from its equals; at which generation; and how."""
+    cost: list[dict[str, Any]] | None = None
+    """Of a drain: what the move of its pods costs; None where no pod is moved."""
 
     def warn(self, warnings: Iterable[Mapping[str, str]]) -> None:
         """Add those that are new."""
@@ -60,6 +63,7 @@ class Answer:
 
     def as_json(self) -> dict[str, Any]:
         """The JSON form."""
+        cost = {} if self.cost is None else {"cost": self.cost}
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "WhatIf",
@@ -68,6 +72,7 @@ class Answer:
             "holdings": self.holdings,
             "results": self.results,
             "groups": self.groups,
+            **cost,
         }
 
     def pieces(self) -> Iterator[bytes]:
@@ -101,6 +106,7 @@ def answer(
     made = Answer(snapshot.settings.policy_hash, plans=bool(cluster.tables.shapes.planned))
     made.warn(about_cluster(cluster))
     cluster.apply([*(Event("Group", "set", one) for one in question.groups), *question.objects], snapshot.now)
+    drain = Drain.of(cluster, question.changes.drain, wall) if question.of_drain else None
     made.warn(changes.apply(snapshot, question.changes))
     if question.holdings:
         made.holdings = _holdings(cluster)
@@ -108,6 +114,11 @@ def answer(
         text = f"objects that make no pods are ignored: {', '.join(question.ignored)}"
         made.warn([warning("ignored", text)])
     made.warn(warning("field-not-read", text) for text in question.unread)
+    if drain is not None:
+        moved = drain.place(snapshot, wall)
+        made.results, made.groups, made.cost = moved.results, moved.groups, drain.cost
+        made.warn(moved.warnings)
+        return made
     pods = _admitted(cluster, question, made)
     cluster.expect(pods)
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)

@@ -102,8 +102,9 @@ class Task:
         return finish(places.steps(self.gang, there, requests, counted, allowances))
 
 
-def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Grouped:
-    """What happens to a gang on the copy as it is: nothing is placed yet. BadInput: none of its pods asks for a GPU."""
+def judge(snapshot: Snapshot, gang: WaitingGang, wall: float, *, evicts: bool = True) -> Grouped:
+    """What happens to a gang on the copy as it is: nothing is placed yet. `evicts`: whether pods may be evicted for it.
+    BadInput: none of its pods asks for a GPU."""
     from extender.whatif import group_ways  # it places gangs, too
 
     task = Task.of(snapshot, gang, wall)
@@ -119,7 +120,7 @@ def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Grouped:
         proved = found.proved
         if isinstance(found, NoPlace):
             none, why = found, found.text
-            seating = Seating() if unsearched(task.gang) else _evicting(task, now)
+            seating = Seating() if unsearched(task.gang) or not evicts else _evicting(task, now)
             proved = proved and (seating.found is None or seating.found.proved)
         else:
             now = replace(now, placed=found)

@@ -69,6 +69,11 @@ class Question:
     objects: tuple[Event, ...] = ()
     unread: tuple[str, ...] = ()
 
+    @property
+    def of_drain(self) -> bool:
+        """Whether it asks where the pods of the drained nodes go: there is a drain, and no pod."""
+        return bool(self.changes.drain) and not self.pods and not self.named
+
 
 def read(
     documents: Iterable[Document],
@@ -76,7 +81,8 @@ def read(
     named: Sequence[tuple[str, str]] = (),
     changes: Changes | None = None,
 ) -> Question:
-    """The question. BadCluster: an object cannot be read. BadInput: there is no pod in it, or more than MOST_PODS."""
+    """The question. BadCluster: an object cannot be read. BadInput: there is no pod in it and no drain, or more than
+    MOST_PODS."""
     there = [one for document in documents for one in _items(document, 0)]
     owned = {key for one in there for key in _owner(one.item)}
     pods: list[PodRecord] = []
@@ -105,7 +111,7 @@ def read(
             ignored[kind] = None
         if len(pods) + len(named) > MOST_PODS:
             raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
-    if not pods and not named:
+    if not pods and not named and not (changes and changes.drain and not ignored):
         kinds = f": {', '.join(sorted(ignored))} makes no pods" if ignored else ""
         raise BadInput(f"there is no pod in it{kinds}", path="--filename")
     _alone(pods)

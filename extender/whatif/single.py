@@ -75,8 +75,9 @@ def preemptor(snapshot: Snapshot, pod: PodRecord, wall: float) -> Preemptor:
     return Preemptor(asked, released, snapshot.now, wall)
 
 
-def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> Single:
-    """What happens to one pod on the copy as it is. BadInput: it asks for no GPU."""
+def judge(snapshot: Snapshot, pod: PodRecord, wall: float, *, evicts: bool = True) -> Single:
+    """What happens to one pod on the copy as it is. `evicts`: whether pods may be evicted for it. BadInput: it asks for
+    no GPU."""
     asked = preemptor(snapshot, pod, wall)
     request = asked.request
     snapshot.cluster.at(wall)
@@ -84,8 +85,8 @@ def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> Single:
     result, warnings = empty(snapshot, pod, nodes), list(about(snapshot, request, pod))
     if nodes.fits:
         return _fits(snapshot, asked, nodes, result, warnings)
-    found = _search(snapshot, asked, nodes)
-    if request.never:
+    found = _search(snapshot, asked, nodes) if evicts else Found(nodes=len(snapshot.cluster.nodes))
+    if request.never and evicts:
         # The certificate is of what may be done: nothing.
         warnings.append(warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
         if found.best is not None:
