@@ -84,7 +84,7 @@ class PodRow(NamedTuple):
     flags: int
     """TERMINATING 1 (deletionTimestamp is set), SPARED 2 (never a victim), DEVICES 16 (its claims hold devices: a
     victim only of priority EVERY, 2^31 - 1, by which a caller sorts the possible victims out itself), LINKED 32 (it
-    requires linked GPUs), UNADVISED 64 (of a DaemonSet, static, or terminating: no advice looks at its request)."""
+    requires linked GPUs)."""
     start: int = 0
     """When it started; far in the future while it has not."""
     saved: int = 0

@@ -1,4 +1,4 @@
-"""What a look at the whole cluster reads of many rows at once: what is free, what is missing, what a drain costs.
+"""What a look at the whole cluster reads of many rows at once: what is free, what is missing.
 
 `rows`: int32[n]. ValueError: a request for a table of other resources. IndexError: a row outside of the table.
 """
@@ -20,11 +20,6 @@ def nearest(nodes: NodeTable, ask: Ask, rows: array[int], linked: array[int]) ->
     slots, then the first; None where nothing is missing on any row. `linked`: int32[n], how many GPUs are linked where
     that is too few, -1 elsewhere. ValueError: `linked` has another length."""
 
-def holders(pods: PodTable, rows: array[int], now_ms: int) -> tuple[array[int], array[int], array[int], bytes]:
-    """Of the pods on each node row that have GPUs and do not terminate: (GPU-seconds that their evictions lose,
-    int64[n]; how many they are, int32[n]; units of GPUs, int64[n]; 1 where one is in a gang, uint8[n]). A row that no
-    pod is on has zeros."""
-
 def terminating(pods: PodTable) -> array[int]:
     """int32: the rows of the pods that terminate, ascending."""
 
@@ -36,9 +31,3 @@ def stock(nodes: NodeTable, rows: array[int]) -> tuple[array[int], array[int], a
     """Of each row: (units of all GPU resources, int64[n]; those of them that are free, claims taken, int64[n]; the link
     shape, int32[n], 0 where it or the positions of held GPUs are not known; the mask of the healthy GPUs that no pod
     holds, uint32[n], 0 with shape 0)."""
-
-def asking(pods: PodTable, first: int, last: int, places: array[int]) -> dict[tuple[int, int, bool], list[int]]:
-    """Of the pod rows from `first` to below `last`, those with GPUs that are not UNADVISED: (place of its node,
-    id of what it asks for, whether it requires linked GPUs) -> [the first of them by `PodTable.names`, how many].
-    `places`: int32 by node row, below 0 where pods do not count; without an id each pod is alone, under a number below
-    0."""

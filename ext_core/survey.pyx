@@ -1,4 +1,4 @@
-"""What a look at the whole cluster reads of many rows at once: what is free, what is missing, what a drain costs.
+"""What a look at the whole cluster reads of many rows at once: what is free, what is missing.
 
 No decision rests on these columns: they are for verdicts and advice, between two decisions.
 """
@@ -8,7 +8,7 @@ from array import array
 from ext_core.ask cimport Ask
 from ext_core.checks cimport check_ask, check_rows
 from ext_core.ints cimport amount_t, int32_t, int64_t, mask_t, row_t, uint8_t
-from ext_core.table cimport FIRST_GPU, LINKED, TERMINATING, UNADVISED, NodeTable, PodTable
+from ext_core.table cimport FIRST_GPU, TERMINATING, NodeTable, PodTable
 
 
 def free(NodeTable nodes, int resource, const row_t[::1] rows):
@@ -81,28 +81,6 @@ def nearest(NodeTable nodes, Ask ask, const row_t[::1] rows, const int32_t[::1] 
     return None if best < 0 else (best, least.gpus, least.rest)
 
 
-def holders(PodTable pods, const row_t[::1] rows, int64_t now_ms):
-    """(work, pods, GPUs, gangs) of the pods with GPUs on each node row that do not terminate. See `survey.pyi`."""
-    cdef Py_ssize_t i, n = rows.shape[0]
-    cdef row_t at
-    works, units = array("q", bytes(8 * n)), array("q", bytes(8 * n))
-    counts, tied = array("i", bytes(4 * n)), bytearray(n)
-    cdef int64_t[::1] work = works, gpus = units
-    cdef int32_t[::1] count = counts
-    cdef uint8_t[::1] gang = tied
-    with nogil:
-        for i in range(n):
-            at = pods.head[rows[i]] if 0 <= rows[i] < pods.head_capacity else -1
-            while at >= 0:
-                if pods.gpus[at] > 0 and not pods.flags[at] & TERMINATING:
-                    work[i] += pods.work_lost(at, now_ms)
-                    gpus[i] += pods.gpus[at]
-                    count[i] += 1
-                    gang[i] |= pods.gang[at] > 0
-                at = pods.next[at]
-    return works, counts, units, bytes(tied)
-
-
 def terminating(PodTable pods):
     """int32: the rows of the pods that terminate, ascending."""
     cdef int pod, count = 0
@@ -165,25 +143,3 @@ def stock(NodeTable nodes, const row_t[::1] rows):
                 shape[i] = nodes.shape[row]
                 mask[i] = nodes.healthy[row] & ~(nodes.sure[row] | nodes.likely[row])
     return units, left, shapes, masks
-
-
-def asking(PodTable pods, int first, int last, const int32_t[::1] places):
-    """(place, requirements, linked) -> [first pod by name, pods]. See `survey.pyi`."""
-    cdef int pod
-    cdef row_t node
-    found = {}
-    for pod in range(max(0, first), min(last, pods.height)):
-        node = pods.node[pod]
-        if node < 0 or node >= places.shape[0] or places[node] < 0 or pods.gpus[pod] <= 0:
-            continue
-        if pods.flags[pod] & UNADVISED:
-            continue
-        key = places[node], pods.ask[pod] or -1 - pod, bool(pods.flags[pod] & LINKED)
-        known = found.get(key)
-        if known is None:
-            found[key] = [pod, 1]
-        else:
-            known[1] += 1
-            if pods.names is not None and pods.names[pod] < pods.names[known[0]]:
-                known[0] = pod
-    return found

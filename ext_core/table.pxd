@@ -23,7 +23,7 @@ cdef enum:
     SAVED = 8         # `saved` is above 0
     DEVICES = 16      # its claims hold devices: a victim only for pods whose devices the queue allocates, by EVERY
     LINKED = 32       # it requires linked GPUs
-    UNADVISED = 64    # of a DaemonSet, static, or terminating: advice does not look at its request
+
 
 cdef enum:
     EVERY = 2147483647  # a priority: the caller sorts the possible victims out itself
@@ -114,7 +114,7 @@ cdef class PodTable:
     cdef row_t[::1] node            # [pod] row of its node; -1 = none, or the pod row is free
     cdef mask_t[::1] mask           # [pod] GPU positions that it surely holds
     cdef int32_t[::1] unsure        # [pod] GPUs that it holds at positions that are not certain
-    cdef uint8_t[::1] flags         # TERMINATING | SPARED | DEVICES | LINKED | UNADVISED, PROTECTED | SAVED
+    cdef uint8_t[::1] flags         # TERMINATING | SPARED | DEVICES | LINKED, PROTECTED | SAVED
     cdef int64_t[::1] start         # [pod] when it started, milliseconds since 1970; far in the future while it has not
     cdef int64_t[::1] saved         # [pod] last checkpoint, milliseconds since 1970; 0 = none is known
     cdef int32_t[::1] restart       # [pod] seconds that a restart costs

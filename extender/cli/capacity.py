@@ -57,9 +57,10 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         name = one["gang"] or one["pod"]
         about = f"{count(one['pods'], 'pod')} with {count(one['gpus'], 'GPU')}"
         yield f"  {short(name)} ({about}) {one['sentence']}"
-    from extender.cli import advice_text  # here: it loads the core
+    from extender.verdict.capacity.growth import sentence  # here: it loads the core
 
-    yield from advice_text.lines(answer["advice"])
+    for more in answer["advice"]["nodes"]:
+        yield f"advice: {sentence(more)}"
 
 
 def _largest(one: Mapping[str, Any]) -> str:

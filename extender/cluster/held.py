@@ -18,7 +18,7 @@ from extender.cluster.tables import Tables
 from extender.objects.progress import saved_ms, start_ms
 from extender.objects.records import PodRecord
 
-TERMINATING, SPARED, DEVICES, LINKED, UNADVISED = 1, 2, 16, 32, 64  # flags of PodTable.put
+TERMINATING, SPARED, DEVICES, LINKED = 1, 2, 16, 32  # flags of PodTable.put
 
 
 class HeldColumns:
@@ -105,7 +105,7 @@ class HeldColumns:
         placed = pod.daemon or pod.mirror
         releasing = pod.terminating and not (pod.keeps_devices and self._nodes.dra.planned.on)
         flags = (TERMINATING if releasing else 0) | (SPARED if placed or pod.keeps_devices else 0)
-        flags |= (DEVICES if pod.devices else 0) | (UNADVISED if placed or pod.terminating else 0)
+        flags |= DEVICES if pod.devices else 0
         return flags | (LINKED if links_of(pod) == "required" else 0)
 
     def _holds(self, pod: PodRecord) -> tuple[int, int]:

@@ -256,18 +256,10 @@ def test_what_if_of_a_file_and_what_is_wrong_with_it(browser: Browser, url: str)
 
 def test_advice_comes_when_the_rest_is_there(page: Page, url: str) -> None:
     told = asked(url, "/debug/capacity")["advice"]
-    for path in ("/", f"/pod?pod={WAITS}"):
-        page.goto(path)
-        there = page.locator("#late-advice ul.advice > li")
-        expect(there.first).to_be_visible(timeout=60_000)
-        number = len(told["drains"]) + len(told["nodes"]) + (len(told["shapes"]) if path == "/" else 0)
-        assert there.count() >= number
     page.goto("/")
-    plan = told["drains"][0]
-    moves = page.locator("#late-advice details").first
-    moves.locator("summary").click()
-    expect(moves.locator("ol > li")).to_have_count(len(plan["steps"]))
-    expect(moves).to_contain_text(plan["steps"][0]["to"])
+    shown = page.locator("#late-advice ul.advice > li")
+    expect(shown.first).to_be_visible(timeout=60_000)
+    expect(shown).to_have_count(len(told["nodes"]))
     assert Axe().run(page, options=AXE).violations_count == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ext_core.rows import PodRow
 from extender.cluster.cluster import Cluster
-from extender.cluster.held import SPARED, TERMINATING, UNADVISED
+from extender.cluster.held import SPARED, TERMINATING
 from extender.objects import decode, gangs
 from extender.objects.event import Event
 from extender.objects.progress import saved_ms, start_ms
@@ -42,7 +42,7 @@ def expected_row(cluster: Cluster, pod: PodRecord) -> PodRow:
         cluster.amounts(pod),
         held.mask if held else 0,
         held.unsure if held else 0,
-        (TERMINATING | UNADVISED if pod.terminating else 0) | (SPARED | UNADVISED if pod.daemon or pod.mirror else 0),
+        (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0),
         start_ms(pod),
         saved_ms(pod),
         cluster.limits.restart_seconds(pod),

@@ -10,7 +10,7 @@ from ext_core import survey
 from ext_core.ask import Ask
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable
-from tests.core.worlds import R, World, amounts, ask, ints, names_of, rows_of, same_error, worlds
+from tests.core.worlds import R, World, amounts, ask, ints, rows_of, same_error, worlds
 from tests.reference import survey as plain
 
 ids = st.integers(0, 3)
@@ -30,7 +30,7 @@ def test_what_is_free_and_what_is_missing(world: World, data: st.DataObject) -> 
 
 
 @given(worlds(), st.data())
-def test_what_holds_gpus_and_what_ends(world: World, data: st.DataObject) -> None:
+def test_what_ends(world: World, data: st.DataObject) -> None:
     for pod in range(world.pods.height):
         marks = data.draw(st.tuples(ids, ids, ids))
         world.pods.mark(pod, *marks)
@@ -39,9 +39,6 @@ def test_what_holds_gpus_and_what_ends(world: World, data: st.DataObject) -> Non
     for pod in {pod for pod in gone if pod < world.pods.height}:
         world.pods.drop(pod)
         world.twin_pods.drop(pod)
-    rows, now = [*data.draw(rows_of(world)), -1, 100], data.draw(st.integers(0, 20_000))
-    work, pods, gpus, gangs = survey.holders(world.pods, ints(rows), now)
-    assert ([*work], [*pods], [*gpus], gangs) == plain.holders(world.twin_pods, rows, now)
     assert [*survey.terminating(world.pods)] == plain.terminating(world.twin_pods)
 
 
@@ -56,19 +53,6 @@ def test_what_there_is_of_gpus(world: World, data: st.DataObject) -> None:
     rows = data.draw(rows_of(world))
     found = survey.stock(world.nodes, ints(rows))
     assert tuple(map(list, found)) == plain.stock(world.twin_nodes, rows)
-
-
-@given(worlds(), st.data())
-def test_pods_that_ask_for_the_same(world: World, data: st.DataObject) -> None:
-    for pod in range(world.pods.height):
-        marks = data.draw(st.tuples(ids, ids, ids))
-        world.pods.mark(pod, *marks)
-        world.twin_pods.mark(pod, *marks)
-    places = data.draw(st.lists(st.integers(-1, 1), max_size=world.nodes.height + 2))
-    first, last = data.draw(st.integers(-1, world.pods.height)), data.draw(st.integers(-1, world.pods.height + 9))
-    world.pods.names = world.twin_pods.names = data.draw(names_of(world))
-    found = survey.asking(world.pods, first, last, ints(places))
-    assert found == plain.asking(world.twin_pods, first, last, places)
 
 
 def test_of_equal_rows_the_first_is_nearest_and_alike_ones_have_one_number() -> None:

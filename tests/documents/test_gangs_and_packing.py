@@ -120,11 +120,10 @@ def test_44_packing_not_spreading(reader: Reader) -> None:
 
 
 def test_45_nodes_that_can_be_emptied(reader: Reader) -> None:
-    """ "Enables autoscaling down when nodes empty out": where a pod waits for a whole node, capacity names the one that
-    is emptied at the lowest cost."""
+    """ "Enables autoscaling down when nodes empty out": what-if of a drain states where its pods go."""
     reader.cluster(node("n1"), node("n2"), running("a", "n1", [0, 1, 2, 3]), running("b", "n2", [0]), pod("whole", 8))
-    (drain,) = reader.answer("capacity")["advice"]["drains"]
-    assert (drain["nodes"], [(step["pod"], step["to"]) for step in drain["steps"]]) == (["n2"], [("default/b", "n1")])
+    (result,) = reader.answer("whatif", "--drain", "n2")["results"]
+    assert (result["pod"]["name"], result["verdict"], result["node"]) == ("b", "fits", "n1")
 
 
 def test_46_related_pods_together(reader: Reader) -> None:

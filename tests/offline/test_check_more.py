@@ -132,14 +132,10 @@ def test_advice_is_in_the_answer_and_in_the_text(tmp_path: Path, capsys: pytest.
     ask = ["check", "--cluster", str(file), "--now", rfc3339(WALL)]
     assert main([*ask, "-o", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert {"gpus-left-unused", "drain-makes-nodes-whole", "nodes-would-start-pods"} <= set(codes(answer, "info"))
-    assert [one["nodes"] for one in answer["advice"]["drains"]] == [["n0"]]
-    [drain] = found(answer, "drain-makes-nodes-whole")
-    assert "the input has no disruption budgets" in drain["message"]
+    assert "nodes-would-start-pods" in codes(answer, "info")
     assert answer["advice"]["nodes"][0]["pods"] == 1
     assert main(ask) == 0
     text = capsys.readouterr().out
-    assert "the smallest drain that makes 1 node of model nvidia.com/gpu whole: cordon n0" in text
     assert "1 more node like n0" in text
 
 

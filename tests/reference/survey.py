@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ext_core.ask import Ask
-from tests.reference.gather import work_of
-from tests.reference.table import FIRST_GPU, LINKED, TERMINATING, UNADVISED, NodeTable, PodTable, check, check_ask
+from tests.reference.table import FIRST_GPU, TERMINATING, NodeTable, PodTable, check, check_ask
 
 
 def free(nodes: NodeTable, resource: int, rows: list[int]) -> list[int]:
@@ -39,24 +38,6 @@ def nearest(nodes: NodeTable, ask: Ask, rows: list[int], linked: list[int]) -> t
     return i, gpus, rest
 
 
-def holders(pods: PodTable, rows: list[int], now_ms: int) -> tuple[list[int], list[int], list[int], bytes]:
-    there = [
-        [
-            index
-            for index in (pods.on(row) if row >= 0 else ())
-            if any(pods.rows[index].amounts[FIRST_GPU:]) and not pods.rows[index].flags & TERMINATING
-        ]
-        for row in rows
-    ]
-    gpus = [[sum(pods.rows[index].amounts[FIRST_GPU:]) for index in on] for on in there]
-    work = [
-        sum(work_of(count, pod.start, pod.saved, pod.restart, now_ms) for count, pod in zip(counts, on, strict=True))
-        for counts, on in zip(gpus, ([pods.rows[index] for index in on] for on in there), strict=True)
-    ]
-    tied = bytes(any(pods.marks(index)[0] > 0 for index in on) for on in there)
-    return work, [len(on) for on in there], [sum(counts) for counts in gpus], tied
-
-
 def terminating(pods: PodTable) -> list[int]:
     return sorted(row for row, pod in pods.rows.items() if pod.flags & TERMINATING)
 
@@ -80,19 +61,3 @@ def stock(nodes: NodeTable, rows: list[int]) -> tuple[list[int], list[int], list
         [columns["shape"][row] if one else 0 for row, one in zip(rows, known, strict=True)],
         [mask if one else 0 for mask, one in zip(free, known, strict=True)],
     )
-
-
-def asking(pods: PodTable, first: int, last: int, places: list[int]) -> dict[tuple[int, int, bool], list[int]]:
-    found: dict[tuple[int, int, bool], list[int]] = {}
-    for index, pod in sorted(pods.rows.items()):
-        if not first <= index < last or pod.node >= len(places) or places[pod.node] < 0:
-            continue
-        if not any(pod.amounts[FIRST_GPU:]) or pod.flags & UNADVISED:
-            continue
-        key = places[pod.node], pods.marks(index)[2] or -1 - index, bool(pod.flags & LINKED)
-        known = found.setdefault(key, [index, 0])
-        known[1] += 1
-        names = pods.names
-        if names is not None and names[index] < names[known[0]]:
-            known[0] = index
-    return found

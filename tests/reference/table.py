@@ -11,7 +11,7 @@ from ext_core.rows import NodeFacts, NodeRow, NodeUse, PodRow
 
 CPU, MEMORY, SLOTS, FIRST_GPU = 0, 1, 2, 3
 AWAY, SCHEDULABLE = 2, 4
-TERMINATING, SPARED, DEVICES, LINKED, UNADVISED = 1, 2, 16, 32, 64
+TERMINATING, SPARED, DEVICES, LINKED = 1, 2, 16, 32
 EVERY = 2**31 - 1
 
 _EMPTY = {"gpu": -1, "shape": 0, "healthy": 0, "sure": 0, "likely": 0, "wanted": 0}

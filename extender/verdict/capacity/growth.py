@@ -8,7 +8,7 @@ shares its machine only where any GPUs of it are linked. So the machines are eno
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,10 +20,10 @@ from extender.policy.pod_request import wants_of
 from extender.preemption.candidates import Preemptor
 from extender.queue.report import Report
 from extender.verdict.admission import rejected, sorted_out
-from extender.verdict.capacity.empty import Machine, Takes
-from extender.verdict.capacity.machines import Look
+from extender.verdict.capacity.machines import Look, Machine, Takes
 from extender.verdict.capacity.unblock import ask_of
 from extender.verdict.judge import Judge, blocks
+from extender.verdict.text import count, short
 from extender.verdict.ways.machines import copy
 
 HELD_BY_QUEUE: Final = ("quota", "incomplete")
@@ -204,3 +204,12 @@ def _needs_all(judge: Judge, machine: Machine, request: PodRequest) -> bool:
     if request.nics == "required":
         return True
     return not (machine.shape and fit.uniform(shapes, machine.shape, machine.healthy, request.wanted))
+
+
+def sentence(more: Mapping[str, Any]) -> str:
+    """One of `growth`, for people."""
+    gangs = f" ({count(more['gangs'], 'gang')} among them)" if more["gangs"] else ""
+    return (
+        f"{count(more['nodes'], 'more node')} like {more['like']} (model {short(more['model'])}) would start "
+        f"{count(more['pods'], 'waiting pod')} with {count(more['gpus'], 'GPU')}{gangs}"
+    )

@@ -1,12 +1,16 @@
-"""The largest single pod that fits now, by GPU model: our own filter is asked about each size, the largest first."""
+"""What fits now, by our own filter: the largest single pod of each GPU model, whole nodes, and how many pods of each
+size fit in one domain of each level."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from ext_core import fit, survey
 from extender.cluster.gpus.store import MOST_GPUS
-from extender.verdict.capacity.machines import Look, probe, within
+from extender.cluster.slices import finish
+from extender.queue.placing.rooms import Room, rooms
+from extender.verdict.capacity.machines import Fleet, Look, probe, within
 from extender.verdict.judge import blocks
 
 LINKS: Final = (("any", "preferred"), ("required", "required"))
@@ -25,18 +29,16 @@ def largest(look: Look) -> list[dict[str, Any]]:
     return found
 
 
-def whole_nodes(look: Look) -> dict[str, list[str]]:
-    """Of each model the nodes of which all GPUs are free, claims taken, and which take a pod for all of them."""
-    fleet, found = look.fleet, dict[str, list[str]]()
+def whole_nodes(look: Look) -> dict[str, int]:
+    """Of each model how many nodes have all GPUs free, claims taken, and take a pod for all of them."""
+    fleet, found = look.fleet, dict[str, int]()
     for model in sorted(fleet.models):
         by_size: dict[int, list[str]] = {}
         for name in fleet.open(model):
             if (size := fleet.gpus[name]) > 0:
                 by_size.setdefault(size, []).append(name)
-        there: list[str] = []
-        for size, names in by_size.items():
-            there += _passed(look, fleet.resource[model], size, "preferred", names)
-        found[model] = sorted(there)
+        resource = fleet.resource[model]
+        found[model] = sum(len(_passed(look, resource, size, "preferred", names)) for size, names in by_size.items())
     return found
 
 
@@ -78,3 +80,38 @@ def _passed(look: Look, resource: str, size: int, links: str, names: list[str]) 
             slots = survey.free(cluster.tables.nodes, POD_SLOTS, passed)
         found += [cluster.names[row] for row, left in zip(passed, slots, strict=True) if left > 0]
     return found
+
+
+SIZES: Final = (1, 2, 4, 8, 16)
+"""GPUs of a pod; beside these the GPUs of the largest machine."""
+
+
+def gangs(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(how many pods of a size fit in the domain of each level that takes most; how many fit in all the cluster).
+    Links are preferred, not required; of several resources the one of which more pods fit counts."""
+    judge, fleet = look.judge, look.fleet
+    best: dict[tuple[int, str], Room] = {}
+    for resource in sorted(set(fleet.resource.values())):
+        sizes = _pod_sizes(fleet, resource)
+        pods = [probe(judge, resource, size) for size in sorted(sizes, reverse=True)]
+        if not pods:
+            continue
+        found = finish(rooms(judge.cluster, judge.policy, pods, fleet.closed, partial(within, look, pods[0][1])))
+        for size, by_level in zip(sorted(sizes, reverse=True), found, strict=True):
+            for room in by_level:
+                key = size, room.level
+                if key not in best or room.pods > best[key].pods:
+                    best[key] = room
+    ordered = sorted(best, key=lambda key: key[0])  # levels stay in their order, the closest first
+    inside = [
+        {"pod_gpus": size, "level": level, "pods": best[size, level].pods, "domain": best[size, level].value or None}
+        for size, level in ordered
+        if level
+    ]
+    return inside, [{"pod_gpus": size, "pods": best[size, level].pods} for size, level in ordered if not level]
+
+
+def _pod_sizes(fleet: Fleet, resource: str) -> set[int]:
+    names = (name for model in fleet.models if fleet.resource[model] == resource for name in fleet.models[model])
+    most = max(map(fleet.gpus.__getitem__, names), default=0)
+    return {size for size in SIZES if size <= most} | ({most} if most else set())

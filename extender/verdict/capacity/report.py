@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from extender.queue.report import Report
 from extender.verdict.capacity import machines
-from extender.verdict.capacity.advice import advice
-from extender.verdict.capacity.empty import usual
-from extender.verdict.capacity.gangs import gangs
 from extender.verdict.capacity.growth import growth, waiting
-from extender.verdict.capacity.largest import largest, whole_nodes
+from extender.verdict.capacity.largest import gangs, largest, whole_nodes
+from extender.verdict.capacity.machines import usual
 from extender.verdict.capacity.unblock import Explain, unblock
 from extender.verdict.judge import Judge
 from extender.verdict.text import count
@@ -33,7 +30,7 @@ def capacity(judge: Judge, moment: Moment, report: Report | None, explain: Expla
     largest_pods = largest(look)
     in_domains, in_all = gangs(look)
     whole = whole_nodes(look)
-    found = advice(_knowing(look, whole), report, moment.wall)
+    more = _advice(look, report, moment.wall)
     unblocked = unblock(judge, report, explain)
     return {
         "apiVersion": "gpu-extender.io/v1",
@@ -42,17 +39,16 @@ def capacity(judge: Judge, moment: Moment, report: Report | None, explain: Expla
         "largest": largest_pods,
         "gangs": in_domains,
         "pods": in_all,
-        "whole_nodes": {model: len(names) for model, names in whole.items()},
+        "whole_nodes": whole,
         "unblock": unblocked,
-        "advice": found,
+        "advice": more,
     }
 
 
 def advised(judge: Judge, moment: Moment, report: Report | None) -> dict[str, Any]:
     """The advice alone."""
     look = machines.Look(judge, machines.read(judge), moment.now)
-    whole = whole_nodes(look)
-    return advice(_knowing(look, whole), report, moment.wall)
+    return _advice(look, report, moment.wall)
 
 
 def nodes_wanted(judge: Judge, moment: Moment, report: Report | None) -> dict[str, int]:
@@ -68,8 +64,10 @@ def nodes_wanted(judge: Judge, moment: Moment, report: Report | None) -> dict[st
     return {one["model"]: one["nodes"] for one in found}
 
 
-def _knowing(look: machines.Look, whole: Mapping[str, Sequence[str]]) -> machines.Look:
-    return look._replace(whole=frozenset(name for names in whole.values() for name in names))
+def _advice(look: machines.Look, report: Report | None, wall: float) -> dict[str, Any]:
+    """What is never carried out: machines that would start waiting pods. `wall`: seconds since 1970."""
+    units = waiting(look, report, wall)
+    return {"nodes": growth(look, usual(look.judge, look.fleet), units)}
 
 
 def _warnings(fleet: machines.Fleet) -> list[dict[str, str]]:

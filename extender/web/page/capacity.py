@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from extender.cluster.demand.kinds import links_of
 from extender.cluster.view import ClusterView
-from extender.objects.records import PodRecord
 from extender.policy.policy import Policy
 from extender.verdict.explain import Explainer
 from extender.verdict.fleet import SIZES
@@ -44,21 +42,6 @@ class Kept:
 def capacity_view(explainer: Explainer) -> JSON:
     """As `gpu-extender capacity`, with `models` as `/debug/top` has them."""
     return explainer.capacity() | {"sizes": SIZES, "models": explainer.models()}
-
-
-def advice_view(advice: JSON, pod: PodRecord | None) -> JSON:
-    """`shapes`, `drains` and `nodes` as `capacity` has them. `pod`: with the requests that are like its own only;
-    None: all."""
-    if pod is None:
-        return advice | {"pod": None}
-    asked = [sum(count for _, count in pod.gpus), pod.cpu_milli, pod.memory, _links(pod)]
-    keys = ("gpus", "cpu_millicores", "memory_bytes", "links")
-    like = [shape for shape in advice["shapes"] if [shape[key] for key in keys] == asked]
-    return advice | {"pod": f"{pod.namespace}/{pod.name}", "shapes": like}
-
-
-def _links(pod: PodRecord) -> str:
-    return "required" if links_of(pod) == "required" else "any"
 
 
 def prices_view(cluster: ClusterView, policy: Policy) -> JSON:

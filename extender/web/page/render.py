@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from extender.verdict.capacity import text
+from extender.verdict.capacity import growth
 from extender.verdict.text import HOW, count, seconds
 from extender.web.page import drawing
 
@@ -62,9 +62,7 @@ def templates() -> Mapping[str, Template]:
         "count": count,
         "drawn": drawing.graph,
         "bars": drawing.bars,
-        "drain_text": text.drain,
-        "machines_text": text.machines,
-        "shape_text": text.shape,
+        "machines_text": growth.sentence,
         "strip": drawing.strip,
         "how_known": HOW,
         "link": link,

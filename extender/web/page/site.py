@@ -95,10 +95,6 @@ class Content:
     def views(self) -> tuple[View, ...]:
         """All views, in the order of the navigation."""
 
-        def advice(query: Query, shared: JSON) -> JSON:
-            pod = self.explainer.pod(*pod_of(query)) if query.get("pod") else None
-            return capacity.advice_view(shared, pod)
-
         def capacity_view() -> JSON:
             return capacity.capacity_view(self.explainer)
 
@@ -110,7 +106,9 @@ class Content:
             View("/pod", "Explanation", "Pod", self.pod, shown=False),
             View("/queue", "Queue", "Queues", self.queue),
             View("/capacity", "Capacity", "Capacity", lambda query, shared: shared, costly=capacity_view),
-            View("/advice", "Advice", "Advice", advice, shown=False, costly=self.explainer.advice),
+            View(
+                "/advice", "Advice", "Advice", lambda query, shared: shared, shown=False, costly=self.explainer.advice
+            ),
             View("/whatif", "WhatIfForm", "What if", whatif_form),
             View("/preemptions", "AnsweredPreemptions", "Preemption costs", self.preemptions),
             View("/prices", "PriceList", "Prices", self.prices),

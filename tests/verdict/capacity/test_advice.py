@@ -1,4 +1,4 @@
-"""Advice on requests and machines: the arithmetic by hand, and machines against packing by brute force."""
+"""Advice on machines: the arithmetic by hand, and machines against packing by brute force."""
 
 from __future__ import annotations
 
@@ -20,78 +20,11 @@ CASES = int(os.environ.get("GPU_EXTENDER_CAPACITY_CASES", "200"))
 FULL8 = [[2 if a != b else 0 for b in range(8)] for a in range(8)]
 
 
-def shapes(world: World) -> list[JSON]:
-    found: list[JSON] = capacity(world)["advice"]["shapes"]
-    return found
-
-
 def eights(nodes: int, links: list[list[int]] | None = None, **facts: Any) -> World:
     world = World()
     for n in range(nodes):
         world.node(f"n{n}", 8, links=FULL8 if links is None else links, labels={MODEL: "H"}, **facts)
     return world
-
-
-def test_three_of_eight() -> None:
-    world = eights(4)
-    for number in range(8):
-        world.pod(f"p{number}", 3, f"n{number // 2}")
-    [found] = shapes(world)
-    # Two pods of three leave two GPUs of each machine; eight pods have four machines.
-    assert (found["gpus"], found["pods"], found["pods_per_node"], found["because"]) == (3, 8, 2, "gpus")
-    assert (found["unused_gpus_per_node"], found["unused_gpus"]) == (2, 8)
-    smaller, larger = found["instead"]
-    # Four pods of two fill a machine: two machines instead of four, and each pod holds one GPU less.
-    assert (smaller["is"], smaller["pods_per_node"], smaller["frees_nodes"], smaller["frees_gpus"]) == (2, 4, 2, 8)
-    # Two pods of four fill it too: as many machines, and the eight that nothing used are used.
-    assert (larger["is"], larger["pods_per_node"], larger["frees_nodes"], larger["frees_gpus"]) == (4, 2, 0, -8)
-
-
-def test_five_of_eight_and_sizes_that_fill_a_machine() -> None:
-    world = eights(2)
-    world.pod("five", 5)
-    for size in (1, 2, 4, 8):
-        world.pod(f"p{size}", size)
-    [found] = shapes(world)
-    assert (found["gpus"], found["example"], found["pods_per_node"]) == (5, "default/five", 1)
-    assert [one["is"] for one in found["instead"]] == [4, 8]
-
-
-def test_links_leave_pairs_broken() -> None:
-    world = eights(2, pairs(8))
-    world.pod("three", 3, links="required")  # no such machine has three linked GPUs: that is not a waste
-    world.pod("one", 1)
-    assert shapes(world) == []
-
-
-@pytest.mark.parametrize(
-    ("asked", "because", "value", "unit"),
-    [
-        # 64 CPUs hold three pods of 20; four pods of two GPUs fill the machine with 16 CPUs each.
-        ({"cpu": "20"}, "cpu", 16_000, "millicores"),
-        # 512 GiB hold two pods of 200; four of 128.
-        ({"memory": "200Gi"}, "memory", 128 << 30, "bytes"),
-    ],
-)
-def test_cpu_and_memory_that_strand_gpus(asked: dict[str, str], because: str, value: int, unit: str) -> None:
-    world = eights(3)
-    for number in range(6):
-        world.pod(f"p{number}", 2, **asked)
-    [found] = shapes(world)
-    per = {"cpu": 3, "memory": 2}[because]
-    assert (found["because"], found["pods_per_node"], found["unused_gpus_per_node"]) == (because, per, 8 - 2 * per)
-    [change] = found["instead"]
-    assert (change["what"], change["is"], change["unit"]) == (because, value, unit)
-    assert (change["pods_per_node"], change["frees_gpus"]) == (4, 0)
-    assert change["frees_nodes"] == -(-6 // per) - 2
-
-
-def test_daemons_count_as_part_of_the_machine() -> None:
-    world = eights(1)
-    world.pod("agent", 0, "n0", cpu="1", owner="DaemonSet")
-    world.pod("p", 2, cpu="16")
-    [found] = shapes(world)
-    assert found["instead"][0]["is"] == 63_000 // 4
 
 
 def test_machines_for_equal_pods_are_as_few_as_can_be() -> None:
@@ -102,8 +35,6 @@ def test_machines_for_equal_pods_are_as_few_as_can_be() -> None:
     world.pod("elsewhere", 1, spec={"nodeSelector": {"zone": "x"}})
     [found] = capacity(world)["advice"]["nodes"]
     assert found == {"model": "H", "like": "n0", "nodes": 3, "pods": 5, "gpus": 20, "gangs": 0}
-    [plan] = capacity(world)["advice"]["drains"] or [None]
-    assert plan is None
 
 
 @pytest.mark.parametrize(("size", "nodes"), [(8, 2), (4, 1), (16, 0)])

@@ -108,7 +108,7 @@ def test_nodes_that_do_not_count() -> None:
     assert [one["code"] for one in shown["warnings"]] == ["parts-not-counted"]
     assert capacity(World()) | {"warnings": []} == {
         "apiVersion": "gpu-extender.io/v1", "kind": "Capacity", "warnings": [], "largest": [], "gangs": [], "pods": [],
-        "whole_nodes": {}, "unblock": [], "advice": {"shapes": [], "drains": [], "nodes": []},
+        "whole_nodes": {}, "unblock": [], "advice": {"nodes": []},
     }  # fmt: skip
 
 

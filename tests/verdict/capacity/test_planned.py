@@ -7,8 +7,8 @@ import pytest
 from extender.objects.queueing import GATE
 from extender.verdict import judge
 from extender.verdict.capacity import machines
-from extender.verdict.capacity.empty import Takes, usual
 from extender.verdict.capacity.growth import Unit, growth
+from extender.verdict.capacity.machines import Takes, usual
 from extender.verdict.capacity.unblock import ask_of
 from tests.cluster.dra.world import DraWorld
 from tests.controllers.queue.devices_rig import world

@@ -14,7 +14,7 @@ import pytest
 
 from extender.reservations.seats import Seat
 from extender.settings import Settings
-from extender.verdict.capacity import text as sentence
+from extender.verdict.capacity.growth import sentence
 from extender.web.page import render
 from extender.web.page.capacity import CHANGED_SECONDS, SAME_SECONDS
 from extender.web.page.site import HEADERS
@@ -285,29 +285,12 @@ def test_the_capacity_is_that_of_the_command(world: World) -> None:
 
 def test_advice_is_that_of_the_command(world: World) -> None:
     told = get(world, "/debug/capacity").json["advice"]
-    assert told["shapes"]
-    assert told["drains"]
+    assert told["nodes"]
     shown = data(world, "/advice")
     assert {key: shown[key] for key in told} == told
     for path in ("/capacity", "/advice"):
         text = unescape(html(world, path))
-        assert all(sentence.shape(one) in text for one in told["shapes"])
-        assert all(sentence.drain(one) in text for one in told["drains"])
-        assert all(sentence.machines(one) in text for one in told["nodes"])
-
-
-def test_advice_for_a_pod_is_about_its_own_request(world: World) -> None:
-    [first, *_] = data(world, "/advice")["shapes"]
-    like = next(
-        pod
-        for pod in world.cluster.pods.values()
-        if (sum(n for _, n in pod.gpus), pod.cpu_milli, pod.memory)
-        == (first["gpus"], first["cpu_millicores"], first["memory_bytes"])
-    )
-    assert first in data(world, f"/advice?pod={like.namespace}/{like.name}")["shapes"]
-    assert data(world, "/advice?pod=speech/giant")["shapes"] == []
-    assert get(world, "/advice?pod=a/b").status == 404
-    assert get(world, "/advice?pod=nobody").status == 400
+        assert all(sentence(one) in text for one in told["nodes"])
 
 
 def test_the_fleet_and_each_pod_that_waits_lead_to_advice(world: World) -> None:
