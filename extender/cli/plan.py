@@ -14,18 +14,8 @@ from extender.cli.verdict_text import no_victim_counts
 from extender.offline.text import count, gpus, short
 from extender.topologies import Topology
 from extender.topologies.gpu_map import gpu_map, legend
+from extender.verdict.text import label
 
-WORDS = {
-    "pdb_violations": "disruption budgets violated",
-    "highest_victim_priority": "highest priority of a victim",
-    "gangs_broken": "gangs broken",
-    "work_lost_gpu_seconds": "work lost",
-    "grace_seconds": "longest termination grace",
-    "victims": "victims",
-    "freed_beyond_gpus": "GPUs freed beyond the request",
-    "leftover_fragmentation": "fragmentation left over",
-    "victims_stranded": "victims with no other place",
-}
 CAUSES = {
     "priority": "of equal or higher priority",
     "daemonset": "of DaemonSets",
@@ -135,7 +125,7 @@ def _cost(cost: list[Json], certificate: Json) -> Table:
     columns = [("cost", "<"), ("value", ">"), *([("next best", ">")] if other else []), ("unit", "<")]
     table = _table(*columns)
     for i, term in enumerate(cost):
-        cells = [WORDS.get(term["term"], term["term"]), _number(term)]
+        cells = [label(term["term"]), _number(term)]
         unit = term["unit"]
         if other:
             lost = certificate["lost_on"] == term["term"]
@@ -160,7 +150,7 @@ def _proof(result: Json) -> Iterator[str]:
         yield f"{'proved to be the cheapest' if proved else 'the best found, not proved: the budget ended'} ({looked})"
         if other := certificate["runner_up"]:
             victims = count(len(other["victims"]), "victim")
-            lost = WORDS.get(certificate["lost_on"], certificate["lost_on"])
+            lost = label(certificate["lost_on"] or "")
             yield f"next best: {short(other['node'])} with {victims}, lost on: {lost}"
         else:
             yield "no other node is possible"

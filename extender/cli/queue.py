@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from extender.cli.output import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
+from extender.cli.verdict_text import terms
 from extender.errors import NotFound
 from extender.objects.progress import duration_text
 from extender.offline.text import count
@@ -119,9 +120,8 @@ def _way_out(way: Mapping[str, Any]) -> Iterator[str]:
     domain = way["spec"].get("domain")
     where = f" in {domain['level']}={domain['value']}" if domain else ""
     yield f"     to start it now: {way['change']}{where}"
-    terms = [f"{one['term']} {'-' if one['value'] is None else one['value']}" for one in way["cost"] or ()]
-    if terms:
-        yield f"     cost: {', '.join(terms)}"
+    if cost := terms(way["cost"] or ()):
+        yield f"     cost: {cost}"
 
 
 def _seats(seats: list[dict[str, Any]]) -> str:

@@ -54,7 +54,7 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
             gpus, nodes = count(apart["gpus"], "GPU"), count(apart["nodes"], "node")
             yield f"  not counted, {apart['reason']}: {gpus} on {nodes}, {apart['free_gpus']} held by no pod"
     for one in answer["waiting"]:
-        yield f"{count(one['pods'], 'pod')} with {count(one['gpus'], 'GPU')}: {one['reason']}"
+        yield f"{count(one['pods'], 'pod')} with {count(one['gpus'], 'GPU')}: {one['reason']}{_text(one)}"
     if not answer["waiting"]:
         yield "no pod waits"
     for one in answer.get("partial_gangs", ()):  # a server of an older version does not look for them
@@ -65,3 +65,8 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         )
     if answer.get("partial_gangs_left_out"):
         yield f"and {count(answer['partial_gangs_left_out'], 'more partial gang')}"
+
+
+def _text(waiting: Mapping[str, Any]) -> str:
+    """What the reason means. A server of an older version does not state it."""
+    return f" ({waiting['text']})" if waiting.get("text") else ""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from extender.cli.decision_text import lines as decision_lines
 from extender.offline.text import count
-from extender.verdict.text import HOW
+from extender.verdict.text import HOW, label
 
 STAGES: Final = {
     "seen": "seen",
@@ -25,6 +25,8 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """The lines of an Explanation."""
     pod = answer["pod"]
     yield f"{pod['namespace']}/{pod['name']} {answer['sentence']}"
+    if why := answer.get("why"):
+        yield f"  waits for: {why['reason']} ({why['text']})"
     if how := answer.get("how"):  # a server of an older version does not state it
         yield f"  {how}: {HOW.get(how, how)}"
     if answer["funnel"]:
@@ -92,9 +94,10 @@ def way(stated: Mapping[str, Any]) -> str:
 
 
 def _term(term: Mapping[str, Any]) -> str:
-    """A term of a cost; its name may say the unit."""
-    unit = "" if term["unit"].lower() in term["term"].replace("_", "-") else f" {term['unit']}"
-    return f"{term['term']} {_number(term['value'])}{unit}"
+    """A term of a cost; its label may name the unit."""
+    name = label(term["term"])
+    unit = "" if term["value"] is None or term["unit"].lower() in name.lower().split() else f" {term['unit']}"
+    return f"{name} {_number(term['value'])}{unit}"
 
 
 def _number(value: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from extender.queue.backfill import Code
 from extender.queue.gang import WaitingGang
@@ -12,8 +12,32 @@ from extender.queue.placing.placement import not_modelled
 
 CODES: Final[tuple[str, ...]] = get_args(Code)
 """Why gangs wait."""
+MEANINGS: Final[Mapping[str, str]] = {
+    "incomplete": "pods of the gang are missing, or another controller holds them back",
+    "quota": "its queue may hold no more",
+    "never": "it fits nowhere, whatever ends",
+    "head": "it is first in order, and waits for its place",
+    "order": "the queue is strict, and it is not first",
+    "place": "no place is free for all of its pods",
+    "delays": "it would delay the first gang",
+    "depth": "too many gangs are ahead of it",
+}
+"""What each code means of any gang."""
 MOST_WHYS: Final = 8
 """Of the reasons why kube-scheduler allocates devices of one gang, which name what its pods state."""
+
+
+class Why(NamedTuple):
+    """Why a pod waits: `explain`, `top`, `queue`, the pages and Events state the same."""
+
+    reason: str
+    """A key: of a rule, or of the queue."""
+    text: str
+    """A sentence for people."""
+
+    def as_json(self) -> dict[str, str]:
+        """The JSON form."""
+        return self._asdict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +50,11 @@ class Waiting:
     text: str
     blocked_by: str = ""
     start: float | None = None
+
+    @property
+    def why(self) -> Why:
+        """Why its pods wait."""
+        return Why(f"queue: {self.code}", self.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from extender.objects.queueing import GATE, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.queue.leader import QueueLeader, not_the_leader
-from extender.queue.report import Report
+from extender.queue.report import Report, Why
 from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
 from extender.verdict import evictions, fleet, partial_gangs, placed, preemption, quotas, sentence, unchecked
@@ -92,7 +92,7 @@ class Explainer:
             f"Events: kubectl get events -n {namespace} --field-selector involvedObject.name={name}"
         )
 
-    def fleet(self, waiting: Sequence[tuple[PodRecord, str]] | None = None) -> dict[str, Any]:
+    def fleet(self, waiting: Sequence[tuple[PodRecord, Why]] | None = None) -> dict[str, Any]:
         """`kind: Fleet`: what is left of each GPU model, and why pods wait. `waiting`: what the method `waiting` has
         just returned; None: not asked for yet."""
         cluster = self._judge.cluster
@@ -122,7 +122,7 @@ class Explainer:
         """What is left of each GPU model, as `fleet` has it."""
         return fleet.models(self._judge.cluster)
 
-    def waiting(self) -> list[tuple[PodRecord, str]]:
+    def waiting(self) -> list[tuple[PodRecord, Why]]:
         """Each pod that waits, with the reason that `fleet` counts it for."""
         judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
         judge.cluster.tick(now)
@@ -221,7 +221,7 @@ class Explainer:
         else:
             last = f"; {_asked(decision, wall)}" if self._live else ""
             more = last if best else _not_evicted(decision, wall)
-            shown = replace(shown, sentence=f"{_said(shown)}{more}")
+            shown = replace(shown, sentence=f"{_said(shown)}{more}", why=fleet.of_nodes(judge, asked))
         return _with_quotas(shown, refused)
 
     def _question(self, now: float, wall: float) -> Callable[[PodRecord], Preemptor]:
@@ -254,7 +254,8 @@ class Explainer:
         others = [gate for gate in pod.gates if gate != GATE]
         holds = [f"another controller opens the gate {gate}" for gate in others]
         if len(others) == len(pod.gates):
-            return replace(shown, verdict="gated", sentence=f"gated: {' and '.join(holds)}; then it {_said(shown)}")
+            text = f"gated: {' and '.join(holds)}; then it {_said(shown)}"
+            return replace(shown, verdict="gated", sentence=text, why=fleet.meaning(fleet.GATED))
         now = gang.situation(self._judge, asked)
         entry = _entry(report, pod)
         ways = [] if now is None or refused.excess else gang.ways(self._judge, asked, now)
@@ -271,6 +272,7 @@ class Explainer:
             sentence=f"gated: {'; '.join(holds)}",
             ways=ways,
             queue=entry,
+            why=fleet.meaning(fleet.GATED) if entry is None else Why(f"queue: {entry['reason']}", entry["text"]),
             warnings=[*shown.warnings, *([not_the_leader(self._leader)] if report is None else [])],
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from extender.objects.records import PodRecord
+from extender.queue.report import Why
 from extender.verdict.judge import Ranked
 from extender.verdict.nodes import Stage
 from extender.verdict.ways.way import Way
@@ -38,6 +39,8 @@ class Explanation:
     ways: Sequence[Way] = ()
     best: Sequence[Ranked] = ()
     queue: Mapping[str, Any] | None = None
+    why: Why | None = None
+    """Why it waits, as `top` counts it; None where it does not."""
     devices: Mapping[str, Any] | None = None
     evicted: Mapping[str, Any] | None = None
     preemption: Mapping[str, Any] | None = None
@@ -55,6 +58,7 @@ class Explanation:
             "pod": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority},
             "verdict": self.verdict,
             "sentence": self.sentence,
+            "why": None if self.why is None else self.why.as_json(),
             "node": self.node,
             "gpus": None if self.gpus is None else list(self.gpus),
             "how": self.how,

@@ -17,7 +17,8 @@ from extender.policy.rules import REASONS
 from extender.policy.rules.count import FEW
 from extender.policy.rules.resource import NONE
 from extender.preemption.candidates import Preemptor
-from extender.queue.report import Report
+from extender.queue import report
+from extender.queue.report import Report, Why
 from extender.queue.usage import model_of
 from extender.verdict.judge import Judge, blocks
 from extender.verdict.nodes import SHORT
@@ -35,6 +36,18 @@ MOST_PASSED: Final = 512
 UNFIT: Final = (FEW.code, NONE.code)
 """Machines that are too small, or of another kind: they are the reason only where there are no others."""
 FITS, NOT_ADMITTED, GATED, UNREADABLE = "fits", "not-admitted", "gated", "not-judged"
+MEANINGS: Final[Mapping[str, str]] = {
+    FITS: "a node has room now",
+    NOT_ADMITTED: "no node admits it (cordon, taints, selectors, affinity)",
+    GATED: "a scheduling gate holds it back",
+    UNREADABLE: "its requirements cannot be read",
+    SHORT[0]: "the nodes with free GPUs lack CPU",
+    SHORT[1]: "the nodes with free GPUs lack memory",
+    SHORT[2]: "the nodes with free GPUs lack pod slots",
+    **{reason.key: reason.text.removeprefix("gpu-extender: ") for reason in REASONS.values()},
+    **{f"queue: {code}": text for code, text in report.MEANINGS.items()},
+}
+"""What each reason means of any pod."""
 
 
 class Model:
@@ -110,59 +123,70 @@ def _count_sets(found: Iterable[Model], cluster: ClusterView) -> None:
                 model.sets[size] += nodes * number
 
 
-def by_reason(waiting: Sequence[tuple[PodRecord, str]]) -> list[dict[str, Any]]:
+def by_reason(waiting: Sequence[tuple[PodRecord, Why]]) -> list[dict[str, Any]]:
     """How many pods wait, with how many GPUs. `waiting`: as `reasons` gives them."""
     pods: Counter[str] = Counter()
     gpus: Counter[str] = Counter()
-    for pod, reason in waiting:
-        pods[reason] += 1
-        gpus[reason] += sum(count for _, count in pod.gpus)
-    return [{"reason": one, "pods": pods[one], "gpus": gpus[one]} for one in sorted(pods)]
+    for pod, why in waiting:
+        pods[why.reason] += 1
+        gpus[why.reason] += sum(count for _, count in pod.gpus)
+    return [
+        {"reason": reason, "text": MEANINGS[reason], "pods": pods[reason], "gpus": gpus[reason]}
+        for reason in sorted(pods)
+    ]
 
 
-def by_size(waiting: Sequence[tuple[PodRecord, str]]) -> Mapping[tuple[str, str], int]:
+def by_size(waiting: Sequence[tuple[PodRecord, Why]]) -> Mapping[tuple[str, str], int]:
     """How many pods wait, by reason and by the GPUs that a pod asks for (POD_SIZES). `waiting`: as `reasons` gives
     them."""
     pods: Counter[tuple[str, str]] = Counter()
-    for pod, reason in waiting:
+    for pod, why in waiting:
         gpus = sum(count for _, count in pod.gpus)
-        pods[reason, next(text for most, text in POD_SIZES if gpus <= most)] += 1
+        pods[why.reason, next(text for most, text in POD_SIZES if gpus <= most)] += 1
     return pods
 
 
 def reasons(
     judge: Judge, question: Callable[[PodRecord], Preemptor], report: Report | None
-) -> list[tuple[PodRecord, str]]:
-    """Each pod that waits with its reason: that of most nodes that admit the pod and are large enough; `fits` where a
-    node has room now; of the queue the code of the pod's gang. `question`: of a pod, at this moment. Pods that ask for
+) -> list[tuple[PodRecord, Why]]:
+    """Each pod that waits, and why: of the queue as its gang. `question`: of a pod, at this moment. Pods that ask for
     the same are judged once."""
-    codes = _queued(report)
-    found: list[tuple[PodRecord, str]] = []
-    known: dict[Hashable, str] = {}
+    queued = _queued(report)
+    waiting: list[tuple[PodRecord, Why]] = []
+    known: dict[Hashable, Why] = {}
     for uid in [*judge.cluster.placements.queued, *judge.cluster.placements.waiting]:
         pod = judge.cluster.pods.get(uid)
         if pod is None or pod.node or not pod.gpus:
             continue
         if pod.gated:
-            reason = f"queue: {codes[uid]}" if uid in codes else GATED
+            why = queued.get(uid) or meaning(GATED)
         else:
             key = (
                 pod.namespace, pod.gpus, pod.cpu_milli, pod.memory, pod.priority, pod.node_selector, pod.node_terms,
                 pod.tolerations, tuple(pod.annotations.items()), tuple(pod.labels.items()),
             )  # fmt: skip
             if key not in known:
-                known[key] = _reason(judge, question(pod))
-            reason = known[key]
-        found.append((pod, reason))
-    return found
+                known[key] = of_nodes(judge, question(pod))
+            why = known[key]
+        waiting.append((pod, why))
+    return waiting
 
 
-def _queued(report: Report | None) -> Mapping[str, str]:
-    """The code of each gang, by the uids of its pods."""
-    found: dict[str, str] = {}
-    for one in () if report is None else report.waiting:
-        found.update(dict.fromkeys((pod.uid for pod in one.gang.pods), one.code))
-    return found
+def _queued(report: Report | None) -> Mapping[str, Why]:
+    """Why each gang waits, by the uids of its pods."""
+    gangs = () if report is None else report.waiting
+    return {pod.uid: waiting.why for waiting in gangs for pod in waiting.gang.pods}
+
+
+def meaning(reason: str) -> Why:
+    """The reason with what it means of any pod."""
+    return Why(reason, MEANINGS[reason])
+
+
+def of_nodes(judge: Judge, asked: Preemptor) -> Why:
+    """Why a pod outside the queue waits: the reason of most nodes that admit it and are large enough; `fits` where a
+    node has room now."""
+    return meaning(_reason(judge, asked))
 
 
 def _reason(judge: Judge, asked: Preemptor) -> str:

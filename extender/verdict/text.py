@@ -22,6 +22,18 @@ HOW: Final = {
 """What the words mean by which the GPUs of a pod are known."""
 
 
+LABELS: Final = {
+    "pdb_violations": "disruption budgets violated",
+    "highest_victim_priority": "highest priority of a victim",
+    "gangs_broken": "gangs broken",
+    "work_lost_gpu_seconds": "work lost",
+    "grace_seconds": "longest termination grace",
+    "victims": "victims",
+    "freed_beyond_gpus": "GPUs freed beyond the request",
+    "leftover_fragmentation": "fragmentation left over",
+    "victims_stranded": "victims with no other place",
+}
+"""The terms of a cost for people: of commands and pages."""
 MOST_NAMES: Final = 3
 
 
@@ -37,6 +49,11 @@ def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
     missing = cluster.dra.planned.missing(pod)
     names = ", ".join(sorted(cluster.gpu_names))
     return f"it asks for no GPU ({names}){f'; {missing} does not exist' if missing else ''}"
+
+
+def label(term: str) -> str:
+    """A term of a cost for people; others by their names."""
+    return LABELS.get(term, term.replace("_", " "))
 
 
 def count(number: int, noun: str) -> str:

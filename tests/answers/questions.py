@@ -129,6 +129,7 @@ def questions(scenario: Scenario) -> list[str]:
     every = f"whatif -f {' '.join(files)}"
     changed = [f"{every} --add 1 {nodes[0]}", f"{every} --add 2 catalogue:dgx-h100", f"{every} --cordon {nodes[0]}"]
     changed += [f"whatif -f {files[0]} --drain {node}" for node in nodes[-1:]]
+    changed += [f"whatif --drain {node}" for node in nodes[:1]]
     mapped = [f"map {node}" for node in nodes[:1]]
     texts = [
         *simple,

@@ -16,7 +16,7 @@ from tests.world import JSON, WALL, World, machine, pairs, rfc3339, workload
 
 NOW = rfc3339(WALL)
 KEYS = [
-    "apiVersion", "kind", "warnings", "pod", "verdict", "sentence", "node", "gpus", "how", "funnel", "reasons",
+    "apiVersion", "kind", "warnings", "pod", "verdict", "sentence", "why", "node", "gpus", "how", "funnel", "reasons",
     "nearest", "ways_out", "first", "second", "difference", "queue", "devices", "evicted",
     "preemption", "evictable_by", "cost_now", "decisions",
 ]  # fmt: skip
@@ -47,13 +47,15 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, capsys: pytest.CaptureFixtur
         "default/train waits: 1 node has 2 GPUs free but not linked; nearest: n1, 1 of 2 GPUs linked; "
         "cheapest way out: evict default/older on n1, 0.5 GPU-h (needs evictions.enabled); or set "
         "gpu-extender.io/links: preferred (it fits on n1)\n"
+        "  waits for: links-busy (the free GPUs are not linked, evicting pods of lower priority would make them so)\n"
         "  nodes: 1 seen, 1 admit the pod, 1 offer its GPUs, 1 have enough free, 0 linked, 0 not reserved, 0 left\n"
         "  rejected: 1 x links-busy\n"
         "  ways out, the cheapest first, each verified by the filter:\n"
-        "    1. evict default/older on n1 (needs evictions.enabled): work_lost_gpu_seconds 1800, grace_seconds 30, "
-        "victims 1 pods, freed_beyond_gpus 1, leftover_fragmentation 8000 ring links x 1000, victims_stranded 1 pods\n"
+        "    1. evict default/older on n1 (needs evictions.enabled): work lost 1800 GPU-seconds, longest termination "
+        "grace 30 s, victims 1 pods, GPUs freed beyond the request 1, fragmentation left over 8000 ring links x 1000, "
+        "victims with no other place 1 pods\n"
         "    2. set gpu-extender.io/links: preferred (it fits on n1)\n"
-        "    3. ask for 1 GPU instead of 2 (it fits on n1): given_up 1 GPUs\n"
+        "    3. ask for 1 GPU instead of 2 (it fits on n1): given up 1 GPUs\n"
         "    4. add a node like n1 (4 GPUs): nodes 1, gpus 4\n"
     )
     shown = json.loads(explained([*words, "-o", "json"], capsys))
@@ -89,7 +91,8 @@ def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, capsys: pytest.Captur
         "default/old runs on n1, GPUs 0 (observed)\n"
         "  observed: kubelet or the agent reports which GPUs it holds\n"
         "  may be evicted by pods of: no PriorityClass that is known\n"
-        "  its eviction alone would cost now: grace_seconds 30, victims 1 pods, victims_stranded 1 pods\n"
+        "  its eviction alone would cost now: longest termination grace 30 s, victims 1 pods, "
+        "victims with no other place 1 pods\n"
     )
 
 

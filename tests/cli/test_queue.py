@@ -140,7 +140,7 @@ def test_what_would_start_a_gang_now_is_told_with_its_cost(server: str, capsys: 
     assert main(["queue", "--server", server]) == 0
     assert capsys.readouterr().out.splitlines()[-6:] == [
         "     to start it now: evict 2 pods on 1 node: a/b, a/c in example.com/rack=r1",
-        "     cost: victims 2, grace_seconds -",
+        "     cost: victims 2 pods, longest termination grace unknown",
         f"     no pod is evicted: {why}",
         "being released:",
         "  ml/old: 1 seat on n1",

@@ -90,7 +90,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     gated = {"apiVersion": "v1", "kind": "Pod"} | workload("g", 4, spec={"schedulingGates": [{"name": GATE}]})
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [node, held, gated]}))
-    text = "A100: 3 of 4 GPUs free on 1 node, 0 whole; linked sets left: 1 of 2\n1 pod with 4 GPUs: queue: head\n"
+    text = (
+        "A100: 3 of 4 GPUs free on 1 node, 0 whole; linked sets left: 1 of 2\n"
+        "1 pod with 4 GPUs: queue: head (it is first in order, and waits for its place)\n"
+    )
     assert main(["top", "--cluster", str(file)]) == 0
     assert capsys.readouterr().out == text
     assert main(["top", "--cluster", str(file), "-o", "json"]) == 0

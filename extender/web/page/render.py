@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.verdict.capacity import growth
-from extender.verdict.text import HOW, count, seconds
+from extender.verdict.text import HOW, count, label, seconds
 from extender.web.page import drawing
 
 HERE: Final = Path(__file__).parent
@@ -69,7 +69,14 @@ def templates() -> Mapping[str, Template]:
         "split": drawing.split,
         "stacked": drawing.stacked,
     }
-    environment.filters |= {"number": number, "duration": duration, "clock": clock, "stamp": stamp, "letters": letters}
+    environment.filters |= {
+        "number": number,
+        "duration": duration,
+        "clock": clock,
+        "stamp": stamp,
+        "letters": letters,
+        "label": label,
+    }
     return {name: environment.get_template(name) for name in environment.list_templates(["html"])}
 
 

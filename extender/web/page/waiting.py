@@ -9,7 +9,7 @@ from extender.cluster.view import ClusterView
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
 from extender.queue.leader import QueueLeader, not_the_leader
-from extender.queue.report import Report
+from extender.queue.report import Report, Why
 from extender.reservations.seats import Seats
 from extender.web import queue_page
 
@@ -20,7 +20,7 @@ RELEASES: Final = 8
 JSON = dict[str, Any]
 
 
-def pod_entry(pod: PodRecord, reason: str) -> JSON:
+def pod_entry(pod: PodRecord, why: Why) -> JSON:
     """A pod that waits, in a line."""
     return {
         "pod": f"{pod.namespace}/{pod.name}",
@@ -28,18 +28,19 @@ def pod_entry(pod: PodRecord, reason: str) -> JSON:
         "gpus": dict(pod.gpus),
         "queue": queue_of(pod) if pod.gated else None,
         "created": pod.created,
-        "reason": reason,
+        "reason": why.reason,
+        "text": why.text,
     }
 
 
-def pods_view(found: Sequence[tuple[PodRecord, str]], reason: str) -> JSON:
+def pods_view(found: Sequence[tuple[PodRecord, Why]], reason: str) -> JSON:
     """The pods that wait, the highest priority and then the oldest first. `found`: as `Explainer.waiting` gives them;
     `reason`: for one reason, "" all."""
     counts: dict[str, int] = {}
     chosen = []
     for pod, why in found:
-        counts[why] = counts.get(why, 0) + 1
-        if reason in ("", why):
+        counts[why.reason] = counts.get(why.reason, 0) + 1
+        if reason in ("", why.reason):
             chosen.append((-pod.priority, pod.created or 0.0, f"{pod.namespace}/{pod.name}", pod, why))
     chosen.sort(key=lambda one: one[:3])
     return {

@@ -293,10 +293,8 @@ def test_advice_is_that_of_the_command(world: World) -> None:
         assert all(sentence(one) in text for one in told["nodes"])
 
 
-def test_the_fleet_and_each_pod_that_waits_lead_to_advice(world: World) -> None:
+def test_the_fleet_leads_to_advice(world: World) -> None:
     assert "/advice" in links(world, "/")
-    assert f"/advice?{urlencode({'pod': WAITS})}" in links(world, f"/pod?pod={WAITS}")
-    assert not [one for one in links(world, "/pod?pod=serving/small") if one.startswith("/advice")]
 
 
 def test_what_costs_much_is_kept_for_some_seconds() -> None:
