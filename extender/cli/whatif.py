@@ -1,8 +1,8 @@
 """What would happen to pods: do they fit, where, and if not, which eviction costs least, and what else would help?
 Nothing is changed. All pods are placed together on one copy of the cluster, each on what the pods before it leave; a
-gang is placed whole. Owners are expanded: Deployments, StatefulSets, Jobs, JobSets, LeaderWorkerSets, training jobs
-(PyTorchJob ...). Exit codes: 0 it fits, 10 it fits after an eviction, 11 it cannot (of several pods the worst), 1 an
-error, 2 wrong usage."""
+gang is placed whole. Owners are expanded: Deployments, StatefulSets, Jobs, CronJobs, JobSets, LeaderWorkerSets,
+training jobs (PyTorchJob ...), Volcano Jobs, and Ray (RayCluster, RayJob, RayService). Exit codes: 0 it fits, 10 it
+fits after an eviction, 11 it cannot (of several pods the worst), 1 an error, 2 wrong usage."""
 
 from __future__ import annotations
 

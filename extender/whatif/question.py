@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from extender.errors import BadCluster, BadInput
@@ -12,7 +13,6 @@ from extender.objects.event import Event
 from extender.objects.records import GroupRecord, PodRecord, Record
 from extender.objects.records.parts import api_group
 from extender.objects.unread import unread
-from extender.whatif import owners
 
 MOST_PODS: Final = 1_000
 """Pods of one question."""
@@ -93,20 +93,20 @@ def read(
     for item, path in there:
         kind, api = _kind(item, path)
         known = False
-        if (api, kind) in gangs.GROUP_KINDS:
+        if (api, kind) in gangs.GROUP_KINDS and not gangs.creates_pods(api, kind):
             groups.append(_group(item, path, gpus))
             known = True
         if beside := BESIDE.get((api, kind)):
             objects.append(Event(beside, "set", _record(item, path, beside, gpus)))
         elif kind == "Pod":
             pods.append(_pod(item, path, gpus))
-        elif owners.expands(api, kind):
-            # What it owns stands there itself.
-            made = [] if (kind, _name(item)) in owned else _made(item, path, gpus, MOST_PODS - len(pods))
-            pods += made
-            if made and (group := owners.pod_group(item, path)) is not None:
-                groups.append(_group(group, path, gpus))
-            expanded += [(pod.namespace, pod.name) for pod in made]
+        elif gangs.creates_pods(api, kind):
+            stands_there = (kind, _name(item)) in owned  # with what it owns
+            created, group = _created(item, path, gpus, None if stands_there else MOST_PODS - len(pods))
+            pods += created
+            if group is not None and (created or (api, kind) in gangs.GROUP_KINDS):
+                groups.append(group)
+            expanded += [(pod.namespace, pod.name) for pod in created]
         elif not known:
             ignored[kind] = None
         if len(pods) + len(named) > MOST_PODS:
@@ -183,14 +183,19 @@ def _pod(item: dict[str, Any], path: str, gpus: frozenset[str]) -> PodRecord:
         raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
 
 
-def _made(item: dict[str, Any], path: str, gpus: frozenset[str], most: int) -> list[PodRecord]:
-    """The pods of an owner."""
-    made: list[PodRecord] = []
-    for pod in owners.pods(item, path):
-        made.append(_pod(pod, f"{path}: its pod template", gpus))
-        if len(made) > most:
-            raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
-    return made
+def _created(
+    item: dict[str, Any], path: str, gpus: frozenset[str], most: int | None
+) -> tuple[list[PodRecord], GroupRecord | None]:
+    """(the pods of an owner, what states the minimum of its gangs). `most`: None where its pods stand there."""
+    try:
+        owner = gangs.read_owner(item, gpus)
+        created = [] if most is None else list(islice(owner.pods(), most + 1))
+        group = owner.group()
+    except records.RecordError as error:
+        raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
+    if most is not None and len(created) > most:
+        raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
+    return created, group
 
 
 def _alone(pods: Sequence[PodRecord]) -> None:

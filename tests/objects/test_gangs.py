@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extender.objects import gangs, records
-from extender.objects.gangs.templates import Late
+from extender.objects.gangs.roles import Role
 from tests.cluster.reach import kept_of
 from tests.world import GPU, JSON, WALL, World, workload
 
@@ -494,4 +494,5 @@ def test_an_object_is_compared_with_the_gangs_of_its_name_only(monkeypatch: pyte
 
 
 def test_a_negative_number_of_late_pods_takes_away_none_of_the_others() -> None:
-    assert Late("Launcher", "m-launcher", "", 0, -(10**9)).pods == 0
+    role = Role({}, "spec", -(10**9), early=0)
+    assert (role.pods, role.late) == (0, 0)

@@ -9,7 +9,7 @@ import pytest
 
 from extender.cluster.slices import finish
 from extender.objects import gangs
-from extender.objects.gangs.templates import MOST_LATE
+from extender.objects.gangs.roles import MOST_LATE
 from extender.queue import absent as stand_in_lists
 from extender.queue.absent import StandIns, present
 from extender.queue.gang import WaitingGang, waiting, waits

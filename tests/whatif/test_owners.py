@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from extender.errors import BadInput
+from extender.objects import gangs
 from extender.objects.gangs import ref
 from extender.objects.queueing import rank_of
 from extender.whatif import question
@@ -127,3 +128,50 @@ def test_hostile_numbers_cost_nothing() -> None:
             except BadInput:
                 continue
             raise AssertionError((made["kind"], count))
+
+
+def test_a_ray_cluster_and_what_creates_one() -> None:
+    workers = {"groupName": "w", "replicas": 2, "numOfHosts": 2, "minReplicas": 1, "template": template(8)}
+    cluster = {"headGroupSpec": {"template": template(0)}, "workerGroupSpecs": [workers]}
+    heads_first = [("head/headgroup", -1)] + [("worker/w", at) for at in (0, 1, 1_000_000, 1_000_001)]
+    for kind, spec in (
+        ("RayCluster", cluster), ("RayJob", {"rayClusterSpec": cluster}), ("RayService", {"rayClusterConfig": cluster}),
+    ):  # fmt: skip
+        asked = read(owner("ray.io/v1", kind, spec))
+        assert [(gang, rank) for _, gang, rank in ranks(asked)] == [("team/o", rank) for rank in heads_first], kind
+        assert [(one.kind, one.minimum, one.size) for one in asked.groups] == [("RayCluster", 5, 5)]
+    scaled = read(owner("ray.io/v1", "RayCluster", cluster | {"enableInTreeAutoscaling": True}))
+    assert [(one.minimum, one.size) for one in scaled.groups] == [(3, 5)]
+
+
+def test_a_cron_job_is_one_run_of_its_job() -> None:
+    job = {"parallelism": 2, "completionMode": "Indexed", "template": template(1)}
+    asked = read(owner("batch/v1", "CronJob", {"jobTemplate": {"spec": job}}))
+    assert ranks(asked) == [("o-0", "team/o", ("", 0)), ("o-1", "team/o", ("", 1))]
+    assert [(one.kind, one.minimum) for one in asked.groups] == [("Job", 2)]
+
+
+def test_a_volcano_job_states_its_minimum_in_a_pod_group() -> None:
+    tasks = [{"name": "w", "replicas": 3, "minAvailable": 2, "template": template(1)}, {"template": template(0)}]
+    asked = read(owner("batch.volcano.sh/v1alpha1", "Job", {"tasks": tasks, "schedulerName": "volcano"}))
+    assert [one[1:] for one in ranks(asked)] == [("team/o", ("w", at)) for at in range(3)] + [
+        ("team/o", ("default1", 0))
+    ]
+    assert [(one.api, one.kind, one.minimum) for one in asked.groups] == [("scheduling.volcano.sh", "PodGroup", 3)]
+    assert {pod.scheduler_name for pod in asked.pods} == {"volcano"}
+
+
+def test_the_pods_that_a_job_has_completed_do_not_come_again() -> None:
+    spec = {"parallelism": 3, "completions": 4, "template": template(1)}
+    job = owner("batch/v1", "Job", spec) | {"status": {"succeeded": 2}}
+    assert len(read(job).pods) == 2
+
+
+def test_the_queue_and_a_question_read_the_same_pods() -> None:
+    """What stands in for the late pods of an owner has the names' order, labels and GPUs of the question's pods."""
+    sized = template(2) | {"metadata": {"annotations": {"gpu-extender.io/gang-size": "3"}}}
+    made = owner("apps/v1", "StatefulSet", {"replicas": 3, "ordinals": {"start": 5}, "template": sized})
+    (late,) = gangs.group(made, gpus=GPUS).late_pods
+    pods = read(made).pods
+    assert [rank_of(pod)[1] for pod in pods] == [5, *range(late.first, late.end)]
+    assert {pod.gpus for pod in pods} == {late.template.gpus}

@@ -22,8 +22,8 @@ How many pods the whole gang has (`size`) counts before all of them exist. The a
 overrides what the owner states. A Job, a LeaderWorkerSet, a Kueue pod group and most JobSets have as many as must run.
 A training job has all replicas, a RayCluster the hosts that it has now. A PodGroup or Workload states no size.
 
-Some owners create part of the pods only once others run (`Source.late`). What these pods will ask for is read from the
-owner's templates.
+Each owner is read once (`roles.py`): its roles state how many pods there are, which come only once others run, and what
+they ask for. The numbers of gangs, the stand-ins of late pods and the pods of a question all follow from these roles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from sys import intern
 from typing import Final
 
 import msgspec
@@ -43,14 +42,15 @@ from extender.objects.gangs.kubernetes import Kubernetes
 from extender.objects.gangs.kueue import Kueue
 from extender.objects.gangs.leaderworkerset import LeaderWorkerSet
 from extender.objects.gangs.members import OUR_MINIMUM, OUR_SIZE, Members
+from extender.objects.gangs.other_owners import OTHER_OWNERS
 from extender.objects.gangs.ours import Ours
 from extender.objects.gangs.pod_groups import Coscheduling, Volcano
 from extender.objects.gangs.ray import Ray
-from extender.objects.gangs.source import MOST, ObjectKey, Objects, Ref, Source, agreed, number
-from extender.objects.gangs.templates import read_late
+from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, owner_object, pods, record_of
+from extender.objects.gangs.source import ObjectKey, Objects, Ref, Source, agreed, number
 from extender.objects.gangs.training import Training
-from extender.objects.records import LONGEST_DEADLINE, GroupRecord, Owner, PodRecord
-from extender.objects.records.parts import api_group, controller, epoch, metadata
+from extender.objects.records import GroupRecord, Owner, PodRecord
+from extender.objects.records.parts import api_group
 from extender.objects.schema import read
 
 __all__ = [
@@ -63,8 +63,10 @@ __all__ = [
     "Members",
     "ObjectKey",
     "Objects",
+    "OwnerPods",
     "Ref",
     "Source",
+    "creates_pods",
     "gang",
     "group",
     "is_group",
@@ -74,6 +76,7 @@ __all__ = [
     "owned",
     "owner_of",
     "owners",
+    "read_owner",
     "ref",
     "size",
     "wanted",
@@ -90,9 +93,10 @@ GROUP_KINDS: Final = {kind: source for source in SOURCES.values() for kind in so
 """By (API group, kind) of the objects that state how many pods must run: their source."""
 HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends here
 
+_CREATORS: Final = OTHER_OWNERS.keys() | {key for key, source in GROUP_KINDS.items() if source.creates}
+
 _BY_PODS: Final = tuple(source.named for source in SOURCES.values() if type(source).named is not Source.named)
 _UNKNOWN: Final = Source()  # of an object of another kind: it states nothing
-_GROUP: Final = msgspec.json.Decoder(schema.Group)
 _KINDED: Final = msgspec.json.Decoder(schema.Kinded)
 
 
@@ -125,20 +129,20 @@ class Gang:
 def ref(pod: PodRecord, objects: Objects) -> Ref | None:
     """The gang that the pod names, None when it names none. `objects`: as for `gang`; of them only the owners count."""
     for named in _BY_PODS:
-        found = named(pod)
-        if found is not None:
-            return found
+        ref = named(pod)
+        if ref is not None:
+            return ref
     return owned(pod.namespace, pod.owner, objects)
 
 
 def owned(namespace: str, owner: Owner | None, objects: Objects) -> Ref | None:
     """The gang of what `owner` owns: the highest of its owners that stands for one."""
-    found = None
+    highest = None
     for api, kind, _, name in owners(namespace, owner, objects):
         source = _owning(api, kind)
         if source is not None:
-            found = Ref(source.name, namespace, name)
-    return found
+            highest = Ref(source.name, namespace, name)
+    return highest
 
 
 @lru_cache(maxsize=1024)
@@ -175,16 +179,15 @@ def gang(named: Ref, members: Members, objects: Objects) -> Gang | None:
 def minimum(named: Ref, members: Members, objects: Objects) -> int | None:
     """How many pods of the gang must run, as is stated; None where nothing valid states it. `members`, `objects`: as
     for `gang`."""
-    said = members.agreed(OUR_MINIMUM)
-    found = number(said) if said is not None else None
-    return found if found is not None else _possible(SOURCES[named.source].minimum(named, members, objects))
+    stated = agreed(members, OUR_MINIMUM)
+    return stated if stated is not None else _possible(SOURCES[named.source].minimum(named, members, objects))
 
 
 def size(named: Ref, members: Members, objects: Objects) -> int | None:
     """How many pods the whole gang has, those included that do not exist yet; None where nothing valid states it (a
     PodGroup states its minimum alone). `members`: its pods that exist; `objects`: as for `gang`."""
-    found = agreed(members, OUR_SIZE)
-    return found if found is not None else _possible(SOURCES[named.source].size(named, members, objects))
+    stated = agreed(members, OUR_SIZE)
+    return stated if stated is not None else _possible(SOURCES[named.source].size(named, members, objects))
 
 
 def owner_of(named: Ref, objects: Objects) -> GroupRecord | None:
@@ -197,8 +200,8 @@ def wanted(named: Ref, members: Members, objects: Objects) -> tuple[int | None, 
     """(size, minimum) as `size` and `minimum`, less the pods that have succeeded and never come again: what the owner
     still runs. For gangs that wait; what an eviction may break counts by `minimum`."""
     whole, least = size(named, members, objects), minimum(named, members, objects)
-    found = owner_of(named, objects)
-    ended = found.succeeded if found is not None else 0
+    owner = owner_of(named, objects)
+    ended = owner.succeeded if owner is not None else 0
     if not ended:
         return whole, least
     if whole is not None:
@@ -208,8 +211,8 @@ def wanted(named: Ref, members: Members, objects: Objects) -> tuple[int | None, 
 
 def late(named: Ref, objects: Objects) -> int:
     """How many of the gang's pods are created only once the others run."""
-    found = owner_of(named, objects)
-    return found.late if found is not None else 0
+    owner = owner_of(named, objects)
+    return owner.late if owner is not None else 0
 
 
 def _possible(stated: int | None) -> int | None:
@@ -222,45 +225,46 @@ def _possible(stated: int | None) -> int | None:
 def group(source: schema.Source, api: str = "", kind: str = "", *, gpus: frozenset[str] = frozenset()) -> GroupRecord:
     """The record of an object of GROUP_KINDS; `api` and `kind` where it does not state them (items of typed lists).
     `gpus`: the resources that count as GPUs in its templates."""
-    wire = read(source, _GROUP)
-    meta = metadata(wire.metadata)
-    api = api_group(wire.api_version) or api
-    kind = wire.kind or kind
-    owner = controller(meta)
-    stated = GROUP_KINDS.get((api, kind), _UNKNOWN)
-    spec, status = wire.spec or schema.GroupSpec(), wire.status or schema.GroupStatus()
-    least, parts = stated.stated(kind, spec, status)
-    late = stated.late(meta.name or "", wire)
-    late_pods, unread = read_late(source, late, stated.template, meta.namespace or "default", gpus)
-    return GroupRecord(
-        uid=meta.uid or "",
-        api=api,
-        kind=kind,
-        namespace=intern(meta.namespace or "default"),
-        name=meta.name or "",
-        resource_version=meta.resource_version or "",
-        minimum=least,
-        parts=parts,
-        owner=owner if owner is not None and (owner.api, owner.kind) in GROUP_KINDS else None,
-        size=stated.stated_size(kind, spec, status),
-        late=sum(one.pods for one in late),
-        late_pods=late_pods,
-        unread=unread,
-        before=stated.before(spec),
-        jobs=stated.jobs(meta.name or "", spec),
-        succeeded=stated.succeeded(spec, status),
-        ends_at=_ends_at(spec, status) if (api, kind) == ("batch", "Job") else None,
-    )
-
-
-def _ends_at(spec: schema.GroupSpec, status: schema.GroupStatus) -> float | None:
-    """When the deadline of a Job kills its pods, seconds since the epoch; None without one, or while it has not begun:
-    it runs from the Job's start, be its pods gated or not."""
-    start, seconds = epoch(status.start_time), spec.active_deadline_seconds
-    return None if start is None or seconds is None else start + min(max(seconds, 0), LONGEST_DEADLINE)
+    owner = owner_object(source, api, kind)
+    stated = GROUP_KINDS.get((owner.api, owner.kind), _UNKNOWN).read(owner)
+    return record_of(owner, stated, GROUP_KINDS, gpus)
 
 
 def is_group(source: schema.Source) -> bool:
     """Whether an object is one of GROUP_KINDS, by its apiVersion and kind."""
     kinded = read(source, _KINDED)
     return (api_group(kinded.api_version), kinded.kind or "") in GROUP_KINDS
+
+
+# ---- the pods that an owner creates
+
+
+class OwnerPods:
+    """An owner with the pods that it creates."""
+
+    def __init__(self, owner: OwnerObject, stated: OwnerRoles, gpus: frozenset[str]) -> None:
+        self._owner, self._stated, self._gpus = owner, stated, gpus
+
+    def group(self) -> GroupRecord | None:
+        """What states the minimum of its gangs: itself, or the object that its controller creates; None: nothing."""
+        owner, kind = self._owner, self._stated.stated_in or (self._owner.api, self._owner.kind)
+        if kind not in GROUP_KINDS:
+            return None
+        return record_of(owner._replace(api=kind[0], kind=kind[1]), self._stated, GROUP_KINDS, self._gpus)
+
+    def pods(self) -> Iterator[PodRecord]:
+        """All of its pods, as if none existed. RecordError where a number or a template makes none."""
+        return pods(self._owner, self._stated, self._gpus)
+
+
+def creates_pods(api: str, kind: str) -> bool:
+    """Whether pods can be made of such an object. `api`: its API group."""
+    return (api, kind) in _CREATORS
+
+
+def read_owner(source: schema.Source, gpus: frozenset[str]) -> OwnerPods:
+    """An object of which `creates_pods` is true. RecordError where it cannot be read."""
+    owner = owner_object(source)
+    key = owner.api, owner.kind
+    stated = OTHER_OWNERS[key](owner) if key in OTHER_OWNERS else GROUP_KINDS[key].read(owner)
+    return OwnerPods(owner, stated, gpus)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.objects import schema
 from extender.objects.gangs.members import OUR_MINIMUM, OUR_SIZE, Members
-from extender.objects.gangs.source import Objects, Parts, Ref, Source, agreed, number, parallel_pods
-from extender.objects.gangs.templates import Late, TemplatesSpec
-from extender.objects.records import PodRecord
+from extender.objects.gangs.roles import POD_INDEX, OwnerObject, OwnerRoles, Role, Section, role_at
+from extender.objects.gangs.source import Objects, Ref, Source, agreed, number
+from extender.objects.records import LONGEST_DEADLINE, PodRecord
 
-POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+JOB_NAME: Final = "batch.kubernetes.io/job-name"
+COMPLETION: Final = "batch.kubernetes.io/job-completion-index"
 
 
 class Job(Source):
@@ -25,14 +25,11 @@ class Job(Source):
         """The Job."""
         return (api, kind) in self.kinds
 
-    def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
-        """Parallelism, at most the completions that are left."""
-        return self.stated_size(kind, spec, status), ()
-
-    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int:
-        """The same: the Job runs as many at once. It remakes no pod of an index that has failed for good."""
-        ended = (status.succeeded or 0) + _indexes(status.failed_indexes or "")
-        return parallel_pods(spec.parallelism, spec.completions, ended)
+    def read(self, owner: OwnerObject) -> OwnerRoles:
+        """Parallelism, at most the completions that are left; pods of an index that failed for good stay away."""
+        ended = (owner.status.number("succeeded") or 0) + _indexes(owner.status.text("failedIndexes"))
+        role = job_role(owner.spec, owner.name, ended)
+        return OwnerRoles((role,), minimum=role.count, size=role.count, ends_at=_ends_at(owner))
 
 
 class StatefulSet(Source):
@@ -55,21 +52,29 @@ class StatefulSet(Source):
         stated = agreed(members, OUR_SIZE)
         return stated if stated is not None else super().size(ref, members, objects)
 
-    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int | None:
-        """All replicas."""
-        return _replicas(spec)
+    def read(self, owner: OwnerObject) -> OwnerRoles:
+        """All replicas; all but the first are created late, unless it creates them in parallel."""
+        spec = owner.spec
+        in_order = spec.text("podManagementPolicy") != "Parallel"
+        first = spec.section("ordinals").number("start") or 0
+        role = role_at(spec, creator=owner.name, first=first, index_label=POD_INDEX, early=1 if in_order else None)
+        return OwnerRoles((role,), size=role.count)
 
-    def late(self, name: str, wire: schema.Group) -> tuple[Late, ...]:
-        """All pods but the first, unless it creates them in parallel."""
-        spec = wire.spec or schema.GroupSpec()
-        if spec.pod_management_policy == "Parallel" or _replicas(spec) < 2:
-            return ()
-        start = (spec.ordinals.start if spec.ordinals else None) or 0
-        return (Late("", name, POD_INDEX, start + 1, start + _replicas(spec)),)
 
-    def template(self, role: str, spec: TemplatesSpec) -> schema.Pod | None:
-        """The one that it has."""
-        return spec.template
+def job_role(spec: Section, name: str, ended: int = 0) -> Role:
+    """The pods that a Job runs at once: parallelism (1 where it is absent), at most what is left to complete. `name`:
+    of the Job; `ended`: how many of its completions have succeeded, or have failed for good."""
+    wanted, completions = spec.count("parallelism"), spec.number("completions")
+    count = wanted if completions is None else min(wanted, max(0, completions - ended))
+    index = COMPLETION if spec.text("completionMode") == "Indexed" else ""
+    return role_at(spec, count, labels={JOB_NAME: name}, index_label=index)
+
+
+def _ends_at(owner: OwnerObject) -> float | None:
+    """When the deadline of a Job kills its pods, seconds since the epoch; None without one, or while it has not begun:
+    it runs from the Job's start, be its pods gated or not."""
+    start, seconds = owner.status.moment("startTime"), owner.spec.number("activeDeadlineSeconds")
+    return None if start is None or seconds is None else start + min(max(seconds, 0), LONGEST_DEADLINE)
 
 
 def _indexes(text: str) -> int:
@@ -81,7 +86,3 @@ def _indexes(text: str) -> int:
         if low is not None and high is not None:
             total += max(0, high - low + 1)
     return total
-
-
-def _replicas(spec: schema.GroupSpec) -> int:
-    return 1 if spec.replicas is None else spec.replicas

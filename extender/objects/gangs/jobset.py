@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Final
 
-from extender.objects import schema
+from msgspec.structs import replace
+
+from extender.objects.gangs.builtin import COMPLETION, job_role
 from extender.objects.gangs.members import Members
-from extender.objects.gangs.source import MOST, Objects, Parts, Ref, Source, parallel_pods
-from extender.objects.gangs.templates import Late, TemplatesSpec
+from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
+from extender.objects.gangs.source import Objects, Ref, Source
 from extender.objects.records import PodRecord
 
 NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 ROLE: Final = "jobset.sigs.k8s.io/replicatedjob-name"
 INDEX: Final = "jobset.sigs.k8s.io/job-index"
-COMPLETION: Final = "batch.kubernetes.io/job-completion-index"
 EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 BY_SELECTOR: Final = "alpha.jobset.sigs.k8s.io/node-selector"
 """With this annotation the nodes are labelled for the Jobs beforehand, and no pod is refused at creation."""
@@ -29,96 +29,68 @@ class JobSet(Source):
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the label."""
-        found = pod.labels.get(NAME)
-        return Ref(self.name, pod.namespace, found) if found else None
+        name = pod.labels.get(NAME)
+        return Ref(self.name, pod.namespace, name) if name else None
 
     def owns(self, api: str, kind: str) -> bool:
         """The JobSet above the Job."""
         return (api, kind) in self.kinds
 
-    def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
-        """Replicas x parallelism of each replicated Job, summed."""
-        jobs = spec.replicated_jobs or ()
-        return (sum(_replicas(one) * _pods(one) for one in jobs) if jobs else None), ()
-
-    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int | None:
-        """The same without the replicated Jobs that complete before others begin (a TrainJob's initializers), and
-        without the Jobs that have succeeded."""
-        jobs = spec.replicated_jobs or ()
-        first = _first(jobs)
-        ended = {one.name: one.succeeded or 0 for one in status.replicated_jobs_status or ()}
-        left = [max(0, _replicas(one) - ended.get(one.name, 0)) * _pods(one) for one in jobs if one.name not in first]
-        return sum(left) if jobs else None
-
-    def jobs(self, name: str, spec: schema.GroupSpec) -> tuple[tuple[str, int, int], ...]:
-        """Those of the replicated Jobs, without the ones that complete before others begin."""
-        jobs = spec.replicated_jobs or ()
-        first = _first(jobs)
-        return tuple((f"{name}-{one.name}-", _replicas(one), _pods(one)) for one in jobs if one.name not in first)
-
     def size(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """What its Jobs still run at once, of Jobs that do not exist what their template states; at most what the
         JobSet's own status leaves."""
-        found = self.object(ref, objects)
-        whole = 0 if found is None else sum(replicas * pods for _, replicas, pods in found.jobs)
-        if found is None or found.size is None or whole > MOST:
-            return None if found is None else found.size
+        owner = self.object(ref, objects)
+        whole = 0 if owner is None else sum(replicas * pods for _, replicas, pods in owner.jobs)
+        if owner is None or owner.size is None or whole > MOST:
+            return None if owner is None else owner.size
         ended = 0
-        for prefix, replicas, pods in found.jobs:
+        for prefix, replicas, pods in owner.jobs:
             for number in range(replicas if pods else 0):
                 job = objects.get(("batch", "Job", ref.namespace, f"{prefix}{number}"))
                 if job is not None and job.size is not None and job.owner is not None and job.owner.name == ref.name:
                     ended += max(0, pods - job.size)
-        return min(found.size, max(0, whole - ended))
+        return min(owner.size, max(0, whole - ended))
 
-    def late(self, name: str, wire: schema.Group) -> tuple[Late, ...]:
-        """With startupPolicy InOrder all pods of the second replicated Job and of those after it; with dependsOn those
-        of the replicated Jobs that wait until others are ready; with an exclusive topology all pods but the first of
-        each Job, which JobSet refuses until the first one has a node."""
-        return tuple(_late(name, wire))
-
-    def before(self, spec: schema.GroupSpec) -> tuple[str, ...]:
-        """The replicated Jobs of which others depend on the completion."""
-        return tuple(sorted(name for name in _first(spec.replicated_jobs or ()) if name))
-
-    def template(self, role: str, spec: TemplatesSpec) -> schema.Pod | None:
-        """That of the replicated Job."""
-        for one in spec.replicated_jobs or ():
-            if one.name == role and one.template is not None and one.template.spec is not None:
-                return one.template.spec.template
-        return None
-
-
-def _late(name: str, wire: schema.Group) -> Iterator[Late]:
-    spec = wire.spec or schema.GroupSpec()
-    jobs, policy = spec.replicated_jobs or (), spec.startup_policy
-    in_order = isinstance(policy, dict) and policy.get("startupPolicyOrder") == "InOrder"
-    first = _first(jobs)
-    for number, one in enumerate(jobs):
-        waits = (in_order and number > 0) or any(before.status == "Ready" for before in one.depends_on or ())
-        apart = _exclusive(wire.metadata) or _exclusive(one.template.metadata if one.template else None)
-        begin = 0 if waits else 1
-        if one.name not in first and (waits or apart) and _pods(one) > begin:
-            role = one.name or ""
-            labels = ((NAME, name), (ROLE, role))
-            yield Late(role, f"{name}-{role}", COMPLETION, begin, _pods(one), labels, INDEX, _replicas(one))
+    def read(self, owner: OwnerObject) -> OwnerRoles:
+        """Replicas x parallelism of each replicated Job. The size leaves out the replicated Jobs that complete before
+        others begin (a TrainJob's initializers), and the Jobs that have succeeded."""
+        jobs = owner.spec.sections("replicatedJobs")
+        if not jobs:
+            return OwnerRoles()
+        first = {
+            needed.text("name")
+            for job in jobs
+            for needed in job.sections("dependsOn")
+            if needed.text("status") == "Complete"
+        }
+        roles = tuple(_role(owner, job, number, first) for number, job in enumerate(jobs))
+        statuses = owner.status.sections("replicatedJobsStatus")
+        ended = {status.text("name"): status.number("succeeded") or 0 for status in statuses}
+        running = [max(0, role.groups - ended.get(role.name, 0)) * role.count for role in roles if not role.before]
+        return OwnerRoles(roles, minimum=sum(role.groups * role.count for role in roles), size=sum(running))
 
 
-def _exclusive(meta: schema.Metadata | None) -> bool:
-    notes: Mapping[str, str | None] = (meta.annotations if meta else None) or {}
-    return bool(notes.get(EXCLUSIVE)) and BY_SELECTOR not in notes
-
-
-def _first(jobs: list[schema.ReplicatedJob] | tuple[()]) -> set[str | None]:
-    """The replicated Jobs that complete before others begin."""
-    return {before.name for one in jobs for before in one.depends_on or () if before.status == "Complete"}
-
-
-def _replicas(one: schema.ReplicatedJob) -> int:
-    return 1 if one.replicas is None else one.replicas
-
-
-def _pods(one: schema.ReplicatedJob) -> int:
-    """Of each of its Jobs."""
-    job = one.template.spec if one.template else None
-    return parallel_pods(job.parallelism, job.completions) if job else 1
+def _role(owner: OwnerObject, job: Section, number: int, first: set[str]) -> Role:
+    """A replicated Job, the `number`th. Its pods are created late with startupPolicy InOrder, but for the first
+    replicated Job, or where it depends on others that are ready. With an exclusive topology all pods but the first of
+    each Job are: JobSet refuses them until the first one has a node. `first`: as in `read`."""
+    name, template = job.text("name"), job.section("template")
+    startup = owner.spec.section("startupPolicy")
+    in_order = number > 0 and startup.text("startupPolicyOrder") == "InOrder"
+    waits = in_order or any(needed.text("status") == "Ready" for needed in job.sections("dependsOn"))
+    notes = Section(owner.annotations, "metadata.annotations"), template.section("metadata").section("annotations")
+    exclusive = next((level for note in reversed(notes) if (level := note.text(EXCLUSIVE))), "")
+    apart = any(note.text(EXCLUSIVE) and note.raw(BY_SELECTOR) is None for note in notes)
+    before = name in first
+    return replace(
+        job_role(template.section("spec"), ""),
+        name=name,
+        groups=job.count("replicas"),
+        creator=f"{owner.name}-{name}",
+        group_label=INDEX,
+        index_label=COMPLETION,
+        labels={NAME: owner.name, ROLE: name},
+        notes={EXCLUSIVE: exclusive} if exclusive else {},
+        early=None if before or not (waits or apart) else 0 if waits else 1,
+        before=before,
+    )

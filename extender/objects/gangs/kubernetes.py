@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from extender.objects import schema
 from extender.objects.gangs.members import Members
-from extender.objects.gangs.source import Objects, Parts, Ref, Source, policy_minimum
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Section
+from extender.objects.gangs.source import Objects, Ref, Source, policy_minimum
 from extender.objects.records import PodRecord
 
 _API = "scheduling.k8s.io"
@@ -16,6 +16,7 @@ class Kubernetes(Source):
     name = "kubernetes"
     states = "podgroups.scheduling.k8s.io, workloads.scheduling.k8s.io"
     kinds = ((_API, "PodGroup"), (_API, "Workload"))
+    creates = False
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the specification; the part is "POD GROUP/REPLICA KEY" of a Workload."""
@@ -32,12 +33,20 @@ class Kubernetes(Source):
         if group is not None and group[0]:
             workload = objects.get((_API, "Workload", ref.namespace, ref.name))
             return None if workload is None else dict(workload.parts).get(group[1])
-        found = objects.get((_API, "PodGroup", ref.namespace, ref.name))
-        return None if found is None else found.minimum
+        pod_group = objects.get((_API, "PodGroup", ref.namespace, ref.name))
+        return None if pod_group is None else pod_group.minimum
 
-    def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
+    def read(self, owner: OwnerObject) -> OwnerRoles:
         """The policy of the PodGroup, or of each part of the Workload."""
-        if kind == "PodGroup":
-            return spec.min_member if spec.min_member is not None else policy_minimum(spec.scheduling_policy), ()
-        named = [*(spec.pod_groups or ()), *(spec.pod_group_templates or ())]
-        return None, tuple((one.name or "", policy_minimum(one.policy or one.scheduling_policy)) for one in named)
+        spec = owner.spec
+        if owner.kind == "PodGroup":
+            least = spec.number("minMember")
+            return OwnerRoles(minimum=policy_minimum(spec.section("schedulingPolicy")) if least is None else least)
+        parts = [*spec.sections("podGroups"), *spec.sections("podGroupTemplates")]
+        return OwnerRoles(parts=tuple((part.text("name"), _part_minimum(part)) for part in parts))
+
+
+def _part_minimum(part: Section) -> int | None:
+    return policy_minimum(
+        part.section("policy") if part.raw("policy") is not None else part.section("schedulingPolicy")
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.objects import schema
-from extender.objects.gangs.source import Parts, Ref, Source, policy_minimum
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles
+from extender.objects.gangs.source import Ref, Source, policy_minimum
 from extender.objects.records import PodRecord
 
 COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
@@ -15,13 +15,14 @@ VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-n
 class _PodGroups(Source):
     """Reads a PodGroup with `minMember`."""
 
-    def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
-        """`minMember`, else the policy."""
-        return spec.min_member if spec.min_member is not None else policy_minimum(spec.scheduling_policy), ()
+    creates = False
 
-    def succeeded(self, spec: schema.GroupSpec, status: schema.GroupStatus) -> int:
-        """As its controller counts them: towards the minimum, as Volcano does."""
-        return max(0, status.succeeded or 0)
+    def read(self, owner: OwnerObject) -> OwnerRoles:
+        """`minMember`, else the policy. Pods that have succeeded count towards the minimum, as Volcano counts them."""
+        least = owner.spec.number("minMember")
+        if least is None:
+            least = policy_minimum(owner.spec.section("schedulingPolicy"))
+        return OwnerRoles(minimum=least, succeeded=max(0, owner.status.number("succeeded") or 0))
 
 
 class Coscheduling(_PodGroups):

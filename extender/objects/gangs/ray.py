@@ -1,14 +1,19 @@
-"""RayCluster: the head and all workers."""
+"""Ray: the head and all workers of a RayCluster, which a RayJob and a RayService create too."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from extender.objects import schema
-from extender.objects.gangs.source import Parts, Ref, Source
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
+from extender.objects.gangs.source import Ref, Source
 from extender.objects.records import PodRecord
 
 NAME: Final = "ray.io/cluster"
+NODE: Final = "ray.io/node-type"
+GROUP: Final = "ray.io/group"
+REPLICA: Final = "ray.io/worker-group-replica-index"
+HOST: Final = "ray.io/replica-host-index"
+CLUSTER: Final = ("ray.io", "RayCluster")
 
 
 class Ray(Source):
@@ -16,29 +21,51 @@ class Ray(Source):
 
     name = "ray"
     states = "rayclusters.ray.io"
-    kinds = (("ray.io", "RayCluster"),)
+    kinds = (CLUSTER,)
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the label."""
-        found = pod.labels.get(NAME)
-        return Ref(self.name, pod.namespace, found) if found else None
+        name = pod.labels.get(NAME)
+        return Ref(self.name, pod.namespace, name) if name else None
 
     def owns(self, api: str, kind: str) -> bool:
         """The RayCluster."""
         return (api, kind) in self.kinds
 
-    def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
-        """The head, and all hosts of each group of workers: with the autoscaler as many as it always keeps."""
-        return _pods(spec, least=bool(spec.enable_in_tree_autoscaling)), ()
-
-    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int | None:
-        """The head, and all hosts that it has now: its autoscaler changes the number."""
-        return _pods(spec, least=False)
+    def read(self, owner: OwnerObject) -> OwnerRoles:
+        """The RayCluster."""
+        return ray_cluster(owner.spec, owner.name)
 
 
-def _pods(spec: schema.GroupSpec, *, least: bool) -> int:
-    return 1 + sum(
-        ((group.min_replicas if least or group.replicas is None else group.replicas) or 0)
-        * (1 if group.num_of_hosts is None else group.num_of_hosts)
-        for group in spec.worker_group_specs or ()
-    )
+def ray_job(owner: OwnerObject) -> OwnerRoles:
+    """The RayCluster that a RayJob creates; its submitter, which asks for no GPU, is left out."""
+    return ray_cluster(owner.spec.section("rayClusterSpec"), owner.name)._replace(stated_in=CLUSTER, owned_by=CLUSTER)
+
+
+def ray_service(owner: OwnerObject) -> OwnerRoles:
+    """The RayCluster that a RayService creates."""
+    return ray_cluster(owner.spec.section("rayClusterConfig"), owner.name)._replace(stated_in=CLUSTER, owned_by=CLUSTER)
+
+
+def ray_cluster(spec: Section, name: str) -> OwnerRoles:
+    """The head, and all hosts of each group of workers. With the autoscaler, which changes their number, as many must
+    run as it always keeps."""
+    head_labels = {NAME: name, NODE: "head", GROUP: "headgroup"}
+    roles = [role_at(spec.section("headGroupSpec"), 1, name="head", labels=head_labels)]
+    autoscaled = spec.flag("enableInTreeAutoscaling")
+    least = 1
+    for group in spec.sections("workerGroupSpecs"):
+        fewest, replicas = group.number("minReplicas") or 0, group.number("replicas")
+        hosts = group.count("numOfHosts")
+        roles.append(_workers(group, name, hosts, fewest if replicas is None else replicas))
+        least += hosts * (fewest if autoscaled or replicas is None else replicas)
+    size = 1 + sum(role.groups * role.count for role in roles[1:])
+    return OwnerRoles(tuple(roles), minimum=least, size=size)
+
+
+def _workers(group: Section, name: str, hosts: int, replicas: int) -> Role:
+    labels = {NAME: name, NODE: "worker", GROUP: group.text("groupName")}
+    return role_at(
+        group, hosts, name=group.text("groupName"), groups=replicas, group_label=REPLICA, index_label=HOST,
+        labels=labels, creator=name,
+    )  # fmt: skip

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.objects import schema
-from extender.objects.gangs.source import Parts, Ref, Source
-from extender.objects.gangs.templates import Late, TemplatesSpec
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
+from extender.objects.gangs.source import Ref, Source
 from extender.objects.records import PodRecord
 
-NAME: Final = "training.kubeflow.org/job-name"
-ROLE: Final = "training.kubeflow.org/job-role"
+PREFIX: Final = "training.kubeflow.org/"
+NAME: Final = f"{PREFIX}job-name"
+ROLE: Final = f"{PREFIX}job-role"
+REPLICA_TYPE: Final = f"{PREFIX}replica-type"
+REPLICA_INDEX: Final = f"{PREFIX}replica-index"
 LAUNCHER: Final = "Launcher"
+FIRST: Final = ("Master", "Chief", LAUNCHER, "Scheduler")
+"""Roles that come before the workers."""
 API: Final = "kubeflow.org"
+FIELDS: Final = {
+    "PyTorchJob": "pytorchReplicaSpecs", "TFJob": "tfReplicaSpecs", "MPIJob": "mpiReplicaSpecs",
+    "XGBoostJob": "xgbReplicaSpecs", "PaddleJob": "paddleReplicaSpecs", "JAXJob": "jaxReplicaSpecs",
+    "MXJob": "mxReplicaSpecs",
+}  # fmt: skip
+"""The field of each kind with its roles."""
 
 
 class Training(Source):
@@ -20,70 +30,51 @@ class Training(Source):
 
     name = "training"
     states = "pytorchjobs.kubeflow.org, mpijobs.kubeflow.org ..."
-    kinds = tuple(
-        (API, kind) for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob")
-    )
+    kinds = tuple((API, kind) for kind in FIELDS)
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the label."""
-        found = pod.labels.get(NAME)
-        return Ref(self.name, pod.namespace, found) if found else None
+        name = pod.labels.get(NAME)
+        return Ref(self.name, pod.namespace, name) if name else None
 
     def owns(self, api: str, kind: str) -> bool:
         """Any kind of the operators."""
         return api == API
 
-    def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
-        """minAvailable, else (elastic) minReplicas, else all replicas."""
-        policy = spec.run_policy.scheduling_policy if spec.run_policy else None
-        if policy is not None and policy.min_available is not None:
-            return policy.min_available, ()
-        roles = _roles(spec)
+    def read(self, owner: OwnerObject) -> OwnerRoles:
+        """All replicas. Of these must run: minAvailable, else (elastic) minReplicas, else all. A failed pod does not
+        count as succeeded: the operator remakes it, or ends the job."""
+        spec = owner.spec
+        sections = spec.named(FIELDS[owner.kind])
+        names = sorted(sections, key=lambda name: (name not in FIRST, name))
+        roles = tuple(_role(owner, name, sections[name]) for name in names)
+        least = spec.section("runPolicy").section("schedulingPolicy").number("minAvailable")
         if not roles:
-            return None, ()
-        elastic = spec.elastic_policy.min_replicas if spec.elastic_policy else None
-        return sum(
-            min(elastic, count) if elastic is not None and name == "Worker" else count for name, count in roles
-        ), ()
-
-    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int | None:
-        """All replicas."""
-        roles = _roles(spec)
-        return sum(count for _, count in roles) if roles else None
-
-    def succeeded(self, spec: schema.GroupSpec, status: schema.GroupStatus) -> int:
-        """Of all roles. A failed pod is no such: the operator remakes it, or ends the job."""
-        counts = status.replica_statuses or {}
-        return sum(min(max(0, counts[name].succeeded or 0), pods) for name, pods in _roles(spec) if name in counts)
-
-    def late(self, name: str, wire: schema.Group) -> tuple[Late, ...]:
-        """The launcher of an MPIJob that waits for the workers."""
-        spec = wire.spec or schema.GroupSpec()
-        if spec.launcher_creation_policy != "WaitForWorkersReady":
-            return ()
-        labels = ((NAME, name), (ROLE, "launcher"))
-        return tuple(
-            Late(role, f"{name}-launcher", "", 0, count, labels) for role, count in _roles(spec) if role == LAUNCHER
-        )
-
-    def template(self, role: str, spec: TemplatesSpec) -> schema.Pod | None:
-        """That of the role."""
-        found = (spec.mpi_replica_specs or {}).get(role)
-        return found.template if found is not None else None
+            return OwnerRoles(minimum=least)
+        if least is None:
+            elastic = spec.section("elasticPolicy").number("minReplicas")
+            least = sum(
+                min(elastic, role.count) if elastic is not None and role.name == "Worker" else role.count
+                for role in roles
+            )
+        statuses = owner.status.named("replicaStatuses")
+        ended = [
+            min(max(0, statuses[role.name].number("succeeded") or 0), role.count)
+            for role in roles
+            if role.name in statuses
+        ]
+        return OwnerRoles(roles, least, size=sum(role.count for role in roles), succeeded=sum(ended))
 
 
-def _roles(spec: schema.GroupSpec) -> list[tuple[str, int]]:
-    """(role, replicas); a role of one of the kinds."""
-    return [
-        (name, 1 if one.replicas is None else one.replicas)
-        for specs in (
-            spec.pytorch_replica_specs,
-            spec.tf_replica_specs,
-            spec.mpi_replica_specs,
-            spec.xgb_replica_specs,
-            spec.paddle_replica_specs,
-            spec.jax_replica_specs,
-            spec.mx_replica_specs,
-        )
-        for name, one in (specs or {}).items()
-    ]
+def _role(owner: OwnerObject, name: str, section: Section) -> Role:
+    """The MPI operator writes a role, counts the workers alone, and may create the launcher once the workers run."""
+    if owner.kind != "MPIJob":
+        labels = {NAME: owner.name, REPLICA_TYPE: name.lower()}
+        return role_at(section, name=name, labels=labels, index_label=REPLICA_INDEX)
+    launcher = name == LAUNCHER
+    waits = launcher and owner.spec.text("launcherCreationPolicy") == "WaitForWorkersReady"
+    return role_at(
+        section, name=name, creator=f"{owner.name}-launcher" if launcher else owner.name,
+        labels={NAME: owner.name, ROLE: name.lower()}, index_label=REPLICA_INDEX if name == "Worker" else "",
+        early=0 if waits else None,
+    )  # fmt: skip

@@ -252,7 +252,7 @@ def pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
 
 
 def pod_of_template(wire: schema.Pod | None, namespace: str, gpus: frozenset[str]) -> PodRecord:
-    """The record of a pod that is made of the template: without a uid, a name, a node and gates. RecordError without a
+    """The record of a pod that is made of the template: without a uid and a name. RecordError where there is no
     specification."""
     if wire is None or wire.spec is None:
         raise RecordError("", "there is no pod template")
@@ -263,7 +263,7 @@ def pod_of_template(wire: schema.Pod | None, namespace: str, gpus: frozenset[str
         namespace=namespace,
         labels=strings(meta.labels),
         annotations=ours(meta.annotations),
-        gates=(),
+        node=intern(wire.spec.node_name or ""),
         claim_refs=_claim_refs(wire.spec, schema.PodStatus()),
     )
 

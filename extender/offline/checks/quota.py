@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from extender.errors import ExtenderError
-from extender.objects import quotas, records
+from extender.objects import gangs, quotas
 from extender.objects.quotas import Excess, QuotaUse
 from extender.objects.records import PRIORITY_CLASS, PodRecord, QuotaRecord, RecordError
 from extender.offline.checks.finding import Finding, Item, Posture, at, listed, name_of, namespace_of, verb
 from extender.verdict.quotas import amount, used
-from extender.whatif import owners
 from extender.whatif.admission import default_class
 from extender.whatif.question import MOST_PODS
 
@@ -94,7 +92,7 @@ def _owners(posture: Posture, use: QuotaUse) -> Iterator[Finding]:
     for item in posture.items:
         kind, space = str(item.get("kind")), namespace_of(item)
         api = str(item.get("apiVersion") or "").rpartition("/")[0]
-        if space not in use or not owners.expands(api, kind) or _is_over(item):
+        if space not in use or not gangs.creates_pods(api, kind) or _is_over(item):
             continue
         if any((owner_kind, space, name) in there for owner_kind, name in _owners_of(item)):
             continue
@@ -159,16 +157,10 @@ def _pods(posture: Posture, item: Item) -> list[PodRecord]:
     """The pods that it is to have at once, MOST_PODS at most, as the API server would write them. [] where its template
     cannot be read."""
     default = default_class(posture.cluster)
-    found: list[PodRecord] = []
     try:
-        for pod in islice(owners.pods(item, ""), MOST_PODS):
-            made = records.pod(pod, posture.cluster.gpu_names)
-            if not made.priority_class and default is not None:
-                made = quotas.of_class(made, default.name, default.value)
-            found.append(made)
-    except (ExtenderError, RecordError):
+        pods = list(islice(gangs.read_owner(item, posture.cluster.gpu_names).pods(), MOST_PODS))
+    except RecordError:
         return []
-    completions, succeeded = at(item, "spec", "completions"), at(item, "status", "succeeded")
-    if item.get("kind") == "Job" and isinstance(succeeded, int) and isinstance(completions, int):
-        return found[: max(0, completions - succeeded)]
-    return found
+    if default is None:
+        return pods
+    return [pod if pod.priority_class else quotas.of_class(pod, default.name, default.value) for pod in pods]

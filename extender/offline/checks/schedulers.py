@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from extender.errors import ExtenderError
-from extender.objects import records
+from extender.objects import gangs, records
 from extender.objects.records.parts import api_group
 from extender.offline.checks.finding import Finding, Item, Posture, name_of, namespace_of
 from extender.verdict import unchecked
-from extender.whatif import owners
 
 MOST_PODS: Final = 1_000
 """Of one owner that are looked at: pods of one template are alike."""
@@ -24,22 +22,21 @@ def findings(posture: Posture) -> Iterator[Finding]:
             yield from _finding(posture, f"Pod/{pod.namespace}/{pod.name}", pod)
     for item in posture.items:
         kind, api = item.get("kind"), item.get("apiVersion")
-        if isinstance(kind, str) and owners.expands(api_group(api if isinstance(api, str) else None), kind):
+        if isinstance(kind, str) and gangs.creates_pods(api_group(api if isinstance(api, str) else None), kind):
             for pod in _templates(posture, item):
                 yield from _finding(posture, f"{kind}/{namespace_of(item)}/{name_of(item)}", pod)
 
 
 def _templates(posture: Posture, item: Item) -> list[records.PodRecord]:
     """One pod for each scheduler of the owner's GPU pods. What cannot be read is reported elsewhere."""
-    found: dict[str, records.PodRecord] = {}
+    by_scheduler: dict[str, records.PodRecord] = {}
     try:
-        for made in islice(owners.pods(item, name_of(item)), MOST_PODS):
-            pod = records.pod(made, posture.cluster.gpu_names)
+        for pod in islice(gangs.read_owner(item, posture.cluster.gpu_names).pods(), MOST_PODS):
             if pod.gpus:
-                found.setdefault(pod.scheduler_name, pod)
-    except (ExtenderError, records.RecordError):
+                by_scheduler.setdefault(pod.scheduler_name, pod)
+    except records.RecordError:
         return []
-    return list(found.values())
+    return list(by_scheduler.values())
 
 
 def _finding(posture: Posture, about: str, pod: records.PodRecord) -> Iterator[Finding]:

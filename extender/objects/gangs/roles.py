@@ -1,0 +1,338 @@
+"""What an owner states of the pods that it creates: the one reading of its object, for the queue, what-if and `check`.
+
+Theory of operation. `OwnerObject` is the object as plain JSON. The reader of its kind (`Source.read`, or a function of
+`other_owners.py`) returns `OwnerRoles`: each role with its template, its number of pods, their labels and indices, and
+which of them are created only once others run. Everything else follows from the roles: `record_of` makes the record of
+a live object, with the numbers of its gang and the pods that come late; `pods` makes the pods of a question.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from sys import intern
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from extender.objects import schema
+from extender.objects.records import GroupRecord, LatePods, Owner, PodRecord, pod_of_template
+from extender.objects.records.parts import api_group, controller, epoch, metadata, ours
+from extender.objects.schema import RecordError, read
+
+MOST: Final = 1_000_000
+"""Pods of a gang; a number beyond is not one."""
+MOST_LATE: Final = 2_000
+"""Late pods of one object; of more the templates are not read."""
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
+
+Parts = tuple[tuple[str, int | None], ...]
+NONE: Final[Mapping[str, str]] = {}
+_WORDS: Final[dict[type, str]] = {
+    str: "text", int: "a whole number", float: "a number that is not whole, or too large", bool: "true or false",
+    list: "a list", dict: "an object", datetime.datetime: "a time",
+}  # fmt: skip
+
+
+class _Wire(schema.Wire):
+    """An owner; what a wrong field of its specification means is for the reader of its kind to say."""
+
+    api_version: str | None = None
+    kind: str | None = None
+    metadata: schema.Metadata | None = None
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+
+_OWNER: Final = msgspec.json.Decoder(_Wire)
+_POD: Final = msgspec.json.Decoder(schema.Pod)
+
+
+class Section:
+    """One object within the JSON of an owner. A field that is absent or null is empty; one of a wrong type is a
+    RecordError, which states its path."""
+
+    __slots__ = ("_fields", "path")
+
+    def __init__(self, fields: Mapping[str, Any], path: str) -> None:
+        self._fields, self.path = fields, path
+
+    def __bool__(self) -> bool:
+        return bool(self._fields)
+
+    def at(self, key: str) -> str:
+        """The path of a field."""
+        return f"{self.path}.{key}" if self.path else key
+
+    def raw(self, key: str) -> Any:
+        """The value as it stands there."""
+        return self._fields.get(key)
+
+    def section(self, key: str) -> Section:
+        """An object."""
+        return Section(_typed(self.raw(key), Mapping, "an object", self.at(key)) or NONE, self.at(key))
+
+    def sections(self, key: str) -> list[Section]:
+        """A list of objects."""
+        items: list[Any] = _typed(self.raw(key), list, "a list", self.at(key)) or []
+        paths = [f"{self.at(key)}[{number}]" for number in range(len(items))]
+        pairs = zip(items, paths, strict=True)
+        return [Section(_typed(item, Mapping, "an object", path) or NONE, path) for item, path in pairs]
+
+    def named(self, key: str) -> dict[str, Section]:
+        """A map of objects."""
+        inner = self.section(key)
+        return {name: inner.section(name) for name in inner._fields}
+
+    def text(self, key: str) -> str:
+        """A text, "" where it is absent."""
+        return _typed(self.raw(key), str, "text", self.at(key)) or ""
+
+    def flag(self, key: str) -> bool:
+        """True or false, false where it is absent."""
+        return bool(_typed(self.raw(key), bool, "true or false", self.at(key)))
+
+    def number(self, key: str) -> int | None:
+        """A whole number of 64 bits."""
+        value: int | None = _typed(self.raw(key), int, "a whole number", self.at(key))
+        if value is not None and not -(2**63) <= value < 2**63:
+            raise RecordError(self.at(key), f"expected a whole number, not {_WORDS[float]}")
+        return value
+
+    def count(self, key: str) -> int:
+        """A number of pods, 1 where it is absent."""
+        value = self.number(key)
+        return 1 if value is None else value
+
+    def moment(self, key: str) -> float | None:
+        """A time, seconds since the epoch."""
+        try:
+            return epoch(msgspec.convert(self.raw(key), datetime.datetime | None))
+        except msgspec.ValidationError as error:
+            raise RecordError(self.at(key), f"expected a time: {error}") from error
+
+
+def _typed(value: Any, kind: type, words: str, path: str) -> Any:
+    if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
+        return value
+    raise RecordError(path, f"expected {words}, not {_WORDS.get(type(value), type(value).__name__)}")
+
+
+class OwnerObject(NamedTuple):
+    """An object that creates pods, or states how many of them must run."""
+
+    api: str
+    """Its API group."""
+    kind: str
+    name: str
+    meta: schema.Metadata
+    spec: Section
+    status: Section
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """All of its annotations."""
+        return {key: text or "" for key, text in (self.meta.annotations or {}).items()}
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace, "default" without one."""
+        return self.meta.namespace or "default"
+
+
+def owner_object(source: schema.Source, api: str = "", kind: str = "") -> OwnerObject:
+    """The object of JSON or YAML; `api` and `kind` where it does not state them (items of typed lists). RecordError
+    where it is no object with a name."""
+    wire = read(source, _OWNER)
+    meta = metadata(wire.metadata)
+    name = meta.name or (meta.generate_name or "").rstrip("-")
+    return OwnerObject(
+        api_group(wire.api_version) or api, wire.kind or kind, name, meta,
+        Section(wire.spec or {}, "spec"), Section(wire.status or {}, "status"),
+    )  # fmt: skip
+
+
+class Role(msgspec.Struct, frozen=True):
+    """Pods of one template: `groups` times `count` of them."""
+
+    template: Any
+    """The pod template as it stands there; it is read where pods are made of it."""
+    path: str
+    """Where the role stands, for messages."""
+    count: int
+    """How many pods each group has."""
+    name: str = ""
+    groups: int = 1
+    creator: str = ""
+    """The object that creates the pods, with which their names begin. With a `group_label`: CREATOR-NUMBER."""
+    group_label: str = ""
+    """The label with the number of the group, "" where there is one group."""
+    index_label: str = ""
+    """The label with the index of a pod in its group, "" where they have none."""
+    first: int = 0
+    """The index of the first pod of a group."""
+    labels: Mapping[str, str] = NONE
+    """What the controller adds to the labels of the template."""
+    notes: Mapping[str, str] = NONE
+    """What the controller adds to the annotations of the template."""
+    early: int | None = None
+    """How many pods of each group are created at once, the others only once other pods run; None: all at once."""
+    before: bool = False
+    """Whether its pods complete before those of the other roles are created: they are not of the gang."""
+
+    @property
+    def pods(self) -> int:
+        """How many pods there are in all."""
+        return max(0, self.groups) * max(0, self.count)
+
+    @property
+    def late(self) -> int:
+        """How many pods are created only once others run."""
+        return 0 if self.early is None else max(0, self.groups) * max(0, self.count - self.early)
+
+
+def role_at(section: Section, count: int | None = None, **more: Any) -> Role:
+    """A role with `template` and `replicas` (1 where it is absent) at the usual place. `count`: instead of it."""
+    number = section.count("replicas") if count is None else count
+    return Role(section.raw("template"), section.at("template"), number, **more)
+
+
+class OwnerRoles(NamedTuple):
+    """What an owner states: the reading of its object."""
+
+    roles: tuple[Role, ...] = ()
+    """In the order of the ranks of their pods."""
+    minimum: int | None = None
+    """How many pods of a gang must run; None where it does not state it."""
+    parts: Parts = ()
+    """The same by the name of a part, where it has named parts."""
+    size: int | None = None
+    """How many pods of a gang run at once in all; None where it states no more than the minimum."""
+    succeeded: int = 0
+    """How many pods have succeeded and never come again: of those that `size` counts."""
+    ends_at: float | None = None
+    """When its deadline ends all of its pods, seconds since the epoch; the time runs while pods are gated."""
+    gangs: int = 1
+    """How many gangs it creates, each with all roles."""
+    gang_label: str = ""
+    """The label with the number of the gang."""
+    gang_labels: Mapping[str, str] = NONE
+    """Labels of all pods where there are several gangs."""
+    stated_in: tuple[str, str] | None = None
+    """(API group, kind) of the object of the same name that its controller creates to state the minimum; None: it
+    states the minimum itself."""
+    owned_by: tuple[str, str] | None = None
+    """(API group, kind) of the object of the same name that its controller creates to own the pods; None: it owns them
+    itself."""
+
+
+# -- the record of a live object
+
+
+def record_of(owner: OwnerObject, stated: OwnerRoles, kinds: Mapping[Any, Any], gpus: frozenset[str]) -> GroupRecord:
+    """The record. `kinds`: of owners that count as its own owner; `gpus`: the resources that count as GPUs."""
+    above = controller(owner.meta)
+    late_pods, unread = _late_pods(owner, stated, gpus)
+    return GroupRecord(
+        uid=owner.meta.uid or "",
+        api=owner.api,
+        kind=owner.kind,
+        namespace=intern(owner.namespace),
+        name=owner.name,
+        resource_version=owner.meta.resource_version or "",
+        minimum=stated.minimum,
+        parts=stated.parts,
+        owner=above if above is not None and (above.api, above.kind) in kinds else None,
+        size=stated.size,
+        late=sum(role.late for role in stated.roles),
+        late_pods=late_pods,
+        unread=unread,
+        ends_at=stated.ends_at,
+        before=tuple(sorted(role.name for role in stated.roles if role.before and role.name)),
+        jobs=tuple(
+            (f"{role.creator}-", role.groups, role.count)
+            for role in stated.roles
+            if role.group_label and not role.before
+        ),
+        succeeded=stated.succeeded,
+    )
+
+
+def _late_pods(owner: OwnerObject, stated: OwnerRoles, gpus: frozenset[str]) -> tuple[tuple[LatePods, ...], str]:
+    """(the pods that are created late, "" or why their templates cannot be read)."""
+    late = [role for role in stated.roles if role.late]
+    if (number := sum(role.late for role in late)) > MOST_LATE:
+        return (), f"it creates {number} pods later, and the templates of {MOST_LATE} at most are read"
+    try:
+        return tuple(pods for role in late for pods in _late_of(role, owner.namespace, gpus)), ""
+    except RecordError as error:
+        return (), f"its pod templates cannot be read: {error}"
+
+
+def _late_of(role: Role, namespace: str, gpus: frozenset[str]) -> Iterator[LatePods]:
+    # They stand for pods that are released: neither gates nor a node of the template count.
+    template = replace(_template(role, namespace, gpus), gates=(), node="")
+    for group in range(role.groups):
+        creator = f"{role.creator}-{group}" if role.group_label else role.creator
+        pod = _labelled(template, role, {role.group_label: str(group)} if role.group_label else NONE)
+        first = role.first + (role.early or 0)
+        yield LatePods(template=pod, creator=creator, label=role.index_label, first=first, end=role.first + role.count)
+
+
+# -- the pods of a question
+
+
+def pods(owner: OwnerObject, stated: OwnerRoles, gpus: frozenset[str]) -> Iterator[PodRecord]:
+    """All pods of the owner, as if none existed: named OWNER-INDEX and labelled as its controller labels them, so that
+    their gangs and ranks are known. RecordError where a number or a template makes no pods."""
+    api, kind = stated.owned_by or (owner.api, owner.kind)
+    above = Owner(kind, owner.name, owner.meta.uid or "", api)
+    roles = stated.roles
+    _check_number(stated.gangs, owner.spec.path)
+    for role in roles:
+        _check_number(role.groups, role.path)
+        _check_number(role.count, role.path)
+    templates = [_template(role, owner.namespace, gpus) if role.pods and stated.gangs else None for role in roles]
+    index = 0
+    for gang in range(stated.gangs):
+        gang_labels = {**stated.gang_labels, stated.gang_label: str(gang)} if stated.gang_label else NONE
+        for role, template in zip(roles, templates, strict=True):
+            if template is None:
+                continue
+            for labels in _labels(role, gang_labels):
+                pod = _labelled(template, role, labels)
+                yield replace(pod, name=f"{owner.name}-{index}", owner=above)
+                index += 1
+
+
+def _check_number(number: int, path: str) -> None:
+    if not 0 <= number <= MOST:
+        raise RecordError(path, f"{number} is not a number of pods, 0 to {MOST}")
+
+
+def _labels(role: Role, gang_labels: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """The labels of each pod of a role that not all of its pods have."""
+    for group in range(role.groups):
+        group_labels = {**gang_labels, role.group_label: str(group)} if role.group_label else gang_labels
+        for index in range(role.first, role.first + role.count):
+            labels = {**group_labels, role.index_label: str(index)} if role.index_label else group_labels
+            yield {**labels, POD_NAME: f"{role.creator}-{index}"} if role.index_label == POD_INDEX else labels
+
+
+def _labelled(template: PodRecord, role: Role, labels: Mapping[str, str]) -> PodRecord:
+    """A pod of the template, with what the controller adds."""
+    notes = {**template.annotations, **ours(role.notes)} if role.notes else template.annotations
+    return replace(template, labels={**template.labels, **role.labels, **labels}, annotations=notes)
+
+
+def _template(role: Role, namespace: str, gpus: frozenset[str]) -> PodRecord:
+    """The record of the role's pod template."""
+    template = role.template
+    if not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
+        raise RecordError(f"{role.path}.spec", "there is no pod template")
+    try:
+        return pod_of_template(read(template, _POD), namespace, gpus)
+    except RecordError as error:
+        raise RecordError(f"{role.path}.{error.path}".rstrip("."), error.message) from error
