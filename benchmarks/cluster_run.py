@@ -22,7 +22,7 @@ from ext_core.links import LinkShapes
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
 from extender.objects import decode, records
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.settings import Settings
 from extender.sim.device_plugin import DevicePlugin, PluginPanicked
 from extender.sim.machines import GPU, Machine, machine

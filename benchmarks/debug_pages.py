@@ -47,7 +47,7 @@ def serve(nodes: int, pods: int) -> None:
 
     from extender.cluster.cluster import Cluster
     from extender.objects import decode, records
-    from extender.objects.event import Event
+    from extender.objects.records import Event
     from extender.server import deciding, garbage, wiring
     from extender.server.serve import config
     from extender.settings import Settings

@@ -20,7 +20,7 @@ from extender.settings import Settings
 try:
     from extender.cluster.cluster import Cluster
     from extender.objects import records
-    from extender.objects.event import Event
+    from extender.objects.records import Event
 except ImportError:  # the arm `before`
     from extender.events import Event  # type: ignore[import-not-found,no-redef]
 

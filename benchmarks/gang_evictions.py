@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from tests.controllers.queue.rig import gated
 from tests.world import WALL, World, pairs

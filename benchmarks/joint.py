@@ -22,13 +22,12 @@ from typing import Any
 
 from extender.cluster.cluster import Cluster
 from extender.objects import decode
-from extender.objects.event import Event
 from extender.objects.queueing import Domain
-from extender.objects.records import PodRecord
+from extender.objects.records import Event, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import Requests
 from extender.policy.policy import Policy
-from extender.queue.placing.placement import JointPlacement, NoPlace, Placed
+from extender.queue.placement import JointPlacement, NoPlace, Placed
 from extender.server import garbage
 from extender.settings import Settings
 from tests.queue.drawn import BLOCK, RACK

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.server import garbage
 from extender.settings import Settings

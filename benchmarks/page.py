@@ -55,7 +55,7 @@ TARGET_BYTES, TARGET_CPU_MS, TARGET_PAINT_MS = 500_000, 150.0, 1_000.0
 def filled(nodes: int, waiting: int) -> World:
     """A world of so many nodes, and pods that wait, with some decisions."""
     from extender.objects import decode
-    from extender.objects.event import Event
+    from extender.objects.records import Event
 
     world, rng = World(), random.Random(1)
     wires: list[tuple[Any, Any]] = []

@@ -46,7 +46,7 @@ from benchmarks.preemption_exact import Exact
 from benchmarks.preemption_rules import FLEETS, NOW, RULES, Choice, Cost, Fleet, State
 from extender.cluster.cluster import Cluster
 from extender.objects import decode
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.settings import Settings
 from extender.sim.machines import machine
 from extender.verbs.verbs import Verbs

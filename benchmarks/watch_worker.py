@@ -29,7 +29,7 @@ try:
     from extender.kube.kinds import PODS
     from extender.kube.reflector import Reflector
     from extender.objects import records
-    from extender.objects.event import Event
+    from extender.objects.records import Event
 
     ARGUMENTS: dict[str, Any] = {}
 except ImportError:  # the arm `before`

@@ -23,8 +23,7 @@ from typing import Any
 from extender.kube.feed import Feed
 from extender.kube.watching import Pace
 from extender.objects import decode
-from extender.objects.event import Event
-from extender.objects.records import Kind, Record
+from extender.objects.records import Event, Kind, Record
 from extender.settings import Settings
 from tests.world import JSON, World, machine, pairs, rfc3339, workload
 

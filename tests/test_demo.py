@@ -74,13 +74,13 @@ def test_the_queue_needs_no_time_that_the_day_does_not_give() -> None:
          "('sum', __import__('array').array('q', [0] * len(victims.pods)))", "not as told: "),
         ("from extender.cluster.cluster import Cluster as it; it._set_pod = lambda *_: 1 / 0",
          "could not apply a write"),
-        ("from extender.controllers.queue.seats.store import SeatStore as it\n"
+        ("from extender.controllers.queue.seat_store import SeatStore as it\n"
          "async def keep(*_): return ''\n"
          "it.keep = keep", "not as told: seats of all are written"),
         ("from extender.controllers.queue.release import Release as it\n"
          "async def nominate(*_): return None\n"
          "it._state_seat = nominate", "not as told: seats of all are written"),
-        ("from extender.controllers.queue.devices.allocator import DeviceAllocator as it\n"
+        ("from extender.controllers.queue.allocator import DeviceAllocator as it\n"
          "async def settle(*_): return True\n"
          "it.settle = settle", "not as told: the claim is allocated before the gate opens"),
         ("from extender.verdict.ways import request as it; it.with_links = lambda pod: pod",

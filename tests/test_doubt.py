@@ -9,7 +9,7 @@ import pytest
 
 from extender.controllers.controller import ClusterSource
 from extender.objects import decode
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.policy.rules import REASONS
 from extender.server import outage, settle
 from extender.server.outage import Outage

@@ -15,7 +15,7 @@ from ext_core.links import LinkShapes
 from extender.cluster.demand import models
 from extender.cluster.demand.models import MachineModels
 from extender.cluster.health import node_health
-from extender.objects.records.shared import Shared
+from extender.objects.parts import Shared
 from extender.policy import policy
 from extender.policy.policy import Policy
 from extender.reservations import attempts

@@ -10,7 +10,7 @@ import pytest
 
 from extender import metrics
 from extender.cli import page as commands
-from extender.objects import __main__ as names
+from extender.objects import annotations as names
 from extender.objects.annotations import NAMES, PREFIX
 from extender.policy import __main__ as policy
 from extender.policy.costs import COSTS
@@ -21,7 +21,7 @@ from extender.settings import page as settings
 
 ROOT = Path(__file__).parents[1]
 PAGES: dict[str, tuple[Callable[[], str], str]] = {
-    "annotations.md": (names.page, "extender.objects"),
+    "annotations.md": (names.page, "extender.objects.annotations"),
     "commands.md": (commands.page, "extender.cli.page"),
     "metrics.md": (metrics.page, "extender.metrics"),
     "policy.md": (policy.page, "extender.policy"),

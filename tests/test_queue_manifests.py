@@ -12,10 +12,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender.cli import gates as gates_command
-from extender.controllers.queue.seats.replicas import SIGNS
-from extender.controllers.queue.seats.store import SHARDS
+from extender.controllers.queue.replicas import SIGNS
+from extender.controllers.queue.seat_store import SHARDS
 from extender.kube import gates
-from extender.objects.gangs.ours import GANG
+from extender.objects.gangs.pod_groups import GANG
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 

@@ -22,7 +22,7 @@ from extender.controllers.evictions import Evictions
 from extender.controllers.queue.controller import QueueController
 from extender.errors import Busy
 from extender.objects import decode, records
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.server import acting, deciding, wiring
 from extender.server.access.reviewer import Asks
 from extender.server.writes import Binder, Keeper

@@ -24,10 +24,9 @@ from benchmarks.queue_sim.world import World
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN, planned_text
 from extender.objects import decode
-from extender.objects.event import Event
 from extender.objects.queueing import DOMAIN, DURATION, GATE, QUEUE
-from extender.objects.records import NodeRecord, PodRecord
-from extender.queue.placing.placement import JointPlacement
+from extender.objects.records import Event, NodeRecord, PodRecord
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.starts import Start
 from extender.settings import Settings

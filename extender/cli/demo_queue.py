@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from extender.controllers.queue.controller import QueueController
-from extender.controllers.queue.seats.replicas import SIGNS
-from extender.controllers.queue.seats.store import SHARDS
+from extender.controllers.queue.replicas import SIGNS
+from extender.controllers.queue.seat_store import SHARDS
 from extender.kube.configmaps import Conflict, Kept
 from extender.kube.pod_writes import NO_ANNOTATIONS, REQUIRED, Patched, pinned_terms
 from extender.objects.queueing import PINNED

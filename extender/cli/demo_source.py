@@ -14,8 +14,7 @@ from collections.abc import Callable
 from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource
 from extender.objects import decode, records
-from extender.objects.event import Event
-from extender.objects.records import PodRecord
+from extender.objects.records import Event, PodRecord
 from extender.sim.cluster import Change, Conflict, SimCluster
 from extender.verbs.bind import Written
 from extender.verbs.wire import Binding

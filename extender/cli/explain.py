@@ -16,7 +16,7 @@ from extender.cli.sources import add_now, add_sources, answer_of
 from extender.errors import BadInput
 
 if TYPE_CHECKING:
-    from extender.objects.event import Event
+    from extender.objects.records import Event
     from extender.settings import Settings
 
 

@@ -9,8 +9,7 @@ from extender.errors import Unreachable
 from extender.kube import lists
 from extender.kube.client import ApiError, ApiServer, CredentialsError, default_kubeconfig
 from extender.kube.client import Unreachable as NoAnswer
-from extender.objects.event import Event
-from extender.objects.records import RecordError
+from extender.objects.records import Event, RecordError
 
 
 async def listed(kubeconfig: Path | None, gpus: frozenset[str], invalid: list[Any]) -> list[Event]:

@@ -18,7 +18,7 @@ from extender.offline.text import count, short
 from extender.verdict.text import HOW
 
 if TYPE_CHECKING:
-    from extender.objects.event import Event
+    from extender.objects.records import Event
     from extender.settings import Settings
 
 FREE, BROKEN, MORE = ".", "x", "+"

@@ -20,7 +20,7 @@ from extender.objects.progress import duration_text
 from extender.offline.text import count
 
 if TYPE_CHECKING:
-    from extender.objects.event import Event
+    from extender.objects.records import Event
     from extender.settings import Settings
 
 SHOWN_NODES = 10

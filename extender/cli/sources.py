@@ -15,7 +15,7 @@ from extender.cli.options import add_config, settings_of
 from extender.errors import BadInput
 
 if TYPE_CHECKING:
-    from extender.objects.event import Event
+    from extender.objects.records import Event
     from extender.objects.tolerant import Invalid
     from extender.settings import Settings
 

@@ -13,7 +13,7 @@ from extender.offline.text import count, short
 from extender.verdict.text import seconds
 
 if TYPE_CHECKING:
-    from extender.objects.event import Event
+    from extender.objects.records import Event
     from extender.settings import Settings
 
 

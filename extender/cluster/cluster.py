@@ -30,8 +30,8 @@ from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.cluster.pods.store import Pods
 from extender.cluster.tables import Demand, Tables
 from extender.cluster.view import ClusterView
-from extender.objects.event import Event
 from extender.objects.records import (
+    Event,
     GroupRecord,
     NodeRecord,
     PdbRecord,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from extender.log import Allowance, get_log
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.objects.tolerant import Invalid
 
 MOST_KEPT = 100  # objects that are kept by name

@@ -15,8 +15,7 @@ from extender.kube.kinds import WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
 from extender.kube.watching import Pace, State, Timing
 from extender.log import get_log
-from extender.objects.event import Event
-from extender.objects.records import PodRecord
+from extender.objects.records import Event, PodRecord
 from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
 from extender.times import Clock
 

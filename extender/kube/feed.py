@@ -13,8 +13,7 @@ import msgspec
 
 from extender.kube.watching import Pace
 from extender.objects import tolerant
-from extender.objects.event import Event
-from extender.objects.records import Identity, Kind, PodRecord, Record
+from extender.objects.records import Event, Identity, Kind, PodRecord, Record
 
 Key = tuple[str, str]
 """Namespace ("" where the kind has none) and name."""

@@ -14,7 +14,7 @@ from typing import Final
 from extender.kube.client import ApiError, ApiServer, TooLarge
 from extender.kube.kinds import WATCHED_KINDS, WatchedKind
 from extender.objects import records, tolerant
-from extender.objects.event import Event
+from extender.objects.records import Event
 
 LARGEST_PAGE: Final = 2**24
 """Bytes; a page of more is asked for again with fewer objects. Tenants write objects of 1.4 MB."""

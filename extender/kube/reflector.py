@@ -36,8 +36,7 @@ from extender.kube.lists import pages
 from extender.kube.watching import Pace, Retries, State, Timing
 from extender.log import Allowance, get_log
 from extender.objects import records
-from extender.objects.event import Event
-from extender.objects.records import Identity, Record, RecordError
+from extender.objects.records import Event, Identity, Record, RecordError
 
 log = get_log()
 

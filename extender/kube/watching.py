@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.times import Backoff
 
 

@@ -1,7 +1,7 @@
-"""The annotations, labels and other names of ours on Kubernetes objects, for docs/annotations.md.
+"""The annotations, labels and other names of ours on Kubernetes objects, for docs/annotations.md, which
+`python -m extender.objects.annotations` prints.
 
-Each name is defined beside the code that reads or writes it; a test compares this list with the code.
-"""
+Each name is defined beside the code that reads or writes it; a test compares this list with the code."""
 
 from __future__ import annotations
 
@@ -99,3 +99,25 @@ NAMES: Final = (
          "The intended order of the classes, higher = more important. `gpu-extender check` compares their values.",
          ("label",)),
 )  # fmt: skip
+
+
+HEAD: Final = """# Annotations
+
+The annotations of pods and nodes that gpu-extender reads and writes, all with the prefix `gpu-extender.io/`. An invalid
+value is ignored, and `whatif` and `check` warn of it; `check` and `explain` find [typos](capacity.md#typos). This page
+is printed by `python -m extender.objects.annotations`.
+
+| annotation | on | written by | values | meaning |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """docs/annotations.md."""
+    return HEAD + "".join(
+        f"| `{PREFIX}{one.name}` | {one.on} | {one.writer} | {one.values} | {one.meaning} |\n" for one in NAMES
+    )
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from extender.objects.quantity import total
 from extender.objects.records import PRIORITY_CLASS, PodRecord, QuotaRecord, QuotaScope
+from extender.objects.resources import total
 
 PODS: Final = ("pods", "count/pods")
 _SHORT: Final = ("cpu", "memory", "ephemeral-storage")

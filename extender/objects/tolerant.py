@@ -32,11 +32,10 @@ import orjson
 
 from ext_core import prune
 from extender.objects import decode, gangs, records, schema
-from extender.objects.quantity import LARGEST, QuantityError, value
+from extender.objects.device_claims import ClaimWire, claim_of
+from extender.objects.devices import SliceWire, slice_of
 from extender.objects.records import UNREADABLE, GroupRecord, Identity, Kind, Page, PdbRecord, PodRecord, Record
-from extender.objects.records.device_claims import ClaimWire, claim_of
-from extender.objects.records.devices import SliceWire, slice_of
-from extender.objects.resources import quantity
+from extender.objects.resources import LARGEST, QuantityError, quantity, value
 from extender.objects.schema import RecordError, Source
 from extender.objects.selectors import PodTerm, Requirement, Selector
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from extender.objects.records.parts import api_group
+from extender.objects.parts import api_group
 
 GROUP_FIELDS: Final = {
     "schedulingConstraints": "its pods are not kept in one domain: write gpu-extender.io/domain on them",

@@ -7,9 +7,9 @@ from typing import Any
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.store import AWAY_SECONDS
-from extender.objects.event import Event
 from extender.objects.queueing import GATE
-from extender.queue.placing.placement import JointPlacement
+from extender.objects.records import Event
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import Report
 from extender.settings import Settings

@@ -17,10 +17,9 @@ import orjson
 
 from ext_core import prune
 from extender.errors import BadCluster
-from extender.objects import decode, gangs, records, tolerant
-from extender.objects.event import Event
-from extender.objects.manifests import yaml_documents
-from extender.objects.records.classes import SYSTEM_CLASSES
+from extender.objects import decode, gangs, records, tolerant, yaml_documents
+from extender.objects.limits import SYSTEM_CLASSES
+from extender.objects.records import Event
 from extender.objects.tolerant import Invalid
 from extender.offline.text import short
 from extender.whatif.question import Document

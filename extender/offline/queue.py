@@ -11,10 +11,10 @@ from typing import Any
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.offline.explain import frozen_verbs
 from extender.queue.backfill import Reservation
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Found, Planner
 from extender.queue.starts import Start
 from extender.settings import Settings

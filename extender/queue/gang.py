@@ -22,7 +22,7 @@ from extender.objects.queueing import (
 )
 from extender.objects.records import PodRecord
 from extender.queue.absent import StandIns, existing, present
-from extender.queue.placing.levels import SHORT
+from extender.queue.levels import SHORT
 
 SINGLE: Final = "pod"
 """The source in the Ref of a single pod."""

@@ -12,7 +12,7 @@ from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
 from extender.queue.endings import Ending
 from extender.queue.gang import WaitingGang
-from extender.queue.placing.placement import Allowance
+from extender.queue.placement import Allowance
 from extender.queue.quota import OverQuota, QueueRules, Quota
 from extender.queue.usage import NO_MODEL, Models
 from extender.reservations.seats import Seat

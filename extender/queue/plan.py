@@ -25,9 +25,8 @@ from extender.queue.endings import Ending, Endings, is_rejected, put, seated, ta
 from extender.queue.gang import WaitingGang, together, waits
 from extender.queue.holding import Holding, least
 from extender.queue.order import fair_shares, order
-from extender.queue.places import Counted, Places
-from extender.queue.placing.apart import Part
-from extender.queue.placing.placement import Allowance, JointPlacement, NoPlace, Placed
+from extender.queue.placement import Allowance, JointPlacement, NoPlace, Placed
+from extender.queue.places import Counted, Part, Places
 from extender.queue.quota import PLAIN, OverQuota
 from extender.queue.report import Report, Waiting
 from extender.queue.starts import Start, Starts

@@ -16,7 +16,7 @@ from extender.cluster.slices import Sliced
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
 from extender.queue.gang import WaitingGang
-from extender.queue.placing.placement import JointPlacement, Placed
+from extender.queue.placement import JointPlacement, Placed
 from extender.reservations.claims import Claims, of_others
 from extender.reservations.seats import Seat, is_absent
 

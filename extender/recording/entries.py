@@ -12,10 +12,10 @@ from typing import Any, Final, Literal, NamedTuple, get_type_hints
 import msgspec
 
 from extender.cluster.saved import SavedCluster
-from extender.objects.event import Event
 from extender.objects.records import (
     DeviceClassRecord,
     DeviceTaintRuleRecord,
+    Event,
     GroupRecord,
     Kind,
     NodeRecord,

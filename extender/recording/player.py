@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.saved import restore
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.recording import entries
 from extender.recording.calls import Unpacker
 from extender.recording.comparison import reply_of

@@ -20,7 +20,7 @@ import msgspec
 from extender.cluster.cluster import Cluster
 from extender.cluster.saved import Saved, save
 from extender.metrics import Metrics
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.recording import entries
 from extender.recording.calls import NAMING, Packer, Times, candidates_of, kept, pod_of, watched
 from extender.recording.entries import (

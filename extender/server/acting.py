@@ -19,15 +19,14 @@ from extender.controllers.gate_removal import GateRemoval
 from extender.controllers.leadership import EVICTIONS, QUEUE, Leadership
 from extender.controllers.parked import ParkedPods
 from extender.controllers.queue.acting import Acting
-from extender.controllers.queue.autoscaling.growth import Growth
-from extender.controllers.queue.autoscaling.provisioning import ProvisioningRequests
+from extender.controllers.queue.allocator import ClaimWrites, DeviceAllocator
 from extender.controllers.queue.controller import LEASE_SECONDS, QueueController
-from extender.controllers.queue.devices.allocator import ClaimWrites, DeviceAllocator
-from extender.controllers.queue.devices.fences import Fences, FenceWrites
+from extender.controllers.queue.fences import Fences, FenceWrites
+from extender.controllers.queue.growth import Growth
+from extender.controllers.queue.provisioning import ProvisioningRequests
 from extender.controllers.queue.release import AT_ONCE, Release
-from extender.controllers.queue.seats.entry import SeatEntries
-from extender.controllers.queue.seats.replicas import SIGNS, Replicas
-from extender.controllers.queue.seats.store import SHARDS, SeatStore
+from extender.controllers.queue.replicas import SIGNS, Replicas
+from extender.controllers.queue.seat_store import SHARDS, SeatEntries, SeatStore
 from extender.controllers.queue.unled import UnledPods
 from extender.controllers.queue.writes import Evicts, Leads, PodWrites, Reads
 from extender.controllers.reservations import ReservationStore
@@ -45,9 +44,9 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlanner
-from extender.queue.leader import QueueLeader
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
+from extender.queue.report import QueueLeader
 from extender.server.access.reviewer import Asks
 from extender.server.deciding import Core, cluster_of
 from extender.server.writes import ApiBinder, Binder, Keeper

@@ -14,8 +14,7 @@ from extender.controllers.queue.controller import QueueController
 from extender.controllers.surveys import gauges
 from extender.controllers.surveys.partial_gangs import PartialGangEvents
 from extender.controllers.surveys.survey import Survey
-from extender.queue.leader import QueueLeader
-from extender.queue.report import Report
+from extender.queue.report import QueueLeader, Report
 from extender.recording.recorder import RecordedCluster
 from extender.server.connections import lost
 from extender.server.deciding import Core

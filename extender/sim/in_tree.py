@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from extender.objects.quantity import milli, value
+from extender.objects.resources import milli, value
 from extender.sim.cluster import guards
 
 Object = dict[str, Any]

@@ -8,8 +8,8 @@ import msgspec
 
 from extender.cluster.dra.nodes import Ways
 from extender.cluster.view import ClusterView
+from extender.objects.nodes import PASSING
 from extender.objects.records import NodeRecord, PodRecord
-from extender.objects.records.nodes import PASSING
 from extender.objects.selectors import Taint, untolerated
 
 CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")

@@ -14,8 +14,7 @@ from extender.objects import typos
 from extender.objects.queueing import GATE, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
-from extender.queue.leader import QueueLeader, not_the_leader
-from extender.queue.report import Report, Why
+from extender.queue.report import QueueLeader, Report, Why, not_the_leader
 from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
 from extender.verdict import evictions, fleet, partial_gangs, placed, preemption, quotas, sentence, unchecked

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from extender.objects.records import PodRecord
 from extender.policy.roles import NODE
-from extender.queue.placing.placement import not_modelled
+from extender.queue.placement import not_modelled
 from extender.settings import Settings
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from extender.cluster.node_map import node_map
 from extender.cluster.view import ClusterView
-from extender.queue.placing.levels import keys_of
+from extender.queue.levels import keys_of
 from extender.web.pages import Pages
 
 

@@ -12,8 +12,7 @@ from starlette.responses import Response
 from extender.cluster.view import ClusterView
 from extender.objects.gangs import Ref
 from extender.objects.queueing import queue_of
-from extender.queue.leader import QueueLeader, not_the_leader
-from extender.queue.report import Report
+from extender.queue.report import QueueLeader, Report, not_the_leader
 from extender.reservations.seats import Seat, Seats
 from extender.web.pages import Pages
 

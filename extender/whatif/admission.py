@@ -8,8 +8,8 @@ import msgspec
 
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput, NotFound
+from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.records import Owner, PodRecord, PriorityClassRecord
-from extender.objects.records.classes import SYSTEM_CLASSES
 from extender.verdict.text import no_such_pod
 
 HASH: Final = "pod-template-hash"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from extender.errors import BadInput
-from extender.objects.manifests import yaml_documents
+from extender.objects import yaml_documents
 from extender.verbs.verbs import Verbs
 from extender.verdict import judge
 from extender.whatif import engine

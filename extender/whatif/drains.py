@@ -16,8 +16,7 @@ from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import HELD, PLAN
 from extender.cluster.view import ClusterView
 from extender.objects import gangs
-from extender.objects.event import Event
-from extender.objects.records import PodRecord
+from extender.objects.records import Event, PodRecord
 from extender.policy.contracts import CostTerm
 from extender.policy.costs.gangs_broken import GangsBroken
 from extender.policy.costs.grace import Grace

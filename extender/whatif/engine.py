@@ -15,9 +15,8 @@ from extender.cluster.cluster import Cluster
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.objects import gangs
-from extender.objects.event import Event
 from extender.objects.queueing import INDICES, is_queued
-from extender.objects.records import PodRecord
+from extender.objects.records import Event, PodRecord
 from extender.queue.gang import SINGLE, WaitingGang, formed
 from extender.queue.gang import single as queued_alone
 from extender.reservations.seats import is_absent

@@ -20,11 +20,10 @@ from extender.policy.roles import Unplaceable, roles_of
 from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor
 from extender.preemption.gang_plan import GangFound, GangSearch, cost_of, gang_certificate
-from extender.queue.eviction_plan import EvictionPlanner
+from extender.queue.eviction_plan import EvictionPlanner, unsearched
 from extender.queue.gang import WaitingGang
+from extender.queue.placement import Allowance, JointPlacement, NoPlace, Placed, not_modelled
 from extender.queue.places import NO_ROWS, Places
-from extender.queue.placing.candidates import unsearched
-from extender.queue.placing.placement import Allowance, JointPlacement, NoPlace, Placed, not_modelled
 from extender.queue.plan import Head
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.nodes import Nodes

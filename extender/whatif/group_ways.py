@@ -22,7 +22,7 @@ from extender.policy.roles import NODE
 from extender.preemption import certificate
 from extender.preemption.candidates import ends
 from extender.preemption.gang_plan import cost_of
-from extender.queue.placing.placement import NoPlace, Placed
+from extender.queue.placement import NoPlace, Placed
 from extender.reservations.seats import Seat
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.admission import CORDON, uncordoned

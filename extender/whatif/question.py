@@ -9,9 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from extender.errors import BadCluster, BadInput
 from extender.objects import decode, gangs, records
-from extender.objects.event import Event
-from extender.objects.records import GroupRecord, PodRecord, Record
-from extender.objects.records.parts import api_group
+from extender.objects.parts import api_group
+from extender.objects.records import Event, GroupRecord, PodRecord, Record
 from extender.objects.unread import unread
 
 MOST_PODS: Final = 1_000

@@ -21,7 +21,7 @@ from extender.objects.records import PRIORITY_CLASS, Owner, PodRecord
 from extender.preemption import certificate
 from extender.preemption.search import Found
 from extender.queue.gang import WaitingGang
-from extender.queue.placing.placement import Placed
+from extender.queue.placement import Placed
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.quotas import REASON, counted, nearest, raised, sentence, way
 from extender.verdict.text import amount

@@ -12,8 +12,7 @@ from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN, planned_text
 from extender.cluster.gpus.store import AWAY_SECONDS
-from extender.objects.event import Event
-from extender.objects.records import NodeRecord, PodRecord, ResourceSliceRecord
+from extender.objects.records import Event, NodeRecord, PodRecord, ResourceSliceRecord
 from extender.policy.pod_request import Requests
 from extender.policy.policy import Policy
 from extender.preemption.search import VictimSearch

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from extender.cluster.nodes.eligibility import CLAUSE, MOST_PARTS, Eligibility, TooLong
 from extender.cluster.view import EligibilityView
-from extender.objects.event import Event
-from extender.objects.records import NodeRecord, selects
+from extender.objects.records import Event, NodeRecord, selects
 from extender.objects.selectors import NodeTerm, Operator, Requirement, Taint, Toleration, untolerated
 from tests.cluster.reach import kept_of
 from tests.fuzz.sizes import sizes

@@ -12,8 +12,8 @@ from extender.cluster.health import node_health as health_module
 from extender.cluster.health.node_health import NodeHealth
 from extender.cluster.health.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
 from extender.objects import records
+from extender.objects.pods import MOST_IMAGES, MOST_OF_IMAGE
 from extender.objects.records import PodRecord
-from extender.objects.records.pods import MOST_IMAGES, MOST_OF_IMAGE
 from extender.policy.rules import REASONS
 from extender.settings import FailingNodes, Placement, Settings
 from tests.calls import calls_of

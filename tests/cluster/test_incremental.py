@@ -12,10 +12,9 @@ from ext_core.rows import PodRow
 from extender.cluster.cluster import Cluster
 from extender.cluster.held import SPARED, TERMINATING
 from extender.objects import decode, gangs
-from extender.objects.event import Event
 from extender.objects.progress import saved_ms, start_ms
 from extender.objects.queueing import GATE
-from extender.objects.records import PodRecord
+from extender.objects.records import Event, PodRecord
 from extender.queue.gang import waiting
 from extender.settings import Settings
 from tests.objects.test_gangs import obj, owned

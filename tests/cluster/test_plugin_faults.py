@@ -9,8 +9,7 @@ import pytest
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus import plugin_faults
-from extender.objects.event import Event
-from extender.objects.records import node
+from extender.objects.records import Event, node
 from extender.policy.rules import REASONS
 from extender.settings import Resource, Settings
 from extender.topologies import Topology

@@ -11,8 +11,7 @@ from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
 from extender.kube.kinds import WATCHED_KINDS
 from extender.kube.watching import State
-from extender.objects.event import Event
-from extender.objects.records import PriorityClassRecord
+from extender.objects.records import Event, PriorityClassRecord
 from extender.server import outage, settle
 from extender.settings import Settings
 from extender.times import Clock

@@ -20,7 +20,7 @@ from extender.controllers.controller import Supervisor
 from extender.controllers.queue.unled import UNLED_SECONDS
 from extender.controllers.settings_file import SettingsFile
 from extender.metrics import Metrics
-from extender.queue.leader import QueueLeader
+from extender.queue.report import QueueLeader
 from extender.settings import Settings
 from tests.controllers.queue.rig import rig
 from tests.controllers.queue.test_controller import gang

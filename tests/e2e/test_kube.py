@@ -19,8 +19,7 @@ from extender.kube.configmaps import ConfigMap, Conflict, Kept
 from extender.kube.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
 from extender.kube.watching import Pace, Timing
-from extender.objects.event import Event
-from extender.objects.records import Kind, NodeRecord, PodRecord, Record
+from extender.objects.records import Event, Kind, NodeRecord, PodRecord, Record
 from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane

@@ -16,8 +16,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from extender.objects import decode, records
-from extender.objects.event import Event
-from extender.objects.records import PodRecord, RecordError
+from extender.objects.records import Event, PodRecord, RecordError
 from extender.server.endpoint import VERBS
 from extender.verbs import wire
 from extender.verbs.bind import Written

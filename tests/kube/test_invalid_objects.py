@@ -24,8 +24,7 @@ from extender.kube.kinds import (
 )
 from extender.kube.reflector import Reflector
 from extender.objects import tolerant
-from extender.objects.event import Event
-from extender.objects.records import PodRecord
+from extender.objects.records import Event, PodRecord
 from extender.settings import Settings
 from tests.kube import hostile
 from tests.kube.api_server import listed, watched, whole

@@ -11,7 +11,7 @@ import pytest
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.kinds import DEVICE_CLASSES, NODES, PODS
 from extender.kube.lists import list_all, pages
-from extender.objects.event import Event
+from extender.objects.records import Event
 from tests.kube.api_server import Request, Script, Writer, failed, listed, serving
 from tests.waiting import eventually
 from tests.world import GPU, machine, workload

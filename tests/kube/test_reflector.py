@@ -16,8 +16,7 @@ from extender.kube.client import ApiServer
 from extender.kube.kinds import DEVICE_CLASSES, DRA, GROUPS, NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
 from extender.kube.watching import Pace, Timing
-from extender.objects.event import Event
-from extender.objects.records import GroupRecord, PodRecord
+from extender.objects.records import Event, GroupRecord, PodRecord
 from extender.times import Backoff
 from tests.kube.api_server import (
     Answer,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from extender.controllers.queue.release import Release
-from extender.controllers.queue.seats.replicas import Replicas
+from extender.controllers.queue.replicas import Replicas
 from extender.queue import backfill, gang, plan
 from extender.queue.backfill import Held, Trial, Waits
 from extender.queue.quota import Quota

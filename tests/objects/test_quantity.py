@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
-from extender.objects.quantity import QuantityError, milli, value
+from extender.objects.resources import QuantityError, milli, value
 
 MOST = 2**63 - 1
 

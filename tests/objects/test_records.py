@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from extender.cluster.pods.placements import Repelling
 from extender.objects import decode, records
 from extender.objects.records import Owner, PodClaimRef, PodRecord, QuotaFacts, RecordError
-from extender.objects.records.placement import shared_tolerations
-from extender.objects.selectors import NodeTerm, Requirement, Taint, Toleration
+from extender.objects.selectors import NodeTerm, Requirement, Taint, Toleration, shared_tolerations
 
 GPU = "nvidia.com/gpu"
 GPUS = frozenset({GPU, "amd.com/gpu"})

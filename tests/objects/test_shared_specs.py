@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.objects import decode, records
-from extender.objects.records import Kind, PodRecord, Record, RecordError, pods
+from extender.objects import decode, pods, records
+from extender.objects.records import Kind, PodRecord, Record, RecordError
 from tests.kube import hostile
 from tests.objects.test_records import GPU, GPUS, container
 from tests.world import machine, workload

@@ -13,8 +13,7 @@ from extender import cli
 from extender.cluster.amounts import MOST_AMOUNT, MOST_SUM
 from extender.errors import BadCluster
 from extender.objects import decode, tolerant
-from extender.objects.event import Event
-from extender.objects.records import GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
+from extender.objects.records import Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
 from extender.offline import frozen
 from extender.verbs.bind import Written
 from tests.kube import hostile

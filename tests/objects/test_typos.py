@@ -10,7 +10,7 @@ from extender.cluster.demand.kinds import MODES
 from extender.objects import records, typos
 from extender.objects.annotations import NAMES, PREFIX
 from extender.objects.queueing import GATE
-from extender.queue.placing.levels import SHORT
+from extender.queue.levels import SHORT
 from extender.settings import Settings
 from tests.world import GPU, JSON, machine, workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.objects.queueing import Domain
-from extender.queue.placing.levels import looks_like_level
+from extender.queue.levels import looks_like_level
 from tests.offline.test_check import checked, node
 from tests.queue.drawn import JSON, Case, gang
 from tests.world import machine, workload

@@ -18,7 +18,7 @@ from ext_core import gather
 from ext_core.ask import Ask
 from extender.cluster import held
 from extender.objects import decode
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.preemption import cost_inputs
 from extender.preemption.cost_inputs import FEW_ASKS
 from extender.settings import Settings

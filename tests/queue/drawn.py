@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 from extender.cluster.cluster import Cluster
 from extender.objects import decode
-from extender.objects.event import Event
 from extender.objects.queueing import Domain
-from extender.objects.records import PodRecord
+from extender.objects.records import Event, PodRecord
 from extender.objects.selectors import untolerated
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import read
 from extender.policy.policy import Policy
 from extender.policy.roles import roles_of
-from extender.queue.placing.placement import JointPlacement, NoPlace, Placed
+from extender.queue.placement import JointPlacement, NoPlace, Placed
 from extender.settings import Settings
 from tests.world import DGX1V, machine, pairs, workload
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 
 from extender.queue.gang import waiting
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.starts import Start
 from extender.settings import Settings

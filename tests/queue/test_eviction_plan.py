@@ -5,7 +5,7 @@ from __future__ import annotations
 from extender.cluster.slices import finish
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.reservations.seats import Seat
 from tests.controllers.queue.test_evicting import made

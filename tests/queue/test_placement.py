@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from extender.objects import decode
-from extender.objects.event import Event
 from extender.objects.queueing import Domain
-from extender.queue.placing import filling
-from extender.queue.placing.placement import JointPlacement, NoPlace, Placed, Steps, not_modelled
+from extender.objects.records import Event
+from extender.queue import filling
+from extender.queue.placement import JointPlacement, NoPlace, Placed, Steps, not_modelled
 from tests.cluster.dra.world import DraWorld
 from tests.queue.drawn import BLOCK, JSON, RACK, Case, apart, check, gang, rack, random_case
 from tests.world import machine, pairs, workload

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.objects.records import SEAT_TEXT
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
 from tests.controllers.queue.rig import gated

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from extender.queue.gang import WaitingGang
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Found, Planner
 from extender.settings import Settings
 from tests.controllers.queue.rig import gated

@@ -8,7 +8,7 @@ import pytest
 
 from extender.cluster.slices import Sliced, finish
 from extender.queue.gang import WaitingGang, waiting
-from extender.queue.placing.placement import JointPlacement, Placed
+from extender.queue.placement import JointPlacement, Placed
 from extender.queue.starts import PART, Start, Starts
 from extender.reservations.seats import Seat
 from tests.queue.test_plan import cluster, wait

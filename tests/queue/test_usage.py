@@ -6,7 +6,7 @@ from extender.cluster.slices import finish
 from extender.objects.queueing import GATE, QUEUE
 from extender.queue.gang import waiting
 from extender.queue.holding import Holding
-from extender.queue.placing.placement import Allowance
+from extender.queue.placement import Allowance
 from extender.queue.quota import OverQuota, QueueRules
 from extender.queue.usage import MOST_QUEUES, DecayedUse, Models, rules_of
 from extender.settings import Queue, QueueLimits, Settings

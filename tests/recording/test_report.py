@@ -9,7 +9,7 @@ import pytest
 
 from extender.cli import main
 from extender.cluster.saved import restore, save
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.policy.policy import Policy
 from extender.recording import entries
 from extender.reservations.reservations import Reservation

@@ -13,7 +13,7 @@ from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
 from extender.kube.feed import Feed
 from extender.objects import records
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.settings import Settings
 from extender.shadow.effect import MOST_SETS, Effects
 from extender.shadow.watch import ShadowWatch

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from extender.objects import records
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.objects.tolerant import bare
 from tests.world import JSON, World, machine, workload
 

@@ -11,7 +11,7 @@ from extender.ask.forks import Forks
 from extender.cli.verdict_text import lines
 from extender.cluster.cluster import Cluster
 from extender.objects import decode
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.settings import Settings
 from extender.verbs.evicted import Cause, EvictedPods
 from extender.verdict.explain import Explainer, Times

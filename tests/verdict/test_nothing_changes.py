@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from extender.objects import decode
-from extender.objects.event import Event
 from extender.objects.queueing import GATE
+from extender.objects.records import Event
 from extender.settings import Settings
 from extender.verdict.explain import Explainer, Times
 from extender.verdict.explanation import Explanation

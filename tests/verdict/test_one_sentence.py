@@ -11,7 +11,7 @@ import pytest
 
 from extender.controllers.queue.tell import EVENT_SECONDS, Teller
 from extender.metrics import Metrics
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import CODES
 from extender.queue.report import MEANINGS as OF_QUEUE

@@ -13,8 +13,8 @@ from ruamel.yaml import YAML
 
 from extender.cli import main
 from extender.objects import records
-from extender.objects.quantity import LARGEST
 from extender.objects.quotas import QuotaUse
+from extender.objects.resources import LARGEST
 from extender.offline import check, explain, frozen
 from extender.settings import Settings
 from tests.objects import quota_cases

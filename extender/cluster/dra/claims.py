@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from extender.cluster.dra.slices import identity
+from extender.objects.device_claims import MOST_COUNT
 from extender.objects.queueing import PINNED
 from extender.objects.records import (
     Choice,
@@ -13,7 +14,6 @@ from extender.objects.records import (
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
 )
-from extender.objects.records.device_claims import MOST_COUNT
 
 Key = tuple[str, str]
 """Namespace and name."""

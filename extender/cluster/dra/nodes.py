@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from extender.cluster.dra.slices import Published
 from extender.cluster.gpus.device_sharing import COUNT
+from extender.objects.nodes import DeviceState
 from extender.objects.records import GpuDevice, NodeDevices, NodeRecord, PodRecord
-from extender.objects.records.nodes import DeviceState
 
 Nics = tuple[tuple[str, str], ...]
 """As of NodeDevices."""

@@ -12,8 +12,7 @@ from extender.cluster.saved import demand, health
 from extender.cluster.saved.demand import SavedDemand
 from extender.cluster.saved.health import SavedHealth
 from extender.objects import records, schema
-from extender.objects.event import Event
-from extender.objects.records import NodeRecord, Record
+from extender.objects.records import Event, NodeRecord, Record
 
 
 class SavedCluster(msgspec.Struct, frozen=True, array_like=True):

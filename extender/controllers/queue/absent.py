@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from extender.controllers.queue.ends import SeatEnds
-from extender.controllers.queue.seats.store import SeatStore
+from extender.controllers.queue.seat_store import SeatStore
 from extender.controllers.queue.tell import Teller
 from extender.log import get_log
 from extender.metrics import Metrics

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from extender.controllers.queue.autoscaling.growth import Growth
-from extender.controllers.queue.devices.fences import Fences
+from extender.controllers.queue.fences import Fences
+from extender.controllers.queue.growth import Growth
 from extender.controllers.queue.release import Release
-from extender.controllers.queue.seats.replicas import Replicas
-from extender.controllers.queue.seats.store import SeatStore
+from extender.controllers.queue.replicas import Replicas
+from extender.controllers.queue.seat_store import SeatStore
 from extender.controllers.queue.writes import Evicts, Leads, Reads
 from extender.queue.eviction_plan import EvictionPlanner
 

@@ -3,18 +3,18 @@
 Theory of operation
 -------------------
 1. A gang is placed on the tables as a whole, and its seats are reserved: from then on every verb counts them.
-2. The seats are written to ConfigMaps (store.py). Only then its pods are nominated and their gates open (release.py).
-   The next gang waits until all gates of this one are open, at most for BLOCKS_SECONDS, and not at all for a gang whose
-   namespace has been late: a pod that cannot be written costs others nothing. A gang that is refused backs off, and so
-   does its namespace (repair.py). While gangs of several namespaces can start, a part of each is released in turn.
-   Releases run side by side, and may outlive the turn (releases.py).
+2. The seats are written to ConfigMaps (seat_store.py). Only then its pods are nominated and their gates open
+   (release.py). The next gang waits until all gates of this one are open, at most for BLOCKS_SECONDS. It does not wait
+   at all for a gang whose namespace has been late: a pod that cannot be written costs others nothing. A gang that is
+   refused backs off, and so does its namespace (repair.py). While gangs of several namespaces can start, a part of each
+   is released in turn. Releases run side by side, and may outlive the turn.
 3. A seat ends when its pod is bound or deleted. Where one is lost, those pods of the gang that are not bound are placed
    again, beside those that are (repair.py). The pod of a seat that is not used for `queue.seatSeconds` is left to
    kube-scheduler.
    Seats of pods that do not exist yet are taken over by these pods when they are created (absent.py).
 4. Where the first gang in order has no place, pods of lower priority are evicted for it, or that is shown
    (evicting.py). It has its seats from before the first eviction on, and is released when the victims are gone.
-   A nomination of a waiting pod without a seat is not ours, and is withdrawn (strangers.py).
+   A nomination of a waiting pod without a seat is not ours, and is withdrawn (cleanup.py).
 5. One instance acts: the holder of the Lease. The next holder reads the seats, and goes on with what was begun. While
    the API server is silent nothing is released.
 """
@@ -32,16 +32,13 @@ from extender.controllers.controller import Controller
 from extender.controllers.events import Events
 from extender.controllers.queue.absent import AbsentSeats
 from extender.controllers.queue.acting import Acting
+from extender.controllers.queue.cleanup import Stranded, Strangers
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.evicting import GangEvictions, PlanSearch
-from extender.controllers.queue.release import Progress
-from extender.controllers.queue.releases import Releases
+from extender.controllers.queue.release import Progress, Releases
 from extender.controllers.queue.repair import Repairs
-from extender.controllers.queue.slices import done
-from extender.controllers.queue.stranded import Stranded
-from extender.controllers.queue.strangers import Strangers
+from extender.controllers.queue.slices import done, in_turns
 from extender.controllers.queue.tell import Teller
-from extender.controllers.queue.turns import in_turns
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.configmaps import Conflict
 from extender.log import get_log

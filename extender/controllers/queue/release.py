@@ -17,20 +17,20 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN, planned_text
-from extender.controllers.queue.devices.allocator import DeviceAllocator
+from extender.controllers.queue.allocator import DeviceAllocator
 from extender.controllers.queue.slices import each, gathered
 from extender.controllers.queue.writes import PodWrites
 from extender.kube.pod_writes import Patched
 from extender.log import get_log
 from extender.objects.queueing import GATE, WANTS_NODES, is_queued
 from extender.objects.records import PodRecord
-from extender.reservations.seats import Seat
+from extender.reservations.seats import Seat, Seats
 
 AT_ONCE: Final = 8  # requests under way
 PAUSES: Final = {"conflict": 0.2, "unknown": 1.0, "refused": 10.0}
@@ -292,3 +292,71 @@ class Release:
         now = self._clock()
         self._ahead.forget()
         self._pauses = {uid: until for uid, until in self._pauses.items() if until > now}
+
+
+# -- releases that are under way, side by side: one that takes long holds up no other
+#
+# A release of a gang is a task. It may outlive the turn that began it; while it runs nothing else changes the seats of
+# its gang or writes its pods (`busy`), so that what it writes is what the seats say. All tasks have ended before the
+# maps are read again: whoever holds the Lease then may give the GPUs to others.
+
+
+TURN_SECONDS: Final = 0.2  # for which a turn waits for releases that were begun before
+
+
+class Releases:
+    """The releases of one holder of the Lease."""
+
+    def __init__(self, release: Release, seats: Seats) -> None:
+        self._release, self._seats = release, seats
+        self.turn_seconds: float | None = TURN_SECONDS
+        self._tasks: dict[str, asyncio.Task[Progress]] = {}  # by gang
+
+    @property
+    def busy(self) -> Collection[str]:
+        """The gangs whose releases are under way."""
+        return self._tasks.keys()
+
+    def begin(self, gangs: Iterable[str]) -> list[asyncio.Task[Progress]]:
+        """Go on with the releases of these gangs; those that are under way go on by themselves."""
+        begun = []
+        for gang in gangs:
+            if gang not in self._tasks:
+                self._tasks[gang] = asyncio.create_task(self._release.carry_out(self._seats.gang(gang)))
+                begun.append(self._tasks[gang])
+        return begun
+
+    async def carry_out(self, gangs: Iterable[str], seconds: float | None = None) -> dict[str, Progress]:
+        """Go on with the releases of these gangs, and wait for so long, None: until they have ended; how those stand
+        that have. Raises what a release raises."""
+        begun = [task async for gang in each(gangs) for task in self.begin([gang])]
+        if begun:
+            await asyncio.wait(begun, timeout=seconds)
+        return self.ended()
+
+    def ended(self) -> dict[str, Progress]:
+        """How the releases stand that have ended since the latest call. Raises what one of them raised."""
+        ended = {gang: task for gang, task in self._tasks.items() if task.done()}
+        for gang in ended:
+            del self._tasks[gang]
+        failed = [error for task in ended.values() if not task.cancelled() and (error := task.exception()) is not None]
+        if failed:
+            raise failed[0]
+        return {gang: task.result() for gang, task in ended.items() if not task.cancelled()}
+
+    def cancel(self) -> None:
+        """Write nothing more."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def end(self) -> None:
+        """Cancel all releases, and wait until they have ended."""
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def end_of(self, gangs: Collection[str]) -> None:
+        """Wait for the releases of these gangs that are under way."""
+        if tasks := [self._tasks[gang] for gang in gangs if gang in self._tasks]:
+            await asyncio.wait(tasks)

@@ -22,9 +22,8 @@ from typing import Final
 from extender.cluster.amounts import FIRST_GPU
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.release import Release
-from extender.controllers.queue.seats.store import SeatStore
-from extender.controllers.queue.slices import done, each
-from extender.controllers.queue.turns import in_turns
+from extender.controllers.queue.seat_store import SeatStore
+from extender.controllers.queue.slices import done, each, in_turns
 from extender.log import get_log
 from extender.objects.gangs import Ref
 from extender.queue.plan import Planner

@@ -19,7 +19,7 @@ from extender.kube.events import Regarding
 from extender.log import get_log
 from extender.metrics import Degraded
 from extender.objects.queueing import GATE
-from extender.queue.leader import QueueLeader
+from extender.queue.report import QueueLeader
 from extender.times import Clock
 
 EVERY_SECONDS: Final = 5.0

@@ -38,19 +38,25 @@ import msgspec
 from extender.objects import schema
 from extender.objects.gangs.builtin import Job, StatefulSet
 from extender.objects.gangs.jobset import JobSet
-from extender.objects.gangs.kubernetes import Kubernetes
-from extender.objects.gangs.kueue import Kueue
 from extender.objects.gangs.leaderworkerset import LeaderWorkerSet
-from extender.objects.gangs.members import OUR_MINIMUM, OUR_SIZE, Members
 from extender.objects.gangs.other_owners import OTHER_OWNERS
-from extender.objects.gangs.ours import Ours
-from extender.objects.gangs.pod_groups import Coscheduling, Volcano
+from extender.objects.gangs.pod_groups import Coscheduling, Kubernetes, Kueue, Ours, Volcano
 from extender.objects.gangs.ray import Ray
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, owner_object, pods, record_of
-from extender.objects.gangs.source import ObjectKey, Objects, Ref, Source, agreed, number
+from extender.objects.gangs.source import (
+    OUR_MINIMUM,
+    OUR_SIZE,
+    Members,
+    ObjectKey,
+    Objects,
+    Ref,
+    Source,
+    agreed,
+    number,
+)
 from extender.objects.gangs.training import Training
+from extender.objects.parts import api_group
 from extender.objects.records import GroupRecord, Owner, PodRecord
-from extender.objects.records.parts import api_group
 from extender.objects.schema import read
 
 __all__ = [

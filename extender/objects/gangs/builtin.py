@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.objects.gangs.members import OUR_MINIMUM, OUR_SIZE, Members
 from extender.objects.gangs.roles import POD_INDEX, OwnerObject, OwnerRoles, Role, Section, role_at
-from extender.objects.gangs.source import Objects, Ref, Source, agreed, number
+from extender.objects.gangs.source import OUR_MINIMUM, OUR_SIZE, Members, Objects, Ref, Source, agreed, number
 from extender.objects.records import LONGEST_DEADLINE, PodRecord
 
 JOB_NAME: Final = "batch.kubernetes.io/job-name"

@@ -7,9 +7,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from extender.objects.gangs.builtin import COMPLETION, job_role
-from extender.objects.gangs.members import Members
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
-from extender.objects.gangs.source import Objects, Ref, Source
+from extender.objects.gangs.source import Members, Objects, Ref, Source
 from extender.objects.records import PodRecord
 
 NAME: Final = "jobset.sigs.k8s.io/jobset-name"

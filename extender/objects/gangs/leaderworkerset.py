@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.objects.gangs.members import SIZES, Members
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role
-from extender.objects.gangs.source import Objects, Ref, Source, agreed
+from extender.objects.gangs.source import SIZES, Members, Objects, Ref, Source, agreed
 from extender.objects.records import PodRecord
 
 PREFIX: Final = "leaderworkerset.sigs.k8s.io/"

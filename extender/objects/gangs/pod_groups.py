@@ -1,11 +1,12 @@
-"""The PodGroups of the Coscheduling plugin and of Volcano: both state `minMember`."""
+"""Gangs that pods name themselves, without an owner: by our own label, Kueue's, and the PodGroups of the Coscheduling
+plugin, Volcano and Kubernetes."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles
-from extender.objects.gangs.source import Ref, Source, policy_minimum
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Section
+from extender.objects.gangs.source import SIZES, Members, Objects, Ref, Source, agreed
 from extender.objects.records import PodRecord
 
 COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
@@ -19,10 +20,8 @@ class _PodGroups(Source):
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
         """`minMember`, else the policy. Pods that have succeeded count towards the minimum, as Volcano counts them."""
-        least = owner.spec.number("minMember")
-        if least is None:
-            least = policy_minimum(owner.spec.section("schedulingPolicy"))
-        return OwnerRoles(minimum=least, succeeded=max(0, owner.status.number("succeeded") or 0))
+        succeeded = max(0, owner.status.number("succeeded") or 0)
+        return OwnerRoles(minimum=_group_minimum(owner.spec), succeeded=succeeded)
 
 
 class Coscheduling(_PodGroups):
@@ -34,8 +33,8 @@ class Coscheduling(_PodGroups):
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the label."""
-        found = pod.labels.get(COSCHEDULING)
-        return Ref(self.name, pod.namespace, found) if found else None
+        name = pod.labels.get(COSCHEDULING)
+        return Ref(self.name, pod.namespace, name) if name else None
 
 
 class Volcano(_PodGroups):
@@ -47,5 +46,107 @@ class Volcano(_PodGroups):
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the annotation."""
-        found = pod.annotations.get(VOLCANO[0]) or pod.annotations.get(VOLCANO[1])
-        return Ref(self.name, pod.namespace, found) if found else None
+        name = pod.annotations.get(VOLCANO[0]) or pod.annotations.get(VOLCANO[1])
+        return Ref(self.name, pod.namespace, name) if name else None
+
+
+# -- our own label or annotation; `gang-min` counts for the gangs of all sources
+
+
+GANG: Final = "gpu-extender.io/gang"
+
+
+class Ours(Source):
+    """Pods with the same value of the label or annotation."""
+
+    name = "gpu-extender"
+    states = "label gpu-extender.io/gang-min"
+
+    def named(self, pod: PodRecord) -> Ref | None:
+        """By the label, else the annotation."""
+        name = pod.labels.get(GANG) or pod.annotations.get(GANG)
+        return Ref(self.name, pod.namespace, name) if name else None
+
+
+# -- Kueue's plain pod groups: a label names the group, an annotation counts its pods
+
+
+GROUP: Final = "kueue.x-k8s.io/pod-group-name"
+COUNT: Final = SIZES[0]
+
+
+class Kueue(Source):
+    """Pods with the label of Kueue."""
+
+    name = "kueue"
+    states = f"annotation {COUNT}"
+
+    def named(self, pod: PodRecord) -> Ref | None:
+        """By the label."""
+        name = pod.labels.get(GROUP)
+        return Ref(self.name, pod.namespace, name) if name else None
+
+    def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
+        """The count that the pods state alike."""
+        return agreed(members, COUNT)
+
+    def size(self, ref: Ref, members: Members, objects: Objects) -> int | None:
+        """The same count."""
+        return agreed(members, COUNT)
+
+
+# -- Kubernetes' own: `spec.schedulingGroup` (PodGroup), before 1.36 `spec.workloadRef` (Workload)
+
+
+_API = "scheduling.k8s.io"
+
+
+class Kubernetes(Source):
+    """The PodGroup, or the part of a Workload, that the pod's specification names."""
+
+    name = "kubernetes"
+    states = "podgroups.scheduling.k8s.io, workloads.scheduling.k8s.io"
+    kinds = ((_API, "PodGroup"), (_API, "Workload"))
+    creates = False
+
+    def named(self, pod: PodRecord) -> Ref | None:
+        """By the specification; the part is "POD GROUP/REPLICA KEY" of a Workload."""
+        if pod.group is None:
+            return None
+        workload, group, replica = pod.group
+        if not workload:
+            return Ref(self.name, pod.namespace, group)
+        return Ref(self.name, pod.namespace, workload, "/".join(text for text in (group, replica) if text))
+
+    def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
+        """`gang.minCount` of the PodGroup or of the Workload's part; 0 with `basic`."""
+        group = members.group
+        if group is not None and group[0]:
+            workload = objects.get((_API, "Workload", ref.namespace, ref.name))
+            return None if workload is None else dict(workload.parts).get(group[1])
+        pod_group = objects.get((_API, "PodGroup", ref.namespace, ref.name))
+        return None if pod_group is None else pod_group.minimum
+
+    def read(self, owner: OwnerObject) -> OwnerRoles:
+        """The policy of the PodGroup, or of each part of the Workload."""
+        spec = owner.spec
+        if owner.kind == "PodGroup":
+            return OwnerRoles(minimum=_group_minimum(spec))
+        parts = [*spec.sections("podGroups"), *spec.sections("podGroupTemplates")]
+        return OwnerRoles(parts=tuple((part.text("name"), _part_minimum(part)) for part in parts))
+
+
+def _group_minimum(spec: Section) -> int | None:
+    least = spec.number("minMember")
+    return _policy_minimum(spec.section("schedulingPolicy")) if least is None else least
+
+
+def _part_minimum(part: Section) -> int | None:
+    return _policy_minimum(part.section("schedulingPolicy" if part.raw("policy") is None else "policy"))
+
+
+def _policy_minimum(policy: Section) -> int | None:
+    """`gang`: its minCount; `basic`: the pods are independent, so none must run; neither: not known."""
+    if policy.raw("gang") is not None:
+        return policy.section("gang").number("minCount")
+    return 0 if policy.raw("basic") is not None else None

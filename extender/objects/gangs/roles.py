@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from extender.objects import schema
+from extender.objects.parts import api_group, controller, epoch, metadata, ours
 from extender.objects.records import GroupRecord, LatePods, Owner, PodRecord, pod_of_template
-from extender.objects.records.parts import api_group, controller, epoch, metadata, ours
 from extender.objects.schema import RecordError, read
 
 MOST: Final = 1_000_000

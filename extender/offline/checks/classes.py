@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from extender.objects.records.classes import SYSTEM_CLASSES
+from extender.objects.limits import SYSTEM_CLASSES
 from extender.offline.checks.finding import Finding, Level, Posture, at, mapping, name_of, namespace_of, verb
 from extender.offline.text import count, short
 

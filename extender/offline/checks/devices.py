@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from extender.objects.nodes import DeviceState
 from extender.objects.records import NodeDevices
-from extender.objects.records.nodes import DeviceState
 from extender.offline.checks.finding import Finding, Posture, Severity, verb
 from extender.offline.text import count
 

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 from extender.cluster.view import ClusterView
 from extender.objects import gangs
+from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.records import PodRecord
-from extender.objects.records.classes import SYSTEM_CLASSES
 from extender.settings import Settings
 
 Severity = Literal["error", "warning", "info"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from extender.cluster.slices import finish
 from extender.objects.queueing import domain_of
 from extender.offline.checks.finding import Finding, Posture
-from extender.queue.placing.levels import Layout, unread
+from extender.queue.levels import Layout, unread
 
 
 def findings(posture: Posture) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from extender.objects import gangs, records
-from extender.objects.records.parts import api_group
+from extender.objects.parts import api_group
 from extender.offline.checks.finding import Finding, Item, Posture, name_of, namespace_of
 from extender.verdict import unchecked
 

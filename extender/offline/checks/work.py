@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from extender.objects.gangs import OUR_MINIMUM
+from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.progress import CHECKPOINT, INTERVAL, lost, saved_ms, start_ms, whole
 from extender.objects.records import PodRecord
-from extender.objects.records.classes import SYSTEM_CLASSES
 from extender.offline.checks.finding import Finding, Posture, at, mapping, name_of, namespace_of, verb
 from extender.offline.text import count
 from extender.verdict.partial_gangs import partial_gangs

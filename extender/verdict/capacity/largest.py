@@ -9,7 +9,7 @@ from typing import Any, Final
 from ext_core import fit, survey
 from extender.cluster.gpus.store import MOST_GPUS
 from extender.cluster.slices import finish
-from extender.queue.placing.rooms import Room, rooms
+from extender.queue.rooms import Room, rooms
 from extender.verdict.capacity.machines import Fleet, Look, probe, within
 from extender.verdict.judge import blocks
 

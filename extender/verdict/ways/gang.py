@@ -20,9 +20,9 @@ from extender.preemption.candidates import Preemptor
 from extender.queue import absent
 from extender.queue.gang import WaitingGang, together, waits
 from extender.queue.holding import Holding
+from extender.queue.levels import keys_of
+from extender.queue.placement import Allowance, JointPlacement, Placed
 from extender.queue.places import Places
-from extender.queue.placing.levels import keys_of
-from extender.queue.placing.placement import Allowance, JointPlacement, Placed
 from extender.queue.quota import PLAIN, OverQuota, QueueRules
 from extender.queue.usage import Models, rules_of
 from extender.verdict.judge import Judge

@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 from extender.cluster.node_map import node_map
 from extender.cluster.view import ClusterView
 from extender.errors import NotFound
+from extender.objects.nodes import DeviceState
 from extender.objects.queueing import queue_of
-from extender.objects.records.nodes import DeviceState
 from extender.web.page.racks import Groups
 from extender.web.page.reserved import Kept
 

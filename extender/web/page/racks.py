@@ -9,7 +9,7 @@ from typing import Any, Final
 from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord
-from extender.queue.placing.levels import keys_of
+from extender.queue.levels import keys_of
 from extender.queue.usage import model_of
 from extender.verdict.fleet import free_gpus
 from extender.web.page.reserved import Kept

@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from extender.ask.forks import RETRY_SECONDS
 from extender.errors import BadRequest, Busy, ExtenderError
-from extender.queue.leader import QueueLeader
-from extender.queue.report import Report
+from extender.queue.report import QueueLeader, Report
 from extender.verbs.verbs import Verbs
 from extender.verdict.explain import Explainer, Times
 from extender.web.decisions_page import pod_of

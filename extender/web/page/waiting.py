@@ -8,8 +8,7 @@ from typing import Any, Final
 from extender.cluster.view import ClusterView
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
-from extender.queue.leader import QueueLeader, not_the_leader
-from extender.queue.report import Report, Why
+from extender.queue.report import QueueLeader, Report, Why, not_the_leader
 from extender.reservations.seats import Seats
 from extender.web import queue_page
 

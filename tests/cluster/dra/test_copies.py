@@ -8,7 +8,7 @@ from extender.cluster.cluster import READ_AT_ONCE, Cluster
 from extender.cluster.dump import state
 from extender.cluster.saved import restore, save
 from extender.objects import decode
-from extender.objects.event import Event
+from extender.objects.records import Event
 from extender.recording import entries
 from extender.settings import Settings
 from extender.sim.dra import nvidia as dra

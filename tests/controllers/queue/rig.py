@@ -10,15 +10,14 @@ from typing import Any
 from extender.controllers.events import Events
 from extender.controllers.leadership import QUEUE, Leadership
 from extender.controllers.queue.acting import Acting
-from extender.controllers.queue.autoscaling.growth import Growth
-from extender.controllers.queue.autoscaling.provisioning import ProvisioningRequests
+from extender.controllers.queue.allocator import DeviceAllocator
 from extender.controllers.queue.controller import QueueController
-from extender.controllers.queue.devices.allocator import DeviceAllocator
-from extender.controllers.queue.devices.fences import Fences
+from extender.controllers.queue.fences import Fences
+from extender.controllers.queue.growth import Growth
+from extender.controllers.queue.provisioning import ProvisioningRequests
 from extender.controllers.queue.release import Release
-from extender.controllers.queue.seats.entry import SeatEntries
-from extender.controllers.queue.seats.replicas import SIGNS, Replicas
-from extender.controllers.queue.seats.store import SHARDS, SeatStore
+from extender.controllers.queue.replicas import SIGNS, Replicas
+from extender.controllers.queue.seat_store import SHARDS, SeatEntries, SeatStore
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
 from extender.kube.configmaps import ConfigMap
@@ -29,7 +28,7 @@ from extender.kube.resource_claims import DeviceTaintRuleWrites, ResourceClaimWr
 from extender.objects.queueing import GATE
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlanner
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.times import Clock
 from tests.controllers.test_reservations import connected

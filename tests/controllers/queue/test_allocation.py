@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.queue.devices.allocation import Unknown, allocation_of, class_names
+from extender.controllers.queue.allocator import Unknown, allocation_of, class_names
 from extender.objects.records import AllocatedDevice
 from extender.sim.dra import nvidia as dra
 

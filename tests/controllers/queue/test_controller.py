@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.controllers import document
-from extender.controllers.queue.seats.replicas import SIGNS
+from extender.controllers.queue.replicas import SIGNS
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.controllers.queue.rig import OTHER_GATE, PODS, Rig, gated, rig, run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Looks, Planner
 from extender.queue.starts import Start
 from extender.reservations.seats import Seat, Seats

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.queue.devices import allocator
-from extender.objects.event import Event
+from extender.controllers.queue import allocator
+from extender.objects.device_claims import PLANNED_NODE as NOTE
 from extender.objects.queueing import PINNED
-from extender.objects.records.device_claims import PLANNED_NODE as NOTE
+from extender.objects.records import Event
 from extender.settings import Settings
 from extender.sim.dra import nvidia as dra
 from tests.cluster.dra.world import MACHINE

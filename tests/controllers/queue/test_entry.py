@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.controllers.document import Damaged, Newer
-from extender.controllers.queue.seats.entry import MOST_TEXT, SeatEntries, key
+from extender.controllers.queue.seat_store import MOST_TEXT, SeatEntries, key
 from extender.reservations.seats import Seat
 
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.gpus.statements import gpus_of
-from extender.controllers.queue.seats.entry import SeatEntries
+from extender.controllers.queue.seat_store import SeatEntries
 from extender.objects.records import MOVING_TEXT, SEAT_TEXT
 from tests.controllers.queue.rig import PODS, SIGNS_PATH, Rig, rig, run
 from tests.controllers.queue.test_controller import PLAN, SETTINGS, gang

@@ -9,8 +9,8 @@ import pytest
 
 from extender.kube.pod_writes import pinned_terms
 from extender.objects import records
-from extender.objects.event import Event
 from extender.objects.queueing import PINNED
+from extender.objects.records import Event
 from extender.settings import Settings
 from tests.controllers.queue.rig import Rig, rig, run
 from tests.controllers.queue.test_controller import gang

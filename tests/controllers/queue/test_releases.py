@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.queue.releases import Releases
+from extender.controllers.queue.release import Releases
 from tests.controllers.queue.rig import Rig, rig, run
 from tests.controllers.queue.test_controller import SETTINGS, gang
 from tests.world import World, pairs

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from extender.queue.remade import SETTLED_SECONDS
+from extender.queue.absent import SETTLED_SECONDS
 from extender.reservations.seats import is_absent
 from tests.controllers.queue.rig import Rig, gated, rig, run
 from tests.controllers.queue.test_controller import SETTINGS

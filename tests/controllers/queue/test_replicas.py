@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.queue.seats.replicas import BEAT_SECONDS, GONE_SECONDS, KNOWN_SECONDS, SIGNS, WAIT_SECONDS
+from extender.controllers.queue.replicas import BEAT_SECONDS, GONE_SECONDS, KNOWN_SECONDS, SIGNS, WAIT_SECONDS
 from tests.controllers.queue.rig import SIGNS_PATH, Rig, rig, run
 from tests.controllers.queue.test_controller import SETTINGS, gang
 from tests.kube.api_server import Request

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from extender.controllers.document import MOST_BYTES
-from extender.controllers.queue.seats.entry import SeatEntries, key
-from extender.controllers.queue.seats.store import SHARDS, SeatStore
+from extender.controllers.queue.seat_store import SHARDS, SeatEntries, SeatStore, key
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.configmaps import ConfigMap, Conflict, Kept
 from extender.metrics import Metrics

@@ -10,7 +10,7 @@ from extender.controllers.events import Events
 from extender.controllers.queue.unled import AGAIN_SECONDS, OF_NAMESPACE, REASON, UNLED_SECONDS, UnledPods
 from extender.kube.client import ApiError
 from extender.objects.queueing import GATE
-from extender.queue.leader import QueueLeader
+from extender.queue.report import QueueLeader
 from extender.times import Clock as Clocks
 from tests.controllers.queue import rig
 from tests.controllers.test_events import Clock, run

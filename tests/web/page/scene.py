@@ -10,7 +10,7 @@ import random
 from typing import Any, NamedTuple
 
 from extender.objects.queueing import GATE
-from extender.queue.placing.placement import JointPlacement
+from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import Report
 from extender.settings import Settings

@@ -22,7 +22,7 @@ from typing import Final
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import pauses
-from extender.controllers.queue.autoscaling.provisioning import Attempts, ProvisioningRequests, TooManyKinds
+from extender.controllers.queue.provisioning import Attempts, ProvisioningRequests, TooManyKinds
 from extender.controllers.queue.release import AT_ONCE
 from extender.controllers.queue.writes import PodWrites
 from extender.kube.client import ApiError, Unreachable

@@ -11,11 +11,9 @@ from msgspec.structs import replace
 
 from extender.objects import schema
 from extender.objects.failure_cause import Fault, fault
-from extender.objects.records.nodes import NodeRecord, selects
-from extender.objects.records.parts import Owner, controller, epoch, metadata, ours, strings
-from extender.objects.records.placement import affinity, asks_host_ports, crosses_namespaces, tolerations
-from extender.objects.records.quotas import QuotaFacts
-from extender.objects.records.shared import Shared
+from extender.objects.limits import QuotaFacts
+from extender.objects.nodes import NodeRecord, selects
+from extender.objects.parts import Owner, Shared, controller, epoch, metadata, ours, strings
 from extender.objects.resources import (
     as_specified,
     asks_devices,
@@ -25,7 +23,15 @@ from extender.objects.resources import (
     quota_amounts,
 )
 from extender.objects.schema import RecordError, Source, read
-from extender.objects.selectors import NodeTerm, PodTerm, Toleration
+from extender.objects.selectors import (
+    NodeTerm,
+    PodTerm,
+    Toleration,
+    affinity,
+    asks_host_ports,
+    crosses_namespaces,
+    tolerations,
+)
 
 UNSCHEDULABLE: Final = "Unschedulable"
 """kube-scheduler's reason in the condition PodScheduled: it tried the pod, and found no node."""

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from extender.objects import schema
-from extender.objects.records.parts import metadata, ours, strings
+from extender.objects.parts import metadata, ours, strings
 from extender.objects.resources import quantity
 from extender.objects.schema import Source, read
 from extender.objects.selectors import NodeTerm, Taint

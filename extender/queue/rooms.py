@@ -16,8 +16,8 @@ from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.policy.roles import PodRole, judged, kernel_roles
 from extender.policy.scorers.fragmentation import FULLNESS
-from extender.queue.placing.levels import Layout, Level, nodes
-from extender.queue.placing.placement import PORTION
+from extender.queue.levels import Layout, Level, nodes
+from extender.queue.placement import PORTION
 
 MOST_ON_A_NODE: Final = 128
 """Pods of one size that are counted on one node."""

@@ -1,4 +1,5 @@
-"""ResourceSlices and DeviceTaintRules (DRA): the devices that a driver publishes, and which of them are tainted."""
+"""ResourceSlices, DeviceTaintRules and DeviceClasses (DRA): the devices that a driver publishes, which of them are
+tainted, and the classes by which pods ask for them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from extender.objects.records.parts import metadata
+from extender.objects.parts import metadata
 from extender.objects.schema import Metadata, Present, Source, Wire, read
 
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
@@ -208,3 +209,52 @@ def _truth(stated: dict[str, _Attribute | None], name: str) -> bool:
 def _text(stated: dict[str, _Attribute | None], name: str) -> str:
     found = stated.get(name)
     return (found.text or "") if found is not None else ""
+
+
+# -- DeviceClasses
+
+
+class _Expression(Wire):
+    expression: str | None = None
+
+
+class _ClassSelector(Wire):
+    cel: _Expression | None = None
+
+
+class _DeviceClassSpec(Wire):
+    extended_resource_name: str | None = None
+    selectors: list[_ClassSelector] | None = None
+
+
+class _DeviceClass(Wire):
+    metadata: Metadata | None = None
+    spec: _DeviceClassSpec | None = None
+
+
+_DEVICE_CLASS: Final = msgspec.json.Decoder(_DeviceClass)
+
+
+class DeviceClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A DeviceClass. ``extended_resource_name`` is the resource that it also serves, "" for none; ``selectors``: the
+    CEL expressions that a device must all match."""
+
+    uid: str
+    name: str
+    resource_version: str
+    extended_resource_name: str
+    selectors: tuple[str, ...] = ()
+
+
+def device_class(source: Source) -> DeviceClassRecord:
+    """The record of a DeviceClass."""
+    wire = read(source, _DEVICE_CLASS)
+    meta = metadata(wire.metadata)
+    spec = wire.spec or _DeviceClassSpec()
+    return DeviceClassRecord(
+        uid=meta.uid or "",
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        extended_resource_name=spec.extended_resource_name or "",
+        selectors=tuple([(one.cel.expression if one.cel else None) or "" for one in spec.selectors or ()]),
+    )

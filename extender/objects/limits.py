@@ -1,4 +1,4 @@
-"""ResourceQuotas."""
+"""What limits pods beside nodes: PodDisruptionBudgets, ResourceQuotas and PriorityClasses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,51 @@ from typing import Final, NamedTuple
 import msgspec
 
 from extender.objects import schema
-from extender.objects.quantity import QuantityError, milli, value
-from extender.objects.records.parts import metadata
-from extender.objects.schema import Source, read
+from extender.objects.parts import metadata
+from extender.objects.resources import QuantityError, milli, value
+from extender.objects.schema import RecordError, Source, read
+from extender.objects.selectors import Selector, selector
+
+# -- PodDisruptionBudgets
+
+
+_PDB: Final = msgspec.json.Decoder(schema.Pdb)
+
+
+class PdbRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A PodDisruptionBudget. ``disrupted_pods`` are names that ``disruptions_allowed`` has already paid for."""
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    selector: Selector
+    disruptions_allowed: int
+    disrupted_pods: frozenset[str]
+
+
+def pod_disruption_budget(source: Source) -> PdbRecord:
+    """The record of a PodDisruptionBudget. Without a status nothing may be disrupted yet."""
+    return budget_of(read(source, _PDB))
+
+
+def budget_of(wire: schema.Pdb) -> PdbRecord:
+    """The record of a decoded PodDisruptionBudget."""
+    meta = metadata(wire.metadata)
+    status = wire.status or schema.PdbStatus()
+    return PdbRecord(
+        uid=meta.uid or "",
+        namespace=intern(meta.namespace or "default"),
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        selector=selector(wire.spec.selector if wire.spec else None, "spec.selector"),
+        disruptions_allowed=status.disruptions_allowed or 0,
+        disrupted_pods=frozenset(status.disrupted_pods or ()),
+    )
+
+
+# -- ResourceQuotas
+
 
 PRIORITY_CLASS: Final = "PriorityClass"
 """The scope whose tests compare the names of PriorityClasses."""
@@ -96,3 +138,38 @@ def _amounts(wire: schema.Resources) -> tuple[tuple[tuple[str, int], ...], tuple
         except QuantityError:
             unreadable.append((name, str(text)))
     return tuple(found), tuple(unreadable)
+
+
+# -- PriorityClasses
+
+
+SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+"""The values of the classes that every cluster has."""
+_PRIORITY_CLASS: Final = msgspec.json.Decoder(schema.PriorityClass)
+
+
+class PriorityClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A PriorityClass."""
+
+    uid: str
+    name: str
+    resource_version: str
+    value: int
+    never: bool
+    global_default: bool
+
+
+def priority_class(source: Source) -> PriorityClassRecord:
+    """The record of a PriorityClass."""
+    wire = read(source, _PRIORITY_CLASS)
+    meta = metadata(wire.metadata)
+    if wire.value is None:
+        raise RecordError("value", "a PriorityClass needs one")
+    return PriorityClassRecord(
+        uid=meta.uid or "",
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        value=wire.value,
+        never=wire.preemption_policy == "Never",
+        global_default=bool(wire.global_default),
+    )

@@ -1,17 +1,46 @@
-"""Parts that all kinds have: metadata, labels, times, the controlling owner."""
+"""Parts that all kinds have: metadata, labels, times, the controlling owner; and values that many objects share."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from sys import intern
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from extender.objects import schema
-from extender.objects.records.shared import Shared
 from extender.objects.schema import RecordError, Source, read
+
+Value = TypeVar("Value", bound=Hashable)
+MOST_SHARED: Final = 4_096
+
+
+class Shared(Generic[Value]):
+    """The latest values of one type: equal values are kept once. One table a type: 1, 1.0 and True are equal.
+
+    The pods of one controller are neighbours in a list, and have the same owner, times, amounts and label values. A
+    table remembers the latest values only: a tenant that writes ever new ones costs memory while its objects exist, no
+    longer.
+    """
+
+    def __init__(self, most: int = MOST_SHARED) -> None:
+        """`most`: values remembered; then the table is begun anew."""
+        self._known: dict[Value, Value] = {}
+        self._most = most
+
+    def __len__(self) -> int:
+        """How many values are remembered."""
+        return len(self._known)
+
+    def __call__(self, value: Value) -> Value:
+        """The value, or an equal one that is kept already."""
+        known = self._known
+        shared = known.setdefault(value, value)
+        if len(known) > self._most:
+            known.clear()
+        return shared
+
 
 OURS: Final = "gpu-extender.io/"
 FOREIGN: Final = frozenset(

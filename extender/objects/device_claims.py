@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from extender.objects.records.parts import controller, metadata
+from extender.objects.parts import controller, metadata
 from extender.objects.schema import Metadata, Present, Source, Wire, read
 
 MOST_COUNT: Final = 100_000  # devices of a request: more than any node has

@@ -40,9 +40,9 @@ from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_roles, repelled, roles_in_slices, roles_of
 from extender.policy.scorers.fragmentation import FULLNESS
-from extender.queue.placing.filling import NO_LIMITS, NODES, Budget, Limits, Solution, solve
-from extender.queue.placing.levels import Layout, Level, inside, nodes, unread
-from extender.queue.placing.units import Sized, Units, asking, depends
+from extender.queue.filling import NO_LIMITS, NODES, Budget, Limits, Solution, solve
+from extender.queue.levels import Layout, Level, inside, nodes, unread
+from extender.queue.units import Sized, Units, asking, depends
 
 MOST_DOMAINS: Final = 32
 """Domains that are searched for the most pods that fit, where not all do."""

@@ -25,7 +25,7 @@ from typing import Final
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN
-from extender.controllers.queue.seats.store import SeatStore
+from extender.controllers.queue.seat_store import SeatStore
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.configmaps import Conflict, Kept, TextMap
 from extender.log import get_log

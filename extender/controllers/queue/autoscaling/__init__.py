@@ -1,1 +1,0 @@
-"""What an autoscaler sees of the queue."""

@@ -1,1 +1,0 @@
-"""The devices of pods with ResourceClaims (DRA): allocated before the gates open, and taken back."""

@@ -1,1 +1,0 @@
-"""Manifests as people write them: YAML with several documents. Others use: `yaml_documents`."""

@@ -1,0 +1,183 @@
+"""Kubernetes objects as slim records: only the fields that we use, decoded straight from JSON.
+
+Records are what the rest of the program sees of Kubernetes: flat, immutable, compared by value and, as none refers back
+to another, outside the garbage collector. A field of a wrong type or an impossible quantity is a ``RecordError`` that
+states where; `tolerant.py` reads the rest of such an object. Every function takes the bytes of one object, or the
+same as a dict (from YAML); ``gpus`` are the names of the resources that count as GPUs."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from extender.objects import schema
+from extender.objects.device_claims import (
+    FINALIZER,
+    PLANNED_NODE,
+    AllocatedDevice,
+    Choice,
+    ResourceClaimRecord,
+    ResourceClaimTemplateRecord,
+    resource_claim,
+    resource_claim_template,
+)
+from extender.objects.devices import (
+    FENCE,
+    DeviceClassRecord,
+    DeviceRecord,
+    DeviceTaintRuleRecord,
+    ResourceSliceRecord,
+    device_class,
+    device_taint_rule,
+    resource_slice,
+)
+from extender.objects.limits import (
+    PRIORITY_CLASS,
+    PdbRecord,
+    PriorityClassRecord,
+    QuotaFacts,
+    QuotaRecord,
+    QuotaScope,
+    budget_of,
+    pod_disruption_budget,
+    priority_class,
+    quota_of,
+    resource_quota,
+)
+from extender.objects.nodes import GpuDevice, NodeDevices, NodeRecord, node, node_of, selects
+from extender.objects.parts import Identity, Owner, identity
+from extender.objects.pods import (
+    LONGEST_DEADLINE,
+    MOST_GRACE,
+    MOVING_TEXT,
+    PLACEABLE,
+    SEAT_MOVES,
+    SEAT_REJECTED,
+    SEAT_TEXT,
+    UNREADABLE,
+    UNSCHEDULABLE,
+    PodClaimRef,
+    PodRecord,
+    pod,
+    pod_of,
+    pod_of_template,
+)
+from extender.objects.schema import RecordError, Source, read
+
+__all__ = [
+    "FENCE", "FINALIZER", "KINDS", "LONGEST_DEADLINE", "MOST_GRACE", "MOVING_TEXT", "PLACEABLE", "PLANNED_NODE",
+    "PRIORITY_CLASS", "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE", "UNSCHEDULABLE", "AllocatedDevice",
+    "Choice", "DeviceClassRecord", "DeviceRecord", "DeviceTaintRuleRecord", "DraRecord", "Event", "GpuDevice",
+    "GroupRecord", "Identity", "Kind", "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page", "PdbRecord",
+    "PodClaimRef", "PodRecord", "PriorityClassRecord", "QuotaFacts", "QuotaRecord", "QuotaScope", "Record",
+    "RecordError", "ResourceClaimRecord", "ResourceClaimTemplateRecord", "ResourceSliceRecord", "Source", "budget_of",
+    "device_class", "device_taint_rule", "identity", "node", "node_of", "page", "pod", "pod_disruption_budget",
+    "pod_of", "pod_of_template", "priority_class", "quota_of", "resource_claim", "resource_claim_template",
+    "resource_quota", "resource_slice", "selects",
+]  # fmt: skip
+
+
+# -- objects that state how many pods of a group must run; `extender.objects.gangs` reads them
+
+
+class LatePods(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Pods of one template that an object creates only once others of its pods run."""
+
+    template: PodRecord
+    """What each of them states, its index left out."""
+    creator: str
+    """The object that creates them, with which their names begin."""
+    label: str
+    """The label with the index of each, "" where they have none."""
+    first: int
+    end: int
+    """The first index, and the one after the last."""
+
+
+class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """An object of gangs.GROUP_KINDS."""
+
+    uid: str
+    api: str
+    kind: str
+    namespace: str
+    name: str
+    resource_version: str
+    minimum: int | None
+    """How many of its pods must run; None where it does not state it. 0: none must; below 0, or above gangs.MOST: what
+    it states is invalid or unreadable."""
+    parts: tuple[tuple[str, int | None], ...]
+    """The same by the name of a part, where it has named parts."""
+    owner: Owner | None = None
+    """Its controller, where that is one of GROUP_KINDS too: a JobSet owns Jobs."""
+    size: int | None = None
+    """How many pods it runs at once in all; None where it does not state it."""
+    late: int = 0
+    """How many of these it creates only once the others run."""
+    late_pods: tuple[LatePods, ...] = ()
+    unread: str = ""
+    """Why the templates of the late pods cannot be read, "" where they can."""
+    ends_at: float | None = None
+    """When its deadline ends all of its pods, seconds since the epoch; it runs while pods are gated."""
+    before: tuple[str, ...] = ()
+    """The roles whose pods complete before it creates the others: these are not of the gang."""
+    jobs: tuple[tuple[str, int, int], ...] = ()
+    """Of each replicated Job of a JobSet: prefix of the names of its Jobs, how many Jobs, pods of each."""
+    succeeded: int = 0
+    """How many of the pods that it states have succeeded, and never come again."""
+
+
+# -- the kinds of objects, and lists of them
+
+Kind = Literal[
+    "Pod", "FailedPod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim",
+    "ResourceClaimTemplate", "DeviceTaintRule", "ResourceQuota", "Group",
+]  # fmt: skip
+"""FailedPod: a Pod that holds nothing any more, and states how it failed. Group: an object of gangs.GROUP_KINDS, which
+states how many pods of a group must run; gangs.group reads it."""
+KINDS: Final[tuple[Kind, ...]] = (
+    "Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim",
+    "ResourceClaimTemplate", "DeviceTaintRule", "ResourceQuota",
+)  # fmt: skip
+DraRecord = (
+    DeviceClassRecord | ResourceSliceRecord | ResourceClaimRecord | ResourceClaimTemplateRecord | DeviceTaintRuleRecord
+)
+Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | QuotaRecord | GroupRecord | DraRecord
+
+_LIST: Final = msgspec.json.Decoder(schema.List)
+
+
+class Page(NamedTuple):
+    """One answer to a list request: its objects, still bytes, and where the rest is.
+
+    The objects point into the answer's own bytes, so a page is to be used up and dropped.
+    """
+
+    kind: str
+    """Of one item; "" for a List of mixed kinds."""
+    resource_version: str
+    continue_token: str
+    """"" on the last page."""
+    items: list[msgspec.Raw]
+
+
+def page(source: bytes) -> Page:
+    """A ``PodList``, ``NodeList`` ... or ``List``, with its objects not yet decoded."""
+    wire = read(source, _LIST)
+    meta = wire.metadata or schema.ListMetadata()
+    if wire.kind is None or not wire.kind.endswith("List"):
+        raise RecordError("kind", f"not a list: {wire.kind!r}")
+    return Page(wire.kind.removesuffix("List"), meta.resource_version or "", meta.continue_ or "", wire.items or [])
+
+
+# -- what a source of cluster state reports
+
+
+class Event(NamedTuple):
+    """One object came, changed or was deleted. ``set``: new or changed; ``delete``: the record is the last that is
+    known of it."""
+
+    kind: Kind
+    change: Literal["set", "delete"]
+    record: Record
