@@ -176,7 +176,8 @@ class Role(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = NONE
     """What the controller adds to the labels of the template."""
     notes: Mapping[str, str] = NONE
-    """What the controller adds to the annotations of the template."""
+    """What the controller adds to the annotations of the template. Those of late pods are read from the pods of their
+    gang that exist."""
     early: int | None = None
     """How many pods of each group are created at once, the others only once other pods run; None: all at once."""
     before: bool = False
@@ -301,9 +302,10 @@ def pods(owner: OwnerObject, stated: OwnerRoles, gpus: frozenset[str]) -> Iterat
         for role, template in zip(roles, templates, strict=True):
             if template is None:
                 continue
+            notes = {**template.annotations, **ours(role.notes)}
             for labels in _labels(role, gang_labels):
                 pod = _labelled(template, role, labels)
-                yield replace(pod, name=f"{owner.name}-{index}", owner=above)
+                yield replace(pod, name=f"{owner.name}-{index}", annotations=notes, owner=above)
                 index += 1
 
 
@@ -322,9 +324,8 @@ def _labels(role: Role, gang_labels: Mapping[str, str]) -> Iterator[Mapping[str,
 
 
 def _labelled(template: PodRecord, role: Role, labels: Mapping[str, str]) -> PodRecord:
-    """A pod of the template, with what the controller adds."""
-    notes = {**template.annotations, **ours(role.notes)} if role.notes else template.annotations
-    return replace(template, labels={**template.labels, **role.labels, **labels}, annotations=notes)
+    """A pod of the template, with the labels that the controller adds."""
+    return replace(template, labels={**template.labels, **role.labels, **labels})
 
 
 def _template(role: Role, namespace: str, gpus: frozenset[str]) -> PodRecord:
