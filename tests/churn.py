@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from extender.kube.feed import Feed
-from extender.kube.watching import Pace
+from extender.kube.watching import WatchPace
 from extender.objects import decode
 from extender.objects.records import Event, Kind, Record
 from extender.settings import Settings
@@ -63,7 +63,7 @@ class Churn:
 
     def _feed(self, kind: Kind) -> Feed:
         if kind not in self._feeds:
-            self._feeds[kind] = Feed(kind, self, Pace(), lambda: 0.0, print)
+            self._feeds[kind] = Feed(kind, self, WatchPace(), lambda: 0.0, print)
         return self._feeds[kind]
 
     def _record(self, kind: Kind, wire: JSON) -> Record:

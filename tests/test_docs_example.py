@@ -20,8 +20,8 @@ from ruamel.yaml import YAML
 
 from extender.cli import main
 from extender.cli.decision_text import lines as decision_lines
-from extender.controllers.events import Events
-from extender.controllers.evictions import Evictions, Evictor
+from extender.controllers.events import EventRecorder
+from extender.controllers.evictions import Evictor, OwnEvictions
 from extender.controllers.leadership import EVICTIONS, Leadership
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
@@ -45,7 +45,7 @@ NOW = "2026-03-02T12:00:00Z"
 WHATIF = ["whatif", "--cluster", CLUSTER, "-f", POD, "--now", NOW]
 
 
-class Ear(Events):
+class Ear(EventRecorder):
     """Events that are only heard."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def played(enabled: bool) -> dict[str, str]:
                 Leadership(lease, EVICTIONS, world.metrics.evictions_leader, clock.monotonic),
                 reservations,
             )
-            controller = Evictions(world.verbs, ear, world.metrics, evictor, clock=clock)
+            controller = OwnEvictions(world.verbs, ear, world.metrics, evictor, clock=clock)
             world.connect(evictions=controller)
             task = asyncio.create_task(reservations.run())
             await eventually(lambda: not reservations.missing())

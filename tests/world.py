@@ -17,8 +17,8 @@ from extender.ask import forks
 from extender.ask.forks import Forks
 from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource
-from extender.controllers.events import Events
-from extender.controllers.evictions import Evictions
+from extender.controllers.events import EventRecorder
+from extender.controllers.evictions import OwnEvictions
 from extender.controllers.queue.controller import QueueController
 from extender.errors import Busy
 from extender.objects import decode, records
@@ -177,7 +177,7 @@ class World:
         *,
         source: ClusterSource | None = None,
         binder: Binder | None = None,
-        events: Events | None = None,
+        events: EventRecorder | None = None,
         cluster: Cluster | None = None,
         reviews: Asks | None = None,
     ) -> None:
@@ -193,7 +193,7 @@ class World:
         self,
         *,
         keeper: Keeper | None = None,
-        evictions: Evictions | None = None,
+        evictions: OwnEvictions | None = None,
         queue: QueueController | None = None,
     ) -> None:
         """The server anew, with these controllers, which are made over the verbs; None: as before."""

@@ -17,7 +17,7 @@ from typing import Final
 from extender.controllers.controller import Controller
 from extender.controllers.document import MOST_BYTES, KeptDocument
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.configmaps import ConfigMap, Conflict
+from extender.kube.configmaps import ConfigMap, VersionConflict
 from extender.log import get_log
 from extender.times import Backoff
 
@@ -118,7 +118,7 @@ class DemandMixStore(Controller):
             if len(text.encode()) > MOST_BYTES:
                 raise ApiError(413, f"it is longer than the {MOST_BYTES} bytes that are kept")
             for _ in range(3):
-                with contextlib.suppress(Conflict):
+                with contextlib.suppress(VersionConflict):
                     await self._document.read()
                     if self._stands(self._document.text(KEY) or ""):
                         return

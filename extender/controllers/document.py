@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 1. A write is a merge patch of the keys that change. It states the version of its ConfigMap that it changes, so the API
-   server rejects it where another instance has written since (Conflict). Only then the map is read before the next
-   write. A map that was deleted is made anew.
+   server rejects it where another instance has written since (VersionConflict). Only then the map is read before the
+   next write. A map that was deleted is made anew.
 2. After a write without an answer the known version stays. If that write was carried out, the next one finds the
    conflict; if not, the next one replaces that version, and the late one is rejected.
 3. A key stays in its shard. Keys that are new and are written together go to the shard with most room.
@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from extender.kube.configmaps import Conflict, Kept, TextMap
+from extender.kube.configmaps import StoredTexts, TextMap, VersionConflict
 
 MOST_BYTES: Final = 900_000  # of one ConfigMap, which may have 1 MiB
 NEWER_SECONDS: Final = 600.0  # by then a reservation has ended in every version, and seats are long used
@@ -56,7 +56,7 @@ class _Shard:
         self.size = 0
         """Characters of its keys and texts."""
 
-    def note(self, kept: Kept) -> None:
+    def note(self, kept: StoredTexts) -> None:
         """The map was read."""
         self.data, self.version = dict(kept.data), kept.version
         self.size = sum(len(key) + len(text) for key, text in kept.data.items())
@@ -67,12 +67,12 @@ class _Shard:
         return _size(key, text) - _size(key, before)
 
     async def write(self, changes: Changes) -> None:
-        """Write these keys. Raises Conflict, ApiError, Unreachable."""
+        """Write these keys. Raises VersionConflict, ApiError, Unreachable."""
         if self.version is None:
             self.note(await self.map.read())
         try:
             self.version = await self.map.change(changes, self.version or "")
-        except Conflict:
+        except VersionConflict:
             self.version = None
             raise
         for key, text in changes.items():
@@ -85,7 +85,7 @@ class _Shard:
 
 class KeptDocument:
     """The texts as they were last read or written. What reads or writes raises ApiError and Unreachable; a write raises
-    Conflict where another instance has written since."""
+    VersionConflict where another instance has written since."""
 
     def __init__(self, maps: Sequence[TextMap], clock: Callable[[], float], most: int | None = None) -> None:
         """`maps`: the shards; `clock`: seconds; `most`: keys in one shard, None: any number."""
@@ -122,15 +122,15 @@ class KeptDocument:
 
     # -- reading
 
-    async def fetch(self) -> list[Kept]:
+    async def fetch(self) -> list[StoredTexts]:
         """All shards as the API server has them, or none; `note` makes them the known ones."""
         answers = await asyncio.gather(*(shard.map.read() for shard in self._shards), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [answer for answer in answers if isinstance(answer, Kept)]
+        return [answer for answer in answers if isinstance(answer, StoredTexts)]
 
-    def note(self, fetched: Sequence[Kept]) -> None:
+    def note(self, fetched: Sequence[StoredTexts]) -> None:
         """What `fetch` returned is what is known from now on."""
         for shard, kept in zip(self._shards, fetched, strict=True):
             shard.note(kept)

@@ -53,7 +53,7 @@ class Series:
     written_at: float = 0.0
 
 
-class Events(Controller):
+class EventRecorder(Controller):
     """Writes Events to the API server. Without one (a frozen cluster, or settings that turn Events off) it does
     nothing."""
 
@@ -245,7 +245,7 @@ def named(victims: Sequence[Mapping[str, Any]]) -> str:
 class NodeEvents(Listener):
     """Listens to the cluster's changes of a node's health. `nodes`: by name."""
 
-    def __init__(self, events: Events, nodes: Mapping[str, NodeRecord]) -> None:
+    def __init__(self, events: EventRecorder, nodes: Mapping[str, NodeRecord]) -> None:
         self._events, self._nodes = events, nodes
 
     def node_rejected(self, node: str, text: str) -> None:

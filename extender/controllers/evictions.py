@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from extender.controllers.controller import Controller
-from extender.controllers.events import Events, named, price_text
+from extender.controllers.events import EventRecorder, named, price_text
 from extender.controllers.leadership import Leadership
 from extender.kube.pod_writes import PodEvictions
 from extender.log import get_log
@@ -82,7 +82,7 @@ class Evictor:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ClusterReadiness:
     """What is known of the cluster. `ready`: whether nothing is missing; `dark`: as `ClusterSource.dark`, for
     evictions."""
 
@@ -90,7 +90,7 @@ class View:
     dark: Callable[[], float] = lambda: 0.0
 
 
-class Evictions(Controller):
+class OwnEvictions(Controller):
     """Evicts, or advises to, for the pods that kube-scheduler cannot preempt for. The server reports its filter and
     preempt calls here."""
 
@@ -99,17 +99,17 @@ class Evictions(Controller):
     def __init__(
         self,
         verbs: Verbs,
-        events: Events,
+        events: EventRecorder,
         metrics: Metrics,
         evictor: Evictor | None = None,
         *,
-        view: View | None = None,
+        view: ClusterReadiness | None = None,
         clock: Clock | None = None,
     ) -> None:
         """`evictor`: None where no pod can be evicted, as in a frozen cluster."""
         clock = clock or Clock()
         self._verbs, self._events, self._metrics, self._evictor = verbs, events, metrics, evictor
-        self._view = view or View()
+        self._view = view or ClusterReadiness()
         self._clock, self._wall = clock.monotonic, clock.wall
         self._settings = verbs.settings
         self._stuck: dict[str, Stuck] = {}

@@ -19,7 +19,7 @@ RESIGN_SECONDS: Final = 2.0  # nor does the end of the process
 log = get_log()
 
 
-class Task(NamedTuple):
+class LeaseTask(NamedTuple):
     """What the holder of a Lease does, in words. `part`: of what may be degraded; `without`: what does not happen
     without it; `manifest`: the file that has the right to it."""
 
@@ -29,15 +29,15 @@ class Task(NamedTuple):
     manifest: str
 
 
-EVICTIONS: Final = Task("evictions", "evictions of our own", "no pod is evicted", "manifests/evictions")
-QUEUE: Final = Task("queue", "queue", "no pod is released from the queue", "manifests/queue/controller.yaml")
+EVICTIONS: Final = LeaseTask("evictions", "evictions of our own", "no pod is evicted", "manifests/evictions")
+QUEUE: Final = LeaseTask("queue", "queue", "no pod is released from the queue", "manifests/queue/controller.yaml")
 
 
 class Leadership:
     """One instance's claim to one Lease."""
 
     def __init__(
-        self, lease: Lease, task: Task, leads: Gauge, clock: Callable[[], float], degraded: Degraded | None = None
+        self, lease: Lease, task: LeaseTask, leads: Gauge, clock: Callable[[], float], degraded: Degraded | None = None
     ) -> None:
         """`leads`: 1 while it is held; `clock`: seconds; `degraded`: where it is noted that the Lease cannot be
         used."""

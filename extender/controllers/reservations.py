@@ -34,7 +34,7 @@ from extender.controllers.controller import Controller
 from extender.controllers.document import NEWER_SECONDS, Changes, Damaged, KeptDocument, Newer
 from extender.controllers.reservation_entry import MOST_ENTRIES, Entries, believed, contradiction
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.configmaps import ConfigMap, Conflict
+from extender.kube.configmaps import ConfigMap, VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.reservations.release import CAUSES
@@ -288,7 +288,7 @@ class ReservationStore(Controller):
         self._unsure |= changes.keys()
         try:
             await self._document.write(changes)
-        except Conflict:
+        except VersionConflict:
             return False
         self._unsure -= changes.keys()
         self._trouble.unwritten = False

@@ -13,7 +13,7 @@ from extender.controllers.controller import ClusterSource
 from extender.kube.client import ApiServer
 from extender.kube.kinds import WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
-from extender.kube.watching import Pace, State, Timing
+from extender.kube.watching import State, WatchPace, WatchTiming
 from extender.log import get_log
 from extender.objects.records import Event, PodRecord
 from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
@@ -149,10 +149,10 @@ class Watches(ClusterSource):
                 group.create_task(reflector.run())
 
     def _reflector(self, watched: WatchedKind) -> Reflector:
-        pace = Pace.prompt(self._staleness) if watched.prompt else Pace()
+        pace = WatchPace.prompt(self._staleness) if watched.prompt else WatchPace()
         if watched.kind == "Pod" and self._cluster.settings.shadow:
             pace = replace(pace, costly=self._is_compared)
-        timing = Timing(self._clock, chance=self._chance)
+        timing = WatchTiming(self._clock, chance=self._chance)
         return Reflector(self._server, watched, self, self._cluster.gpu_names, pace, timing)
 
     def _is_compared(self, event: Event) -> bool:

@@ -14,7 +14,7 @@ _LABELS: Final = {"app.kubernetes.io/name": "gpu-extender"}
 T = TypeVar("T")
 
 
-class Kept(NamedTuple):
+class StoredTexts(NamedTuple):
     """What is there. ``version``: its resourceVersion, "" where there is no such ConfigMap."""
 
     data: dict[str, str]
@@ -34,22 +34,22 @@ class _Written(msgspec.Struct):
     metadata: _Meta
 
 
-class Conflict(Exception):
+class VersionConflict(Exception):
     """Another writer wrote, made or deleted it since it was read."""
 
 
 class TextMap(Protocol):
     """Texts by key that are stored: a `ConfigMap`, or one of the simulation."""
 
-    async def read(self) -> Kept:
+    async def read(self) -> StoredTexts:
         """As it is now; empty where there is none."""
         ...
 
     async def change(self, changes: Mapping[str, str | None], version: str) -> str:
-        """Write keys, None removes one; Conflict where `version` is not the one that is there. The new version."""
+        """Write keys, None removes one; returns the new version. VersionConflict: `version` is not the stored one."""
         ...
 
-    async def put(self, changes: Mapping[str, str | None]) -> Kept:
+    async def put(self, changes: Mapping[str, str | None]) -> StoredTexts:
         """Write keys that no other instance writes, whatever the version is; None removes one. What is there then."""
         ...
 
@@ -64,18 +64,18 @@ class ConfigMap:
         self._path = f"{self._where}/{quote(name, safe='')}"
         self._meta = {"name": name, "namespace": namespace, "labels": _LABELS}
 
-    async def read(self) -> Kept:
+    async def read(self) -> StoredTexts:
         """As it is now; empty where there is none."""
         try:
             configmap = _decoded(await self._server.get(self._path), _READ)
         except ApiError as error:
             if error.status == 404:
-                return Kept({}, "")
+                return StoredTexts({}, "")
             raise
-        return Kept(configmap.data or {}, configmap.metadata.resourceVersion)
+        return StoredTexts(configmap.data or {}, configmap.metadata.resourceVersion)
 
     async def change(self, changes: Mapping[str, str | None], version: str) -> str:
-        """Writes these keys alone, None removes one; Conflict where it is no more what was read with ``version``
+        """Writes these keys alone, None removes one; VersionConflict where it is no more what was read with ``version``
         ("": it did not exist). The new version.
 
         The API server compares the version in a patch, so no update is lost."""
@@ -93,22 +93,22 @@ class ConfigMap:
                 answer = await self._server.change("POST", self._where, text)
         except ApiError as error:
             if error.status == 409 or (error.status == 404 and version):
-                raise Conflict from error
+                raise VersionConflict from error
             raise
         return _decoded(answer, _WRITTEN).metadata.resourceVersion
 
-    async def put(self, changes: Mapping[str, str | None]) -> Kept:
+    async def put(self, changes: Mapping[str, str | None]) -> StoredTexts:
         """Writes keys that no other writer writes, whatever the version is; None removes one. What is there then."""
         body = msgspec.json.encode({"metadata": {"managedFields": [{}]}, "data": changes})
         try:
             configmap = _decoded(await self._server.patch(self._path, body), _READ)
-            return Kept(configmap.data or {}, configmap.metadata.resourceVersion)
+            return StoredTexts(configmap.data or {}, configmap.metadata.resourceVersion)
         except ApiError as error:
             if error.status != 404:
                 raise
         try:
             await self.change(changes, "")
-        except Conflict:  # another writer made it meanwhile
+        except VersionConflict:  # another writer made it meanwhile
             return await self.put(changes)
         return await self.read()
 

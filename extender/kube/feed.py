@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from extender.kube.watching import Pace
+from extender.kube.watching import WatchPace
 from extender.objects import tolerant
 from extender.objects.records import Event, Identity, Kind, PodRecord, Record
 
@@ -43,7 +43,7 @@ class Feed:
     """The records of one kind that a sink has. `unsure`: the sink may have missed some: a list gives it all again."""
 
     def __init__(
-        self, kind: Kind, sink: Sink, pace: Pace, clock: Callable[[], float], defect: Callable[[Exception], object]
+        self, kind: Kind, sink: Sink, pace: WatchPace, clock: Callable[[], float], defect: Callable[[Exception], object]
     ) -> None:
         """`clock`: seconds; `defect`: called with exceptions of the sink that stop nothing."""
         self._kind, self._sink, self._pace, self._clock, self._defect = kind, sink, pace, clock, defect

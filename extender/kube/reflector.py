@@ -33,7 +33,7 @@ from extender.kube.decoder import Decoder, Lines, Relist
 from extender.kube.feed import Feed, Sink, key_of
 from extender.kube.kinds import WatchedKind
 from extender.kube.lists import pages
-from extender.kube.watching import Pace, Retries, State, Timing
+from extender.kube.watching import Retries, State, WatchPace, WatchTiming
 from extender.log import Allowance, get_log
 from extender.objects import records
 from extender.objects.records import Event, Identity, Record, RecordError
@@ -59,14 +59,14 @@ class Reflector:
         watched: WatchedKind,
         sink: Sink,
         gpus: frozenset[str],
-        pace: Pace | None = None,
-        timing: Timing | None = None,
+        pace: WatchPace | None = None,
+        timing: WatchTiming | None = None,
     ) -> None:
         """`gpus`: the GPU resources that records have."""
         self.watched = watched
         self.state = State()
-        timing = timing or Timing()
-        self._server, self._sink, self._pace = server, sink, pace or Pace()
+        timing = timing or WatchTiming()
+        self._server, self._sink, self._pace = server, sink, pace or WatchPace()
         self._clock = timing.clock
         self._allowance = Allowance()
         self._decoder = Decoder(watched, gpus, self.state, self._allowance, timing.clock)

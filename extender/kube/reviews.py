@@ -22,7 +22,7 @@ class User(NamedTuple):
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-class Path(NamedTuple):
+class PathRight(NamedTuple):
     """The right to ask for a path; `verb`: the HTTP method in lower case."""
 
     path: str
@@ -74,7 +74,7 @@ class Reviews:
             return None
         return User(user.username, user.uid, user.groups, tuple(sorted(user.extra.items())))
 
-    async def may(self, user: User, right: Path | ListPods) -> bool:
+    async def may(self, user: User, right: PathRight | ListPods) -> bool:
         """Whether the user has the right."""
         spec = {"user": user.name, "uid": user.uid, "groups": user.groups, "extra": dict(user.extra)}
         body = {**spec, **right.attributes()}

@@ -18,7 +18,7 @@ from extender.times import Backoff
 
 
 @dataclass(frozen=True)
-class Timing:
+class WatchTiming:
     """The time that a reflector sees, and its chance. `clock`: seconds; `sleep`: waits so many."""
 
     clock: Callable[[], float] = time.monotonic
@@ -27,7 +27,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Pace:
+class WatchPace:
     """The reflector's patience, in seconds."""
 
     unanswered: Backoff = field(default_factory=lambda: Backoff(most=2.0))
@@ -53,7 +53,7 @@ class Pace:
     """Whether the sink takes about the time of a slice for an event; None: for none. Such an event ends its slice."""
 
     @classmethod
-    def prompt(cls, staleness: float) -> Pace:
+    def prompt(cls, staleness: float) -> WatchPace:
         """For prompt sources. `staleness`: the age in seconds from which the state is too old to act on (5 or more).
 
         A healthy watch is silent for 0.3 of it at most, and after 0.5 its connection is given up, so that a new one
@@ -69,7 +69,7 @@ class Pace:
 class Retries:
     """The failures of one reflector in a row."""
 
-    def __init__(self, pace: Pace, timing: Timing) -> None:
+    def __init__(self, pace: WatchPace, timing: WatchTiming) -> None:
         self._pace, self._sleep, self._chance = pace, timing.sleep, timing.chance
         self._unanswered = self._useless = self._absences = 0
         self._woken = asyncio.Event()

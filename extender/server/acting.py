@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from extender.cluster.demand.mix import is_newer
 from extender.controllers.controller import Controller
 from extender.controllers.demand_mix import DemandMixStore
-from extender.controllers.events import Events
-from extender.controllers.evictions import Evictions, Evictor, View
+from extender.controllers.events import EventRecorder
+from extender.controllers.evictions import ClusterReadiness, Evictor, OwnEvictions
 from extender.controllers.gate_removal import GateRemoval
 from extender.controllers.leadership import EVICTIONS, QUEUE, Leadership
 from extender.controllers.parked import ParkedPods
@@ -67,7 +67,7 @@ class Outside:
 
     binder: Binder | None = None
     keeper: Keeper | None = None
-    evictions: Evictions | None = None
+    evictions: OwnEvictions | None = None
     parked: ParkedPods | None = None
     queue: QueueController | None = None
     leader: QueueLeader | None = None
@@ -94,7 +94,7 @@ def live(
     if settings.shadow:
         core = Core.over(cluster, watches, metrics=metrics, clock=clock)
         return core, _in_shadow(core, server, file)
-    events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
+    events = EventRecorder(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
     core = Core.over(cluster, watches, metrics=metrics, events=events, clock=clock)
     return core, _outside(core, watches, server, file)
 
@@ -110,7 +110,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     reservations = ReservationStore(core.verbs, metrics, kept, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
-    evictions = Evictions(
+    evictions = OwnEvictions(
         core.verbs,
         events,
         metrics,
@@ -119,7 +119,9 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
             Leadership(lease, EVICTIONS, metrics.evictions_leader, clock.monotonic, metrics.degraded),
             reservations,
         ),
-        view=View(lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)),
+        view=ClusterReadiness(
+            lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)
+        ),
         clock=clock,
     )
     writes = server.apart(AT_ONCE)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import NamedTuple, Protocol
 
 from extender.controllers.controller import ClusterSource, Supervisor
-from extender.controllers.evictions import Evictions
+from extender.controllers.evictions import OwnEvictions
 from extender.controllers.parked import ParkedPods
 from extender.log import get_log
 from extender.server.outage import Outage
@@ -27,7 +27,7 @@ class Hears(NamedTuple):
     """What hears of the calls; None where nothing does. `evictions`: of filter and preempt; `parked`: of preempt calls
     that could evict no pod."""
 
-    evictions: Evictions | None = None
+    evictions: OwnEvictions | None = None
     parked: ParkedPods | None = None
 
 

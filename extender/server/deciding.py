@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource, Frozen, Supervisor
-from extender.controllers.events import Events, NodeEvents
+from extender.controllers.events import EventRecorder, NodeEvents
 from extender.controllers.reservations import released
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -37,7 +37,7 @@ class Core:
     cluster: Cluster
     source: ClusterSource
     verbs: Verbs
-    events: Events
+    events: EventRecorder
     metrics: Metrics
     clock: Clock
 
@@ -48,12 +48,12 @@ class Core:
         source: ClusterSource | None = None,
         *,
         metrics: Metrics | None = None,
-        events: Events | None = None,
+        events: EventRecorder | None = None,
         clock: Clock | None = None,
     ) -> Core:
         """`source`: what fills the cluster; None: it does not change; `events`: None writes none."""
         source, metrics = source or Frozen(), metrics or Metrics()
-        events = events or Events(metrics)
+        events = events or EventRecorder(metrics)
         settings = cluster.settings
         cluster.subscribe(NodeEvents(events, cluster.nodes))
         freshness = Freshness(source.dark, source.known_at, settings.watch.staleness_seconds)

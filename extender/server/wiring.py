@@ -11,7 +11,7 @@ from starlette.routing import Router
 
 from extender.ask.forks import Forks
 from extender.controllers.controller import ClusterSource, Frozen, Supervisor
-from extender.controllers.evictions import Evictions
+from extender.controllers.evictions import OwnEvictions
 from extender.errors import BadInput
 from extender.kube.client import ApiServer
 from extender.log import get_log
@@ -135,7 +135,7 @@ def over_file(settings: Settings, path: Path, record: Path | None = None) -> Ser
         log.warning("an object cannot be read in full", err=warning["message"])
     log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(path))
     core = Core.over(cluster, Frozen(invalid), metrics=metrics)
-    evictions = Evictions(core.verbs, core.events, core.metrics)
+    evictions = OwnEvictions(core.verbs, core.events, core.metrics)
     return connect(core, Outside(evictions=evictions, controllers=(evictions,)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from extender.controllers.events import Events
+from extender.controllers.events import EventRecorder
 from extender.kube.bindings import Bindings, Turns
 from extender.kube.client import ApiError, Unreachable
 from extender.log import get_log
@@ -83,7 +83,7 @@ class Writes:
         verbs: Verbs,
         metrics: Metrics,
         clock: Callable[[], float],
-        events: Events,
+        events: EventRecorder,
         *,
         binder: Binder | None = None,
         keeper: Keeper | None = None,

@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from extender.controllers.events import BURST, Events, named, price_text
+from extender.controllers.events import BURST, EventRecorder, named, price_text
 from extender.kube.client import ApiServer
 from extender.kube.events import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
 from extender.metrics import Metrics
@@ -28,12 +28,12 @@ class Clock:
         return self.now
 
 
-def run(objects: Objects, test: Callable[[Events, Clock], Awaitable[None]]) -> Metrics:
+def run(objects: Objects, test: Callable[[EventRecorder, Clock], Awaitable[None]]) -> Metrics:
     metrics, clock = Metrics(), Clock()
 
     async def whole() -> None:
         async with connected(objects) as server:
-            events = Events(metrics, EventsApi(server, "host"), wall=clock, chance=random.Random(1))
+            events = EventRecorder(metrics, EventsApi(server, "host"), wall=clock, chance=random.Random(1))
             await test(events, clock)
 
     asyncio.run(whole())
@@ -47,7 +47,7 @@ def count(metrics: Metrics, result: str) -> float:
 def test_an_event_says_who_what_and_why() -> None:
     objects = Objects()
 
-    async def test(events: Events, clock: Clock) -> None:
+    async def test(events: EventRecorder, clock: Clock) -> None:
         events.tell(POD, "Reason", "Acting", "because", related=Regarding("Node", "", "n1", "uid-n"), warning=True)
         await events.write()
         await events.write()
@@ -76,7 +76,7 @@ def test_an_event_says_who_what_and_why() -> None:
 def test_what_repeats_becomes_a_series_that_is_written_now_and_then() -> None:
     objects = Objects()
 
-    async def test(events: Events, clock: Clock) -> None:
+    async def test(events: EventRecorder, clock: Clock) -> None:
         for _ in range(100):
             events.tell(POD, "Reason", "Acting", "because")
             await events.write()
@@ -96,7 +96,7 @@ def test_what_repeats_becomes_a_series_that_is_written_now_and_then() -> None:
 def test_a_flood_is_cut_and_counted() -> None:
     objects = Objects()
 
-    async def test(events: Events, clock: Clock) -> None:
+    async def test(events: EventRecorder, clock: Clock) -> None:
         for i in range(500):
             events.node(f"n{i}", f"uid-{i}", "GpuLost", "a GPU is gone")
         clock.now += 2
@@ -113,7 +113,7 @@ def test_a_flood_is_cut_and_counted() -> None:
 def test_forbidden_is_said_once_and_ends_it() -> None:
     objects = Objects(fail=lambda request: 403)
 
-    async def test(events: Events, clock: Clock) -> None:
+    async def test(events: EventRecorder, clock: Clock) -> None:
         for i in range(3):
             events.tell(POD._replace(uid=str(i)), "Reason", "Acting", "because")
         await events.write()
@@ -133,7 +133,7 @@ def test_a_failure_is_not_tried_again_and_ends_nothing() -> None:
 
     objects = Objects(fail=fail)
 
-    async def test(events: Events, clock: Clock) -> None:
+    async def test(events: EventRecorder, clock: Clock) -> None:
         events.tell(POD, "Reason", "Acting", "bad")
         events.tell(POD._replace(uid="other"), "Reason", "Acting", "good")
         for _ in range(2):
@@ -145,7 +145,7 @@ def test_a_failure_is_not_tried_again_and_ends_nothing() -> None:
 
 
 def test_off_is_off() -> None:
-    events = Events(Metrics())
+    events = EventRecorder(Metrics())
     events.tell(POD, "Reason", "Acting", "because")
     assert events._series == {}
     asyncio.run(events.run())
@@ -160,7 +160,7 @@ def test_notes_are_cut_where_the_api_server_would_refuse_them() -> None:
 def test_a_preemption_tells_its_victims_and_its_preemptor() -> None:
     told: list[tuple[Any, ...]] = []
 
-    class Ear(Events):
+    class Ear(EventRecorder):
         def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
             told.append((regarding.name, reason, action, note))
 
@@ -223,7 +223,7 @@ def test_long_names_leave_room_for_the_cost() -> None:
 
 
 def test_a_defect_in_what_is_told_does_not_spoil_the_answer() -> None:
-    class Broken(Events):
+    class Broken(EventRecorder):
         def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
             raise RuntimeError("broken")
 
@@ -243,7 +243,7 @@ def test_a_tenants_own_failures_are_told_once_a_minute_and_ten_times_of_all() ->
     """A tenant causes them at will: they use up nothing of what is for others."""
     objects = Objects()
 
-    async def test(events: Events, clock: Clock) -> None:
+    async def test(events: EventRecorder, clock: Clock) -> None:
         for i in range(30):  # of three namespaces in turn
             events.tenant(f"ns-{i % 3}", f"p{i}", f"uid-{i}", "node n1: three failed")
         for i in range(30):
@@ -269,7 +269,7 @@ def test_the_server_tells_the_tenant_on_the_pod_that_failed_last() -> None:
     """For all on the node, for one namespace on its pod; with what the failed pods have in common."""
     told = []
 
-    class Recorded(Events):
+    class Recorded(EventRecorder):
         def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
             told.append((regarding, reason, note))
 
@@ -300,7 +300,7 @@ def test_a_quota_of_one_namespace_does_not_silence_all() -> None:
         why='events "p.1" is forbidden: exceeded quota: none, requested: count/events.events.k8s.io=1',
     )
 
-    async def test(events: Events, clock: Clock) -> None:
+    async def test(events: EventRecorder, clock: Clock) -> None:
         events.tell(POD, "First", "Acting", "a")
         await events.write()
         events.tell(POD, "Second", "Acting", "b")

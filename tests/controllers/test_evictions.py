@@ -11,8 +11,8 @@ import pytest
 
 from extender.cli.decision_text import lines
 from extender.controllers.controller import Supervisor
-from extender.controllers.events import Events
-from extender.controllers.evictions import PAUSE, Evictions, Evictor, View
+from extender.controllers.events import EventRecorder
+from extender.controllers.evictions import PAUSE, ClusterReadiness, Evictor, OwnEvictions
 from extender.controllers.leadership import EVICTIONS, Leadership
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
@@ -30,7 +30,7 @@ from tests.world import JSON, World, logged, pairs, refused, workload
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpu-extender-evictions"
 
 
-class Ear(Events):
+class Ear(EventRecorder):
     """Events that are only heard."""
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ class Play:
         body = json.dumps(self.world.args(self.asks())).encode()
         return json.loads(asyncio.run(self.world.answered("filter", body)).body)  # type: ignore[no-any-return]
 
-    def run(self, test: Callable[[Evictions], Awaitable[None]]) -> Evictions:
-        world, made = self.world, list[Evictions]()
+    def run(self, test: Callable[[OwnEvictions], Awaitable[None]]) -> OwnEvictions:
+        world, made = self.world, list[OwnEvictions]()
         clock = Clock(lambda: world.now, lambda: world.wall)
 
         async def whole() -> None:
@@ -81,12 +81,12 @@ class Play:
                 lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
                 leadership = Leadership(lease, EVICTIONS, world.metrics.evictions_leader, clock.monotonic)
                 made.append(
-                    Evictions(
+                    OwnEvictions(
                         world.verbs,
                         self.ear,
                         world.metrics,
                         Evictor(PodEvictions(server, world.metrics), leadership, reservations),
-                        view=View(dark=lambda: self.dark),
+                        view=ClusterReadiness(dark=lambda: self.dark),
                         clock=clock,
                     )
                 )
@@ -110,7 +110,7 @@ class Play:
         found: JSON = json.loads(answer.body)
         return found
 
-    async def stuck(self, controller: Evictions) -> None:
+    async def stuck(self, controller: OwnEvictions) -> None:
         """A filter call, and the look at it that follows."""
         await self.call()
         await controller.turn()
@@ -131,7 +131,7 @@ class Play:
 def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
     play = Play(enabled=False)
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.stuck(controller)
         await play.stuck(controller)  # told once a minute at most
 
@@ -160,7 +160,7 @@ def test_nobody_is_evicted_while_the_api_server_is_silent() -> None:
     """Neither by a new plan, nor the rest of one that has begun; afterwards it goes on, without a new filter call."""
     play = Play(nodes=1)
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.call()
         await controller.turn()
         play.dark = 10.0
@@ -185,7 +185,7 @@ def test_a_loss_between_the_dry_run_and_the_eviction_ends_it() -> None:
 
     play.objects.fail = answered_late
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.stuck(controller)
 
     play.run(test)
@@ -197,7 +197,7 @@ def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call() -
     """kube-scheduler may not ask about the pod for minutes."""
     play = Play()
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         play.objects.fail = lambda request: 503 if "/configmaps" in request.path else 0
         await play.stuck(controller)
         assert play.evicted() == []
@@ -210,10 +210,10 @@ def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call() -
     play.run(test)
 
 
-def frozen(play: Play) -> Evictions:
+def frozen(play: Play) -> OwnEvictions:
     """The controller of a server over a file."""
     world = play.world
-    made = Evictions(world.verbs, play.ear, world.metrics, clock=Clock(lambda: world.now, lambda: world.wall))
+    made = OwnEvictions(world.verbs, play.ear, world.metrics, clock=Clock(lambda: world.now, lambda: world.wall))
     world.connect(evictions=made)
     return made
 
@@ -283,7 +283,7 @@ def test_a_plan_above_the_ceiling_of_the_pods_class_is_not_carried_out() -> None
     play = Play(preemption={"ceilings": {"batch": {"gpuHours": 0}}})
     play.pod = play.world.pod("urgent", 2, priority=9, links="required", spec={"priorityClassName": "batch"})
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.stuck(controller)
 
     play.run(test)
@@ -299,7 +299,7 @@ def test_what_is_kept_of_waiting_pods_has_a_limit_in_bytes(monkeypatch: pytest.M
         monkeypatch.setattr("extender.controllers.evictions.MOST_WAITING_BYTES", limit)
         play = Play(enabled=False)
 
-        async def test(controller: Evictions, play: Play = play, waiting: list[str] = waiting) -> None:
+        async def test(controller: OwnEvictions, play: Play = play, waiting: list[str] = waiting) -> None:
             await play.call()
             assert list(controller._stuck) == waiting
 
@@ -309,7 +309,7 @@ def test_what_is_kept_of_waiting_pods_has_a_limit_in_bytes(monkeypatch: pytest.M
 def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
     play = Play(enabled=False)
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.call()
         await play.call("preempt")
         play.world.verbs.reservations.drop("uid-urgent")
@@ -323,7 +323,7 @@ def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
 def test_it_reserves_asks_evicts_and_hands_over() -> None:
     play = Play(nodes=2)
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         world = play.world
         await play.stuck(controller)
         assert (play.evicted(dry_run=True), play.evicted()) == (["n0-0"], ["n0-0"])
@@ -375,7 +375,7 @@ def test_a_budget_that_says_no_leads_to_another_plan() -> None:
 
     play.objects.fail = fail
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.stuck(controller)
 
     play.run(test)
@@ -391,7 +391,7 @@ def test_what_a_budget_forbids_is_not_even_asked_for() -> None:
     play = Play()
     play.world.budget("b", 0, {"app": "n0"})
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.stuck(controller)
         assert [path for _, path in play.objects.said if path.endswith(("eviction", "configmaps"))] == []
         play.world.budget("b", 1, {"app": "n0"})
@@ -406,7 +406,7 @@ def test_where_every_plan_is_blocked_it_backs_off() -> None:
     play = Play()
     play.objects.fail = lambda request: 429 if request.path.endswith("eviction") else 0
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         tries = []
         await play.stuck(controller)
         for _ in range(60):
@@ -435,7 +435,7 @@ def test_once_one_went_the_others_follow_when_they_may() -> None:
 
     play.objects.fail = fail
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         plan = plan_by_hand(play)
         await controller.turn()
         assert play.evicted() == ["n0-0"]
@@ -467,7 +467,7 @@ def test_without_the_lease_nobody_is_evicted() -> None:
     other = {"holderIdentity": "other", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}
     play.objects.put(LEASE, {"apiVersion": "x", "kind": "Lease", "metadata": {"name": "x"}, "spec": other})
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.stuck(controller)
         assert play.evicted() == []
         [(name, reason, note)] = play.ear.heard  # it is told what the other would do, were it asked
@@ -486,7 +486,7 @@ def test_without_the_lease_nobody_is_evicted() -> None:
 def test_who_is_not_asked_does_not_want_the_lease() -> None:
     play = Play()
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await controller.turn()
         assert LEASE not in play.objects.stored
         await play.stuck(controller)
@@ -504,7 +504,7 @@ def test_a_reservation_that_can_not_be_kept_evicts_nobody() -> None:
     play = Play()
     play.objects.fail = lambda request: 403 if "configmaps" in request.path and request.method != "GET" else 0
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.stuck(controller)
 
     play.run(test)
@@ -519,7 +519,7 @@ def test_a_restart_takes_it_up_with_the_same_victims() -> None:
     )
     second.objects = first.objects
 
-    async def begun(controller: Evictions) -> None:
+    async def begun(controller: OwnEvictions) -> None:
         await first.stuck(controller)
         assert first.evicted() == []
 
@@ -527,7 +527,7 @@ def test_a_restart_takes_it_up_with_the_same_victims() -> None:
     first.objects.fail = lambda request: 0
     first.objects.stored.pop(LEASE)
 
-    async def again(controller: Evictions) -> None:
+    async def again(controller: OwnEvictions) -> None:
         assert [plan.own for plan in second.world.verbs.reservations.all()] == [True]
         await controller.turn()
         assert second.evicted() == ["n0-0"]
@@ -543,7 +543,7 @@ def test_from_1_38_on_kube_scheduler_asks_by_itself(version: str) -> None:
     play.torn("n0", 0)
     play.world.pod("urgent", 2, priority=9, links="required")
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.stuck(controller)
         assert controller._stuck == {}
 
@@ -553,7 +553,7 @@ def test_from_1_38_on_kube_scheduler_asks_by_itself(version: str) -> None:
 def test_a_node_that_kube_scheduler_refuses_itself_does_not_hold_the_pod_up() -> None:
     play = Play(nodes=2)
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.stuck(controller)
         play.world.gone("n1-0")
         answer = await play.world.answered("filter", json.dumps(play.world.args(play.asks(), ["n1"])).encode())
@@ -566,7 +566,7 @@ def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile() -> None:
     """While one pod's evictions are written, another that was stuck is asked for again and fits elsewhere."""
     play = Play()
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.call()
         await controller.turn()
         play.world.now += 1.1
@@ -596,7 +596,7 @@ def test_a_stuck_pod_that_is_bound_while_another_waits_for_the_api_server_is_for
 
     play.objects.fail = meanwhile
 
-    async def test(controller: Evictions) -> None:
+    async def test(controller: OwnEvictions) -> None:
         await play.call()
         await ask(world, second)
         await controller.turn()  # takes the Lease

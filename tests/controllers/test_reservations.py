@@ -12,7 +12,7 @@ import pytest
 
 from extender.controllers.reservations import ReservationStore
 from extender.kube.client import ApiServer
-from extender.kube.configmaps import ConfigMap, Conflict, Kept
+from extender.kube.configmaps import ConfigMap, StoredTexts, VersionConflict
 from extender.reservations.reservations import Reservation
 from extender.server import outage
 from extender.settings import Reservations as Wanted
@@ -896,18 +896,18 @@ def test_a_change_writes_its_keys_alone_and_loses_no_update() -> None:
     async def test() -> None:
         async with connected(objects) as server:
             one, other = (ConfigMap(server, "kube-system", "gpu-extender-reservations") for _ in range(2))
-            assert await one.read() == Kept({}, "")
+            assert await one.read() == StoredTexts({}, "")
             first = await one.change({"a": "1", "gone": None}, "")  # it does not exist yet
             assert objects.stored[PATH]["data"] == {"a": "1"}
             second = await other.change({"b": "2"}, first)
-            with pytest.raises(Conflict):
+            with pytest.raises(VersionConflict):
                 await one.change({"a": None}, first)
             third = await one.change({"a": None, "c": "3"}, second)
-            assert await one.read() == Kept({"b": "2", "c": "3"}, third)
-            with pytest.raises(Conflict):
+            assert await one.read() == StoredTexts({"b": "2", "c": "3"}, third)
+            with pytest.raises(VersionConflict):
                 await one.change({"d": "4"}, "")  # it exists
             del objects.stored[PATH]
-            with pytest.raises(Conflict):
+            with pytest.raises(VersionConflict):
                 await one.change({"d": "4"}, third)
 
     asyncio.run(test())

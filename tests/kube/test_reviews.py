@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.kube.reviews import ListPods, Path, Reviews, User
+from extender.kube.reviews import ListPods, PathRight, Reviews, User
 from tests.kube.api_server import Answer, Script, failed, hung_up, serving, whole
 
 T = TypeVar("T")
@@ -59,13 +59,13 @@ def test_what_names_no_user_is_none(status: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("right", "attributes"),
     [
-        (Path("/metrics"), {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}),
-        (Path("/debug/whatif", "post"), {"nonResourceAttributes": {"path": "/debug/whatif", "verb": "post"}}),
+        (PathRight("/metrics"), {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}),
+        (PathRight("/debug/whatif", "post"), {"nonResourceAttributes": {"path": "/debug/whatif", "verb": "post"}}),
         (ListPods("ns"), {"resourceAttributes": {"namespace": "ns", "verb": "list", "resource": "pods"}}),
         (ListPods(), {"resourceAttributes": {"namespace": "", "verb": "list", "resource": "pods"}}),
     ],
 )
-def test_a_right_is_asked_for_with_all_of_the_user(right: Path | ListPods, attributes: Mapping[str, Any]) -> None:
+def test_a_right_is_asked_for_with_all_of_the_user(right: PathRight | ListPods, attributes: Mapping[str, Any]) -> None:
     for status, allowed in (({"allowed": True}, True), ({"allowed": False}, False), ({"denied": True}, False)):
         found, (path, body) = asked(whole(201, {"status": status}), lambda it: it.may(USER, right))
         assert found == allowed
@@ -85,6 +85,6 @@ def test_a_right_is_asked_for_with_all_of_the_user(right: Path | ListPods, attri
     ],
 )
 def test_no_answer_is_no_yes(answer: Answer, error: type[Exception]) -> None:
-    for ask in (lambda it: it.user("t"), lambda it: it.may(USER, Path("/metrics"))):
+    for ask in (lambda it: it.user("t"), lambda it: it.may(USER, PathRight("/metrics"))):
         with pytest.raises(error):
             asked(answer, ask)

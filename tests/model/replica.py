@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from extender.controllers.controller import Frozen
-from extender.controllers.events import Events
+from extender.controllers.events import EventRecorder
 from extender.controllers.queue.controller import QueueController
 from extender.kube.events import Regarding
 from extender.metrics import Metrics
@@ -24,7 +24,7 @@ from tests.world import JSON, World
 NAMESPACE = "kube-system"
 
 
-class _Told(Events):
+class _Told(EventRecorder):
     """Keeps the latest of what is told: (reason, note)."""
 
     def __init__(self, metrics: Metrics) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.cli.top import _lines
-from extender.controllers.events import Events
+from extender.controllers.events import EventRecorder
 from extender.controllers.surveys import gauges
 from extender.controllers.surveys.partial_gangs import OF_NAMESPACE, PartialGangEvents
 from extender.metrics import Metrics
@@ -101,7 +101,7 @@ def test_the_metric_and_the_event_report_it_once() -> None:
     world = six_of_eight()
     metrics, told = Metrics(), list[tuple[str, str, str]]()
 
-    class Ear(Events):
+    class Ear(EventRecorder):
         def once(self, regarding: Any, subject: str, reason: str, note: str) -> bool:
             told.append((regarding.name, reason, note))
             return True
@@ -132,7 +132,7 @@ def test_a_tenant_with_many_such_gangs_gets_few_events_and_lines() -> None:
     assert (len(shown["partial_gangs"]), shown["partial_gangs_left_out"]) == (MOST_NAMED, 100 - MOST_NAMED)
     told = []
 
-    class Ear(Events):
+    class Ear(EventRecorder):
         def once(self, regarding: Any, subject: str, reason: str, note: str) -> bool:
             told.append(subject)
             return True

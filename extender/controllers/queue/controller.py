@@ -29,7 +29,7 @@ from typing import Final
 
 from extender.cluster.slices import Timed
 from extender.controllers.controller import Controller
-from extender.controllers.events import Events
+from extender.controllers.events import EventRecorder
 from extender.controllers.queue.absent import AbsentSeats
 from extender.controllers.queue.acting import Acting
 from extender.controllers.queue.cleanup import Stranded, Strangers
@@ -40,7 +40,7 @@ from extender.controllers.queue.repair import Repairs
 from extender.controllers.queue.slices import done, in_turns
 from extender.controllers.queue.tell import Teller
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.configmaps import Conflict
+from extender.kube.configmaps import VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref
@@ -93,7 +93,7 @@ class QueueController(Controller):
         planner: Planner,
         acting: Acting,
         metrics: Metrics,
-        events: Events,
+        events: EventRecorder,
         *,
         clock: Clock | None = None,
     ) -> None:
@@ -184,7 +184,7 @@ class QueueController(Controller):
             elif acting.dark() < self._cluster.settings.watch.staleness_seconds:
                 async with self._turning:
                     await self._lead()
-        except Conflict:  # another instance has the Lease, or had it a moment ago
+        except VersionConflict:  # another instance has the Lease, or had it a moment ago
             self._leads = False
         except (ApiError, Unreachable) as error:
             self._leads = False  # a write without an answer: what was written is read
@@ -351,7 +351,7 @@ class QueueController(Controller):
         try:
             why = await self._acting.store.keep(gangs)
             kept = await self._with_room(starts, why) if why else starts
-        except (Conflict, ApiError, Unreachable):
+        except (VersionConflict, ApiError, Unreachable):
             self._give_up([*starts, *later])
             raise
         wall, names = self._time.wall(), [start.name for start in kept]

@@ -27,7 +27,7 @@ from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN
 from extender.controllers.queue.seat_store import SeatStore
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.configmaps import Conflict, Kept, TextMap
+from extender.kube.configmaps import StoredTexts, TextMap, VersionConflict
 from extender.log import get_log
 from extender.objects.queueing import GATE
 from extender.reservations.seats import Seats
@@ -111,7 +111,7 @@ class Replicas:
         self._signed_at = self._clock()
         self._note(await self._signs.put({self._identity: f"{self._store.version} {self._beats}"}))
 
-    def _note(self, kept: Kept) -> None:
+    def _note(self, kept: StoredTexts) -> None:
         """What the signs of the others are now."""
         before, now = self._others, self._clock()
         self._others = {
@@ -163,7 +163,7 @@ class Replicas:
         if gone:
             try:
                 await self._signs.change(gone, kept.version)
-            except Conflict:  # one of them lives
+            except VersionConflict:  # one of them lives
                 return True
             log.info("instances have given no sign of life, and are not waited for", instances=sorted(gone))
         return any(_version(text) < version for name, (text, _) in self._others.items() if name not in gone)

@@ -40,8 +40,8 @@ log = get_log()
 
 
 class SeatStore:
-    """Keeps the seats of `seats`. What writes or reads raises ApiError and Unreachable. Conflict: another instance
-    writes too, so it has the Lease, or had it: the maps have to be taken over again."""
+    """Keeps the seats of `seats`. What writes or reads raises ApiError and Unreachable. VersionConflict: another
+    instance writes too, so it has the Lease, or had it: the maps have to be taken over again."""
 
     def __init__(
         self, seats: Seats, entries: SeatEntries, maps: Sequence[TextMap], metrics: Metrics, clock: Callable[[], float]

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Final
 
 from extender.cluster.slices import pauses
-from extender.controllers.events import Events, named, price_text
+from extender.controllers.events import EventRecorder, named, price_text
 from extender.kube.events import Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -31,7 +31,7 @@ log = get_log()
 class Teller:
     """Reports one server's queue."""
 
-    def __init__(self, metrics: Metrics, events: Events) -> None:
+    def __init__(self, metrics: Metrics, events: EventRecorder) -> None:
         self._metrics, self._events = metrics, events
         self._told: dict[str, str] = {}  # gang -> the code of its latest Event
 

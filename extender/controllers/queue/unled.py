@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from extender.cluster.view import ClusterView
 from extender.controllers.controller import Controller
-from extender.controllers.events import Events
+from extender.controllers.events import EventRecorder
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.events import Regarding
 from extender.log import get_log
@@ -50,7 +50,7 @@ class UnledPods(Controller):
     def __init__(
         self,
         cluster: ClusterView,
-        events: Events,
+        events: EventRecorder,
         lease: Holds,
         leader: QueueLeader,
         degraded: Degraded,

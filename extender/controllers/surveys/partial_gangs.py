@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from extender.controllers.events import Events
+from extender.controllers.events import EventRecorder
 from extender.kube.events import Regarding
 from extender.verdict.partial_gangs import PartialGang
 
@@ -20,7 +20,7 @@ OF_NAMESPACE: Final = 5
 class PartialGangEvents:
     """Reports each gang once while it is partial. Of several instances the first one writes the Event."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: EventRecorder) -> None:
         self._events = events
         self._reported: set[tuple[str, str]] = set()  # (uid of the pod that has the Event, name of the gang)
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.errors import Busy
-from extender.kube.reviews import ListPods, Path, User
+from extender.kube.reviews import ListPods, PathRight, User
 from extender.server.access.reviewer import Reviewer, ReviewFailed
 from extender.web.page.guard import Handler
 from extender.web.pages import OWN_PODS_ONLY
@@ -70,7 +70,7 @@ async def _rejection(request: Request, reviewer: Reviewer, names: Names) -> Resp
         for name, value in CHALLENGES:
             response.headers.append(name, value)
         return response
-    path = Path(request.url.path, request.method.lower())
+    path = PathRight(request.url.path, request.method.lower())
     if not await reviewer.may(user, path):
         return error_response(403, "forbidden", f"this user may not {path.verb} {path.path}", path.path)
     return None if names is Names.NONE else await _unnamed(request, reviewer, user, names)

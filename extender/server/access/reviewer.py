@@ -11,7 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from extender.errors import Busy
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.reviews import ListPods, Path, User
+from extender.kube.reviews import ListPods, PathRight, User
 from extender.log import Allowance, get_log
 from extender.metrics import Metrics
 
@@ -36,7 +36,7 @@ class Asks(Protocol):
         """Whose token it is."""
         ...
 
-    async def may(self, user: User, right: Path | ListPods) -> bool:
+    async def may(self, user: User, right: PathRight | ListPods) -> bool:
         """Whether the user has the right."""
         ...
 
@@ -65,7 +65,7 @@ class Reviewer:
             self._users.put(key, user, USER_SECONDS if user else REJECTED_SECONDS)
         return user
 
-    async def may(self, user: User, right: Path | ListPods) -> bool:
+    async def may(self, user: User, right: PathRight | ListPods) -> bool:
         """Whether the user has the right."""
         key = (user, right)
         known, allowed = self._rights.get(key)

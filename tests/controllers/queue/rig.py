@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from extender.controllers.events import Events
+from extender.controllers.events import EventRecorder
 from extender.controllers.leadership import QUEUE, Leadership
 from extender.controllers.queue.acting import Acting
 from extender.controllers.queue.allocator import DeviceAllocator
@@ -46,7 +46,7 @@ def gated(name: str, gpus: int, *, gates: tuple[str, ...] = (GATE,), **facts: An
     return workload(name, gpus, spec={"schedulingGates": [{"name": gate} for gate in gates]}, **facts)
 
 
-class _Told(Events):
+class _Told(EventRecorder):
     """Keeps what is told: (reason, note)."""
 
     def __init__(self, world: World) -> None:

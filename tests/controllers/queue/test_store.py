@@ -12,7 +12,7 @@ import pytest
 from extender.controllers.document import MOST_BYTES
 from extender.controllers.queue.seat_store import SHARDS, SeatEntries, SeatStore, key
 from extender.kube.client import ApiError, ApiServer
-from extender.kube.configmaps import ConfigMap, Conflict, Kept
+from extender.kube.configmaps import ConfigMap, StoredTexts, VersionConflict
 from extender.metrics import Metrics
 from extender.reservations.seats import Seat, Seats
 from tests.controllers.test_reservations import connected
@@ -119,7 +119,7 @@ def test_another_writer_is_a_conflict() -> None:
             other.reserve([SEAT._replace(uid="u9", gang="job:d/other")])
             for shard in range(SHARDS):  # it changes every map
                 objects.put(path(shard), objects.stored.get(path(shard), {"metadata": {}, "data": {}}))
-            with pytest.raises(Conflict):
+            with pytest.raises(VersionConflict):
                 await late.keep(["job:d/other"])
             await late.take_over()
             other.reserve([SEAT._replace(uid="u9", gang="job:d/other")])
@@ -223,19 +223,19 @@ class _Maps:
 
     def __init__(self) -> None:
         self.version = 0
-        self.kept = [Kept({}, "") for _ in range(SHARDS)]
+        self.kept = [StoredTexts({}, "") for _ in range(SHARDS)]
         self.reading: Callable[[int], None] = lambda shard: None
 
     def put(self, shard: int, text: str) -> None:
         self.version += 1
-        self.kept[shard] = Kept({**self.kept[shard].data, f"k{self.version}": text}, str(self.version))
+        self.kept[shard] = StoredTexts({**self.kept[shard].data, f"k{self.version}": text}, str(self.version))
 
 
 class _Map:
     def __init__(self, maps: _Maps, shard: int) -> None:
         self._maps, self._shard = maps, shard
 
-    async def read(self) -> Kept:
+    async def read(self) -> StoredTexts:
         answer = self._maps.kept[self._shard]
         self._maps.reading(self._shard)
         return answer
@@ -243,7 +243,7 @@ class _Map:
     async def change(self, changes: Any, version: str) -> str:
         raise AssertionError
 
-    async def put(self, changes: Any) -> Kept:
+    async def put(self, changes: Any) -> StoredTexts:
         raise AssertionError
 
 
@@ -289,7 +289,7 @@ def test_maps_that_were_restored_from_a_backup_count_as_they_are() -> None:
         follower = _of_maps(seats, maps)
         await follower.take_over()
         assert follower.version == 9
-        maps.version, maps.kept[0] = 4, Kept({"k": _text(0)}, "4")
+        maps.version, maps.kept[0] = 4, StoredTexts({"k": _text(0)}, "4")
         await follower.take_over()
         assert (follower.version, len(seats)) == (4, 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.controllers.events import Events
+from extender.controllers.events import EventRecorder
 from extender.controllers.queue.unled import AGAIN_SECONDS, OF_NAMESPACE, REASON, UNLED_SECONDS, UnledPods
 from extender.kube.client import ApiError
 from extender.objects.queueing import GATE
@@ -37,7 +37,7 @@ def posted(world: World, lease: Lease, leader: QueueLeader, seconds: float) -> O
     """What is written by two instances that look for so many seconds."""
     objects = Objects()
 
-    async def test(events: Events, clock: Clock) -> None:
+    async def test(events: EventRecorder, clock: Clock) -> None:
         clocks = Clocks(lambda: clock.now, lambda: clock.now)
         both = [UnledPods(world.cluster, events, lease, leader, world.metrics.degraded, clocks) for _ in range(2)]
         end = clock.now + seconds

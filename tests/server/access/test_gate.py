@@ -13,7 +13,7 @@ import pytest
 from extender.controllers.controller import Frozen
 from extender.errors import BadInput, Busy
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.reviews import ListPods, Path, User
+from extender.kube.reviews import ListPods, PathRight, User
 from extender.metrics import Metrics
 from extender.objects.tolerant import Invalid
 from extender.server.access import reviewer as module
@@ -28,7 +28,7 @@ AUTHORIZED = Settings.model_validate({"server": {"metrics": {"authorize": True},
 class ApiServer:
     """Tokens are the names of users. `rights`: of each; `failure`: of every review."""
 
-    def __init__(self, rights: Mapping[str, set[Path | ListPods]]) -> None:
+    def __init__(self, rights: Mapping[str, set[PathRight | ListPods]]) -> None:
         self.rights = rights
         self.failure: Exception | None = None
         self.asked: list[Any] = []
@@ -39,20 +39,22 @@ class ApiServer:
             raise self.failure
         return User(token, groups=("system:authenticated",)) if token in self.rights else None
 
-    async def may(self, user: User, right: Path | ListPods) -> bool:
+    async def may(self, user: User, right: PathRight | ListPods) -> bool:
         self.asked.append(right)
         if self.failure:
             raise self.failure
         assert user.groups == ("system:authenticated",)
-        return right in self.rights[user.name] or (isinstance(right, Path) and Path("*") in self.rights[user.name])
+        return right in self.rights[user.name] or (
+            isinstance(right, PathRight) and PathRight("*") in self.rights[user.name]
+        )
 
 
-RIGHTS: dict[str, set[Path | ListPods]] = {
+RIGHTS: dict[str, set[PathRight | ListPods]] = {
     "nobody": set(),
-    "prometheus": {Path("/metrics")},
-    "visitor": {Path("*")},
-    "tenant": {Path("*"), ListPods("default")},
-    "operator": {Path("*"), ListPods()},
+    "prometheus": {PathRight("/metrics")},
+    "visitor": {PathRight("*")},
+    "tenant": {PathRight("*"), ListPods("default")},
+    "operator": {PathRight("*"), ListPods()},
 }
 
 
@@ -107,7 +109,7 @@ def test_a_path_needs_its_own_right(world: World, asks: ApiServer) -> None:
     assert status(world, "/metrics", "prometheus") == 200
     assert status(world, "/debug/openapi.json", "prometheus") == 403
     assert status(world, "/debug/openapi.json", "visitor") == 200
-    assert Path("/debug/openapi.json") in asks.asked
+    assert PathRight("/debug/openapi.json") in asks.asked
 
 
 @pytest.mark.parametrize("path", ANY_POD)
@@ -119,7 +121,7 @@ def test_pages_that_name_pods_need_the_right_to_list_them(world: World, path: st
 
 def test_a_what_if_needs_it_too(world: World, asks: ApiServer) -> None:
     assert status(world, "/debug/whatif", "tenant", "POST") == 403
-    assert Path("/debug/whatif", "post") in asks.asked
+    assert PathRight("/debug/whatif", "post") in asks.asked
     assert status(world, "/debug/whatif", "operator", "POST") == 400  # not JSON
 
 
@@ -165,7 +167,7 @@ def test_answers_are_remembered_for_a_while() -> None:
 
     async def passes(token: str) -> bool:
         user = await reviewer.user(token)
-        return user is not None and await reviewer.may(user, Path("/metrics"))
+        return user is not None and await reviewer.may(user, PathRight("/metrics"))
 
     async def scenario() -> None:
         for at, token, asked in (
