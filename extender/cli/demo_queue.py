@@ -8,7 +8,7 @@ from typing import Any
 from extender.controllers.queue.controller import QueueController
 from extender.controllers.queue.replicas import SIGNS
 from extender.controllers.queue.seat_store import SHARDS
-from extender.kube.configmaps import Conflict, Kept
+from extender.kube.configmaps import StoredTexts, VersionConflict
 from extender.kube.pod_writes import NO_ANNOTATIONS, REQUIRED, Patched, pinned_terms
 from extender.objects.queueing import PINNED
 from extender.objects.records import FINALIZER, PLANNED_NODE, Kind, PodRecord
@@ -53,16 +53,16 @@ class _Map:
     def __init__(self, maps: ConfigMaps, name: str) -> None:
         self._maps, self._name = maps, name
 
-    async def read(self) -> Kept:
-        return Kept(*self._maps.read(self._name))
+    async def read(self) -> StoredTexts:
+        return StoredTexts(*self._maps.read(self._name))
 
     async def change(self, changes: Mapping[str, str | None], version: str) -> str:
         try:
             return self._maps.change(self._name, changes, version)
         except cluster.Conflict as conflict:
-            raise Conflict from conflict
+            raise VersionConflict from conflict
 
-    async def put(self, changes: Mapping[str, str | None]) -> Kept:
+    async def put(self, changes: Mapping[str, str | None]) -> StoredTexts:
         self._maps.change(self._name, changes, self._maps.read(self._name)[1])
         return await self.read()
 

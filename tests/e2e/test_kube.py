@@ -15,10 +15,10 @@ from ruamel.yaml import YAML
 
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiError, ApiServer
-from extender.kube.configmaps import ConfigMap, Conflict, Kept
+from extender.kube.configmaps import ConfigMap, StoredTexts, VersionConflict
 from extender.kube.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
-from extender.kube.watching import Pace, Timing
+from extender.kube.watching import WatchPace, WatchTiming
 from extender.objects.records import Event, Kind, NodeRecord, PodRecord, Record
 from tests.e2e import builders
 from tests.e2e.api import Api
@@ -61,11 +61,12 @@ class Mirror:
 
 @asynccontextmanager
 async def reflecting(
-    server: ApiServer, *sources: WatchedKind, pace: Pace | None = None
+    server: ApiServer, *sources: WatchedKind, pace: WatchPace | None = None
 ) -> AsyncIterator[tuple[Mirror, list[Reflector]]]:
     """Reflectors of these sources, stopped in the end."""
     mirror = Mirror()
-    reflectors = [Reflector(server, source, mirror, GPUS, pace, Timing(chance=random.Random(1))) for source in sources]
+    timing = WatchTiming(chance=random.Random(1))
+    reflectors = [Reflector(server, source, mirror, GPUS, pace, timing) for source in sources]
     tasks = [asyncio.create_task(one.run()) for one in reflectors]
     try:
         yield mirror, reflectors
@@ -148,7 +149,7 @@ def test_no_event_is_lost_between_the_turns_of_a_prompt_watch(
     control_plane: ControlPlane, api: Api, namespace: str
 ) -> None:
     """Turns of one second while pods come and go: the server ends each on time, and none needs a list or is a loss."""
-    pace = replace(Pace.prompt(5.0), inactivity=30.0)  # a busy machine may be silent for longer than half of 5 s
+    pace = replace(WatchPace.prompt(5.0), inactivity=30.0)  # a busy machine may be silent for longer than half of 5 s
 
     async def run() -> None:
         async with (
@@ -187,7 +188,7 @@ def test_a_version_of_long_ago_leads_to_a_new_list(control_plane: ControlPlane, 
     async def run() -> None:
         async with (
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
-            reflecting(server, PODS, pace=Pace(watch_for=1)) as (mirror, (reflector,)),
+            reflecting(server, PODS, pace=WatchPace(watch_for=1)) as (mirror, (reflector,)),
         ):
             await eventually(lambda: reflector.state.watching)
 
@@ -278,18 +279,18 @@ def test_a_change_of_a_configmap_loses_no_update(control_plane: ControlPlane, ap
         async with await ApiServer.connect(kubeconfig) as server:
             connections = [server.apart(1) for _ in range(2)]
             one, other = (ConfigMap(connection, namespace, name) for connection in connections)
-            assert await one.read() == Kept({}, "")
+            assert await one.read() == StoredTexts({}, "")
             made = await one.change({"a": "1", "b": "2"}, "")
-            with pytest.raises(Conflict):
+            with pytest.raises(VersionConflict):
                 await other.change({"c": "3"}, "")  # it exists
             second = await other.change({"c": "3"}, made)
-            with pytest.raises(Conflict):
+            with pytest.raises(VersionConflict):
                 await one.change({"a": None}, made)
             third = await one.change({"a": None, "d": "4"}, second)
-            assert await other.read() == Kept({"b": "2", "c": "3", "d": "4"}, third)
+            assert await other.read() == StoredTexts({"b": "2", "c": "3", "d": "4"}, third)
             assert "managedFields" not in api.get("ConfigMap", name, namespace)["metadata"]
             api.delete("ConfigMap", name, namespace)
-            with pytest.raises(Conflict):
+            with pytest.raises(VersionConflict):
                 await one.change({"e": "5"}, third)
             with pytest.raises(ApiError, match="forbidden"):
                 await ConfigMap(connections[0], namespace, "other").read()

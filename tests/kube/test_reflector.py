@@ -15,7 +15,7 @@ import pytest
 from extender.kube.client import ApiServer
 from extender.kube.kinds import DEVICE_CLASSES, DRA, GROUPS, NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
-from extender.kube.watching import Pace, Timing
+from extender.kube.watching import WatchPace, WatchTiming
 from extender.objects.records import Event, GroupRecord, PodRecord
 from extender.times import Backoff
 from tests.kube.api_server import (
@@ -84,7 +84,7 @@ class Seen:
 
 
 def reflect(
-    *answers: Answer, naps: int = 1, source: WatchedKind = PODS, pace: Pace | None = None, seed: int = 1
+    *answers: Answer, naps: int = 1, source: WatchedKind = PODS, pace: WatchPace | None = None, seed: int = 1
 ) -> tuple[Seen, Script, Reflector]:
     """Runs a reflector until it wants to sleep for the ``naps``-th time."""
     script = Script(answers)
@@ -97,7 +97,7 @@ def reflect(
         async with serving(script) as url, ApiServer(url, headers=headers) as server:
             reflector = Reflector(
                 server, source, seen, frozenset({"nvidia.com/gpu"}), pace,
-                Timing(seen.clock, seen.sleep, random.Random(seed)),
+                WatchTiming(seen.clock, seen.sleep, random.Random(seed)),
             )  # fmt: skip
             task = asyncio.create_task(reflector.run())
             waiting = asyncio.create_task(seen.done.wait())
@@ -216,8 +216,8 @@ def test_a_busy_server_says_how_long_to_wait() -> None:
     assert seen.delays == [17.0]
 
 
-@pytest.mark.parametrize(("pace", "delay"), [(Pace(), 30.0), (Pace.prompt(10.0), 5.0)])
-def test_a_busy_server_is_asked_again_before_the_state_is_too_old(pace: Pace, delay: float) -> None:
+@pytest.mark.parametrize(("pace", "delay"), [(WatchPace(), 30.0), (WatchPace.prompt(10.0), 5.0)])
+def test_a_busy_server_is_asked_again_before_the_state_is_too_old(pace: WatchPace, delay: float) -> None:
     seen, _, _ = reflect(failed(503, headers={"Retry-After": "3600"}), pace=pace)
     assert seen.delays == [delay]
 
@@ -250,7 +250,7 @@ def test_a_watch_that_lived_ends_the_row_of_failures() -> None:
     async def run() -> None:
         async with serving(script) as url, ApiServer(url, headers=headers) as server:
             reflector = Reflector(
-                server, PODS, clock, frozenset(), None, Timing(clock.clock, clock.sleep, random.Random(1))
+                server, PODS, clock, frozenset(), None, WatchTiming(clock.clock, clock.sleep, random.Random(1))
             )
             task = asyncio.create_task(reflector.run())
             await asyncio.wait_for(clock.done.wait(), 20)
@@ -365,7 +365,7 @@ class Live(Seen):
 
 @contextlib.asynccontextmanager
 async def living(
-    *answers: Answer, pace: Pace, source: WatchedKind = PODS
+    *answers: Answer, pace: WatchPace, source: WatchedKind = PODS
 ) -> AsyncIterator[tuple[Reflector, Script, Live]]:
     """A reflector in real time, until the end of the block."""
     script, seen = Script(answers), Live()
@@ -375,7 +375,7 @@ async def living(
 
     async with serving(script) as url, ApiServer(url, headers=headers) as server:
         reflector = Reflector(
-            server, source, seen, frozenset({"nvidia.com/gpu"}), pace, Timing(seen.clock, chance=random.Random(1))
+            server, source, seen, frozenset({"nvidia.com/gpu"}), pace, WatchTiming(seen.clock, chance=random.Random(1))
         )
         task = asyncio.create_task(reflector.run())
         try:
@@ -400,13 +400,13 @@ def turned(*pieces: bytes) -> Answer:
     return answer
 
 
-QUICK = replace(Pace.prompt(5.0), inactivity=2.5)  # turns of 1 s: so much may a busy machine add to one
+QUICK = replace(WatchPace.prompt(5.0), inactivity=2.5)  # turns of 1 s: so much may a busy machine add to one
 SLOWLY = replace(QUICK, unanswered=Backoff(first=0.1, most=0.1))
 
 
 def test_a_prompt_pace_says_something_before_the_state_is_too_old() -> None:
     for staleness in (5.0, 7.5, 10.0, 60.0):
-        pace = Pace.prompt(staleness)
+        pace = WatchPace.prompt(staleness)
         assert 1.0 <= pace.watch_for < 0.8 * pace.inactivity < pace.inactivity < staleness / 1.9
     assert [source.name for source in WATCHED_KINDS if source.prompt] == ["Pod", "Node", "PodDisruptionBudget"]
 
@@ -530,7 +530,7 @@ def test_a_watch_that_is_renewed_goes_on_from_its_version_on_a_new_connection() 
     """A watch that may stay silent for minutes does not wait for that on a connection that died in the outage."""
 
     async def run() -> None:
-        patient = Pace(unanswered=Backoff(first=0.1, most=0.1))
+        patient = WatchPace(unanswered=Backoff(first=0.1, most=0.1))
         async with living(listed(version="10"), watched(end="silence"), pace=patient) as (reflector, script, _):
             await eventually(lambda: reflector.state.watching)
             reflector.renew()
@@ -566,7 +566,7 @@ def test_silence_is_a_dead_connection() -> None:
         watched(line("ADDED", pod("a", 11)), end="silence"),
         watched(),
         naps=2,
-        pace=Pace(inactivity=0.1),
+        pace=WatchPace(inactivity=0.1),
     )
     assert watches(script) == ["10", "11"]
     assert lists(script) == 1
@@ -576,7 +576,7 @@ def test_silence_is_a_dead_connection() -> None:
 
 def test_a_huge_page_is_given_in_slices() -> None:
     """2,000 pods, at most 100 a slice: other tasks have had their turn in between."""
-    pace = Pace(slice_events=100)
+    pace = WatchPace(slice_events=100)
     seen, _, _ = reflect(listed(*[pod(f"p{n}") for n in range(2000)]), watched(), pace=pace)
     assert [len(batch) for batch in seen.batches] == [100] * 20
 
@@ -729,7 +729,7 @@ def test_state_while_the_watch_is_open() -> None:
         seen = Noting(1)
         async with serving(script) as url, ApiServer(url, headers=headers) as server:
             holder.append(
-                Reflector(server, PODS, seen, frozenset(), None, Timing(seen.clock, seen.sleep, random.Random(1)))
+                Reflector(server, PODS, seen, frozenset(), None, WatchTiming(seen.clock, seen.sleep, random.Random(1)))
             )
             task = asyncio.create_task(holder[0].run())
             await asyncio.wait_for(seen.done.wait(), 20)
