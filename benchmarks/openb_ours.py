@@ -13,10 +13,9 @@ from benchmarks.openb_trace import WHOLE, Pod
 from ext_core import score
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable, PodTable
-from extender.cluster.demand.kinds import Kind
-from extender.cluster.demand.mix import DemandMix
-from extender.cluster.demand.models import ANYWHERE, MachineModels
-from extender.cluster.demand.weights import weighted
+from extender.cluster.demand import ANYWHERE, MachineModels, weighted
+from extender.cluster.demand_mix import DemandMix
+from extender.cluster.pod_kinds import Kind
 from extender.cluster.tables import Tables
 from extender.objects.selectors import Requirement
 from extender.policy.contracts import PodRequest

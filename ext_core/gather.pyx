@@ -80,22 +80,30 @@ cdef inline void _settle(PodTable pods, row_t[::1] chosen, Py_ssize_t low, Py_ss
     chosen[at] = item
 
 
-cdef int _order_ties(PodTable pods, row_t[::1] chosen, Py_ssize_t low, Py_ssize_t high) except -1:
+cdef int _order_ties(PodTable pods, row_t[::1] chosen, Py_ssize_t low, Py_ssize_t high) except -1 nogil:
     """Put the pods that neither priority nor start tells apart in the order of their names."""
-    cdef Py_ssize_t first = low, at, k
-    cdef row_t a, b
+    cdef Py_ssize_t first = low, at
     while first < high:
-        a = chosen[first]
         at = first + 1
-        while at < high:
-            b = chosen[at]
-            if pods.priority[a] != pods.priority[b] or pods.start[a] != pods.start[b]:
-                break
+        while at < high and _are_tied(pods, chosen[first], chosen[at]):
             at += 1
         if at > first + 1:
-            for k, b in enumerate(sorted([chosen[k] for k in range(first, at)], key=pods.names.__getitem__)):
-                chosen[first + k] = b
+            with gil:  # seldom: pods of one node and priority have started at the same time
+                _order_by_name(pods, chosen, first, at)
         first = at
+    return 0
+
+
+cdef inline bint _are_tied(PodTable pods, row_t a, row_t b) noexcept nogil:
+    return pods.priority[a] == pods.priority[b] and pods.start[a] == pods.start[b]
+
+
+cdef int _order_by_name(PodTable pods, row_t[::1] chosen, Py_ssize_t first, Py_ssize_t end) except -1:
+    cdef Py_ssize_t at = first
+    cdef row_t pod
+    for pod in sorted([chosen[k] for k in range(first, end)], key=pods.names.__getitem__):
+        chosen[at] = pod
+        at += 1
     return 0
 
 
@@ -141,8 +149,7 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
                     staying |= pods.mask[pod]
                 pod = pods.next[pod]
             if named:
-                with gil:
-                    _order_ties(pods, found.rows, start[i], at)
+                _order_ties(pods, found.rows, start[i], at)
             _fill_pods(found, pods, nodes.healthy[row] & ~staying, i)
     return found
 

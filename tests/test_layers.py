@@ -1,13 +1,28 @@
-"""What import-linter cannot see: the compiled files import nothing but the core and the C world."""
+"""What import-linter cannot see: what the compiled files import, that decisions never wait, and who writes."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.dra.store import DraStore
+from extender.cluster.eligibility import Eligibility
+from extender.cluster.gpus.store import GpuStore
+from extender.cluster.node_health import NodeHealth
+from extender.cluster.nodes import NodeRows
+from extender.cluster.pods.budgets import Budgets
+from extender.cluster.pods.gangs import Gangs
+from extender.cluster.pods.numbered import Requirements
+from extender.cluster.pods.placements import Placements, Repelling
+from extender.cluster.pods.store import PodRows
+from extender.cluster.pods.workloads import Workloads
 
 CORE = Path(__file__).parent.parent / "ext_core"
 ALLOWED = {"ext_core", "libc", "posix", "cython", "cpython", "Python.h"}
@@ -120,3 +135,121 @@ def test_decisions_never_wait(package: str) -> None:
 def test_a_decision_that_waits_is_caught(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("import asyncio\n\n\nasync def f():\n    await g()\n")
     assert awaits(tmp_path / "x.py") == ["x.py:1", "x.py:4", "x.py:5"]
+
+
+# -- only `extender/cluster` writes to the parts of a cluster ----------------------------------------------------------
+
+PARTS: dict[str, type] = {
+    "rows": NodeRows,
+    "gpus": GpuStore,
+    "eligibility": Eligibility,
+    "health": NodeHealth,
+    "dra": DraStore,
+    "pod_rows": PodRows,
+    "placements": Placements,
+    "repelling": Repelling,
+    "gangs": Gangs,
+    "budgets": Budgets,
+    "requirements": Requirements,
+    "workloads": Workloads,
+}
+"""By the name of the attribute of `ClusterView`, or of a part of it, that readers get."""
+CHANGES = {
+    "add", "append", "appendleft", "clear", "discard", "drop", "extend", "insert", "move_to_end", "pop", "popitem",
+    "popleft", "put", "remove", "setdefault", "update",
+}  # fmt: skip
+"""Methods of containers and components that change them."""
+
+CACHES = {"program"}
+"""Reading methods that remember their answer."""
+
+
+def chain(node: ast.AST) -> list[str]:
+    """`a.b[c].d` as ["a", "b", "d"]; [] where it does not begin with a name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Attribute):
+            names.append(node.attr)
+        node = node.value
+    return [*([node.id] if isinstance(node, ast.Name) else []), *reversed(names)]
+
+
+def changed(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
+    """(line, chain) of all that is assigned to, deleted or called as a method that changes its object."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+            targets = [node.func.value]
+        else:
+            continue
+        for target in targets:
+            for part in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                yield part.lineno, chain(part)
+
+
+def writers(part: type) -> set[str]:
+    """The public methods of a component that change it, or call one of its methods that does."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+    methods = [node for node in getattr(body, "body", []) if isinstance(node, ast.FunctionDef)]
+    found = {method.name for method in methods if any(names[:1] == ["self"] for _, names in changed(method))}
+    calls = {
+        method.name: {chain(node)[1] for node in ast.walk(method) if chain(node)[:1] == ["self"] and chain(node)[1:]}
+        for method in methods
+    }
+    while more := {name for name, called in calls.items() if called & found} - found:
+        found |= more
+    return {name for name in found if not name.startswith("_")} - CACHES
+
+
+WRITERS = {name: writers(part) for name, part in PARTS.items()}
+
+
+def writes(source: str) -> list[int]:
+    """The lines that write to a part of a cluster. A variable that stands for a part is not followed."""
+    tree = ast.parse(source)
+    lines = [line for line, names in changed(tree) if len(names) > 2 and set(names[1:-1]) & PARTS.keys()]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        names = chain(node)
+        if len(names) > 2 and names[-1] in WRITERS.get(names[-2], ()):
+            lines.append(node.lineno)
+    return sorted(set(lines))
+
+
+def test_components_have_methods_that_write() -> None:
+    assert {"apply", "tick"} <= writers(Cluster)
+    assert {"add", "remove"} <= WRITERS["rows"]
+    assert {"bind", "wait"} <= WRITERS["placements"]
+    assert {"set", "pod"} <= WRITERS["dra"]
+    assert "away" not in WRITERS["gpus"]
+
+
+def test_only_the_cluster_writes() -> None:
+    files = [path for path in (CORE.parent / "extender").rglob("*.py") if "cluster" not in path.parts]
+    assert files
+    assert {str(path): lines for path in files if (lines := writes(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cluster.gpus.ledgers[name] = ledger",
+        "del self._cluster.placements.bound[name]",
+        "cluster.placements.waiting.pop(uid)",
+        "view.cluster.rows.add(name)",
+        "cluster.placements.repelling.remove(uid)",
+    ],
+)
+def test_a_write_is_caught(line: str) -> None:
+    assert writes(line) == [1]
+
+
+@pytest.mark.parametrize(
+    "line", ["x = cluster.gpus.ledgers[name]", "cluster.rows.row(name)", "self.health = 1", "gpus.add(3)"]
+)
+def test_a_read_passes(line: str) -> None:
+    assert writes(line) == []

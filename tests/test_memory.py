@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from ext_core.links import LinkShapes
-from extender.cluster.demand import models
-from extender.cluster.demand.models import MachineModels
-from extender.cluster.health import node_health
+from extender.cluster import demand, node_health
+from extender.cluster.demand import MachineModels
 from extender.objects.parts import Shared
 from extender.policy import policy
 from extender.policy.policy import Policy
@@ -105,7 +104,7 @@ def test_shared_values_are_equal_and_few() -> None:
 
 
 def test_machines_beyond_the_limit_are_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "MOST_MACHINES", 2)
+    monkeypatch.setattr(demand, "MOST_MACHINES", 2)
     made = MachineModels([])
     for gpus in (2, 4, 8):
         made.meet(0, "nvidia.com/gpu", gpus, 1000, 1)

@@ -9,7 +9,7 @@ from typing import get_args
 from prometheus_client import generate_latest
 
 from extender.cluster.gpus.ledger import Drift
-from extender.cluster.health.pod_failures import What
+from extender.cluster.pod_failures import What
 from extender.kube.pod_writes import EvictionOutcome
 from extender.metrics import BUCKETS, VALUES, Metrics, page
 from extender.reservations.release import CAUSES

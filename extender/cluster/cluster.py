@@ -13,22 +13,18 @@ from typing import Final
 from ext_core.places import Places
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
-from extender.cluster.amounts import Amounts
-from extender.cluster.demand.forecast import Forecast
-from extender.cluster.dra.renewal import renew
+from extender.cluster.demand import Forecast
 from extender.cluster.dra.store import DraStore
 from extender.cluster.faults import Faults
 from extender.cluster.gpus.store import GpuStore
-from extender.cluster.health.columns import HealthColumns
-from extender.cluster.health.node_health import NodeHealth
-from extender.cluster.health.pod_failures import Limits
 from extender.cluster.held import HeldColumns
 from extender.cluster.listener import Listener, Observer
-from extender.cluster.nodes.domains import Domains
-from extender.cluster.nodes.store import Nodes
+from extender.cluster.node_health import HealthColumns, NodeHealth
+from extender.cluster.nodes import Domains, Nodes
+from extender.cluster.pod_failures import Limits
 from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.cluster.pods.store import Pods
-from extender.cluster.tables import Demand, Tables
+from extender.cluster.tables import Amounts, Demand, Tables
 from extender.cluster.view import ClusterView
 from extender.objects.records import (
     Event,
@@ -128,6 +124,10 @@ class Cluster(ClusterView):
     def absent(self, uids: Iterable[str]) -> AbstractContextManager[None]:
         """The tables as they would be without these pods; restored on leaving. For what is planned at a later time."""
         return self._held.absent(uids)
+
+    def suppose_claims(self, pod: PodRecord, node: str) -> None:
+        """The devices of the pod's claims are on the node from now on, as a question supposes it."""
+        self._nodes.dra.homes.update({(pod.namespace, ref.claim): node for ref in pod.claim_refs if ref.claim})
 
     def apply(self, events: Iterable[Event], now: float, wall: float | None = None) -> None:
         """Apply a batch. `now`: seconds on the server's clock; `wall`: seconds since 1970, None where it is not known
@@ -259,3 +259,28 @@ class Cluster(ClusterView):
         self._held.refresh(now)
         self._nodes.rows.write_order()
         self._generation += 1
+
+
+# -- GPUs by DRA that are read again -----------------------------------------------------------------------------------
+
+
+def renew(nodes: Nodes, pods: Pods, demand: Forecast, faults: Faults, now: float, most: int) -> None:
+    """Renew their records, at most so many of each. `now`: seconds on the server's clock."""
+    uids, names = nodes.dra.take(most)
+    for uid in uids:
+        pod = pods.records.get(uid)
+        if pod is not None and (made := nodes.dra.read(pod)) != pod:
+            demand.see(made, pod)
+            try:
+                pods.set(made, now)
+            except Exception as error:
+                faults.note("Pod", f"{pod.namespace}/{pod.name}", error, now)
+                pods.hold_bare(made, deleted=False)
+    for name in names:
+        node = nodes.records.get(name)
+        if node is not None and (renewed := nodes.dra.node(node)) != node:
+            try:
+                if nodes.set(renewed, now):
+                    pods.stale.ledgers.add(name)
+            except Exception as error:  # the next event about the node tries again
+                faults.note("Node", name, error, now)

@@ -8,13 +8,12 @@ from contextlib import contextmanager, suppress
 
 from ext_core.absence import Absence
 from ext_core.rows import NodeUse, PodRow
-from extender.cluster.amounts import MOST_COUNT
-from extender.cluster.demand.kinds import links_of
 from extender.cluster.faults import Faults
 from extender.cluster.gpus.holdings import NodeLedger
-from extender.cluster.nodes.store import Nodes
+from extender.cluster.nodes import Nodes
+from extender.cluster.pod_kinds import links_of
 from extender.cluster.pods.store import Pods
-from extender.cluster.tables import Tables
+from extender.cluster.tables import MOST_COUNT, Tables
 from extender.objects.progress import saved_ms, start_ms
 from extender.objects.records import PodRecord
 

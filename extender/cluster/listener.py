@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from extender.cluster.health.verdicts import Change
+from extender.cluster.pod_failures import Change
 from extender.objects.records import PodRecord
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Any, Final
 
-from extender.cluster.health.verdicts import Change
 from extender.cluster.listener import Listener
+from extender.cluster.pod_failures import Change
 from extender.controllers.controller import Controller
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.events import EventsApi, NewEvent, Regarding

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from extender.cluster.demand.kinds import LINKS, MODES, NICS
 from extender.cluster.gpus.statements import HELD, PLAN
+from extender.cluster.pod_kinds import LINKS, MODES, NICS
 from extender.cluster.view import ClusterView
 from extender.objects import gangs, progress, queueing
 from extender.objects.records import PodRecord

@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from extender.cluster.demand.kinds import links_of, nics_of
 from extender.cluster.listener import Listener
-from extender.cluster.pods import siblings
+from extender.cluster.pod_kinds import links_of, nics_of
+from extender.cluster.pods import workloads
 from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.records import PodRecord as PodRecord
@@ -99,7 +99,7 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
             or pod.required_affinity
             or pod.hard_spread
         ),
-        placement=siblings.way(pod, cluster.settings.placement),
+        placement=workloads.way(pod, cluster.settings.placement),
         planned=pod.planned,
         nics=nics_of(pod),
     )
@@ -143,7 +143,7 @@ def _beside(pod: PodRecord, request: PodRequest, cluster: ClusterView, flying: P
 
 
 def _siblings(pod: PodRecord, cluster: ClusterView, underway: dict[str, str]) -> tuple[int, ...]:
-    key = siblings.siblings(pod)
+    key = workloads.siblings(pod)
     if key is None:
         return ()
     there = {uid: node for uid, node in underway.items() if _is(cluster.pods.get(uid), key)}
@@ -152,8 +152,8 @@ def _siblings(pod: PodRecord, cluster: ClusterView, underway: dict[str, str]) ->
     return tuple(sorted(cluster.row(node) for node in there.values()))
 
 
-def _is(pod: PodRecord | None, key: siblings.SiblingKey) -> bool:
-    return pod is not None and siblings.siblings(pod) == key
+def _is(pod: PodRecord | None, key: workloads.SiblingKey) -> bool:
+    return pod is not None and workloads.siblings(pod) == key
 
 
 def _group(

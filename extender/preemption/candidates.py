@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ext_core import columns as row_sets
 from ext_core import fit, gather, victims
-from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.eligibility import MOST_PARTS, TooLong
+from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
-from extender.objects.records import PodRecord
+from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.victims_stranded import VictimsStranded
 from extender.policy.policy import Policy
-from extender.preemption.ceiling import Ceiling, terms
 from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
-from extender.preemption.search_time import SearchTime
+from extender.preemption.limits import Ceiling, SearchTime, terms
 from extender.preemption.set_tables import deduced, set_tables, without_deduction
 
 OVERDUE_SECONDS = 30.0  # a pod that should have ended longer ago (a finalizer, a hung unmount) may stay for ever
@@ -249,3 +250,45 @@ def _floor(cluster: ClusterView, rows: array[int], floor: Floor, gathered: gathe
             else:
                 impossible.add(i)  # a pod that we do not see there: its room cannot be judged
     return impossible
+
+
+# -- which nodes admit a pod -------------------------------------------------------------------------------------------
+
+
+RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that terminate anyway, rather than evict
+
+
+def accepting(cluster: ClusterView, pod: PodRecord, names: Sequence[str]) -> list[str] | None:
+    """Those of the nodes that the pod's node selector and required node affinity admit; None where they have more parts
+    than can be looked at while it waits."""
+    try:
+        program = cluster.eligibility.program(pod.node_selector, pod.node_terms, None, MOST_PARTS)
+    except TooLong:
+        return None
+    rows = array("i", map(cluster.row, names))
+    return [cluster.names[row] for row in row_sets.kept(rows, cluster.eligibility.rows(program))]
+
+
+def may_come_back(cluster: ClusterView, request: PodRequest, pod: PodRecord, now: float) -> str:
+    """The first node whose device plugin offers nothing for a moment, and on which the pod fits once it does; ""."""
+    away = list(cluster.away(now))
+    accepted = accepting(cluster, pod, [node.name for node in away]) if away else None
+    for node in away:
+        if (accepted is None or node.name in accepted) and _would_fit(cluster, request, node):
+            return node.name
+    return ""
+
+
+def _would_fit(cluster: ClusterView, request: PodRequest, node: NodeRecord) -> bool:
+    """Whether the capacity of a node whose plugin is away, less what is held there, is enough."""
+    held = [cluster.amounts(pod) for pod in cluster.pods_on(node.name)]
+    return all(
+        wanted <= node.gpu_capacity.get(cluster.resources[r], 0) - sum(amounts[r] for amounts in held)
+        for r, wanted in request.gpus
+    )
+
+
+def releases(cluster: ClusterView, name: str, wall: float) -> bool:
+    """Whether all that terminates on the node has terminated within a minute, so that an eviction is in vain."""
+    ends = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
+    return all(end is not None and -OVERDUE_SECONDS <= end - wall <= RELEASE_SECONDS for end in ends)

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ext_core import gather
-from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
+from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.cluster.view import ClusterView
 from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy.contracts import Groups, Victims
 from extender.policy.costs.victims_stranded import VictimsStranded
 from extender.policy.policy import Policy
-from extender.preemption.search_time import SearchTime
+from extender.preemption.limits import SearchTime
 
 FEW_ASKS = 64  # that are looked at whatever time is left: the pods of one search seldom ask for more different things
 FEW_PARTS = 512  # `Eligibility.program`: of those; beyond it an ask waits until the others are done

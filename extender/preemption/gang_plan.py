@@ -21,9 +21,9 @@ from typing import Any, Protocol, TypeVar
 from ext_core import gather
 from ext_core.link_sets import LinkSets
 from ext_core.scout import FREE
-from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Pace, Sliced, finish, in_order
+from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest, Victims
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
@@ -34,14 +34,12 @@ from extender.policy.roles import PodRole, Unplaceable, admitted, roles_of
 from extender.policy.rules import count, hazard, links
 from extender.preemption import certificate
 from extender.preemption.candidates import Inquiry, Preemptor, ends
-from extender.preemption.ceiling import Ceiling, ceiling_of
-from extender.preemption.ceiling import terms as cost_terms
 from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
-from extender.preemption.gang.bounds import NEVER, Freed, Prices, Room, floor
-from extender.preemption.gang.charges import Charges, Vector
-from extender.preemption.gang.options import Field, Node, Option, Options
-from extender.preemption.gang.search import Outcome, Plan, Search
-from extender.preemption.gang.ways import Counts, Ways
+from extender.preemption.gang_charges import Charges, Vector
+from extender.preemption.gang_options import Counts, Field, Node, Option, Options, Ways
+from extender.preemption.gang_search import NEVER, Freed, Outcome, Plan, Prices, Room, Search, floor
+from extender.preemption.limits import Ceiling, ceiling_of
+from extender.preemption.limits import terms as cost_terms
 from extender.preemption.search import LOWEST
 from extender.settings import Preemption as Limits
 

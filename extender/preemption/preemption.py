@@ -20,8 +20,7 @@ from extender.objects.records import MOVING_TEXT, PodRecord
 from extender.policy.policy import Policy
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
-from extender.preemption.admits import may_come_back, releases
-from extender.preemption.candidates import Preemptor
+from extender.preemption.candidates import Preemptor, may_come_back, releases
 from extender.preemption.outbid import MOST_OUTBID, Outbid
 from extender.preemption.search import Found, VictimSearch, amounts_short
 from extender.reservations.attempts import Attempt

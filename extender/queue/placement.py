@@ -31,8 +31,8 @@ from typing import Final
 
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
-from extender.cluster.amounts import FIRST_GPU
-from extender.cluster.dra.nodes import CLAIMS_ALONE, NO_DEVICES, Ways
+from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, Ways
+from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.objects.queueing import Domain
 from extender.objects.records import NodeRecord, PodRecord

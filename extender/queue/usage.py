@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
+from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.queueing import queue_of

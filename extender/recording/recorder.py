@@ -39,8 +39,8 @@ from extender.recording.entries import (
 from extender.recording.files import Header
 from extender.recording.writer import Item, Writer
 from extender.reservations.freshness import Freshness
-from extender.reservations.journal import Change as StoreChange
-from extender.reservations.journal import Journal
+from extender.reservations.reservations import Change as StoreChange
+from extender.reservations.reservations import Journal
 from extender.settings import Settings
 from extender.verbs.answer import Answer
 from extender.verbs.bind import BindIntent

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from extender.policy.contracts import PodRequest
 from extender.reservations.freshness import Freshness
-from extender.reservations.journal import SILENT, Journal
+from extender.reservations.reservations import SILENT, Journal
 
 BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.web.health)
 UNHEARD_SECONDS = 60.0  # how much longer an assumed pod lasts at most while the API server is silent

@@ -7,17 +7,22 @@ reservation, or its nominated node, counts; else the node where it is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
+from ext_core import fit
 from extender.cluster.cluster import Cluster
+from extender.cluster.gpus.statements import PLAN, stated_mask
+from extender.cluster.pod_kinds import is_particular
+from extender.cluster.tables import FIRST_GPU
+from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import Requests
-from extender.reservations.assumed import AssumedPods
-from extender.reservations.counting import FEW, Counted, Counting, taken_over
+from extender.reservations.assumed import AssumedPod, AssumedPods
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation, Reservations
 from extender.reservations.seats import Seat, Seats
@@ -140,3 +145,212 @@ def of_others(
     """The claims of all others, of seats whatever their priority: none is given twice. `without`: uids of the pods of
     the gang that is placed, and of those that are taken for gone; `rows`: as for `Claims.of`."""
     return claims.of(request, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
+
+
+# -- what the claims of one request are made of ------------------------------------------------------------------------
+
+
+FEW: Final = 16  # rows, a shortlist: their own claims are found by node, and no others are looked at
+
+
+class Counted(NamedTuple):
+    """What the claims in the tables are made of. `as_equal`: uids of pods of a lower priority whose reservations count
+    all the same; `without`: uids of pods whose claims do not count; `taken`: the node and the amounts of one more
+    claim; `rows`: of the only nodes that are read, at most FEW; None: all."""
+
+    request: PodRequest
+    now: float
+    as_equal: frozenset[str]
+    without: frozenset[str]
+    taken: tuple[str, tuple[int, ...]] | None
+    rows: Collection[int] | None
+
+    def counts(self, one: Seat, node: str) -> bool:
+        """Whether the seat counts. `node`: where its pod is seen, "" for nowhere."""
+        return not node and (one.priority >= self.request.priority or one.uid in self.as_equal)
+
+
+class Counting:
+    """Makes claims in the node table. A pod that was counted is in `seen`. Where few rows are read, what is counted on
+    other rows is not looked at: `_elsewhere` finds the pods that count there."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        assumed: AssumedPods,
+        reservations: Reservations,
+        seats: Seats,
+        releases: Releases,
+        requests: Requests,
+    ) -> None:
+        self._cluster, self._releases, self._requests = cluster, releases, requests
+        self._assumed, self._reservations, self._seats = assumed, reservations, seats
+
+    def make(self, counted: Counted) -> None:
+        """Make the claims, in place of those that are there."""
+        cluster, request, now = self._cluster, counted.request, counted.now
+        nodes = cluster.tables.nodes
+        nodes.drop_claims()
+        reserved = self._reservations
+        if reserved:
+            self._releases.sweep(now)
+        seen = {request.uid, request.seat, *counted.without}
+        assumed = self._assumed.current(now, unheard=request.links == "required" or request.by_position)
+        for pod in assumed:
+            if pod.bound:
+                self._count_assumed(pod, counted, seen)
+        if self._seats:
+            self._count_seats(counted, seen)
+        for reservation in reserved.current(now) if reserved else ():
+            counts = reservation.priority >= request.priority or reservation.uid in counted.as_equal
+            if counts and reservation.uid not in seen and not self._seated(reservation.uid, counted):
+                seen.add(reservation.uid)
+                self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid), counted)
+        if cluster.placements.nominated:
+            count = self._count_nominated if counted.rows is None else self._count_nominated_there
+            count(counted, seen)
+        for pod in assumed:
+            if not self._elsewhere(pod, counted):
+                self._count_assumed(pod, counted, seen)
+        if counted.taken is not None:
+            name, amounts = counted.taken
+            nodes.add_claim(cluster.row(name), amounts, 0, False)
+
+    def planned(self, pod: PodRecord, node: str) -> int:
+        """The mask of the GPUs that the queue planned for an unbound pod on the node, 0 for none: those of its seat,
+        else those that the pod states with its nomination. An instance may see these before it reads the seats."""
+        seat = self._seats.of(pod.uid) or taken_over(self._seats, pod, self._cluster)
+        if seat is not None and seat.node == node:
+            return seat.gpus
+        mask = stated_mask(pod, PLAN) if pod.nominated_node == node else 0
+        return mask if mask.bit_count() <= sum(count for _, count in pod.gpus) else 0
+
+    def guarded(self, request: PodRequest, row: int, amounts: tuple[int, ...]) -> tuple[int, ...]:
+        """`amounts`, with all GPUs of the node where the pod requires links or NICs that a count cannot guard there:
+        another pod that is admitted before it could leave it a set without them."""
+        if not request.gpus or not request.by_position or uniform(self._cluster, row, request):
+            return amounts
+        alloc = self._cluster.tables.nodes.alloc_of(row)
+        whole = list(amounts)
+        whole[request.resource] = max(amounts[request.resource], alloc[request.resource])
+        return tuple(whole)
+
+    def _names(self, rows: Collection[int]) -> Iterator[str]:
+        names = self._cluster.names
+        return (names[row] for row in rows)
+
+    def _count_seats(self, counted: Counted, seen: set[str]) -> None:
+        """The seats of pods that are not seen on a node yet."""
+        cluster, seats = self._cluster, self._seats
+        there = seats if counted.rows is None else (one for name in self._names(counted.rows) for one in seats.on(name))
+        for seat in there:
+            pod = cluster.pods.get(seat.uid)
+            if seat.uid not in seen and counted.counts(seat, "" if pod is None else pod.node):
+                seen.add(seat.uid)
+                self._reserve(seat.node, seat.amounts, pod, counted, seat.gpus)
+
+    def _seated(self, uid: str, counted: Counted) -> bool:
+        """Whether the pod has a seat that counts, on whatever row."""
+        seat = self._seats.of(uid) if self._seats else None
+        if seat is None:
+            return False
+        pod = self._cluster.pods.get(uid)
+        return counted.counts(seat, "" if pod is None else pod.node)
+
+    def _elsewhere(self, assumed: AssumedPod, counted: Counted) -> bool:
+        """Whether the pod counts where it is seated or nominated."""
+        least, nominated = counted.request.priority, self._cluster.placements.claims
+        if nominated.counts(assumed.uid, least) or self._seated(assumed.uid, counted):
+            return True
+        return assumed.uid in nominated.particular and self._cluster.pods[assumed.uid].priority >= least
+
+    def _count_nominated(self, counted: Counted, seen: set[str]) -> None:
+        """The nominated pods that were not counted yet."""
+        cluster, placements, least = self._cluster, self._cluster.placements, counted.request.priority
+        claims = placements.claims
+        for uid in claims.planned:
+            pod = cluster.pods[uid]
+            if uid not in seen and pod.priority >= least:
+                seen.add(uid)
+                node = placements.nominated[uid]
+                self._reserve(node, cluster.amounts(pod), pod, counted, self.planned(pod, node))
+        claims.locate(cluster.rows)
+        skipped = array("i", sorted(at for at in map(claims.position, seen) if at >= 0))
+        cluster.tables.nodes.add_claims(claims.rows, claims.priorities, claims.amounts, least, skipped)
+        for uid in claims.particular:
+            pod = cluster.pods[uid]
+            if uid not in seen and pod.priority >= least:
+                seen.add(uid)
+                self._reserve(placements.nominated[uid], cluster.amounts(pod), pod, counted)
+
+    def _count_nominated_there(self, counted: Counted, seen: set[str]) -> None:
+        """As `_count_nominated`, of few rows."""
+        assert counted.rows is not None
+        cluster, claims = self._cluster, self._cluster.placements.claims
+        for name in self._names(counted.rows):
+            for uid in claims.on.get(name, ()):
+                pod = cluster.pods[uid]
+                if uid in seen or pod.priority < counted.request.priority or self._seated(uid, counted):
+                    continue
+                seen.add(uid)
+                mask = self.planned(pod, name) if uid in claims.planned else 0
+                self._reserve(name, cluster.amounts(pod), pod, counted, mask)
+
+    def _count_assumed(self, assumed: AssumedPod, counted: Counted, seen: set[str]) -> None:
+        pod = self._cluster.pods.get(assumed.uid)
+        if pod is not None and pod.node:
+            self._assumed.forget(assumed.uid)
+            return
+        row = self._cluster.row(assumed.node)
+        if assumed.uid not in seen and _is_read(row, counted):
+            evictable = assumed.priority < counted.request.priority and (pod is None or self._may_be_evicted(pod))
+            amounts, gpus = assumed.amounts, assumed.gpus
+            if pod is not None and pod.allocated:
+                amounts, gpus = _without_gpus(amounts), 0
+            self._cluster.tables.nodes.add_claim(row, amounts, gpus, True, evictable)
+        seen.add(assumed.uid)
+
+    def _may_be_evicted(self, pod: PodRecord) -> bool:
+        """Whether a pod that has not started is a possible victim of a higher priority once it is on its node."""
+        return not (pod.daemon or pod.mirror or self._cluster.limits.protected_ms(pod))
+
+    def _reserve(
+        self, node: str, amounts: tuple[int, ...], pod: PodRecord | None, counted: Counted, gpus: int = 0
+    ) -> None:
+        """Claim the GPUs of a nominated pod. Where it requires links or NICs that a count cannot
+        guard, all GPUs are its.
+        `gpus`: mask of those that are planned for it."""
+        row = self._cluster.row(node)
+        if not _is_read(row, counted):
+            return
+        if pod is not None and pod.allocated:
+            amounts, gpus = _without_gpus(amounts), 0
+        elif pod is not None and is_particular(pod):  # the others need no request: there may be thousands
+            amounts = self.guarded(self._requests.of(pod), row, amounts)
+        self._cluster.tables.nodes.add_claim(row, amounts, gpus, False)
+
+
+def _without_gpus(amounts: tuple[int, ...]) -> tuple[int, ...]:
+    """The amounts of a pod whose claims are allocated already: its node counts these GPUs as taken."""
+    return (*amounts[:FIRST_GPU], *(0 for _ in amounts[FIRST_GPU:]))
+
+
+def _is_read(row: int, counted: Counted) -> bool:
+    """Whether a claim on the row makes a difference to the request."""
+    return row >= 0 and (counted.rows is None or row in counted.rows)
+
+
+def taken_over(seats: Seats, pod: PodRecord, cluster: Cluster) -> Seat | None:
+    """The absent seat that the pod takes over, if it has none of its own."""
+    if not seats.absent or seats.of(pod.uid) is not None:
+        return None
+    named = cluster.gangs.ref(pod)
+    return None if named is None else seats.free(named.text, rank_of(pod), cluster.amounts(pod))
+
+
+def uniform(cluster: Cluster, row: int, request: PodRequest) -> bool:
+    """Whether any GPUs of the node, as many as the pod asks for, are linked, and NICs are not required: then a count is
+    guard enough."""
+    tables = cluster.tables
+    shape, healthy, _ = tables.nodes.graph_of(row)
+    return request.nics != "required" and fit.uniform(tables.shapes, shape, healthy, request.wanted)

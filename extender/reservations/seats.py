@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from extender.reservations.journal import SILENT, Journal
+from extender.reservations.reservations import SILENT, Journal
 
 ABSENT: Final = "absent:"
 """With this begin the uids of pods that do not exist yet. No uid of the API server has a colon."""

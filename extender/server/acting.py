@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from extender.cluster.demand.mix import is_newer
+from extender.cluster.demand_mix import is_newer
 from extender.controllers.controller import Controller
 from extender.controllers.demand_mix import DemandMixStore
 from extender.controllers.events import EventRecorder

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ext_core import fit, score
-from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.tables import FIRST_GPU
 from extender.policy.contracts import PodRequest
 from extender.policy.rules import REASONS
 from extender.preemption.search import amounts_short

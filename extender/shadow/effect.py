@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from ext_core.link_sets import LinkSets
 from ext_core.rows import NodeRow
-from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
 from extender.verdict.fleet import SIZES

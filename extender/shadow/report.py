@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from extender.metrics import Metrics
-from extender.preemption.price import Loss
+from extender.preemption.search import Loss
 from extender.shadow.choice import OUTCOMES, Comparison, Side
 from extender.shadow.effect import Effect
 from extender.verdict.fleet import SIZES

@@ -17,7 +17,7 @@ from extender.metrics import Metrics
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.roles import Unplaceable, admitted
-from extender.preemption.price import Loss, loss
+from extender.preemption.search import Loss, loss
 from extender.shadow.choice import Chooser, Comparison
 from extender.shadow.effect import Effects
 from extender.shadow.report import Preempted, Report

@@ -3,7 +3,7 @@
 - The view is stale: it promises no links.
 - Just after a start pods that were answered before it may be in flight; waiting pods of a higher priority come first.
 - Pods are evicted for the pod on another node: it waits for that node, and takes none that was freed for other pods.
-- The node was freed for a preemptor of a lower priority, and the pod leaves it (`preemption/leave.py`).
+- The node was freed for a preemptor of a lower priority, and the pod leaves it (`preemption/outbid.py`).
 - The pod has a seat on another node: its gang was placed as a whole.
 - The pod gets another seat, and does not state it yet.
 - The pod waits in the queue without our gate, so that an autoscaler sees it: it has no seat yet.
@@ -26,11 +26,10 @@ from extender.policy.policy import Policy
 from extender.policy.rules import HANDOVER, MOVING, QUEUED, SEATED, STALE, STARTED, WHOLE
 from extender.policy.rules.count import PROMISED
 from extender.preemption.candidates import Preemptor
-from extender.preemption.leave import Leave
+from extender.preemption.outbid import Leave
 from extender.preemption.set_tables import CERTAIN
 from extender.reservations.attempts import Attempt
-from extender.reservations.claims import Claims
-from extender.reservations.counting import uniform
+from extender.reservations.claims import Claims, uniform
 from extender.reservations.freshness import Freshness
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation

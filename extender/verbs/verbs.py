@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from extender.cluster.cluster import Cluster
 from extender.policy.pod_request import Requests
 from extender.policy.policy import Policy
-from extender.preemption.leave import Leave
-from extender.preemption.outbid import Outbid
+from extender.preemption.limits import SearchTime
+from extender.preemption.outbid import Leave, Outbid
 from extender.preemption.preemption import Preemption
 from extender.preemption.search import VictimSearch
-from extender.preemption.search_time import SearchTime
 from extender.reservations.assumed import AssumedPods
 from extender.reservations.attempts import Attempts
 from extender.reservations.claims import Claims

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.dra.nodes import Ways
+from extender.cluster.dra.node_gpus import Ways
 from extender.cluster.view import ClusterView
 from extender.objects.nodes import PASSING
 from extender.objects.records import NodeRecord, PodRecord

@@ -8,7 +8,8 @@ from typing import Any
 
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
-from extender.preemption import certificate, price
+from extender.preemption import certificate
+from extender.preemption.search import price_alone
 from extender.verbs.evicted import EvictedPod
 from extender.verdict.judge import Judge
 from extender.verdict.text import count, seconds
@@ -19,7 +20,7 @@ STEP = 512
 
 def cost_now(judge: Judge, pod: PodRecord, wall: float) -> list[dict[str, Any]] | None:
     """What evicting this pod alone would cost now, by term; None where it cannot be a victim. In one slice."""
-    eviction = price.alone(judge.cluster, judge.policy, pod, wall)
+    eviction = price_alone(judge.cluster, judge.policy, pod, wall)
     return None if eviction is None else certificate.cost_of(judge.policy, eviction)
 
 

@@ -7,8 +7,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.tables import FIRST_GPU
 from extender.errors import BadInput, NotFound
 from extender.objects import typos
 from extender.objects.queueing import GATE, opened

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ext_core import fit, survey
 from ext_core.link_sets import LinkSets
-from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.roles import Unplaceable, admitted

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ext_core import fit, score, survey
-from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
+from extender.cluster.tables import FIRST_GPU
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Preemptor
-from extender.preemption.leave import Leave
-from extender.preemption.outbid import Outbid
+from extender.preemption.outbid import Leave, Outbid
 from extender.preemption.search import VictimSearch, amounts_short
 from extender.reservations.claims import NONE, Claims
 from extender.verbs.decisions import Decision, Judged

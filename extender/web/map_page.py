@@ -8,7 +8,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from extender.cluster.node_map import node_map
+from extender.cluster.dump import node_map
 from extender.cluster.view import ClusterView
 from extender.queue.levels import keys_of
 from extender.web.pages import Pages

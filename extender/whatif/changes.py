@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.amounts import MOST_AMOUNT
+from extender.cluster.tables import MOST_AMOUNT
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import NodeRecord
 from extender.topologies import annotation, catalogue, load

@@ -25,7 +25,7 @@ from extender.policy.costs.pdb_violations import PdbViolations
 from extender.policy.costs.victim_count import VictimCount
 from extender.policy.costs.work_lost import WorkLost
 from extender.preemption.certificate import important, violations
-from extender.preemption.price import loss
+from extender.preemption.search import loss
 from extender.queue.gang import formed
 from extender.verdict.text import count
 from extender.verdict.ways.way import term

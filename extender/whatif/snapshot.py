@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN, planned_text
 from extender.cluster.gpus.store import AWAY_SECONDS
+from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import Event, NodeRecord, PodRecord, ResourceSliceRecord
 from extender.policy.pod_request import Requests
 from extender.policy.policy import Policy
@@ -66,7 +66,7 @@ class Snapshot:
             names = self.cluster.resources
             there = tuple([(names[r], amounts[r]) for r in range(FIRST_GPU, len(amounts)) if amounts[r]])
             pod = msgspec.structs.replace(pod, gpus=there)
-        self.cluster.dra.homes.update({(pod.namespace, ref.claim): node for ref in pod.claim_refs if ref.claim})
+        self.cluster.suppose_claims(pod, node)
         notes = dict(pod.annotations)
         notes.pop(PLAN, None)
         if gpus:

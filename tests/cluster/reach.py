@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.health.node_health import NodeHealth
 from extender.cluster.listener import Listener
+from extender.cluster.node_health import NodeHealth
 from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.settings import Settings
 

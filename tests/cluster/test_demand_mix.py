@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.demand.kinds import Kind, kind_of, where_of
-from extender.cluster.demand.mix import DemandMix
-from extender.cluster.demand.models import ANYWHERE, OTHERS, MachineModels
-from extender.cluster.demand.weights import weighted
+from extender.cluster.demand import ANYWHERE, OTHERS, MachineModels, weighted
+from extender.cluster.demand_mix import DemandMix
+from extender.cluster.pod_kinds import Kind, kind_of, where_of
 from extender.objects import records
 from extender.objects.selectors import Requirement
 from tests.cluster.dra.world import DraWorld

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.nodes.eligibility import CLAUSE, MOST_PARTS, Eligibility, TooLong
-from extender.cluster.view import EligibilityView
+from extender.cluster.eligibility import CLAUSE, MOST_PARTS, Eligibility, TooLong
 from extender.objects.records import Event, NodeRecord, selects
 from extender.objects.selectors import NodeTerm, Operator, Requirement, Taint, Toleration, untolerated
 from tests.cluster.reach import kept_of
@@ -57,7 +56,7 @@ def node(name: str, labelled: dict[str, str], tainted: tuple[Taint, ...] = ()) -
     )  # fmt: skip
 
 
-def rows_of(sets: EligibilityView, selector: Any, terms: Any, tolerated: Any, most: int = 0) -> set[int]:
+def rows_of(sets: Eligibility, selector: Any, terms: Any, tolerated: Any, most: int = 0) -> set[int]:
     words = sets.rows(sets.program(selector, terms, tolerated, most))
     return {64 * w + i for w, word in enumerate(words) for i in range(64) if word >> i & 1}
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.cluster.health import node_health as health_module
-from extender.cluster.health.node_health import NodeHealth
-from extender.cluster.health.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
+from extender.cluster import node_health as health_module
+from extender.cluster.node_health import NodeHealth
+from extender.cluster.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
 from extender.objects import records
 from extender.objects.pods import MOST_IMAGES, MOST_OF_IMAGE
 from extender.objects.records import PodRecord

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.health.node_health import NodeHealth
-from extender.cluster.health.verdicts import Change
 from extender.cluster.listener import Listener
+from extender.cluster.node_health import NodeHealth
+from extender.cluster.pod_failures import Change
 from extender.objects import records
 from extender.objects.records import PodRecord
 from extender.policy.rules import REASONS

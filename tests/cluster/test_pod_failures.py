@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.health import pod_failures as book
-from extender.cluster.health.pod_failures import Failure, Failures, Limits, Party, What
+from extender.cluster import pod_failures as book
+from extender.cluster.pod_failures import Failure, Failures, Limits, Party, What
 
 ONE = Party("one", "job-1", frozenset({"image-1"}), "default")
 TWO = Party("two", "job-2", frozenset({"image-2"}), "default")

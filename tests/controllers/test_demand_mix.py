@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.demand.mix import is_newer
+from extender.cluster.demand_mix import is_newer
 from extender.controllers.demand_mix import DemandMixStore
 from extender.kube.client import ApiServer
 from extender.kube.configmaps import ConfigMap

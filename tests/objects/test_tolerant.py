@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from extender import cli
-from extender.cluster.amounts import MOST_AMOUNT, MOST_SUM
+from extender.cluster.tables import MOST_AMOUNT, MOST_SUM
 from extender.errors import BadCluster
 from extender.objects import decode, tolerant
 from extender.objects.records import Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from extender.cluster.demand.kinds import MODES
+from extender.cluster.pod_kinds import MODES
 from extender.objects import records, typos
 from extender.objects.annotations import NAMES, PREFIX
 from extender.objects.queueing import GATE

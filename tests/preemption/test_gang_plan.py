@@ -327,7 +327,7 @@ def test_a_node_with_too_many_sets_is_searched_by_the_search_for_one_pod(monkeyp
         for i in range(8):
             play.pod(f"{node}{i}", 1, age=50 + i, priority=i % 2, grace=10 + i)
     whole = play.find(4, 2)
-    monkeypatch.setattr("extender.preemption.gang.options.MOST_SETS", 8)
+    monkeypatch.setattr("extender.preemption.gang_options.MOST_SETS", 8)
     found = play.find(4, 2)
     assert found.best is not None
     assert whole.best is not None

@@ -16,7 +16,7 @@ import pytest
 
 from extender.policy import pod_request
 from extender.policy.policy import Policy
-from extender.preemption.gang import options, search
+from extender.preemption import gang_options, gang_search
 from extender.preemption.gang_plan import Candidates, Gang, GangFound, GangSearch, Reclaim, Way
 from extender.settings import Settings
 from extender.settings.fields import Ceiling
@@ -141,9 +141,9 @@ def test_plans_cost_what_brute_force_finds(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_proved_is_bounded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few sets of each node, and few partial plans, another plan may cost less, but not less than the bound."""
-    monkeypatch.setattr(options, "MOST_SETS", 2)
-    monkeypatch.setattr(options, "MOST_JUDGED", 2)
-    monkeypatch.setattr(search, "FIRST_WIDTH", 1)
+    monkeypatch.setattr(gang_options, "MOST_SETS", 2)
+    monkeypatch.setattr(gang_options, "MOST_JUDGED", 2)
+    monkeypatch.setattr(gang_search, "FIRST_WIDTH", 1)
     open_ends = 0
     for seed, case in drawn(kind, CASES // 2):
         world = World(Settings())

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from extender.policy.contracts import PodRequest
-from extender.reservations.counting import FEW
+from extender.reservations.claims import FEW
 from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat
 from tests.world import World, pairs, workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from extender.cluster.dra.slices import identity
+from extender.cluster.dra.resource_slices import identity
 from extender.objects.device_claims import MOST_COUNT
 from extender.objects.queueing import PINNED
 from extender.objects.records import (

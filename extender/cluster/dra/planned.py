@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from extender.cluster.dra.claims import Key, ResourceClaims, beyond
-from extender.cluster.dra.slices import Slices, device_of, identity
+from extender.cluster.dra.resource_slices import Slices, device_of, identity
 from extender.objects.queueing import GATE
 from extender.objects.records import AllocatedDevice, DeviceTaintRuleRecord, PodRecord, ResourceClaimRecord
 

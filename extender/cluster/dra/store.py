@@ -20,12 +20,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from extender.cluster.dra import nodes
+from extender.cluster.dra import node_gpus
 from extender.cluster.dra.claims import ALL, Key, ResourceClaims, is_plain, numbers
 from extender.cluster.dra.planned import PlannedClaims
-from extender.cluster.dra.selectors import NVIDIA, driver_of, is_every
-from extender.cluster.dra.slices import Slices, identity
-from extender.cluster.dra.taint_rules import TaintRules
+from extender.cluster.dra.resource_slices import NVIDIA, Slices, TaintRules, driver_of, identity, is_every
 from extender.cluster.gpus.device_sharing import partial
 from extender.objects.records import (
     Choice,
@@ -186,13 +184,13 @@ class DraStore:
 
     def node(self, node: NodeRecord) -> NodeRecord:
         """The node with its GPUs by DRA."""
-        stated, pools = nodes.bare(node), self._slices.of(node.name)
+        stated, pools = node_gpus.bare(node), self._slices.of(node.name)
         for driver, resource in self._resources.items():
             of = [devices for devices in pools if devices and devices[0].driver == driver]
             if of and resource not in self.uncounted:
                 every, nics = resource not in self._narrowed, self._slices.nics(node.name)
-                known = nodes.Allocation(self._is_held, self._slices.is_tainted, resource in self._served)
-                return nodes.with_devices(stated, resource, of, known, every=every, nics=nics)
+                known = node_gpus.Allocation(self._is_held, self._slices.is_tainted, resource in self._served)
+                return node_gpus.with_devices(stated, resource, of, known, every=every, nics=nics)
         return stated
 
     def pod(self, pod: PodRecord) -> PodRecord:

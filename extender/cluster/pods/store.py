@@ -9,21 +9,19 @@ A pod keeps what it holds until it has terminated (Succeeded, Failed) or is dele
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from ext_core.table import PodTable
-from extender.cluster.amounts import Amounts
 from extender.cluster.faults import Faults
 from extender.cluster.gpus.statements import HELD, PLAN
-from extender.cluster.nodes.store import Nodes
+from extender.cluster.nodes import Nodes
 from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.cluster.pods.budgets import Budgets
 from extender.cluster.pods.gangs import Gangs
-from extender.cluster.pods.owners import Owners
+from extender.cluster.pods.numbered import Requirements
 from extender.cluster.pods.placements import Placements
-from extender.cluster.pods.requirements import Requirements
-from extender.cluster.pods.rows import PodRows
-from extender.cluster.pods.workloads import Workloads
-from extender.cluster.stale import Stale
+from extender.cluster.pods.workloads import Owners, Workloads
+from extender.cluster.tables import Amounts
 from extender.objects.records import GroupRecord, PdbRecord, PodRecord, PriorityClassRecord, QuotaRecord
 from extender.objects.tolerant import bare
 
@@ -317,3 +315,97 @@ def _requirements(pod: PodRecord) -> tuple[object, ...]:
 def _statements(pod: PodRecord) -> tuple[str | None, str | None]:
     """What its annotations state about its GPUs."""
     return pod.annotations.get(HELD), pod.annotations.get(PLAN)
+
+
+# -- what is stale -----------------------------------------------------------------------------------------------------
+
+
+class Stale:
+    """`pods`: uids of pods whose rows differ from their records; `nodes`: names of nodes on which pods hold other
+    amounts; `ledgers`: names of nodes on which pods may hold other GPUs, or which have other GPUs. After a defect:
+    `unwritten`: uids of pods whose rows could not be written, by node; `unread`: nodes whose ledger is not read."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, None] = {}
+        self.nodes: set[str] = set()
+        self.ledgers: set[str] = set()
+        self.unwritten: dict[str, dict[str, None]] = {}
+        self.unread: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self.pods or self.nodes or self.ledgers)
+
+    def pod(self, pod: PodRecord) -> None:
+        """A pod has come to its node: its row must be written, and what depends on it."""
+        self.pods[pod.uid] = None
+        self.node(pod.node, gpus=bool(pod.gpus))
+
+    def node(self, name: str, *, gpus: bool) -> None:
+        """A pod has come to the node, or has left it. `gpus`: it asks for GPUs."""
+        self.nodes.add(name)
+        if gpus:
+            self.ledgers.add(name)
+
+    def try_again(self, node: str) -> None:
+        """An event is about the node, or a pod of it: what could not be written of it is stale again."""
+        if self.unwritten or self.unread:
+            self.pods.update(self.unwritten.pop(node, {}))
+            if node in self.unread:
+                self.unread.remove(node)
+                self.ledgers.add(node)
+
+    def take(self) -> tuple[dict[str, None], set[str], set[str]]:
+        """The three, which are empty from now on."""
+        taken = self.pods, self.nodes, self.ledgers
+        self.pods, self.nodes, self.ledgers = {}, set(), set()
+        return taken
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+FREE: Final = ("", "")
+
+
+class PodRows:
+    """One row a bound pod, once its node is written; a deleted pod's row is used again. `uids`: by row, "" free;
+    `names`: by row (namespace, name), ("", "") free."""
+
+    def __init__(self, table: PodTable) -> None:
+        self.uids: list[str] = []
+        self.names: list[tuple[str, str]] = []
+        table.names = self.names
+        self._table = table
+        self._rows: dict[str, int] = {}
+        self._free: list[int] = []
+
+    def __getitem__(self, uid: str) -> int:
+        """The row of a pod that has one. KeyError: it has none."""
+        return self._rows[uid]
+
+    def get(self, uid: str) -> int | None:
+        """The pod's row, None where it has none."""
+        return self._rows.get(uid)
+
+    def take(self, pod: PodRecord) -> int:
+        """The pod's row; a free one where it had none."""
+        uid = pod.uid
+        row = self._rows.get(uid)
+        if row is None:
+            if self._free:
+                row = self._free.pop()
+            else:
+                row = len(self.uids)
+                self.uids.append("")
+                self.names.append(FREE)
+            self._rows[uid] = row
+            self.uids[row], self.names[row] = uid, (pod.namespace, pod.name)
+        return row
+
+    def free(self, uid: str) -> None:
+        """The pod needs no row any more."""
+        row = self._rows.pop(uid, None)
+        if row is not None:
+            self._table.drop(row)
+            self.uids[row], self.names[row] = "", FREE
+            self._free.append(row)

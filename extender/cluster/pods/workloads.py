@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Literal, TypeVar
 
-from extender.cluster.pods.siblings import SiblingKey, siblings
 from extender.objects import gangs
-from extender.objects.records import PodRecord
+from extender.objects.gangs import GROUP_KINDS
+from extender.objects.records import GroupRecord, PodRecord
+from extender.settings import Placement
 
 Key = TypeVar("Key", bound=Hashable)
 Held = TypeVar("Held")
@@ -61,3 +62,76 @@ def _remove(table: dict[Key, dict[str, Held]], key: Key, uid: str) -> None:
         del inner[uid]
         if not inner:
             del table[key]
+
+
+# -- siblings ----------------------------------------------------------------------------------------------------------
+#
+# Whether a pod wants to be packed or spread, and which pods are its siblings.
+#
+# Spread is for serving: replicas of one service on different nodes, and racks, so that no failure takes them all.
+
+
+ANNOTATION = "gpu-extender.io/placement"
+APP = "app.kubernetes.io/name"
+Way = Literal["pack", "spread"]
+_WAYS: dict[str, Way] = {"pack": "pack", "spread": "spread"}
+SiblingKey = tuple[str, str, str]
+
+
+def way(pod: PodRecord, said: Placement) -> Way:
+    """The annotation, else the settings: the first label rule that fits, then the PriorityClass, then the default.
+
+    An annotation with any other value says nothing.
+    """
+    text = pod.annotations.get(ANNOTATION, "").strip().lower()
+    if text in _WAYS:
+        return _WAYS[text]
+    for rule, chosen in said.by_label.items():
+        key, equals, value = rule.partition("=")
+        if key in pod.labels and (not equals or pod.labels[key] == value):
+            return chosen
+    return said.by_priority_class.get(pod.priority_class, said.default)
+
+
+def siblings(pod: PodRecord) -> SiblingKey | None:
+    """What its siblings have in common: the controller that owns them, else the app's name; None when it has none."""
+    if pod.owner is not None:
+        return pod.namespace, "owner", pod.owner.identity
+    name = pod.labels.get(APP)
+    return (pod.namespace, "app", name) if name else None
+
+
+# -- owners ------------------------------------------------------------------------------------------------------------
+#
+# Which pods stand below which object: a pod's owner, its owner's owner and so on, as the walk of `gangs.owners` finds
+# them.
+#
+# The keys that a pod was added under are remembered, and dropped as they were added: the objects may have changed
+# meanwhile, and owners may own each other in a circle.
+
+
+class Owners:
+    """An index from an object to the uids of the pods below it. Only objects of `gangs.GROUP_KINDS` are keys."""
+
+    def __init__(self) -> None:
+        self.below: dict[gangs.ObjectKey, dict[str, None]] = {}
+        self.above: dict[str, tuple[gangs.ObjectKey, ...]] = {}  # by uid of the pod; each key once
+
+    def add(self, pod: PodRecord, objects: Mapping[gangs.ObjectKey, GroupRecord]) -> None:
+        """Add the pod under each of its owners, as far as `objects` are known. It must not be there yet."""
+        if pod.owner is None:
+            return
+        walked = gangs.owners(pod.namespace, pod.owner, objects)
+        keys = tuple(dict.fromkeys(key for key in walked if key[:2] in GROUP_KINDS))
+        if keys:
+            self.above[pod.uid] = keys
+        for key in keys:
+            self.below.setdefault(key, {})[pod.uid] = None
+
+    def drop(self, uid: str) -> None:
+        """Drop the pod wherever it was added."""
+        for key in self.above.pop(uid, ()):
+            pods = self.below[key]
+            del pods[uid]
+            if not pods:
+                del self.below[key]

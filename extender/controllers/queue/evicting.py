@@ -26,7 +26,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from extender.cluster.dra.slices import device_of
+from extender.cluster.dra.resource_slices import device_of
 from extender.cluster.slices import Timed
 from extender.cluster.view import ClusterView
 from extender.controllers.queue.acting import Acting

@@ -15,8 +15,7 @@ from hashlib import sha256
 from typing import Final, Protocol
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.dra.slices import identity
-from extender.cluster.dra.taint_rules import selector_of
+from extender.cluster.dra.resource_slices import identity, selector_of
 from extender.kube.pod_writes import Patched
 from extender.log import get_log
 from extender.objects.queueing import is_queued

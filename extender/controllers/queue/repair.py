@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.release import Release
 from extender.controllers.queue.seat_store import SeatStore

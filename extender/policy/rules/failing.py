@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from ext_core import places
 from ext_core.reasons import FailingCodes
-from extender.cluster.health.verdicts import words_of
+from extender.cluster.pod_failures import words_of
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 from extender.settings import FailingNodes

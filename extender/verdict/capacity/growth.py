@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ext_core import fit
-from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
-from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.slices import finish, in_order
+from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.policy.pod_request import wants_of
 from extender.queue.report import Report

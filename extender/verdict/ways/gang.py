@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from extender.cluster.demand.kinds import LINKS, links_of
+from extender.cluster.pod_kinds import LINKS, links_of
 from extender.cluster.slices import finish
 from extender.objects.queueing import DOMAIN, Domain
 from extender.objects.records import PodRecord

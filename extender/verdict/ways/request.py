@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from ext_core import survey
-from extender.cluster.demand.kinds import LINKS
 from extender.cluster.gpus.store import MOST_GPUS
+from extender.cluster.pod_kinds import LINKS
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.verdict.judge import Judge, blocks

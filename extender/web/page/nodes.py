@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
-from extender.cluster.node_map import node_map
+from extender.cluster.dump import node_map
 from extender.cluster.view import ClusterView
 from extender.errors import NotFound
 from extender.objects.nodes import DeviceState

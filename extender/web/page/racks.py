@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord
 from extender.queue.levels import keys_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.reservations.claims import Claims
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from extender.cluster.dra.selectors import LONGEST, driver_of, is_every, terms_of
+from extender.cluster.dra.resource_slices import LONGEST, driver_of, is_every, terms_of
 from extender.objects.records import DeviceClassRecord, device_class
 from extender.sim.dra import nvidia as dra
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ext_core.places import Places
-from extender.cluster.nodes.domains import Domains
+from extender.cluster.nodes import Domains
 from extender.cluster.tables import Tables
 from extender.policy.scorers.topology_level import TopologyLevel
 from extender.settings import Settings

@@ -1,16 +1,23 @@
 """What drivers publish for nodes, read as kube-scheduler reads it: of a pool only the slices of the highest generation
-count, only once all of them are there, and only where no two devices have one name."""
+count, only once all of them are there, and only where no two devices have one name.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Final, NamedTuple
 
-from extender.cluster.dra.selectors import WHOLE
-from extender.cluster.dra.taint_rules import TaintRules
-from extender.objects.records import AllocatedDevice, DeviceRecord, ResourceSliceRecord
+from extender.objects.records import (
+    FENCE,
+    AllocatedDevice,
+    DeviceClassRecord,
+    DeviceRecord,
+    DeviceTaintRuleRecord,
+    ResourceSliceRecord,
+)
 
 _PCI: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII | re.IGNORECASE)
 NIC_DRIVERS: Final = frozenset({"dra.net"})
@@ -227,3 +234,120 @@ def repeated(slices: Iterable[ResourceSliceRecord]) -> str:
 def _address(text: str) -> tuple[int, ...]:
     found = _PCI.fullmatch(text)
     return tuple([int(part, 16) for part in found.groups()]) if found else ()
+
+
+# -- DeviceTaintRules --------------------------------------------------------------------------------------------------
+
+
+Selector = tuple[str, str, str]
+"""Driver, pool and device, "" for any."""
+
+
+class TaintRules:
+    """The rules of the cluster. `records`: by name."""
+
+    def __init__(self, *, plans: bool) -> None:
+        """`plans`: the queue allocates devices, so its own fence keeps none of them from it."""
+        self.records: dict[str, DeviceTaintRuleRecord] = {}
+        self._plans = plans
+        self._taints: Counter[Selector] = Counter()
+        self._fences: Counter[Selector] = Counter()
+
+    def update(self, record: DeviceTaintRuleRecord, change: str) -> list[DeviceTaintRuleRecord]:
+        """A rule is "set", or there is a "delete". Its versions before and after that taint devices."""
+        versions: list[DeviceTaintRuleRecord] = []
+        before = self.records.pop(record.name, None)
+        if before is not None:
+            versions.append(before)
+            self._count(before, -1)
+        if change == "set":
+            self.records[record.name] = record
+            versions.append(record)
+            self._count(record, 1)
+        return [one for one in versions if one.taint and not self._is_ours(one)]
+
+    def taints(self, device: AllocatedDevice) -> bool:
+        """Whether the device is tainted by a rule."""
+        return bool(self._taints) and _is_selected(self._taints, device)
+
+    def fences(self, device: AllocatedDevice) -> bool:
+        """Whether a rule keeps kube-scheduler off the device, and leaves it to the queue."""
+        return bool(self._fences) and _is_selected(self._fences, device)
+
+    def _is_ours(self, record: DeviceTaintRuleRecord) -> bool:
+        return self._plans and record.taint == FENCE
+
+    def _count(self, record: DeviceTaintRuleRecord, by: int) -> None:
+        if not record.taint:
+            return
+        counts, selector = self._fences if self._is_ours(record) else self._taints, selector_of(record)
+        counts[selector] += by
+        if not counts[selector]:
+            del counts[selector]
+
+
+def selector_of(record: DeviceTaintRuleRecord) -> Selector:
+    """What the rule selects."""
+    return record.driver, record.pool, record.device
+
+
+def _is_selected(selectors: Counter[Selector], device: AllocatedDevice) -> bool:
+    return any(selector in selectors for selector in product(*((name, "") for name in device)))
+
+
+# -- DeviceClasses -----------------------------------------------------------------------------------------------------
+#
+# Which devices a DeviceClass selects, as far as its CEL expressions can be read.
+#
+# No CEL is evaluated. Read is a conjunction of comparisons `device.driver == 'D'` and
+# `device.attributes['D'].type == 'T'`, as drivers write them; any other term of the conjunction can only leave devices
+# out. Whatever else an expression is, it selects something that we do not know.
+
+
+NVIDIA: Final = "gpu.nvidia.com"
+WHOLE: Final[Mapping[str, str]] = {NVIDIA: "gpu"}
+"""By driver: the value of its attribute type of a device that is a whole GPU."""
+LONGEST: Final = 10 * 1024  # characters of an expression: what the API server accepts
+_TOKEN: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|&&|.""", re.DOTALL)
+_DRIVER: Final = re.compile(r"device\.driver\s*==\s*(['\"])([^'\"\\]*)\1")
+_TYPE: Final = re.compile(r"device\.attributes\[(['\"])([^'\"\\]*)\1\]\.type\s*==\s*(['\"])([^'\"\\]*)\3")
+
+
+def driver_of(record: DeviceClassRecord) -> str:
+    """The driver of which the class selects whole GPUs and nothing else; "" where that is not certain."""
+    terms = [term for text in record.selectors for term in terms_of(text)]
+    drivers = {found[2] for term in terms if (found := _DRIVER.fullmatch(term))}
+    if len(drivers) != 1:
+        return ""
+    (driver,) = drivers
+    kinds = {(found[2], found[4]) for term in terms if (found := _TYPE.fullmatch(term))}
+    return driver if (driver, WHOLE.get(driver)) in kinds else ""
+
+
+def is_every(record: DeviceClassRecord) -> bool:
+    """Whether the class selects every whole GPU of its driver, as the class of the driver does."""
+    expressions = [terms_of(text) for text in record.selectors]
+    return bool(driver_of(record)) and all(terms and all(map(_is_whole, terms)) for terms in expressions)
+
+
+def _is_whole(term: str) -> bool:
+    """Whether the term states the driver, or the type of its whole GPUs: such a term leaves none of these out."""
+    found = _TYPE.fullmatch(term)
+    return bool(_DRIVER.fullmatch(term)) if found is None else found[4] == WHOLE.get(found[2])
+
+
+def terms_of(text: str) -> list[str]:
+    """The terms of a conjunction; none of a disjunction or a choice, where no term need hold. What stands in brackets
+    is one term."""
+    if len(text) > LONGEST:
+        return []
+    terms, depth = [""], 0
+    for token in _TOKEN.findall(text):
+        depth += (token in ("(", "[", "{")) - (token in (")", "]", "}"))
+        if not depth and token in ("|", "?"):
+            return []
+        if not depth and token == "&&":
+            terms.append("")
+        else:
+            terms[-1] += token
+    return [term.strip() for term in terms]

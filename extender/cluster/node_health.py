@@ -3,7 +3,7 @@
 A node whose GPU pods fail at kubelet's admission, or die (or their containers do) within a minute of being bound, looks
 the emptiest of all and draws the next pod, and the next. So each failure is doubt that halves every five minutes; three
 within ten minutes (settings: failingNodes) reject the node: for the pods of one namespace, or for all
-(extender.cluster.health.pod_failures). Whose failure it is, kubelet's report says (extender.objects.failure_cause).
+(extender.cluster.pod_failures). Whose failure it is, kubelet's report says (extender.objects.failure_cause).
 
 A GPU pod that started after the latest failure and still runs a minute later, or is seen to have run to its end, clears
 its own namespace's failures on the node, and those that kubelet reports: a device was handed to it. It does not clear
@@ -21,12 +21,28 @@ does not count.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
-from extender.cluster.health import pod_failures
-from extender.cluster.health.pod_failures import Failure, Failures, Limits, Party, What
-from extender.cluster.health.verdicts import YOUNG_SECONDS, Change, Reject, Standing, Verdicts
+from extender.cluster import pod_failures
+from extender.cluster.faults import Faults
+from extender.cluster.listener import Listener
+from extender.cluster.nodes import NodeRows
+from extender.cluster.pod_failures import (
+    YOUNG_SECONDS,
+    Change,
+    Failure,
+    Failures,
+    Limits,
+    Party,
+    Reject,
+    Standing,
+    Verdicts,
+    What,
+)
+from extender.cluster.tables import Tables
+from extender.log import get_log
 from extender.objects.records import PodRecord
 
 SOUND_SECONDS: Final = 60.0  # one that runs for so long has shown that the node works
@@ -290,3 +306,74 @@ def _trim(table: dict[Any, tuple[float, Any]], before: float, most: int) -> None
         old.append(key)
     for key in old:
         del table[key]
+
+
+# -- columns of the tables ---------------------------------------------------------------------------------------------
+
+
+log = get_log()
+
+
+class HealthColumns:
+    """Writes the health of the nodes on which pods failed lately, and calls the listeners for each change."""
+
+    def __init__(
+        self, health: NodeHealth, tables: Tables, rows: NodeRows, listeners: Sequence[Listener], faults: Faults
+    ) -> None:
+        self._health, self._tables, self._rows = health, tables, rows
+        self._listeners, self._faults = listeners, faults
+
+    def write(self, now: float) -> bool:
+        """Write what has changed; whether a node is rejected from now on, or accepted again."""
+        health = self._health
+        changes = health.tick(now)
+        for change in changes:
+            self._announce(change, now)
+        for name in health.stale:
+            row = self._rows.row(name)
+            if row >= 0:
+                self._tables.places.set_health(row, health.doubt(name, now), health.failing(name, now))
+        health.stale.clear()
+        for namespace in health.verdicts.stale_tenants:
+            self._write_standings(namespace)
+        health.verdicts.stale_tenants.clear()
+        return bool(changes)
+
+    def _announce(self, change: Change, now: float) -> None:
+        if change.namespace:  # one tenant's own doing: reported to that tenant, and as information here
+            log.info(
+                "a node is rejected for a namespace" if change.refused else "a node is open to a namespace again",
+                node=change.node,
+                namespace=change.namespace,
+                why=change.text,
+            )
+        else:
+            log.warning(
+                "a node is refused" if change.refused else "a node is trusted again", node=change.node, why=change.text
+            )
+        for listener in self._listeners:
+            try:
+                _call(listener, change)
+            except Exception as error:
+                self._faults.note("Node", change.node, error, now)
+
+    def _write_standings(self, namespace: str) -> None:
+        """What counts for one namespace's pods alone: a short list, by row."""
+        self._set_own(namespace, self._health.standings(namespace))
+
+    def _set_own(self, namespace: str, held: Mapping[str, Standing]) -> None:
+        rows = {row: one for name, one in held.items() if (row := self._rows.row(name)) >= 0}
+        known = sorted(rows.items(), key=lambda pair: pair[0])
+        self._tables.places.set_own(
+            namespace,
+            [row for row, _ in known],
+            [one.doubt for _, one in known],
+            [int(one.rejected) for _, one in known],
+        )
+
+
+def _call(listener: Listener, change: Change) -> None:
+    if not change.namespace:
+        (listener.node_rejected if change.refused else listener.node_accepted)(change.node, change.text)
+    elif change.refused:
+        listener.node_rejected_for(change)

@@ -1,4 +1,8 @@
-"""The whole state of a cluster."""
+"""The cluster's state as data, and the cluster that has it again: a record begins with it.
+
+What follows from the objects alone is not in it. What is: the objects, in the order of the rows that nodes have in the
+tables; and what depends on the past: since when pods settle, which device plugins are away, failures, learned demand.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from functools import partial
 import msgspec
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.saved import demand, health
-from extender.cluster.saved.demand import SavedDemand
-from extender.cluster.saved.health import SavedHealth
+from extender.cluster.demand import Forecast
+from extender.cluster.node_health import HealthColumns, NodeHealth, _Start
+from extender.cluster.pod_failures import Failure
+from extender.cluster.pod_kinds import Kind
 from extender.objects import records, schema
 from extender.objects.records import Event, NodeRecord, Record
 
@@ -42,8 +47,8 @@ def save(cluster: Cluster, now: float) -> Callable[[], Saved]:
     pods that have none. What may change is copied at once, and the rest is done by the returned function, on any
     thread: of a large cluster it takes longer than a verb may wait."""
     nodes, pods, gpus = cluster._nodes, cluster._pods, cluster._nodes.gpus
-    placements, learned = pods.placements, demand.save(cluster.demand)
-    remembered = health.save(cluster._node_health, cluster._health_columns, now)
+    placements, learned = pods.placements, save_demand(cluster.demand)
+    remembered = save_health(cluster._node_health, cluster._health_columns, now)
     small: list[Record] = [
         *pods.priority_classes.values(),
         *pods.quotas.values(),
@@ -101,9 +106,9 @@ def restore(cluster: Cluster, saved: SavedCluster, objects: Sequence[Event], *, 
     placements.settling.update(saved.settling)
     cluster._pods.stale.ledgers.update(cluster.pods[uid].node for uid in settled)
     if learned:
-        demand.restore(cluster.demand, saved.demand)
+        restore_demand(cluster.demand, saved.demand)
     cluster._refresh(saved.at)
-    health.restore(cluster._node_health, cluster._health_columns, saved.health, saved.at)
+    restore_health(cluster._node_health, cluster._health_columns, saved.health, saved.at)
     cluster.tables.pods.now = saved.wall_ms
 
 
@@ -130,3 +135,118 @@ def _no_pod(node: str, row: int) -> Event:
         "spec": {"nodeName": node, "containers": []},
     }
     return Event("Pod", "set", records.pod(named, frozenset()))
+
+
+# -- what was learned of the demand ------------------------------------------------------------------------------------
+
+
+class SavedDemand(msgspec.Struct, frozen=True, array_like=True):
+    """The demand mix and the known machines. Unlike a dump of the mix it is exact: no number is rounded or scaled."""
+
+    mass: list[tuple[Kind, float]]
+    used: list[Kind]
+    base: float
+    latest: float | None
+    latest_uids: list[str]
+    until: float
+    until_uids: list[str]
+    models: list[tuple[str | None, ...]]
+    machines: list[tuple[tuple[int, str, int], tuple[int, int]]]
+
+
+def save_demand(forecast: Forecast) -> SavedDemand:
+    """What the forecast has learned."""
+    mix, models = forecast.mix, forecast.models
+    return SavedDemand(
+        list(mix._mass.items()),
+        sorted(mix._used),
+        mix._base,
+        mix._latest,
+        sorted(mix._latest_uids),
+        mix._until,
+        sorted(mix._until_uids),
+        list(models._known),
+        list(models.machines.items()),
+    )
+
+
+def restore_demand(forecast: Forecast, saved: SavedDemand) -> None:
+    """Have the forecast know this and nothing else."""
+    mix, models = forecast.mix, forecast.models
+    mix._mass, mix._used = dict(saved.mass), set(saved.used)
+    mix._base, mix._latest, mix._latest_uids = saved.base, saved.latest, set(saved.latest_uids)
+    mix._until, mix._until_uids = saved.until, frozenset(saved.until_uids)
+    mix._order = None
+    mix._near.clear()
+    mix.revision += 1
+    models._known = {values: number for number, values in enumerate(saved.models)}
+    models.machines = dict(saved.machines)
+    models.revision += 1
+
+
+# -- what is remembered of pods that failed ----------------------------------------------------------------------------
+
+
+class SavedHealth(msgspec.Struct, frozen=True, array_like=True):
+    """The failures of each node by the tenant that they count for, and the pods that have not shown whether they live.
+    The fields are those of `NodeHealth` and its `Failures`."""
+
+    failures: list[tuple[str, list[tuple[str, list[Failure]]]]]
+    nodes_of: list[tuple[str, list[str]]]
+    sound: dict[str, float]
+    starts: dict[str, _Start]
+    running: list[tuple[float, str]]
+    expiring: list[tuple[float, str]]
+    left: list[tuple[str, float, _Start | None]]
+    judged: list[tuple[str, float]]
+    blamed: list[tuple[str, str, float]]
+    faded: float
+    fading: list[str]
+    ticked: float
+
+
+def save_health(health: NodeHealth, columns: HealthColumns, now: float) -> SavedHealth:
+    """What is remembered. The columns are brought up to date first: a cluster with the same memory writes the same."""
+    _rewrite(health, columns, now)
+    kept = health._failures
+    return SavedHealth(
+        [(node, [(key, list(held)) for key, held in of.items()]) for node, of in kept._on.items()],
+        [(key, list(nodes)) for key, nodes in kept._of.items()],
+        dict(kept._sound),
+        dict(health._starts),
+        list(health._running),
+        list(health._expiring),
+        [(uid, at, start) for uid, (at, start) in health._left.items()],
+        [(uid, at) for uid, (at, _) in health._judged.items()],
+        [(*key, at) for key, (at, _) in health._blamed.items()],
+        health._faded,
+        list(health._fading),
+        health._ticked,
+    )
+
+
+def restore_health(health: NodeHealth, columns: HealthColumns, saved: SavedHealth, now: float) -> None:
+    """Have this remembered, and nothing else."""
+    kept = health._failures
+    kept._on = {node: {key: list(held) for key, held in of} for node, of in saved.failures}
+    kept._of = {key: dict.fromkeys(nodes) for key, nodes in saved.nodes_of}
+    kept._sound = dict(saved.sound)
+    kept._counts = {}
+    kept._sum = 0
+    for of in kept._on.values():
+        for key, held in of.items():
+            kept._count(key, len(held))
+    health._starts = dict(saved.starts)
+    health._running, health._expiring = list(saved.running), list(saved.expiring)
+    health._left = {uid: (at, start) for uid, at, start in saved.left}
+    health._judged = {uid: (at, None) for uid, at in saved.judged}
+    health._blamed = {(namespace, owner): (at, None) for namespace, owner, at in saved.blamed}
+    _rewrite(health, columns, now)
+    health._faded, health._fading, health._ticked = saved.faded, list(saved.fading), saved.ticked
+
+
+def _rewrite(health: NodeHealth, columns: HealthColumns, now: float) -> None:
+    """Write what counts against each node as of `now`."""
+    health.stale.update(health._failures.nodes())
+    health.verdicts.stale_tenants.update(health.verdicts._standings)
+    columns.write(now)

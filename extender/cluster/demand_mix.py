@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from extender.cluster.demand.kinds import Kind
+from extender.cluster.pod_kinds import Kind
 from extender.objects.selectors import Operator, Requirement
 
 VERSION: Final = "gpu-extender.io/v1"

@@ -1,1 +1,0 @@
-"""Nodes: their rows in the tables, the columns that follow from the Node object, and which pods they accept."""
