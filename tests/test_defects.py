@@ -16,7 +16,7 @@ from extender.kube.client import ApiServer
 from extender.kube.kinds import WATCHED_KINDS
 from extender.objects import gangs
 from extender.objects.records import PodRecord
-from extender.objects.tolerant import Faults, Invalid
+from extender.objects.tolerant import Invalid, ObjectFaults
 from extender.settings import Settings
 from tests.kube.api_server import Request, Script, Writer, listed, serving, watched
 from tests.waiting import eventually
@@ -26,13 +26,13 @@ from tests.world import World, logged, workload
 class Failing(Frozen):
     """A source that fails so often, and then runs."""
 
-    def __init__(self, *errors: Exception, faults: Faults | None = None) -> None:
+    def __init__(self, *errors: Exception, faults: ObjectFaults | None = None) -> None:
         super().__init__()
         self.errors = list(errors)
         self.running = asyncio.Event()
-        self.told = faults or Faults()
+        self.told = faults or ObjectFaults()
 
-    def faults(self) -> Faults:
+    def faults(self) -> ObjectFaults:
         return self.told
 
     async def run(self) -> None:
@@ -68,7 +68,7 @@ def test_the_defects_of_controllers_are_printed() -> None:
 def test_invalid_objects_are_named_and_counted_and_nothing_is_unready() -> None:
     """At most 20 of them, on the pages; by kind and reason in the metric, without names."""
     invalid = [Invalid("Pod", f"ns/p{n}", "nested too deep") for n in range(50)]
-    source = Failing(faults=Faults(invalid, {("Pod", "too-deep"): 50, ("Node", "partial"): 1}, {"Pod": 2}))
+    source = Failing(faults=ObjectFaults(invalid, {("Pod", "too-deep"): 50, ("Node", "partial"): 1}, {"Pod": 2}))
     world = World(source=source)
     for path in ("/readyz", "/debug/state"):
         reply = world.call(path, method="GET")

@@ -28,7 +28,7 @@ from extender.objects.queueing import DOMAIN, DURATION, GATE, QUEUE
 from extender.objects.records import Event, NodeRecord, PodRecord
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
-from extender.queue.starts import Start
+from extender.queue.starts import GangStart
 from extender.settings import Settings
 from extender.sim.machines import GPU, machine
 from extender.sim.objects import SimNode, SimPod
@@ -141,7 +141,7 @@ class Ours:
         self._promise()
         return bool(started)
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: GangStart) -> None:
         gang = self._gangs[start.seats[0].uid]
         del self._waiting[gang.id]
         self._world.start(gang, Counter(self._nodes[seat.node] for seat in start.seats))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from extender.log import get_log
-from extender.objects.tolerant import Faults, Invalid
+from extender.objects.tolerant import Invalid, ObjectFaults
 
 
 class Controller:
@@ -68,9 +68,9 @@ class ClusterSource(Controller):
         """What may not be read, and why, in words; "" where all may be."""
         return ""
 
-    def faults(self) -> Faults:
+    def faults(self) -> ObjectFaults:
         """What could not be read in full, and the defects of the watches."""
-        return Faults()
+        return ObjectFaults()
 
 
 class Frozen(ClusterSource):
@@ -80,9 +80,9 @@ class Frozen(ClusterSource):
 
     def __init__(self, invalid: Sequence[Invalid] = ()) -> None:
         """`invalid`: the objects that were not read in full."""
-        self._faults = Faults(list(invalid))
+        self._faults = ObjectFaults(list(invalid))
 
-    def faults(self) -> Faults:
+    def faults(self) -> ObjectFaults:
         """The objects of the file that were not read in full."""
         return self._faults
 

@@ -16,7 +16,7 @@ from extender.kube.reflector import Reflector
 from extender.kube.watching import State, WatchPace, WatchTiming
 from extender.log import get_log
 from extender.objects.records import Event, PodRecord
-from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
+from extender.objects.tolerant import LONGEST_NAME, Invalid, ObjectFaults
 from extender.times import Clock
 
 VITAL = ("Pod", "Node")
@@ -125,10 +125,10 @@ class Watches(ClusterSource):
         counted = ((reflector.watched.name, reflector.state.counters) for reflector in self._reflectors)
         return {name: max(0, counters.watches - counters.turns - 1) for name, counters in counted}
 
-    def faults(self) -> Faults:
+    def faults(self) -> ObjectFaults:
         """What the reflectors rejected, and their defects."""
         watched = [(reflector.watched.name, reflector.state) for reflector in self._reflectors]
-        return Faults(
+        return ObjectFaults(
             [
                 Invalid(kind, name.strip("/")[:LONGEST_NAME] or "(without a name)", why)
                 for kind, state in watched

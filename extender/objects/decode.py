@@ -12,14 +12,14 @@ from extender.objects.records import Kind, Record
 from extender.objects.schema import Source
 
 
-class Change(NamedTuple):
+class WatchChange(NamedTuple):
     """What a watch event states. `type`: ADDED, MODIFIED or DELETED."""
 
     type: str
     record: Record
 
 
-def change(kind: Kind, line: bytes, gpus: frozenset[str]) -> Change | None:
+def change(kind: Kind, line: bytes, gpus: frozenset[str]) -> WatchChange | None:
     """A watch event about an object of the kind, in one pass over its bytes. None where one pass is not enough: the
     kind is rare, the event is another (BOOKMARK, ERROR), or something cannot be read. Then the object is taken out of
     the event and read for itself, which finds what is wrong with it."""
@@ -29,7 +29,7 @@ def change(kind: Kind, line: bytes, gpus: frozenset[str]) -> Change | None:
     decoder, record_of = known
     try:
         wire = decoder.decode(line)
-        return Change(wire.type, record_of(wire.object, gpus))
+        return WatchChange(wire.type, record_of(wire.object, gpus))
     except Exception:  # RecordError, and whatever else the bytes of a hostile object may lead to
         return None
 

@@ -97,7 +97,7 @@ _CLAIM: Final = msgspec.json.Decoder(ClaimWire)
 _TEMPLATE: Final = msgspec.json.Decoder(TemplateWire)
 
 
-class Choice(NamedTuple):
+class DeviceChoice(NamedTuple):
     """Devices of one class. `number`: 0 for all devices of a node; `beyond`: what else is asked of them, "" where any
     of the class will do, whatever else the claim gets."""
 
@@ -126,7 +126,7 @@ class ResourceClaimRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     namespace: str
     name: str
     resource_version: str
-    requests: tuple[tuple[Choice, ...], ...]
+    requests: tuple[tuple[DeviceChoice, ...], ...]
     allocated: tuple[AllocatedDevice, ...] | None
     reserved: tuple[str, ...]
     planned_node: str = ""
@@ -142,7 +142,7 @@ class ResourceClaimTemplateRecord(msgspec.Struct, frozen=True, gc=False, kw_only
     namespace: str
     name: str
     resource_version: str
-    requests: tuple[tuple[Choice, ...], ...]
+    requests: tuple[tuple[DeviceChoice, ...], ...]
 
 
 def resource_claim(source: Source) -> ResourceClaimRecord:
@@ -203,20 +203,20 @@ def _allocated(wire: _Allocation) -> tuple[AllocatedDevice, ...]:
     )
 
 
-def _requests(spec: _ClaimSpec | None) -> tuple[tuple[Choice, ...], ...]:
+def _requests(spec: _ClaimSpec | None) -> tuple[tuple[DeviceChoice, ...], ...]:
     requests = (spec.devices.requests if spec and spec.devices else None) or ()
     constrained = bool(spec and spec.devices and spec.devices.constraints)
     return tuple([_choices(one, constrained) for one in requests])
 
 
-def _choices(request: _Request, constrained: bool) -> tuple[Choice, ...]:
+def _choices(request: _Request, constrained: bool) -> tuple[DeviceChoice, ...]:
     stated: list[_Exactly] = request.first_available or []
     if request.exactly is not None or request.device_class_name is not None:
         stated = [request if request.exactly is None else request.exactly]
     return tuple([_choice(one, constrained) for one in stated if not one.admin_access])
 
 
-def _choice(wire: _Exactly, constrained: bool) -> Choice:
+def _choice(wire: _Exactly, constrained: bool) -> DeviceChoice:
     count = 0 if wire.allocation_mode == "All" else min(max(1 if wire.count is None else wire.count, 1), MOST_COUNT)
     asked = {
         "selectors": wire.selectors,
@@ -226,4 +226,4 @@ def _choice(wire: _Exactly, constrained: bool) -> Choice:
         "derived attributes": wire.derived_attributes,
     }
     beyond = next((name for name, there in asked.items() if there), "")
-    return Choice(intern(wire.device_class_name or ""), count, beyond)
+    return DeviceChoice(intern(wire.device_class_name or ""), count, beyond)

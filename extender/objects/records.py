@@ -16,7 +16,7 @@ from extender.objects.device_claims import (
     FINALIZER,
     PLANNED_NODE,
     AllocatedDevice,
-    Choice,
+    DeviceChoice,
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
     resource_claim,
@@ -68,7 +68,7 @@ from extender.objects.schema import RecordError, Source, read
 __all__ = [
     "FENCE", "FINALIZER", "KINDS", "LONGEST_DEADLINE", "MOST_GRACE", "MOVING_TEXT", "PLACEABLE", "PLANNED_NODE",
     "PRIORITY_CLASS", "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE", "UNSCHEDULABLE", "AllocatedDevice",
-    "Choice", "DeviceClassRecord", "DeviceRecord", "DeviceTaintRuleRecord", "DraRecord", "Event", "GpuDevice",
+    "DeviceChoice", "DeviceClassRecord", "DeviceRecord", "DeviceTaintRuleRecord", "DraRecord", "Event", "GpuDevice",
     "GroupRecord", "Identity", "Kind", "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page", "PdbRecord",
     "PodClaimRef", "PodRecord", "PriorityClassRecord", "QuotaFacts", "QuotaRecord", "QuotaScope", "Record",
     "RecordError", "ResourceClaimRecord", "ResourceClaimTemplateRecord", "ResourceSliceRecord", "Source", "budget_of",

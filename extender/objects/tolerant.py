@@ -59,7 +59,7 @@ _W = TypeVar("_W")
 _Path = tuple[str | int, ...]
 
 
-class Reading(NamedTuple):
+class TolerantReading(NamedTuple):
     """What was read of an invalid object. `record`: None where nothing of it counts; `message`: what is wrong with it,
     and what counts instead."""
 
@@ -69,7 +69,9 @@ class Reading(NamedTuple):
     message: str
 
 
-def read(kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tuple[str, str] = ("", "")) -> Reading:
+def read(
+    kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tuple[str, str] = ("", "")
+) -> TolerantReading:
     """An object that extender.objects.records rejects with `error`. `group`: (API group, kind) of a Group."""
     unknown, plain = Identity("", "", "", ""), None
     try:
@@ -79,10 +81,10 @@ def read(kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tu
             shallow = prune.prune(raw, DEEPEST)
             if shallow != raw and (found := _exact(kind, shallow, gpus, group)) is not None:
                 message = f"nested deeper than {DEEPEST} levels; what is deeper is left out, all else counts"
-                return Reading(found, _identity_of(found), "too-deep", message)
+                return TolerantReading(found, _identity_of(found), "too-deep", message)
         plain = _plain(shallow)
         if not isinstance(plain, dict):
-            return Reading(None, unknown, "unreadable", "not an object; it does not count")
+            return TolerantReading(None, unknown, "unreadable", "not an object; it does not count")
         unknown = _identity(plain)
         record, effect = _READERS[kind](plain, gpus, group)
     except Exception as worse:  # whatever a hostile object leads to, RecursionError and MemoryError included
@@ -91,7 +93,7 @@ def read(kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tu
     if isinstance(record, PodRecord):
         unknown = unknown._replace(name=record.name, namespace=record.namespace, uid=record.uid)
     reason: Reason = "unreadable" if record is None else "partial"
-    return Reading(record, unknown, reason, f"{error[:LONGEST_MESSAGE]}; {effect}")
+    return TolerantReading(record, unknown, reason, f"{error[:LONGEST_MESSAGE]}; {effect}")
 
 
 def page(source: bytes) -> Page:
@@ -434,7 +436,7 @@ class Invalid(NamedTuple):
         return {"code": "invalid-object", "message": f"{self.kind} {self.name}: {self.message}"}
 
 
-class Faults(NamedTuple):
+class ObjectFaults(NamedTuple):
     """What a source of cluster state could not read in full: `invalid`, the objects as far as they are kept by name;
     `rejected`, by kind and reason how often since the start; `defects`, by kind the unexpected exceptions."""
 

@@ -11,7 +11,7 @@ from extender.objects.queueing import GATE
 from extender.objects.records import Event
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
-from extender.queue.report import Report
+from extender.queue.report import QueueReport
 from extender.settings import Settings
 from extender.verbs.verbs import Verbs
 from extender.verdict.explain import Explainer, Times
@@ -23,7 +23,7 @@ def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], w
     BadInput."""
     verbs, times = frozen_verbs(settings, events, wall)
     found = Explainer(verbs, times, lambda: None, live=False).pod(*pod)
-    report = _look(verbs, times) if GATE in found.gates else Report()
+    report = _look(verbs, times) if GATE in found.gates else QueueReport()
     explainer = Explainer(verbs, times, lambda: report, live=False)
     return explainer.explain(found).as_json() | {"decisions": []}
 
@@ -58,7 +58,7 @@ def frozen_verbs(settings: Settings, events: Iterable[Event], wall: float) -> tu
     return verbs, Times(lambda: NOW, lambda: wall)
 
 
-def _look(verbs: Verbs, times: Times) -> Report:
+def _look(verbs: Verbs, times: Times) -> QueueReport:
     """One look at the queue, as its controller has it: gangs that start have seats while it lasts."""
     placement = JointPlacement(verbs.cluster, verbs.policy)
     planner = Planner(verbs.cluster, verbs.claims, placement, times.monotonic, times.wall)

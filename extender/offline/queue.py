@@ -13,10 +13,10 @@ from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
 from extender.objects.records import Event
 from extender.offline.explain import frozen_verbs
-from extender.queue.backfill import Reservation
+from extender.queue.backfill import HeadReservation
 from extender.queue.placement import JointPlacement
-from extender.queue.plan import Found, Planner
-from extender.queue.starts import Start
+from extender.queue.plan import FoundPlace, Planner
+from extender.queue.starts import GangStart
 from extender.settings import Settings
 
 
@@ -43,7 +43,7 @@ def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | 
     }
 
 
-def _start(start: Start, cluster: Cluster) -> dict[str, Any]:
+def _start(start: GangStart, cluster: Cluster) -> dict[str, Any]:
     """A gang whose gates open."""
     domain = start.placed.domain
     pods = sorted(_pods(start), key=lambda pod: str(pod["name"]))
@@ -55,17 +55,17 @@ def _start(start: Start, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _pods(start: Start) -> Iterator[Mapping[str, Any]]:
+def _pods(start: GangStart) -> Iterator[Mapping[str, Any]]:
     for seat in start.seats:
         name = seat.pod.partition("/")[2]
         yield {"name": name, "node": seat.node, "gpus": list(gpus_of(seat.gpus)) if seat.gpus else None}
 
 
-def _reserved(entry: Mapping[str, Any], head: Reservation | None, wall: float) -> dict[str, Any]:
+def _reserved(entry: Mapping[str, Any], head: HeadReservation | None, wall: float) -> dict[str, Any]:
     """What is reserved for the first gang that cannot start; `at_seconds`: null where it is not known."""
     if head is None or str(head.gang.ref) != entry["gang"] or head.gang.ref.source != entry["source"]:
         return {"head": False, "reserved": None}
-    assert isinstance(head.seats, Found)
+    assert isinstance(head.seats, FoundPlace)
     pods = zip(head.seats.pods, head.seats.placed.nodes, strict=True)
     return {
         "head": True,

@@ -42,7 +42,7 @@ Code = Literal["incomplete", "quota", "never", "head", "order", "place", "delays
 it is not first; `place`: no place now; `delays`: it would delay the head; `depth`: too many gangs are ahead of it."""
 
 
-class Seats(Protocol):
+class PlacedRows(Protocol):
     """Where pods of a gang are placed. `rows`: of the nodes, one a pod."""
 
     @property
@@ -51,11 +51,11 @@ class Seats(Protocol):
         ...
 
 
-class Held(NamedTuple):
+class TakenSeats(NamedTuple):
     """Seats that a gang takes."""
 
     gang: WaitingGang
-    seats: Seats
+    seats: PlacedRows
 
 
 class Trial(NamedTuple):
@@ -63,24 +63,24 @@ class Trial(NamedTuple):
     counts as it is then; with `later`: the pods that have ended when the gangs of `kept` start, both now and then."""
 
     gone: Sequence[Ending] = ()
-    kept: tuple[Held, ...] = ()
+    kept: tuple[TakenSeats, ...] = ()
     later: Sequence[Ending] = ()
 
 
-Place = Callable[[WaitingGang, Trial], Generator[None, None, Seats | str | OverQuota]]
+Place = Callable[[WaitingGang, Trial], Generator[None, None, PlacedRows | str | OverQuota]]
 """Places a gang, at least as many pods as it needs, on the tables of a trial, within its quota; or states why it does
 not fit. OverQuota: there is a place now, and its quota keeps it from there. It yields where others may run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class HeadReservation:
     """The seats that the head gets once the pods of `gone` have ended: the fewest, in the order of the endings.
     `start`: when they have ended at the latest, seconds since the epoch; None: not all of them state it, or have their
     place; `plain`: those of them that hold no GPU; `after`: queues with gangs that may start before it, within their
     guarantees, so that it has no place then; `displaced`: released gangs that get other seats before it."""
 
     gang: WaitingGang
-    seats: Seats
+    seats: PlacedRows
     gone: Sequence[Ending]
     start: float | None
     plain: Sequence[Ending] = ()
@@ -106,7 +106,7 @@ def _no(_gang: WaitingGang) -> bool:
     return False
 
 
-def _never(_held: Held, _gone: Sequence[Ending]) -> Sliced[bool]:
+def _never(_held: TakenSeats, _gone: Sequence[Ending]) -> Sliced[bool]:
     return False
     yield
 
@@ -117,7 +117,7 @@ def _nothing() -> Sliced[Sequence[Ending]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class QueueSituation:
     """What is decided about. `gangs`: in order; `over_quota`: those of them that the limit or
     guarantee of their queue keeps from starting; `endings`: of
     running pods, as `endings` orders them; `now`: seconds since the epoch; `strict`: no gang starts before the head;
@@ -135,11 +135,11 @@ class Situation:
     strict: bool = False
     depth: int = 500
     kind: Callable[[WaitingGang], Hashable] = attrgetter("ref")
-    before: Reservation | None = None
+    before: HeadReservation | None = None
     plain: Callable[[], Sliced[Sequence[Ending]]] = _nothing
     lent: Callable[[WaitingGang], OverQuota | None] = _none
     needs_positions: Callable[[WaitingGang], bool] = _no
-    guaranteed: Callable[[Held, Sequence[Ending]], Sliced[bool]] = _never
+    guaranteed: Callable[[TakenSeats, Sequence[Ending]], Sliced[bool]] = _never
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +152,18 @@ class Waits:
 
 
 @dataclass(slots=True)
-class Decision:
+class StartDecision:
     """`head`: the reservation of the first gang in order that has to wait; `waits`: why each gang waits."""
 
-    head: Reservation | None = None
+    head: HeadReservation | None = None
     waits: dict[Ref, Waits] = field(default_factory=dict)
 
 
-Verdict = Generator[None, None, Held | Waits]
-Starts = Generator[Held | None, bool | None, Decision]
+Verdict = Generator[None, None, TakenSeats | Waits]
+Starts = Generator[TakenSeats | None, bool | None, StartDecision]
 
 
-def schedule(situation: Situation, place: Place) -> Starts:
+def schedule(situation: QueueSituation, place: Place) -> Starts:
     """All gangs that start now, one after the other, and None where `place` yields. The caller takes the seats of each
     before it goes on: `place`, `over_quota` and `endings` then count them. Where they do not stand any more it sends
     False, and the gang is judged once more. A gang that had no place is not tried again: what is taken only grows."""
@@ -175,9 +175,9 @@ class _Schedule:
     fit nowhere, whatever ends; `delays`: that they would delay the head, until the next gang starts. `moves`: whether
     the next gang that starts takes seats of the head."""
 
-    def __init__(self, situation: Situation, place: Place) -> None:
+    def __init__(self, situation: QueueSituation, place: Place) -> None:
         self.situation, self.place = situation, place
-        self.decision = Decision()
+        self.decision = StartDecision()
         self.tried = 0
         self.plain: Sequence[Ending] | None = None
         self.full: dict[Hashable, str | OverQuota] = {}
@@ -204,11 +204,11 @@ class _Schedule:
             yield from self._start(gang)
         return self.decision
 
-    def _start(self, gang: WaitingGang) -> Generator[Held | None, bool | None, None]:
+    def _start(self, gang: WaitingGang) -> Generator[TakenSeats | None, bool | None, None]:
         """Start the gang, or note why it waits."""
         for _ in range(2):
             judge, self.moves = self._first if self.decision.head is None else self._behind, False
-            verdict: Held | Waits = _held_back(gang, self.situation) or (yield from judge(gang))
+            verdict: TakenSeats | Waits = _held_back(gang, self.situation) or (yield from judge(gang))
             if isinstance(verdict, Waits):
                 self.decision.waits[gang.ref] = verdict
                 return
@@ -220,7 +220,7 @@ class _Schedule:
                 return
         self.decision.waits[gang.ref] = Waits("place", "its place was taken meanwhile")
 
-    def _now(self, gang: WaitingGang) -> Generator[None, None, Seats | str | OverQuota]:
+    def _now(self, gang: WaitingGang) -> Generator[None, None, PlacedRows | str | OverQuota]:
         """A place for the gang now, or why it has none."""
         kind = self.situation.kind(gang)
         seats = self.full.get(kind) or (yield from self.place(gang, Trial()))
@@ -232,7 +232,7 @@ class _Schedule:
         """Start a gang that no head is before, or make it the head."""
         seats = yield from self._now(gang)
         if not isinstance(seats, str | OverQuota):
-            return Held(gang, seats)
+            return TakenSeats(gang, seats)
         kind, text = self.situation.kind(gang), _text(seats)
         if (known := self.never.get(kind)) is not None:
             return known
@@ -244,7 +244,7 @@ class _Schedule:
         self.decision.head = reserved
         return Waits("head", text)
 
-    def _reserved(self, gang: WaitingGang) -> Generator[None, None, Reservation | None]:
+    def _reserved(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
         """The reservation of the gang; None: it fits nowhere, whatever ends."""
         found = (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
         for one, pause in pauses(() if found is None or found.start is None else found.gone, RUN):
@@ -254,12 +254,12 @@ class _Schedule:
                 return found and replace(found, start=None)
         return found
 
-    def _earliest(self, gang: WaitingGang) -> Generator[None, None, Reservation | None]:
+    def _earliest(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
         """The reservation after the fewest endings; None where the gang does not fit after all of them. The more pods
         have ended the more fits, so the search halves what is left. It begins where it ended in the look before."""
         endings = self.situation.endings
         counts = yield from prefixes(endings)
-        found: Reservation | None = None
+        found: HeadReservation | None = None
         low, high, last = 0, len(counts), len(counts) - 1  # it fits after counts[high], and not before counts[low]
         ended = yield from self._ended_before(gang)
         guess = bisect_left(counts, ended)
@@ -271,14 +271,14 @@ class _Schedule:
             gone = endings[: counts[middle]]
             seats = yield from self.place(gang, Trial(gone))
             if not isinstance(seats, str | OverQuota):
-                found, high = Reservation(gang, seats, gone, gone[-1].at), middle
+                found, high = HeadReservation(gang, seats, gone, gone[-1].at), middle
             elif middle == last:
                 return None
             else:
                 low = middle + 1
         return found
 
-    def _without_plain(self, gang: WaitingGang) -> Generator[None, None, Reservation | None]:
+    def _without_plain(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
         """The reservation once pods without GPUs have ended too: those that state when, else all; None where the gang
         does not fit even then."""
         if self.plain is None:
@@ -290,12 +290,12 @@ class _Schedule:
                 return found
         return None
 
-    def _after(self, gang: WaitingGang, plain: Sequence[Ending]) -> Generator[None, None, Reservation | None]:
+    def _after(self, gang: WaitingGang, plain: Sequence[Ending]) -> Generator[None, None, HeadReservation | None]:
         """The reservation after the fewest endings once none of `plain` is left. Of these only the ones on the nodes of
         its seats have to end."""
         endings = self.situation.endings
         counts = [0, *(yield from prefixes(endings))]
-        found: Reservation | None = None
+        found: HeadReservation | None = None
         low, high = 0, len(counts)
         while low < high:
             middle = len(counts) - 1 if found is None else (low + high) // 2
@@ -304,7 +304,7 @@ class _Schedule:
             if not isinstance(seats, str | OverQuota):
                 rows = frozenset(seats.rows)
                 left = [one for one in plain if one.row in rows]
-                found, high = Reservation(gang, seats, [*gone, *left], _latest([*gone[-1:], *left]), left), middle
+                found, high = HeadReservation(gang, seats, [*gone, *left], _latest([*gone[-1:], *left]), left), middle
             elif found is None:
                 return None
             else:
@@ -343,30 +343,30 @@ class _Schedule:
         if isinstance(anywhere, str | OverQuota):
             return Waits("quota" if isinstance(anywhere, OverQuota) else "place", _text(anywhere))
         if ends_before:
-            return Held(gang, anywhere)
-        beside = yield from self.place(gang, Trial(kept=(Held(head.gang, head.seats),), later=head.gone))
+            return TakenSeats(gang, anywhere)
+        beside = yield from self.place(gang, Trial(kept=(TakenSeats(head.gang, head.seats),), later=head.gone))
         tried = [anywhere]
         if not isinstance(beside, str | OverQuota):
             if not situation.needs_positions(head.gang):
-                return Held(gang, beside)
+                return TakenSeats(gang, beside)
             tried.insert(0, beside)
         for seats in tried:
-            moved = yield from self.place(head.gang, Trial(head.gone, (Held(gang, seats),)))
+            moved = yield from self.place(head.gang, Trial(head.gone, (TakenSeats(gang, seats),)))
             if not isinstance(moved, str | OverQuota):
                 self.decision.head = replace(head, seats=moved)
-                return Held(gang, seats)
-        if (yield from self._outranks(Held(gang, anywhere), head)):
+                return TakenSeats(gang, seats)
+        if (yield from self._outranks(TakenSeats(gang, anywhere), head)):
             self.moves = True
-            return Held(gang, anywhere)
+            return TakenSeats(gang, anywhere)
         self.delays.add(kind)
         return delays
 
-    def _outranks(self, held: Held, head: Reservation) -> Sliced[bool]:
+    def _outranks(self, held: TakenSeats, head: HeadReservation) -> Sliced[bool]:
         """Whether the gang is within the guarantee of its queue, and the head of another queue borrows."""
         guaranteed = self.situation.guaranteed
         if held.gang.queue == head.gang.queue or not (yield from guaranteed(held, ())):
             return False
-        return not (yield from guaranteed(Held(head.gang, head.seats), head.gone))
+        return not (yield from guaranteed(TakenSeats(head.gang, head.seats), head.gone))
 
 
 def _text(why: str | OverQuota) -> str:
@@ -379,7 +379,7 @@ def _latest(endings: Sequence[Ending]) -> float | None:
     return max(ats) if len(ats) == len(endings) else None
 
 
-def _held_back(gang: WaitingGang, situation: Situation) -> Waits | None:
+def _held_back(gang: WaitingGang, situation: QueueSituation) -> Waits | None:
     if not gang.complete:
         return Waits("incomplete", _missing(gang))
     over = situation.over_quota.get(gang.ref)

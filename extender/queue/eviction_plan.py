@@ -36,9 +36,9 @@ from extender.preemption.gang_plan import (
 )
 from extender.queue.absent import StandIns, present
 from extender.queue.gang import WaitingGang
-from extender.queue.levels import Layout, Level
-from extender.queue.placement import Allowance, Choice, JointPlacement, Placed, Steps, without_devices
-from extender.queue.plan import Head, gang_name, pod_names
+from extender.queue.levels import Layout, TopologyLevel
+from extender.queue.placement import GpuAllowance, JointPlacement, NodeChoice, Placed, Steps, without_devices
+from extender.queue.plan import QueueHead, gang_name, pod_names
 from extender.queue.quota import PLAIN, Quota
 from extender.queue.starts import seats_of
 from extender.queue.usage import Rules
@@ -90,7 +90,7 @@ class EvictionPlanner:
         self._clock, self._wall = clock, wall
         self._rules, self._stand_ins = Rules(cluster), StandIns(cluster)
 
-    def steps(self, head: Head, spared: Collection[str] = ()) -> Sliced[EvictionPlan | str]:
+    def steps(self, head: QueueHead, spared: Collection[str] = ()) -> Sliced[EvictionPlan | str]:
         """The plan for the pods that the gang needs to start, or why there is none. `spared`: uids of pods that are not
         evicted."""
         gang = head.gang
@@ -110,14 +110,14 @@ class EvictionPlanner:
         return self._plan(gang, pods, evicted, best, evicted.placed)
 
     def cheapest(
-        self, head: Head, pods: tuple[PodRecord, ...], spared: Collection[str], pace: Pace
+        self, head: QueueHead, pods: tuple[PodRecord, ...], spared: Collection[str], pace: Pace
     ) -> Sliced[EvictionFound]:
         """The cheapest eviction after which these pods of the gang have a place. `spared`: as for `steps`."""
         cluster, gang, requests = self._cluster, head.gang, [self._claims.alone(pod) for pod in pods]
         rows, reclaim, allowances = yield from self._room(head)
         own = {pod.uid for pod in (*gang.pods, *gang.members)}
         asked = Gang(pods, tuple(requests), self._clock(), self._wall(), frozenset(own.union(spared)))
-        kept = Kept(cluster, self._placement, gang, asked, allowances)
+        kept = KeptPlaces(cluster, self._placement, gang, asked, allowances)
         way = Way(reclaim, kept.joint, lambda: of_others(self._claims, requests[0], self._clock(), own), pace)
         domains = candidates(cluster, self._placement.layout, gang, rows)
         found = in_a_domain((yield from self._search.steps(asked, list(domains), way)))
@@ -161,7 +161,7 @@ class EvictionPlanner:
 
     # -- where ----------------------------------------------------------------------------------------------------
 
-    def _room(self, head: Head) -> Sliced[tuple[frozenset[int], Reclaim | None, Sequence[Allowance]]]:
+    def _room(self, head: QueueHead) -> Sliced[tuple[frozenset[int], Reclaim | None, Sequence[GpuAllowance]]]:
         """(rows of the nodes that the gang may use, its reclaim where its guarantee covers it, what it may take of the
         nodes of each model). A model of which its queue may not hold the GPUs of
         its smallest pod is none. Nor are nodes with seats: a
@@ -187,7 +187,7 @@ class EvictionPlanner:
         ]
         return frozenset(rows) - unfit, reclaim, queues.allowances(most)
 
-    def _reclaim(self, head: Head) -> Sliced[Reclaim]:
+    def _reclaim(self, head: QueueHead) -> Sliced[Reclaim]:
         """The pods that are what other queues hold above their guarantees: of each the latest."""
         cluster, models = self._cluster, head.queues.models
         surplus: dict[tuple[str, str], int] = {}
@@ -263,7 +263,7 @@ def unsearched(gang: WaitingGang) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptPlaces:
     """Places the pods of `asked` for an eviction search, and keeps each place that it finds: `places`, by the rows.
     `allowances`: as of a `Choice`."""
 
@@ -271,14 +271,14 @@ class Kept:
     placement: JointPlacement
     gang: WaitingGang
     asked: Gang
-    allowances: Sequence[Allowance] = ()
+    allowances: Sequence[GpuAllowance] = ()
     places: dict[tuple[int, ...], Placed] = field(default_factory=dict)
 
     def joint(self, rows: array[int]) -> Sliced[Sequence[int] | None]:
         """The row of each pod, of these rows alone; None: there is no place."""
         members = [self.cluster.row(pod.node) for pod in self.gang.members if pod.node]
         pods, requests = self.asked.pods, self.asked.requests
-        choice = Choice(frozenset(rows), self.allowances)
+        choice = NodeChoice(frozenset(rows), self.allowances)
         return self._kept(self.placement.steps(pods, requests, self.gang.domain, members, choice=choice))
 
     def _kept(self, steps: Steps) -> Sliced[Sequence[int] | None]:
@@ -321,7 +321,7 @@ def in_a_domain(found: GangFound) -> GangFound:
     return replace(found, evictions=(other, best))
 
 
-def _named(cluster: Cluster, level: Level, row: int) -> tuple[str, str]:
+def _named(cluster: Cluster, level: TopologyLevel, row: int) -> tuple[str, str]:
     """(label, value) of the domain that the node is in."""
     record = cluster.nodes[cluster.names[row]]
     return next((key, value) for key in level.keys if (value := _value(record, key)))

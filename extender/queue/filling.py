@@ -36,14 +36,14 @@ PRICED: Final = 64
 
 
 @dataclass(slots=True)
-class Budget:
+class SearchBudget:
     """What is left for the exact searches of one gang."""
 
     steps: int = MOST_WORK
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """How many GPUs a gang may take of groups of nodes. `group`: of each node, by index, -1: as many as there are;
     `most`: of each group; `sizes`: the GPUs of a pod of each role."""
 
@@ -65,7 +65,7 @@ class Limits:
 class _Left:
     """What may still be taken of each group while nodes are filled."""
 
-    limits: Limits
+    limits: SearchLimits
     most: list[int]
 
     def pods(self, node: int, role: int) -> int:
@@ -80,7 +80,7 @@ class _Left:
             self.most[group] -= pods * self.limits.sizes[role]
 
 
-NO_LIMITS: Final = Limits()
+NO_LIMITS: Final = SearchLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Solution:
 
 
 def solve(
-    joint: Joint, at: array[int], counts: Sequence[int], budget: Budget, limits: Limits = NO_LIMITS
+    joint: Joint, at: array[int], counts: Sequence[int], budget: SearchBudget, limits: SearchLimits = NO_LIMITS
 ) -> Generator[None, None, Solution]:
     """All pods (`counts` by role) on the nodes `at`; the most of them where they do not fit."""
     states, ways = joint_search.states(joint), joint.work(at)
@@ -127,16 +127,16 @@ def solve(
     return Solution(sorted(search.placement()), 0, 0, proved=True, placed=False)
 
 
-def _fill(joint: Joint, at: array[int], counts: Sequence[int], limits: Limits) -> Generator[None, None, Solution]:
+def _fill(joint: Joint, at: array[int], counts: Sequence[int], limits: SearchLimits) -> Generator[None, None, Solution]:
     used: dict[int, list[int]] = {}
     none = [0] * len(counts)
     placed = True
     left_of = _Left(limits, list(limits.most))
     for c, count in enumerate(counts):
-        rooms: list[Room] = []
+        rooms: list[NodeRoom] = []
         for i, node in enumerate(at):
             if room := joint.more(node, used.get(node, none), c):
-                rooms.append(Room(node not in used, -room, node))
+                rooms.append(NodeRoom(node not in used, -room, node))
             if i % NODES == NODES - 1:
                 yield
         rooms.sort()
@@ -157,7 +157,7 @@ def _fill(joint: Joint, at: array[int], counts: Sequence[int], limits: Limits) -
     return Solution(chosen, price, least, proved=False, placed=placed)
 
 
-class Room(NamedTuple):
+class NodeRoom(NamedTuple):
     """A node that takes pods of a role. `less`: how many, negative, so that the most come first."""
 
     unused: bool
@@ -165,7 +165,7 @@ class Room(NamedTuple):
     node: int
 
 
-def _taken(rooms: list[Room], count: int, role: int, left_of: _Left) -> Iterator[tuple[int, int]]:
+def _taken(rooms: list[NodeRoom], count: int, role: int, left_of: _Left) -> Iterator[tuple[int, int]]:
     """(node, pods): equal pods on the fewest of the nodes; the last is the smallest that takes the rest."""
     left = count
     for i, room in enumerate(rooms):
@@ -186,7 +186,7 @@ def _taken(rooms: list[Room], count: int, role: int, left_of: _Left) -> Iterator
         left -= most
 
 
-def _smallest(room: Room) -> tuple[int, int]:
+def _smallest(room: NodeRoom) -> tuple[int, int]:
     return -room.less, room.node
 
 

@@ -12,7 +12,7 @@ from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
 from extender.queue.endings import Ending
 from extender.queue.gang import WaitingGang
-from extender.queue.placement import Allowance
+from extender.queue.placement import GpuAllowance
 from extender.queue.quota import OverQuota, QueueRules, Quota
 from extender.queue.usage import NO_MODEL, Models
 from extender.reservations.seats import Seat
@@ -29,7 +29,7 @@ class Taken(Protocol):
         ...
 
 
-class Holding(Mapping[gangs.Ref, OverQuota]):
+class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
     """What all queues hold; as a mapping, the gangs that their own limits and guarantees keep from starting, by what is
     held at the moment. `held` is added to as gangs start; `wanted`: as of a `Quota`, empty until it is read; `ruled`:
     whether there is a rule at all."""
@@ -106,7 +106,7 @@ class Holding(Mapping[gangs.Ref, OverQuota]):
 
     # -- what a gang may take -------------------------------------------------------------------------------------
 
-    def allowances(self, more: Mapping[str, int]) -> list[Allowance]:
+    def allowances(self, more: Mapping[str, int]) -> list[GpuAllowance]:
         """What may be taken of the nodes of each model. `more`: as of `Quota.more`."""
         if not more:
             return []
@@ -114,7 +114,7 @@ class Holding(Mapping[gangs.Ref, OverQuota]):
             for node, model in self.models.by_node.items():
                 if (row := self._cluster.row(node)) >= 0:
                     self._rows.setdefault(model, set()).add(row)
-        return [Allowance(self._rows.get(model, ()), most) for model, most in more.items()]
+        return [GpuAllowance(self._rows.get(model, ()), most) for model, most in more.items()]
 
     def changed(self, ended: Iterable[Ending], taken: Iterable[tuple[str, Taken]] = ()) -> Sliced[Quota]:
         """What the queues hold once these pods have ended, and with what (queue, seats) take."""

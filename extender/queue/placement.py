@@ -40,8 +40,8 @@ from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_roles, repelled, roles_in_slices, roles_of
 from extender.policy.scorers.fragmentation import FULLNESS
-from extender.queue.filling import NO_LIMITS, NODES, Budget, Limits, Solution, solve
-from extender.queue.levels import Layout, Level, inside, nodes, unread
+from extender.queue.filling import NO_LIMITS, NODES, SearchBudget, SearchLimits, Solution, solve
+from extender.queue.levels import Layout, TopologyLevel, inside, nodes, unread
 from extender.queue.units import Sized, Units, asking, depends
 
 MOST_DOMAINS: Final = 32
@@ -53,7 +53,7 @@ ANYWHERE: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class GpuAllowance:
     """`most`: how many GPUs a gang may take of some nodes together; `rows`: of these nodes."""
 
     rows: Collection[int]
@@ -61,17 +61,17 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NodeChoice:
     """Which nodes may be chosen. `among`: their rows, None: all; `allowances`: of nodes of which not every number of
     GPUs may be taken."""
 
     among: Collection[int] | None = None
-    allowances: Sequence[Allowance] = ()
+    allowances: Sequence[GpuAllowance] = ()
     sized: Collection[int] | None = None
     """Rows for pods whose claims take another number elsewhere, None: all."""
 
 
-ANY_NODES: Final = Choice()
+ANY_NODES: Final = NodeChoice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +115,16 @@ class _Gang:
     joint: Joint
     roles: list[PodRole]
     names: list[str]
-    levels: list[Level]
-    asked: Level | None
+    levels: list[TopologyLevel]
+    asked: TopologyLevel | None
     members: set[int]
     required: bool
-    limits: Limits
-    budget: Budget
+    limits: SearchLimits
+    budget: SearchBudget
     proved: bool = True
 
     @property
-    def outer(self) -> Level | None:
+    def outer(self) -> TopologyLevel | None:
         """The level of which one domain has to hold the gang."""
         return self.asked if self.required else None
 
@@ -133,7 +133,7 @@ class _Gang:
         """Pods of each role."""
         return [len(role.at) for role in self.roles]
 
-    def domain(self, level: Level | None, nodes: Collection[int]) -> tuple[str, str] | None:
+    def domain(self, level: TopologyLevel | None, nodes: Collection[int]) -> tuple[str, str] | None:
         """(label, value) of the one domain of the level that these nodes are in."""
         if level is None or level.name == ANYWHERE or len({level.domain[i] for i in nodes}) != 1:
             return None
@@ -174,7 +174,7 @@ class JointPlacement:
         members: Collection[int] = (),
         within: Within | None = None,
         *,
-        choice: Choice = ANY_NODES,
+        choice: NodeChoice = ANY_NODES,
     ) -> Steps:
         """A place for every pod, or none. `requests`: of the pods, one each; `members`: rows of the nodes of members
         that run already. With `within` it reads the nodes in portions, each inside of it; else all of them during this
@@ -189,7 +189,7 @@ class JointPlacement:
     def _in_units(
         self,
         asked: tuple[Sequence[PodRecord], Sequence[PodRequest]],
-        where: tuple[Domain | None, Collection[int], Choice],
+        where: tuple[Domain | None, Collection[int], NodeChoice],
         within: Within | None,
     ) -> Steps:
         """As `steps`, for pods with claims."""
@@ -226,7 +226,7 @@ class JointPlacement:
     def _plain(
         self,
         asked: tuple[Sequence[PodRecord], Sequence[PodRequest]],
-        where: tuple[Domain | None, Collection[int], Choice],
+        where: tuple[Domain | None, Collection[int], NodeChoice],
         within: Within | None,
     ) -> Steps:
         """As `steps`, of pods that take what their records state."""
@@ -243,7 +243,7 @@ class JointPlacement:
     def _in_portions(
         self,
         asked: tuple[Sequence[PodRecord], Sequence[PodRequest]],
-        where: tuple[Domain | None, Collection[int], Choice],
+        where: tuple[Domain | None, Collection[int], NodeChoice],
         within: Within,
     ) -> Steps:
         """As `steps` with `within`. `asked`: the pods and their requests; `where`: domain, members and choice."""
@@ -298,7 +298,7 @@ class JointPlacement:
         return joint
 
     def _begin(
-        self, roles: list[PodRole], domain: Domain | None, members: Collection[int], choice: Choice
+        self, roles: list[PodRole], domain: Domain | None, members: Collection[int], choice: NodeChoice
     ) -> tuple[_Gang, array[int]]:
         """(a search that has read no node yet, the rows of the nodes in its order)."""
         rows, known = self.layout.read()
@@ -309,10 +309,12 @@ class JointPlacement:
         there = {i for i, row in enumerate(rows) if row in running} if running else set()
         names = list(self._cluster.names)
         limits = _limits(roles, rows, choice.allowances)
-        gang = _Gang(self._cluster, self._joint(roles), roles, names, levels, asked, there, required, limits, Budget())
+        gang = _Gang(
+            self._cluster, self._joint(roles), roles, names, levels, asked, there, required, limits, SearchBudget()
+        )
         return gang, rows
 
-    def _apart(self, roles: list[PodRole], rows: Sequence[int] = (), choice: Choice = ANY_NODES) -> list[set[int]]:
+    def _apart(self, roles: list[PodRole], rows: Sequence[int] = (), choice: NodeChoice = ANY_NODES) -> list[set[int]]:
         """For each role the rows where required anti-affinity rejects it, those without the devices that its claims
         need, and those that may not be chosen, or of which not as many GPUs may be taken as one pod asks for."""
         among, sized = choice.among, choice.sized
@@ -333,7 +335,7 @@ class JointPlacement:
         marks = [judged(cluster, self._policy, role, rows, off) for role, off in zip(roles, apart, strict=True)]
         joint.read(cluster.tables.nodes, cluster.tables.hazards, rows, marks)
 
-    def _portions(self, gang: _Gang, rows: array[int], within: Within, choice: Choice) -> Steps:
+    def _portions(self, gang: _Gang, rows: array[int], within: Within, choice: NodeChoice) -> Steps:
         """The search, once all nodes are read."""
         apart = self._apart(gang.roles, rows, choice)
         yield
@@ -434,7 +436,7 @@ def _value(record: NodeRecord, key: str) -> str:
     return record.name if key == NODE else record.labels.get(key, "")
 
 
-def _limits(roles: Sequence[PodRole], rows: Sequence[int], allowances: Sequence[Allowance]) -> Limits:
+def _limits(roles: Sequence[PodRole], rows: Sequence[int], allowances: Sequence[GpuAllowance]) -> SearchLimits:
     """Those allowances that do not leave all pods on their nodes, as the search reads them."""
     sizes = tuple([role.pod.gpu_count for role in roles])
     asked = sum([size * len(role.at) for size, role in zip(sizes, roles, strict=True)])
@@ -442,12 +444,14 @@ def _limits(roles: Sequence[PodRole], rows: Sequence[int], allowances: Sequence[
     if not scarce:
         return NO_LIMITS
     groups = {row: group for group, one in enumerate(scarce) for row in one.rows}
-    return Limits(array("i", [groups.get(row, -1) for row in rows]), tuple([one.most for one in scarce]), sizes)
+    return SearchLimits(array("i", [groups.get(row, -1) for row in rows]), tuple([one.most for one in scarce]), sizes)
 
 
-def _levels(known: list[Level], asked: Level | None, height: int, *, required: bool) -> list[Level]:
+def _levels(
+    known: list[TopologyLevel], asked: TopologyLevel | None, height: int, *, required: bool
+) -> list[TopologyLevel]:
     """The levels to try, the closest first."""
-    node, anywhere = nodes(height), Level(ANYWHERE, (), array("i", bytes(4 * height)), min(1, height))
+    node, anywhere = nodes(height), TopologyLevel(ANYWHERE, (), array("i", bytes(4 * height)), min(1, height))
     if asked is None or (not required and NODE in asked.keys):
         return [node, *known, anywhere]
     places = [i for i, one in enumerate(known) if one.keys[0] in asked.keys]
@@ -467,7 +471,7 @@ def _search(gang: _Gang) -> Steps:
     return (yield from _nowhere(gang, gang.levels[-1]))
 
 
-def _anchors(gang: _Gang, one: Level) -> set[int] | None:
+def _anchors(gang: _Gang, one: TopologyLevel) -> set[int] | None:
     """The domains that running members leave to choose from; None: all."""
     if not gang.members or one.name == ANYWHERE:
         return None
@@ -475,7 +479,7 @@ def _anchors(gang: _Gang, one: Level) -> set[int] | None:
     return found if len(found) == 1 or one is gang.asked else set()
 
 
-def _alone(gang: _Gang, one: Level) -> Generator[None, None, Solution | None]:
+def _alone(gang: _Gang, one: TopologyLevel) -> Generator[None, None, Solution | None]:
     """All pods on one node."""
     anchors, height = _anchors(gang, one), gang.joint.height
     domain = one.domain
@@ -494,7 +498,7 @@ def _alone(gang: _Gang, one: Level) -> Generator[None, None, Solution | None]:
     return Solution([(best[1], tuple(gang.counts))], best[0], 1, proved=True, placed=True)
 
 
-def _together(gang: _Gang, one: Level) -> Generator[None, None, Solution | None]:
+def _together(gang: _Gang, one: TopologyLevel) -> Generator[None, None, Solution | None]:
     """All pods in one domain of a level."""
     best: Solution | None = None
     for number, pods in _rooms(gang, one):
@@ -508,7 +512,7 @@ def _together(gang: _Gang, one: Level) -> Generator[None, None, Solution | None]
     return best
 
 
-def _solved(gang: _Gang, one: Level, number: int) -> Generator[None, None, Solution]:
+def _solved(gang: _Gang, one: TopologyLevel, number: int) -> Generator[None, None, Solution]:
     """All pods on the nodes of one domain."""
     return solve(gang.joint, gang.joint.members(one.domain, number), gang.counts, gang.budget, gang.limits)
 
@@ -517,7 +521,7 @@ def _key(solution: Solution) -> tuple[int, int]:
     return solution.price, len(solution.chosen)
 
 
-def _rooms(gang: _Gang, one: Level) -> list[tuple[int, int]]:
+def _rooms(gang: _Gang, one: TopologyLevel) -> list[tuple[int, int]]:
     """(domain, pods): the domains that may be chosen, and how many pods fit there at most, by each role alone."""
     counts, anchors = gang.counts, _anchors(gang, one)
     rooms = _by_role(gang, one)
@@ -529,7 +533,7 @@ def _rooms(gang: _Gang, one: Level) -> list[tuple[int, int]]:
     ]
 
 
-def _by_role(gang: _Gang, one: Level) -> Sequence[int]:
+def _by_role(gang: _Gang, one: TopologyLevel) -> Sequence[int]:
     """[domain, role]: how many pods of each role alone fit in each domain at most."""
     limits = gang.limits
     if not limits.most:
@@ -546,7 +550,7 @@ def _by_role(gang: _Gang, one: Level) -> Sequence[int]:
     return found
 
 
-def _nowhere(gang: _Gang, one: Level) -> Generator[None, None, NoPlace]:
+def _nowhere(gang: _Gang, one: TopologyLevel) -> Generator[None, None, NoPlace]:
     """Why not, by the domain that takes most."""
     bounds = sorted([(-pods, number) for number, pods in _rooms(gang, one)])
     best: tuple[Solution, int] | None = None
@@ -572,7 +576,7 @@ def _nowhere(gang: _Gang, one: Level) -> Generator[None, None, NoPlace]:
     return NoPlace(solution.pods, domain, text if proved else f"{text} (found by filling: more may fit)", proved)
 
 
-def _placed(gang: _Gang, one: Level, solution: Solution) -> Generator[None, None, Placed]:
+def _placed(gang: _Gang, one: TopologyLevel, solution: Solution) -> Generator[None, None, Placed]:
     """The pods in their order on the chosen nodes in theirs."""
     left = [iter(role.at) for role in gang.roles]
     size = sum(gang.counts)

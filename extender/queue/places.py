@@ -14,7 +14,7 @@ from extender.objects.queueing import Domain
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.queue.gang import WaitingGang, job_of
-from extender.queue.placement import Allowance, Choice, JointPlacement, NoPlace, Placed, Steps, Within
+from extender.queue.placement import GpuAllowance, JointPlacement, NodeChoice, NoPlace, Placed, Steps, Within
 from extender.reservations.claims import Claims, of_others
 
 NO_ROWS: Final[Mapping[int, Sequence[str]]] = {}
@@ -34,14 +34,14 @@ class Places:
         pods: Sequence[PodRecord],
         requests: Sequence[PodRequest],
         counted: Counted,
-        allowances: Sequence[Allowance] = (),
+        allowances: Sequence[GpuAllowance] = (),
     ) -> Steps:
         """A place for every one of these pods of the gang, or none, beside its members. `requests`: of the pods;
         `allowances`: as of a `Choice`."""
         members = self._members(gang)
         if not gang.apart:
             rows = [row for _, row in members]
-            choice = Choice(allowances=allowances)
+            choice = NodeChoice(allowances=allowances)
             return (yield from self.placement.steps(pods, requests, gang.domain, rows, counted(()), choice=choice))
         running: dict[Hashable, list[int]] = {}
         for pod, row in members:
@@ -55,7 +55,7 @@ class Places:
         gang: WaitingGang,
         requests: Sequence[PodRequest],
         counted: Counted,
-        allowances: Sequence[Allowance] = (),
+        allowances: Sequence[GpuAllowance] = (),
     ) -> Steps:
         """A place for all pods of the gang, else for the first of them, as many as fit, if these are enough to start
         it. `requests`: of all its pods; the others as of `steps`."""
@@ -147,7 +147,7 @@ class Apart:
     running: Mapping[Hashable, Collection[int]]
     others: Collection[int]
     within: Callable[[Sequence[Part]], Within]
-    allowances: Sequence[Allowance] = ()
+    allowances: Sequence[GpuAllowance] = ()
 
 
 def place_apart(
@@ -175,7 +175,7 @@ def place_apart(
             Domain(apart.level, True),
             apart.running.get(job, ()),
             apart.within(parts),
-            choice=Choice(free, _beside(apart.allowances, pods, found)),
+            choice=NodeChoice(free, _beside(apart.allowances, pods, found)),
         )
         if isinstance(placed, NoPlace):
             text = f"each of its {len(jobs)} Jobs needs a domain of {apart.level} of its own, {len(parts)} have one"
@@ -198,8 +198,10 @@ def place_apart(
 
 
 def _beside(
-    allowances: Sequence[Allowance], pods: Sequence[PodRecord], found: Mapping[int, tuple[int, int, str]]
-) -> list[Allowance]:
+    allowances: Sequence[GpuAllowance], pods: Sequence[PodRecord], found: Mapping[int, tuple[int, int, str]]
+) -> list[GpuAllowance]:
     """What the pods that have a place leave of the allowances."""
     taken = [(row, pods[at].gpu_count) for at, (row, _, _) in found.items()]
-    return [Allowance(one.rows, one.most - sum(gpus for row, gpus in taken if row in one.rows)) for one in allowances]
+    return [
+        GpuAllowance(one.rows, one.most - sum(gpus for row, gpus in taken if row in one.rows)) for one in allowances
+    ]

@@ -20,16 +20,25 @@ from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
 from extender.policy.roles import LabelClasses
 from extender.queue.absent import StandIns, alone
-from extender.queue.backfill import Decision, Held, Reservation, Seats, Situation, Trial, Waits, schedule
+from extender.queue.backfill import (
+    HeadReservation,
+    PlacedRows,
+    QueueSituation,
+    StartDecision,
+    TakenSeats,
+    Trial,
+    Waits,
+    schedule,
+)
 from extender.queue.endings import Ending, Endings, is_rejected, put, seated, takes_pods, without_gpus
 from extender.queue.gang import WaitingGang, together, waits
-from extender.queue.holding import Holding, least
+from extender.queue.holding import QueueHoldings, least
 from extender.queue.order import fair_shares, order
-from extender.queue.placement import Allowance, JointPlacement, NoPlace, Placed
+from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
 from extender.queue.places import Counted, Part, Places
 from extender.queue.quota import PLAIN, OverQuota
-from extender.queue.report import Report, Waiting
-from extender.queue.starts import Start, Starts
+from extender.queue.report import QueueReport, Waiting
+from extender.queue.starts import GangStart, Starts
 from extender.queue.usage import DecayedUse, Models, Rules
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent
@@ -45,7 +54,7 @@ MOST_NAMED: Final = 5  # pods in a text
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPlace:
     """A place for pods of a gang; `requests`: of the pods, one each."""
 
     pods: Sequence[PodRecord]
@@ -67,18 +76,18 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class QueueHead:
     """The first gang in order that can start and has no place now, and what the queues hold."""
 
     gang: WaitingGang
-    queues: Holding
+    queues: QueueHoldings
 
 
 class _Look:
     """What one look has found. `queues`: what they hold; `ready`: places of single pods that were found together with
     others; `requests`: of the pods of large gangs."""
 
-    def __init__(self, queues: Holding, seated: Collection[str], classes: LabelClasses) -> None:
+    def __init__(self, queues: QueueHoldings, seated: Collection[str], classes: LabelClasses) -> None:
         """`seated`: names of gangs with seats of their own, which count for all others."""
         self._seated, self._classes = seated, classes
         self.ready: dict[gangs.Ref, Placed] = {}
@@ -99,7 +108,7 @@ class _Look:
             if len(gang.pods) == 1 and not gang.members and gang.complete:
                 self._singles.setdefault(kind, {})[gang.ref] = gang
 
-    def over(self, gang: WaitingGang, found: Found) -> OverQuota | None:
+    def over(self, gang: WaitingGang, found: FoundPlace) -> OverQuota | None:
         """Why the queue may not hold what was found."""
         return self.queues.quota.refused(gang.queue, found.gpus(self.queues.models))
 
@@ -118,7 +127,7 @@ class _Look:
         return [gang, *(others.pop(ref) for ref in list(islice(others, TOGETHER - 1)))]
 
 
-Looks = Generator[Start | None, None, None]
+Looks = Generator[GangStart | None, None, None]
 
 
 class Planner:
@@ -141,12 +150,12 @@ class Planner:
         self._models: Models | None = None
         self._use = DecayedUse()
         self._able: dict[Hashable, tuple[bool, float]] = {}  # by kind: whether it fits once all has ended, found when
-        self._head: Reservation | None = None  # of the latest look
-        self.report = Report()
-        self.head: Head | None = None
+        self._head: HeadReservation | None = None  # of the latest look
+        self.report = QueueReport()
+        self.head: QueueHead | None = None
 
     @property
-    def reservation(self) -> Reservation | None:
+    def reservation(self) -> HeadReservation | None:
         """What the latest look reserved for the first gang in order that has no place."""
         return self._head
 
@@ -180,7 +189,7 @@ class Planner:
         yield None
         queues.of(left)
         yield from self._want(left, running, look)
-        situation = Situation(
+        situation = QueueSituation(
             left,
             queues,
             running,
@@ -199,7 +208,7 @@ class Planner:
             decision.head = yield from self._delayed(decision.head, decision.waits, left, look)
             decision.head = replace(decision.head, displaced=(yield from self._displaced()))
         self._head = decision.head
-        self.head = None if decision.head is None else Head(decision.head.gang, queues)
+        self.head = None if decision.head is None else QueueHead(decision.head.gang, queues)
         queues.of(())
         del running, situation, look  # what is large is freed a part at a time
         yield None
@@ -208,13 +217,13 @@ class Planner:
         names = sorted({*self._rules.now(), *queues.held, *queues.wanted})
         numbers = tuple(self._queue(name, queues, shares, waiting[name]) for name in names)
         before = list(self.report.waiting)
-        self.report = Report(wall, tuple(listed), numbers)
+        self.report = QueueReport(wall, tuple(listed), numbers)
         while before:
             yield None
             del before[-STEP:]
 
     def _listed(
-        self, in_order: Sequence[WaitingGang], decision: Decision, pause_of: Callable[[WaitingGang], str | None]
+        self, in_order: Sequence[WaitingGang], decision: StartDecision, pause_of: Callable[[WaitingGang], str | None]
     ) -> Sliced[list[Waiting]]:
         """The gangs that wait, in order, and why. Those that are being released do not."""
         listed: list[Waiting] = []
@@ -227,7 +236,7 @@ class Planner:
                 listed.append(Waiting(gang, "incomplete", why))
         return listed
 
-    def _queues(self) -> Sliced[Holding]:
+    def _queues(self) -> Sliced[QueueHoldings]:
         yield
         models = self._models = yield from Models.read(self._cluster, self._models)
         yield
@@ -241,10 +250,10 @@ class Planner:
             },
             late,
         )
-        return Holding(self._cluster, models, self._rules.now(), held, late)
+        return QueueHoldings(self._cluster, models, self._rules.now(), held, late)
 
     def _hopeless(
-        self, decision: Decision, gangs: Sequence[WaitingGang], running: Sequence[Ending], look: _Look
+        self, decision: StartDecision, gangs: Sequence[WaitingGang], running: Sequence[Ending], look: _Look
     ) -> Sliced[None]:
         """Of the gangs without a place within their quotas, state which have none, whatever ends. MOST_ASKED kinds of
         them are asked about in one look; for ABLE_SECONDS that counts for the looks after it."""
@@ -288,8 +297,8 @@ class Planner:
                     queues.waits(gang)
 
     def _delayed(
-        self, head: Reservation, waits: Mapping[gangs.Ref, Waits], in_order: Sequence[WaitingGang], look: _Look
-    ) -> Sliced[Reservation]:
+        self, head: HeadReservation, waits: Mapping[gangs.Ref, Waits], in_order: Sequence[WaitingGang], look: _Look
+    ) -> Sliced[HeadReservation]:
         """The reservation with what is foreseen to delay it. `waits`: why gangs wait. Of those that may start before a
         head that borrows MOST_ASKED kinds are placed as early as they can be, beside each other; of more it is not
         known."""
@@ -304,7 +313,7 @@ class Planner:
         quota = yield from look.queues.changed(head.gone)
         before = quota.before(head.gang.queue, _found(head.seats).gpus(look.queues.models))
         kinds: set[Hashable] = set()
-        kept: tuple[Held, ...] = ()
+        kept: tuple[TakenSeats, ...] = ()
         for gang, pause in pauses(in_order if before else ()):
             if pause:
                 yield
@@ -314,10 +323,12 @@ class Planner:
                 return replace(head, after=before)
             kinds.add(look.kind(gang))
             seats = yield from self._place(gang, Trial(earlier, kept), look)
-            if not isinstance(seats, Found) or not (yield from _guaranteed(look.queues, Held(gang, seats), earlier)):
+            if not isinstance(seats, FoundPlace) or not (
+                yield from _guaranteed(look.queues, TakenSeats(gang, seats), earlier)
+            ):
                 continue
-            kept += (Held(gang, seats),)
-            if not isinstance((yield from self._place(head.gang, Trial(head.gone, kept), look)), Found):
+            kept += (TakenSeats(gang, seats),)
+            if not isinstance((yield from self._place(head.gang, Trial(head.gone, kept), look)), FoundPlace):
                 return replace(head, after=[gang.queue])
         return head
 
@@ -374,8 +385,8 @@ class Planner:
         return gang.whole and not any(self._claims.seats.of(pod.uid) for pod in gang.pods)
 
     def _schedule(
-        self, situation: Situation, ends: list[Ending], look: _Look
-    ) -> Generator[Start | None, None, Decision]:
+        self, situation: QueueSituation, ends: list[Ending], look: _Look
+    ) -> Generator[GangStart | None, None, StartDecision]:
         """The starts of `looks`. `ends`: those of the situation, to which the pods that start are added."""
         queues = look.queues
         steps = schedule(situation, lambda gang, trial: self._place(gang, trial, look))
@@ -384,7 +395,7 @@ class Planner:
             try:
                 held = steps.send(started)
             except StopIteration as end:
-                decision: Decision = end.value
+                decision: StartDecision = end.value
                 return decision
             started = None
             if held is None:
@@ -453,10 +464,10 @@ class Planner:
         # One release, however often it is placed again.
         return kept + (yield from self.starts.seats(name, pods, placed, seats[0].at))
 
-    def _allowed_again(self, gang: WaitingGang, moves: Sequence[Seat]) -> Sliced[Sequence[Allowance]]:
+    def _allowed_again(self, gang: WaitingGang, moves: Sequence[Seat]) -> Sliced[Sequence[GpuAllowance]]:
         """What the own rules of its queue leave a gang of which these seats are given up. What others wait for does not
         count: it started within its quota, and is not left in half."""
-        if not Holding(self._cluster, Models(self._cluster), self._rules.now(), {}).ruled:
+        if not QueueHoldings(self._cluster, Models(self._cluster), self._rules.now(), {}).ruled:
             return ()
         queues = yield from self._queues()
         queues.give_up(moves)
@@ -464,7 +475,9 @@ class Planner:
 
     # -- one gang -------------------------------------------------------------------------------------------------
 
-    def _place(self, gang: WaitingGang, trial: Trial, look: _Look) -> Generator[None, None, Found | str | OverQuota]:
+    def _place(
+        self, gang: WaitingGang, trial: Trial, look: _Look
+    ) -> Generator[None, None, FoundPlace | str | OverQuota]:
         """As `backfill.Place`."""
         allowances = yield from self._allowed(gang, trial, look)
         now = not trial.gone and not trial.kept
@@ -484,7 +497,7 @@ class Planner:
                 return look.over(gang, _of_the_first(gang, requests, anywhere)) or placed.text
         return placed.text
 
-    def _allowed(self, gang: WaitingGang, trial: Trial, look: _Look) -> Sliced[Sequence[Allowance]]:
+    def _allowed(self, gang: WaitingGang, trial: Trial, look: _Look) -> Sliced[Sequence[GpuAllowance]]:
         """What the quota of its queue leaves the gang in a trial."""
         queues = look.queues
         if not queues.ruled:
@@ -518,8 +531,8 @@ class Planner:
         return found
 
     def _prepared(
-        self, gang: WaitingGang, allowances: Sequence[Allowance], look: _Look, peers: Sequence[WaitingGang]
-    ) -> Generator[None, None, Found | None]:
+        self, gang: WaitingGang, allowances: Sequence[GpuAllowance], look: _Look, peers: Sequence[WaitingGang]
+    ) -> Generator[None, None, FoundPlace | None]:
         """A place for a single pod, found together with those of its `peers`; None: they do not all fit."""
         ref, requests = gang.ref, [self._claims.alone(gang.pods[0])]
         if ref not in look.ready:
@@ -530,7 +543,7 @@ class Planner:
             for at, one in enumerate(peers):
                 row, gpus, node = together.rows[at], together.gpus[at], together.nodes[at]
                 look.ready[one.ref] = Placed((row,), (gpus,), None, proved=False, nodes=(node,))
-        return Found(gang.pods, requests, look.ready.pop(ref))
+        return FoundPlace(gang.pods, requests, look.ready.pop(ref))
 
     def _steps(
         self,
@@ -538,7 +551,7 @@ class Planner:
         pods: Sequence[PodRecord],
         requests: Sequence[PodRequest],
         trial: Trial,
-        allowances: Sequence[Allowance] = (),
+        allowances: Sequence[GpuAllowance] = (),
     ) -> Generator[None, None, Placed | NoPlace]:
         """The search on the tables of the trial, which it reads a portion of the nodes after the other."""
         counted = yield from self._counted(gang, requests, trial)
@@ -551,10 +564,14 @@ class Planner:
             if pause:
                 yield
             gone.setdefault(ending.row, []).append(ending.uid)
-        kept = [Part(held.seats.requests, held.seats.placed) for held in trial.kept if isinstance(held.seats, Found)]
+        kept = [
+            Part(held.seats.requests, held.seats.placed) for held in trial.kept if isinstance(held.seats, FoundPlace)
+        ]
         return self._places.counted(requests[0], self.starts.own(gang), gone, kept)
 
-    def _queue(self, name: str, queues: Holding, shares: Mapping[str, float], waiting: int) -> Mapping[str, object]:
+    def _queue(
+        self, name: str, queues: QueueHoldings, shares: Mapping[str, float], waiting: int
+    ) -> Mapping[str, object]:
         """What a queue holds and may hold, as in the JSON form. `waiting`: how many of its gangs wait."""
         rules = self._rules.now().get(name, PLAIN)
         return {
@@ -568,10 +585,10 @@ class Planner:
         }
 
 
-def _of_the_first(gang: WaitingGang, requests: Sequence[PodRequest], placed: Placed) -> Found:
+def _of_the_first(gang: WaitingGang, requests: Sequence[PodRequest], placed: Placed) -> FoundPlace:
     """The place of as many pods of the gang as it is for. `requests`: of all its pods."""
     pods = len(placed.rows)
-    return Found(gang.pods[:pods], requests[:pods], placed)
+    return FoundPlace(gang.pods[:pods], requests[:pods], placed)
 
 
 def _needs_positions(gang: WaitingGang) -> bool:
@@ -579,14 +596,14 @@ def _needs_positions(gang: WaitingGang) -> bool:
     return any(map(is_particular, gang.pods))
 
 
-def _guaranteed(queues: Holding, held: Held, gone: Sequence[Ending]) -> Sliced[bool]:
+def _guaranteed(queues: QueueHoldings, held: TakenSeats, gone: Sequence[Ending]) -> Sliced[bool]:
     """As of a `Situation`."""
     quota = yield from queues.changed(gone)
     return quota.within_guarantee(held.gang.queue, _found(held.seats).gpus(queues.models))
 
 
-def _found(seats: Seats) -> Found:
-    assert isinstance(seats, Found)
+def _found(seats: PlacedRows) -> FoundPlace:
+    assert isinstance(seats, FoundPlace)
     return seats
 
 
@@ -641,7 +658,7 @@ def _key(pod: PodRecord) -> Hashable:
     return wants_of(pod), pod.priority, pod.namespace, pod.node_selector, pod.node_terms, pod.tolerations
 
 
-def _waiting(cluster: ClusterView, gang: WaitingGang, decision: Decision) -> Waiting:
+def _waiting(cluster: ClusterView, gang: WaitingGang, decision: StartDecision) -> Waiting:
     """Why a gang did not start."""
     waits = decision.waits[gang.ref]
     texts, start, head = [waits.text], None, decision.head
@@ -661,7 +678,7 @@ def _waiting(cluster: ClusterView, gang: WaitingGang, decision: Decision) -> Wai
     return Waiting(gang, waits.code, "; ".join(texts), "" if waits.behind is None else str(waits.behind), start)
 
 
-def _plain(cluster: ClusterView, head: Reservation) -> str:
+def _plain(cluster: ClusterView, head: HeadReservation) -> str:
     """The pods without GPUs that the head waits for, for people; "" for none."""
     rows, pods = frozenset(head.seats.rows), cluster.pods
     there = [pod for one in head.plain if one.row in rows and (pod := pods.get(one.uid)) is not None]

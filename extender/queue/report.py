@@ -58,7 +58,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class QueueReport:
     """Made with each look at the queue. `wall`: when, in seconds since 1970; `waiting`: in order; `queues`: what each
     queue holds and may hold, as in the JSON form; `ways_out`: how a gang could start now, by the text of its
     ref; `not_evicted`: the text of the ref of the gang for which evictions are sought, "" for none, and why no pod is

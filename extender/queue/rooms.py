@@ -16,14 +16,14 @@ from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.policy.roles import PodRole, judged, kernel_roles
 from extender.policy.scorers.fragmentation import FULLNESS
-from extender.queue.levels import Layout, Level, nodes
+from extender.queue.levels import Layout, TopologyLevel, nodes
 from extender.queue.placement import PORTION
 
 MOST_ON_A_NODE: Final = 128
 """Pods of one size that are counted on one node."""
 
 
-class Room(NamedTuple):
+class DomainRoom(NamedTuple):
     """How many pods of one size fit in the domain of a level that takes most: `value` of the label `level`, "" where
     none does. "" and "": in all the cluster."""
 
@@ -38,14 +38,14 @@ def rooms(
     pods: Sequence[tuple[PodRecord, PodRequest]],
     closed: Collection[str],
     within: Callable[[], AbstractContextManager[None]],
-) -> Sliced[list[list[Room]]]:
+) -> Sliced[list[list[DomainRoom]]]:
     """For each of the pods the rooms by level, the closest first, the whole cluster last. `closed`: names of nodes that
     do not count; `within`: the tables with the claims that count."""
     rows, levels = Layout(cluster).read()
     rows, names = rows[:], list(cluster.names)
     yield
     roles = [PodRole(tuple(range(MOST_ON_A_NODE)), pod, request) for pod, request in pods]
-    everywhere = Level("", (), array("i", bytes(4 * len(rows))), 1)
+    everywhere = TopologyLevel("", (), array("i", bytes(4 * len(rows))), 1)
     joint = Joint(
         cluster.tables.nodes,
         cluster.tables.demand.slots,
@@ -61,23 +61,23 @@ def rooms(
             marks = [judged(cluster, policy, role, portion, off) for role in roles]
             joint.read(cluster.tables.nodes, cluster.tables.hazards, portion, marks)
         yield
-    found: list[list[Room]] = [[] for _ in roles]
+    found: list[list[DomainRoom]] = [[] for _ in roles]
     for level in (nodes(len(rows)), *levels, everywhere):
         sums = joint.sums(level.domain, level.domains)
         for at, rooms_of_one in enumerate(found):
             column = sums[at :: len(roles)]
             most = max(column, default=0)
             first = level.domain.index(column.index(most)) if most else -1
-            rooms_of_one.append(Room(_key(level), _value(cluster, level, names, rows, first), most))
+            rooms_of_one.append(DomainRoom(_key(level), _value(cluster, level, names, rows, first), most))
         yield
     return found
 
 
-def _key(level: Level) -> str:
+def _key(level: TopologyLevel) -> str:
     return level.keys[0] if level.keys else ""
 
 
-def _value(cluster: ClusterView, level: Level, names: Sequence[str], rows: Sequence[int], at: int) -> str:
+def _value(cluster: ClusterView, level: TopologyLevel, names: Sequence[str], rows: Sequence[int], at: int) -> str:
     """The value of the level's label on a node, by its place in the order of the topology."""
     if at < 0 or not level.keys:
         return ""

@@ -25,7 +25,7 @@ NO_PODS: Final[Mapping[str, Sequence[str]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class GangStart:
     """A gang that starts now. `name`: as in its seats."""
 
     name: str
@@ -40,7 +40,7 @@ class Starts:
     def __init__(self, cluster: Cluster, claims: Claims, placement: JointPlacement, clock: Callable[[], float]) -> None:
         self._cluster, self._claims, self._placement, self._clock = cluster, claims, placement, clock
 
-    def begin(self, gang: WaitingGang, pods: Sequence[PodRecord], placed: Placed) -> Sliced[Start | None]:
+    def begin(self, gang: WaitingGang, pods: Sequence[PodRecord], placed: Placed) -> Sliced[GangStart | None]:
         """Reserve the seats of these pods of a gang; None: they do not all stand, and the seats are as before."""
         name, own, seats = gang.ref.text, self.own(gang), self._claims.seats
         made: dict[int, Seat] = {}  # by the place of the pod
@@ -62,9 +62,9 @@ class Starts:
         finally:
             if not done:
                 self._restore(made.values(), before)
-        return Start(name, gang, tuple([made[at] for at in range(len(pods))]), placed)
+        return GangStart(name, gang, tuple([made[at] for at in range(len(pods))]), placed)
 
-    def stand(self, start: Start) -> Sliced[bool]:
+    def stand(self, start: GangStart) -> Sliced[bool]:
         """Whether all pods of a gang that is not released yet still have their seats, by the tables as they are now."""
         seated = {seat.uid for seat in start.seats}
         pods = self._waiting([pod for pod in start.gang.pods if pod.uid in seated])

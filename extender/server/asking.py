@@ -14,7 +14,7 @@ from extender.controllers.queue.controller import QueueController
 from extender.controllers.surveys import gauges
 from extender.controllers.surveys.partial_gangs import PartialGangEvents
 from extender.controllers.surveys.survey import Survey
-from extender.queue.report import QueueLeader, Report
+from extender.queue.report import QueueLeader, QueueReport
 from extender.recording.recorder import RecordedCluster
 from extender.server.connections import lost
 from extender.server.deciding import Core
@@ -44,7 +44,7 @@ class Answering(NamedTuple):
 
     explainer: Explainer
     times: Times
-    report: Callable[[], Report | None]
+    report: Callable[[], QueueReport | None]
     leader: QueueLeader | None
     asks: Forks
     pages: Pages
@@ -55,7 +55,7 @@ def explaining(core: Core, queue: QueueController | None, leader: QueueLeader | 
     """What explains the pods of a core. `queue`: None where nothing is released; `asks`: where questions are
     answered."""
 
-    def report() -> Report | None:
+    def report() -> QueueReport | None:
         return queue.report if queue else None
 
     times = Times(core.clock.monotonic, core.clock.wall)

@@ -14,7 +14,7 @@ from extender.objects import typos
 from extender.objects.queueing import GATE, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
-from extender.queue.report import QueueLeader, Report, Why, not_the_leader
+from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
 from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
 from extender.verdict import evictions, fleet, partial_gangs, placed, preemption, quotas, sentence, unchecked
@@ -54,7 +54,7 @@ class Explainer:
         self,
         verbs: Verbs,
         times: Times,
-        report: Callable[[], Report | None],
+        report: Callable[[], QueueReport | None],
         *,
         live: bool = True,
         leader: QueueLeader | None = None,
@@ -291,7 +291,7 @@ def _with_quotas(shown: Explanation, refused: Absent) -> Explanation:
     )
 
 
-def _entry(report: Report | None, pod: PodRecord) -> dict[str, Any] | None:
+def _entry(report: QueueReport | None, pod: PodRecord) -> dict[str, Any] | None:
     """The pod's gang in the queue."""
     if report is None:
         return None

@@ -18,7 +18,7 @@ from extender.policy.rules.count import FEW
 from extender.policy.rules.resource import NONE
 from extender.preemption.candidates import Preemptor
 from extender.queue import report
-from extender.queue.report import Report, Why
+from extender.queue.report import QueueReport, Why
 from extender.queue.usage import model_of
 from extender.verdict.judge import Judge, blocks
 from extender.verdict.nodes import SHORT
@@ -147,7 +147,7 @@ def by_size(waiting: Sequence[tuple[PodRecord, Why]]) -> Mapping[tuple[str, str]
 
 
 def reasons(
-    judge: Judge, question: Callable[[PodRecord], Preemptor], report: Report | None
+    judge: Judge, question: Callable[[PodRecord], Preemptor], report: QueueReport | None
 ) -> list[tuple[PodRecord, Why]]:
     """Each pod that waits, and why: of the queue as its gang. `question`: of a pod, at this moment. Pods that ask for
     the same are judged once."""
@@ -172,7 +172,7 @@ def reasons(
     return waiting
 
 
-def _queued(report: Report | None) -> Mapping[str, Why]:
+def _queued(report: QueueReport | None) -> Mapping[str, Why]:
     """Why each gang waits, by the uids of its pods."""
     gangs = () if report is None else report.waiting
     return {pod.uid: waiting.why for waiting in gangs for pod in waiting.gang.pods}

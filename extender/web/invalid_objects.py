@@ -7,7 +7,7 @@ from typing import Final
 
 from extender.cluster.cluster import Cluster
 from extender.objects import tolerant
-from extender.objects.tolerant import Faults
+from extender.objects.tolerant import ObjectFaults
 
 MOST_NAMED: Final = 20
 """Invalid objects that are named in one answer."""
@@ -16,7 +16,7 @@ MOST_NAMED: Final = 20
 class InvalidObjects:
     """Those of one server."""
 
-    def __init__(self, cluster: Cluster, faults: Callable[[], Faults]) -> None:
+    def __init__(self, cluster: Cluster, faults: Callable[[], ObjectFaults]) -> None:
         """`faults`: what the cluster's source could not read."""
         self._cluster, self._faults = cluster, faults
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from extender.cluster.cluster import Cluster
 from extender.log import dropped_lines
 from extender.metrics import Metrics
-from extender.objects.tolerant import Faults
+from extender.objects.tolerant import ObjectFaults
 from extender.reservations.assumed import AssumedPods
 from extender.reservations.reservations import Reservations
 from extender.web.invalid_objects import InvalidObjects
@@ -36,7 +36,7 @@ class Watched(Protocol):
         """Watches that were opened again, by kind."""
         ...
 
-    def faults(self) -> Faults:
+    def faults(self) -> ObjectFaults:
         """What could not be read, and the defects of the watches."""
         ...
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from extender.cluster.view import ClusterView
 from extender.objects.gangs import Ref
 from extender.objects.queueing import queue_of
-from extender.queue.report import QueueLeader, Report, not_the_leader
+from extender.queue.report import QueueLeader, QueueReport, not_the_leader
 from extender.reservations.seats import Seat, Seats
 from extender.web.pages import Pages
 
@@ -22,7 +22,7 @@ class QueuePage:
 
     def __init__(
         self,
-        report: Callable[[], Report | None],
+        report: Callable[[], QueueReport | None],
         seats: Seats,
         cluster: ClusterView,
         pages: Pages,
@@ -38,11 +38,11 @@ class QueuePage:
 
 
 def queue(
-    report: Report | None, seats: Seats, cluster: ClusterView, only: str | None, leader: QueueLeader | None = None
+    report: QueueReport | None, seats: Seats, cluster: ClusterView, only: str | None, leader: QueueLeader | None = None
 ) -> dict[str, Any]:
     """`kind: Queue`. `only`: of one queue; `leader`: which instance knows the order."""
     warnings = [not_the_leader(leader)] if report is None else []
-    report = report or Report()
+    report = report or QueueReport()
     waiting, incomplete = list[Any](), list[Any]()
     for position, row in enumerate(report.waiting, 1):
         if only in (None, row.gang.queue):

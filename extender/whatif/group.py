@@ -22,9 +22,9 @@ from extender.preemption.candidates import Preemptor
 from extender.preemption.gang_plan import GangFound, GangSearch, cost_of, gang_certificate
 from extender.queue.eviction_plan import EvictionPlanner, unsearched
 from extender.queue.gang import WaitingGang
-from extender.queue.placement import Allowance, JointPlacement, NoPlace, Placed, not_modelled
+from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed, not_modelled
 from extender.queue.places import NO_ROWS, Places
-from extender.queue.plan import Head
+from extender.queue.plan import QueueHead
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.nodes import Nodes
 from extender.verdict.ways.gang import Situation, over_quota, situated
@@ -90,7 +90,7 @@ class Task:
         self,
         pods: int | None = None,
         without: frozenset[str] = frozenset(),
-        allowances: Sequence[Allowance] = (),
+        allowances: Sequence[GpuAllowance] = (),
         gone: Mapping[int, Sequence[str]] = NO_ROWS,
     ) -> Placed | NoPlace:
         """A place for the first `pods` of the gang, None: all, which stands by the rules. `without`: uids of other pods
@@ -167,7 +167,7 @@ def _evicting(task: Task, now: Situation) -> Seating:
         snapshot.cluster, snapshot.claims, task.placement, search, lambda: snapshot.now, lambda: task.asked.wall
     )
     pace = Pace(0.0, LIMIT_MILLISECONDS) if snapshot.live else Pace()
-    evicted = finish(planner.cheapest(Head(gang, now.queues), gang.pods, (), pace))
+    evicted = finish(planner.cheapest(QueueHead(gang, now.queues), gang.pods, (), pace))
     return Seating(evicted.placed, evicted.victims, evicted.found)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from extender.queue.plan import Found
+from extender.queue.plan import FoundPlace
 from extender.queue.report import Waiting
 from extender.reservations.seats import Seat
 from extender.sim.cluster import FINISHED
@@ -127,7 +127,7 @@ class _Rest:
         behind = head is not None and head.gang.ref != entry.gang.ref
         borrower = "" if head is None else head.gang.queue
         if head is not None and behind:
-            assert isinstance(head.seats, Found)
+            assert isinstance(head.seats, FoundPlace)
             for pod, node in zip(head.seats.pods, head.seats.placed.nodes, strict=True):
                 if node in free:
                     free[node] -= pod.gpu_count

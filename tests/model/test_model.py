@@ -13,7 +13,7 @@ import pytest
 from extender.controllers.queue.release import Release
 from extender.controllers.queue.replicas import Replicas
 from extender.queue import backfill, gang, plan
-from extender.queue.backfill import Held, Trial, Waits
+from extender.queue.backfill import TakenSeats, Trial, Waits
 from extender.queue.quota import Quota
 from extender.reservations.seats import Seats
 from tests.fuzz.__main__ import show
@@ -112,7 +112,7 @@ def test_it_finds_gangs_behind_the_head_that_are_not_tried(monkeypatch: pytest.M
 def test_it_finds_gangs_behind_the_head_that_delay_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(self: Any, gang: Any) -> Any:
         seats = yield from self.place(gang, Trial())
-        return Waits("place", seats) if isinstance(seats, str) else Held(gang, seats)
+        return Waits("place", seats) if isinstance(seats, str) else TakenSeats(gang, seats)
 
     _replaced(monkeypatch, "_behind", always)
     assert finds("the head starts later than was stated", "stated")

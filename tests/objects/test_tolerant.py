@@ -22,7 +22,7 @@ from tests.world import GPU, JSON, World, machine, pairs, topology, workload
 GPUS = frozenset({GPU})
 
 
-def reading(kind: Kind, item: JSON, group: tuple[str, str] = ("", "")) -> tolerant.Reading:
+def reading(kind: Kind, item: JSON, group: tuple[str, str] = ("", "")) -> tolerant.TolerantReading:
     return tolerant.read(kind, json.dumps(item).encode(), GPUS, "wrong", group)
 
 

@@ -11,7 +11,7 @@ import pytest
 from extender.queue.gang import waiting
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
-from extender.queue.starts import Start
+from extender.queue.starts import GangStart
 from extender.settings import Settings
 from tests.queue.late_owners import EXCLUSIVE, OWNERS, RACK, job_set
 from tests.world import World, pairs
@@ -38,7 +38,7 @@ def wait(world: World, *jobs: int) -> None:
         world.set("Pod", POD(f"{name}-0-0", annotations={EXCLUSIVE: RACK}))
 
 
-def start(world: World) -> Start | None:
+def start(world: World) -> GangStart | None:
     planner = Planner(
         world.cluster,
         world.verbs.claims,
@@ -49,7 +49,7 @@ def start(world: World) -> Start | None:
     return next((one for one in planner.looks({}) if one is not None), None)
 
 
-def domains(found: Start) -> dict[str, set[str]]:
+def domains(found: GangStart) -> dict[str, set[str]]:
     """The racks of each Job."""
     by_job = defaultdict(set)
     for seat in found.seats:

@@ -12,7 +12,17 @@ import pytest
 
 from extender.cluster.slices import finish
 from extender.objects.gangs import Ref
-from extender.queue.backfill import Decision, Held, Place, Reservation, Seats, Situation, Trial, Waits, schedule
+from extender.queue.backfill import (
+    HeadReservation,
+    Place,
+    PlacedRows,
+    QueueSituation,
+    StartDecision,
+    TakenSeats,
+    Trial,
+    Waits,
+    schedule,
+)
 from extender.queue.endings import OVERRUN_SECONDS, Ending, endings, prefixes, put
 from extender.queue.gang import WaitingGang
 from extender.queue.quota import OverQuota
@@ -33,7 +43,7 @@ class Rows:
 def placer(nodes: Sequence[int], running: Mapping[str, tuple[int, int]]) -> Place:
     """Places the pods of a gang on the first nodes with room. `nodes`: GPUs by row; `running`: uid -> (row, GPUs)."""
 
-    def place(one: WaitingGang, trial: Trial) -> Generator[None, None, Seats | str | OverQuota]:
+    def place(one: WaitingGang, trial: Trial) -> Generator[None, None, PlacedRows | str | OverQuota]:
         yield
         free = list(nodes)
         gone = {ending.uid for ending in trial.gone}
@@ -55,12 +65,12 @@ def placer(nodes: Sequence[int], running: Mapping[str, tuple[int, int]]) -> Plac
     return place
 
 
-def run(steps: Generator[None, None, Seats | str | OverQuota]) -> Seats | str:
+def run(steps: Generator[None, None, PlacedRows | str | OverQuota]) -> PlacedRows | str:
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            found: Seats | str = end.value
+            found: PlacedRows | str = end.value
             return found
 
 
@@ -76,9 +86,9 @@ def in_order(running: Mapping[str, tuple[int, int, float | None]]) -> list[Endin
 class Look:
     """`starts`: what starts, in order; `pauses`: how often others may have run."""
 
-    starts: list[Held] = field(default_factory=list)
+    starts: list[TakenSeats] = field(default_factory=list)
     pauses: int = 0
-    decision: Decision = field(default_factory=Decision)
+    decision: StartDecision = field(default_factory=StartDecision)
 
     @property
     def started(self) -> dict[str, tuple[int, ...]]:
@@ -93,11 +103,11 @@ class Look:
         return self.decision.waits
 
     @property
-    def head(self) -> Reservation | None:
+    def head(self) -> HeadReservation | None:
         return self.decision.head
 
 
-def look(situation: Situation, place: Place, running: dict[str, tuple[int, int]] | None = None) -> Look:
+def look(situation: QueueSituation, place: Place, running: dict[str, tuple[int, int]] | None = None) -> Look:
     """All that starts. `running`: those of the placer, to which the pods that start are added."""
     found, steps = Look(), schedule(situation, place)
     while True:
@@ -126,7 +136,7 @@ def decided(
     """`running`: uid -> (row, GPUs, when it ends, seconds from now)."""
     order = in_order(running)
     held = {uid: (row, count) for uid, (row, count, _) in running.items()}
-    return look(Situation(gangs, more.pop("over_quota", {}), order, NOW, **more), placer(nodes, held), held)
+    return look(QueueSituation(gangs, more.pop("over_quota", {}), order, NOW, **more), placer(nodes, held), held)
 
 
 def test_the_first_gang_that_fits_starts_and_the_next_one_waits() -> None:
@@ -329,12 +339,12 @@ def test_the_search_for_the_earliest_place_halves_what_is_left() -> None:
     order = [Ending(uid, row, NOW + row + 1) for uid, (row, _) in running.items()]
     place, calls = placer([1] * 1024, running), 0
 
-    def counted(one: WaitingGang, trial: Trial) -> Generator[None, None, Seats | str | OverQuota]:
+    def counted(one: WaitingGang, trial: Trial) -> Generator[None, None, PlacedRows | str | OverQuota]:
         nonlocal calls
         calls += 1
         return (yield from place(one, trial))
 
-    found = look(Situation([gang("head", 512, 1)], {}, order, NOW), counted)
+    found = look(QueueSituation([gang("head", 512, 1)], {}, order, NOW), counted)
     assert found.head is not None
     assert (found.head.start, len(found.head.blocked_by)) == (NOW + 512, 512)
     assert calls <= 12  # now, after all of them, and 10 halves
@@ -344,7 +354,7 @@ def test_others_may_run_between_two_placements() -> None:
     """One step a placement: now, after both ends, after the first one; one to sort; and two for the gang behind."""
     order = [Ending("x", 0, NOW + 100), Ending("y", 1, NOW + 300)]
     place = placer([8, 8], {"x": (0, 8), "y": (1, 4)})
-    found = look(Situation([gang("head", 1, 8), gang("b", 1, 4)], {}, order, NOW), place)
+    found = look(QueueSituation([gang("head", 1, 8), gang("b", 1, 4)], {}, order, NOW), place)
     assert found.pauses == 6
 
 
@@ -417,7 +427,7 @@ def _run(
     """A simulation in which the queue alone starts pods, in the order of their arrival. What each look decides. `kept`:
     it is helped by the look before it, and by what it knows of kinds; `calls`: counts placements."""
     seen: list[object] = []
-    before: Reservation | None = None
+    before: HeadReservation | None = None
     running: dict[str, tuple[int, int, float, float | None]] = {}  # uid -> row, GPUs, real end, declared end
     by_ref = {job.one.ref: job for job in jobs}
     moments = {job.one.created for job in jobs}
@@ -436,13 +446,13 @@ def _run(
 
         def counted(
             one: WaitingGang, trial: Trial, place: Place = place
-        ) -> Generator[None, None, Seats | str | OverQuota]:
+        ) -> Generator[None, None, PlacedRows | str | OverQuota]:
             if calls is not None:
                 calls[kept] += 1
             return (yield from place(one, trial))
 
         help_of: dict[str, Any] = {"kind": _kind, "before": before} if kept else {}
-        found = look(Situation(waiting, {}, order, now, **help_of), counted, held)
+        found = look(QueueSituation(waiting, {}, order, now, **help_of), counted, held)
         before = found.head
         seen.append((found.started, found.codes, found.head))
         for one in found.starts:

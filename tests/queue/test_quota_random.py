@@ -18,7 +18,7 @@ import pytest
 
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import JointPlacement
-from extender.queue.plan import Found, Planner
+from extender.queue.plan import FoundPlace, Planner
 from extender.settings import Settings
 from tests.controllers.queue.rig import gated
 from tests.queue.test_plan import HEAD
@@ -242,7 +242,7 @@ def missed(one: Case, planner: Planner) -> list[tuple[str, str]]:
                 books.wanted.setdefault(asked.queue, Gpus())[model] += sum(asked.sizes)
     later, seats = books, list(free)
     if head is not None:
-        assert isinstance(head.seats, Found)
+        assert isinstance(head.seats, FoundPlace)
         for pod, node in zip(head.seats.pods, head.seats.placed.nodes, strict=True):
             seats[int(node[1:])] -= pod.gpu_count
         for end in head.gone:
@@ -264,7 +264,7 @@ def missed(one: Case, planner: Planner) -> list[tuple[str, str]]:
             if not books.allows(asked.queue, taken):
                 continue
             if behind and head is not None:
-                assert isinstance(head.seats, Found)
+                assert isinstance(head.seats, FoundPlace)
                 of_head = Gpus(head.seats.gpus(planner._models)) if planner._models else Gpus()
                 both = later.with_more(asked.queue, taken).allows(head.gang.queue, of_head)
                 if not both or not later.with_more(head.gang.queue, of_head).allows(asked.queue, taken):

@@ -9,7 +9,7 @@ import pytest
 from extender.cluster.slices import Sliced, finish
 from extender.queue.gang import WaitingGang, waiting
 from extender.queue.placement import JointPlacement, Placed
-from extender.queue.starts import PART, Start, Starts
+from extender.queue.starts import PART, GangStart, Starts
 from extender.reservations.seats import Seat
 from tests.queue.test_plan import cluster, wait
 from tests.world import World, machine, pairs
@@ -33,7 +33,7 @@ class Begun:
         self.placed = found
         self.steps = self.begin(self.gang)
 
-    def begin(self, gang: WaitingGang) -> Sliced[Start | None]:
+    def begin(self, gang: WaitingGang) -> Sliced[GangStart | None]:
         return self.starts.begin(gang, gang.pods, self.placed)
 
     def half(self) -> list[Seat]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from extender.cluster.slices import finish
 from extender.objects.queueing import GATE, QUEUE
 from extender.queue.gang import waiting
-from extender.queue.holding import Holding
-from extender.queue.placement import Allowance
+from extender.queue.holding import QueueHoldings
+from extender.queue.placement import GpuAllowance
 from extender.queue.quota import OverQuota, QueueRules
 from extender.queue.usage import MOST_QUEUES, DecayedUse, Models, rules_of
 from extender.settings import Queue, QueueLimits, Settings
@@ -71,12 +71,12 @@ def test_what_the_rules_of_a_queue_leave_a_gang() -> None:
     one.set("Pod", pod("h", gpus=2, namespace="x", spec={"nodeSelector": {PRODUCT: "H100"}}))
     models = finish(Models.read(one.cluster))
     gangs = {gang.ref.name: gang for gang in waiting(one.cluster)}
-    queues = Holding(one.cluster, models, {"x": QueueRules(limit={"H100": 1, "p4d": 2})}, {})
+    queues = QueueHoldings(one.cluster, models, {"x": QueueRules(limit={"H100": 1, "p4d": 2})}, {})
     assert queues.over(gangs["any"]) is None
     assert queues.over(gangs["b200"]) is None  # there is no such node
     assert queues.over(gangs["h"]) == OverQuota("x", "limit", "H100", 2, 0, 1)
     rows = {one.cluster.row(name) for name in ("h1", "h2")}
-    assert Allowance(rows, 1) in queues.allowances(queues.quota.more("x"))
+    assert GpuAllowance(rows, 1) in queues.allowances(queues.quota.more("x"))
     assert queues.quota.more("y") == {}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PLANNED_NODE
-from extender.queue.report import MOST_WHYS, Report, Waiting
+from extender.queue.report import MOST_WHYS, QueueReport, Waiting
 from extender.settings import Settings
 from extender.sim.dra import nvidia as dra
 from tests.cluster.dra.world import DraWorld
@@ -75,7 +75,7 @@ def test_what_is_left_to_kube_scheduler_is_stated_with_the_reason(request_: JSON
     assert shown["sentence"].endswith(f"; kube-scheduler allocates its devices by first fit: {why}")
     [record] = made.cluster.pods.values()
     waiting = Waiting(replace(gang("g"), pods=(record,)), "head", "why")
-    assert Report(waiting=(waiting,)).entry(1)["left_devices"] == [why]
+    assert QueueReport(waiting=(waiting,)).entry(1)["left_devices"] == [why]
 
 
 def test_a_class_that_narrows_is_named() -> None:
@@ -152,5 +152,5 @@ def test_a_gang_names_few_of_many_reasons() -> None:
     pod(made)
     [record] = made.cluster.pods.values()
     pods = tuple(msgspec.structs.replace(record, left_devices=f"class {number}") for number in range(100))
-    shown = Report(waiting=(Waiting(replace(gang("g"), pods=pods), "head", "why"),)).entry(1)["left_devices"]
+    shown = QueueReport(waiting=(Waiting(replace(gang("g"), pods=pods), "head", "why"),)).entry(1)["left_devices"]
     assert shown == sorted(f"class {number}" for number in range(100))[:MOST_WHYS]

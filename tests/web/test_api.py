@@ -21,7 +21,7 @@ from extender.ask import forks
 from extender.cli import main
 from extender.metrics import Metrics
 from extender.objects.queueing import GATE, Domain
-from extender.queue.report import Report
+from extender.queue.report import QueueReport
 from extender.reservations.seats import Seat, absent_uid
 from extender.settings import Settings
 from extender.web.api.openapi import document
@@ -114,7 +114,7 @@ def queued() -> World:
         waits("second", "delays", pods=1, blocked_by="default/first", queue="lab"),
         waits("part", "incomplete", pods=1, minimum=2, size=None),
     )
-    report = Report(WALL, listed, (entry("default", 1), entry("lab", 1)), {listed[0].gang.ref.text: [way]})
+    report = QueueReport(WALL, listed, (entry("default", 1), entry("lab", 1)), {listed[0].gang.ref.text: [way]})
     world.connect(queue=Reporting(report))  # type: ignore[arg-type]
     world.pod("first-0", 1, spec={"schedulingGates": [{"name": GATE}]})
     amounts = (0,) * len(world.cluster.resources)

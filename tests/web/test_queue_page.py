@@ -10,7 +10,7 @@ from msgspec import structs
 
 from extender.objects.queueing import Domain
 from extender.queue.backfill import Code
-from extender.queue.report import Report, Waiting
+from extender.queue.report import QueueReport, Waiting
 from extender.reservations.seats import Seat
 from extender.web.queue_page import queue
 from tests.queue.gangs import gang
@@ -25,7 +25,7 @@ KEYS = {
 class Reporting(NamedTuple):
     """As much of the queue's controller as the page reads."""
 
-    report: Report | None
+    report: QueueReport | None
 
 
 def entry(name: str, waiting: int = 0) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def waits(name: str, code: Code, *, blocked_by: str = "", start: float | None = 
     return Waiting(gang(name, **facts), code, f"why {name} waits", blocked_by, start)
 
 
-def world(report: Report | None) -> World:
+def world(report: QueueReport | None) -> World:
     made = World()
     made.connect(queue=Reporting(report))  # type: ignore[arg-type]
     return made
@@ -55,7 +55,7 @@ def filled() -> World:
         waits("part", "incomplete", pods=1, minimum=2, size=None, queue="lab"),
         waits("second", "delays", pods=2, blocked_by="default/first", queue="lab", start=WALL - 5),
     )
-    return world(Report(WALL, listed, (entry("default", 1), entry("lab", 2))))
+    return world(QueueReport(WALL, listed, (entry("default", 1), entry("lab", 2))))
 
 
 def seats(world: World, gang_name: str, *pods: str, node: str = "n1") -> None:
@@ -112,7 +112,7 @@ def test_the_order_and_what_is_not_known(filled: World) -> None:
 def test_what_its_placement_does_not_look_at() -> None:
     one = gang("g", 2)
     pods = (one.pods[0], structs.replace(one.pods[1], volumes=True, hard_spread=True))
-    report = Report(WALL, (Waiting(replace(one, pods=pods), "place", "no place"),))
+    report = QueueReport(WALL, (Waiting(replace(one, pods=pods), "place", "no place"),))
     assert page(world(report))["waiting"][0]["not_modelled"] == ["spread constraints", "volumes"]
 
 
@@ -146,7 +146,7 @@ def test_a_server_that_does_not_lead_says_so(queue: str) -> None:
 def test_a_long_queue() -> None:
     many = 1500
     listed = tuple(waits(f"g{i:04}", "place", queue=f"q{i % 2}") for i in range(many))
-    report = Report(WALL, listed, tuple(entry(f"q{i:04}") for i in range(many)))
+    report = QueueReport(WALL, listed, tuple(entry(f"q{i:04}") for i in range(many)))
     made = world(report)
     seats(made, "job:default/big", *(f"p{i:04}" for i in range(many)))
     seats(made, "job:default/small", "one")

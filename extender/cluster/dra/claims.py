@@ -9,7 +9,7 @@ from extender.cluster.dra.resource_slices import identity
 from extender.objects.device_claims import MOST_COUNT
 from extender.objects.queueing import PINNED
 from extender.objects.records import (
-    Choice,
+    DeviceChoice,
     PodRecord,
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
@@ -154,7 +154,7 @@ class ResourceClaims:
         """Uids of all pods that claims are reserved for."""
         return list(self._reserved)
 
-    def of(self, pod: PodRecord) -> Iterator[tuple[ResourceClaimRecord | None, tuple[tuple[Choice, ...], ...]]]:
+    def of(self, pod: PodRecord) -> Iterator[tuple[ResourceClaimRecord | None, tuple[tuple[DeviceChoice, ...], ...]]]:
         """For each claim that the pod names, once: the claim if it exists, and its requests; those of its template
         where it is not created yet."""
         seen: set[str] = set()
@@ -169,19 +169,19 @@ class ResourceClaims:
                 yield claim, stated.requests
 
 
-def is_plain(requests: tuple[tuple[Choice, ...], ...], classes: Container[str]) -> bool:
+def is_plain(requests: tuple[tuple[DeviceChoice, ...], ...], classes: Container[str]) -> bool:
     """Whether there is a request, any devices of these classes will do for each, and how many is stated."""
     return not beyond(requests, classes)
 
 
-def beyond(requests: tuple[tuple[Choice, ...], ...], classes: Container[str]) -> str:
+def beyond(requests: tuple[tuple[DeviceChoice, ...], ...], classes: Container[str]) -> str:
     """What the requests ask for beyond a number of any devices of these classes, "" for nothing."""
     if not requests:
         return "its claim asks for no devices"
     return next((why for choices in requests if (why := _beyond(choices, classes))), "")
 
 
-def _beyond(choices: tuple[Choice, ...], classes: Container[str]) -> str:
+def _beyond(choices: tuple[DeviceChoice, ...], classes: Container[str]) -> str:
     if len(choices) != 1:
         return "its claim names alternatives (firstAvailable)" if choices else "its claim asks for admin access"
     [choice] = choices
@@ -195,7 +195,7 @@ def _beyond(choices: tuple[Choice, ...], classes: Container[str]) -> str:
 
 
 def numbers(
-    requests: Iterable[tuple[Choice, ...]], drivers: Mapping[str, str], classes: Container[str]
+    requests: Iterable[tuple[DeviceChoice, ...]], drivers: Mapping[str, str], classes: Container[str]
 ) -> dict[str, tuple[int, ...]]:
     """Driver -> how many of its whole GPUs the requests may take together of a node, the number that the in-tree
     allocator tries first before the others; ALL: whatever the node has. `drivers`: by DeviceClass, "" where its devices
@@ -211,7 +211,7 @@ def numbers(
     return found
 
 
-def _tried(choices: tuple[Choice, ...], classes: Container[str]) -> list[int]:
+def _tried(choices: tuple[DeviceChoice, ...], classes: Container[str]) -> list[int]:
     """The numbers of a request. What comes after a number that any GPUs will do for, and is not below it, is never
     taken."""
     found: list[int] = []

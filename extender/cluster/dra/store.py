@@ -26,7 +26,7 @@ from extender.cluster.dra.planned import PlannedClaims
 from extender.cluster.dra.resource_slices import NVIDIA, Slices, TaintRules, driver_of, identity, is_every
 from extender.cluster.gpus.device_sharing import partial
 from extender.objects.records import (
-    Choice,
+    DeviceChoice,
     DeviceClassRecord,
     DeviceTaintRuleRecord,
     DraRecord,
@@ -278,7 +278,7 @@ class DraStore:
     def _asking(self, pod: PodRecord) -> PodRecord:
         """A bare pod without a node, with what it will take. A claim that several pods name counts for each of them."""
         added, allocated, first_fit, node = Counter[str](), False, True, ""
-        wanted: list[tuple[Choice, ...]] = []
+        wanted: list[tuple[DeviceChoice, ...]] = []
         for claim, requests in self._claims.of(pod):
             taken = claim is not None and claim.allocated is not None and not self.planned.node_of(claim)
             home = "" if claim is None else self._home(claim)

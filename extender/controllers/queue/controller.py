@@ -35,7 +35,7 @@ from extender.controllers.queue.acting import Acting
 from extender.controllers.queue.cleanup import Stranded, Strangers
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.evicting import GangEvictions, PlanSearch
-from extender.controllers.queue.release import Progress, Releases
+from extender.controllers.queue.release import GangReleases, Progress
 from extender.controllers.queue.repair import Repairs
 from extender.controllers.queue.slices import done, in_turns
 from extender.controllers.queue.tell import Teller
@@ -45,8 +45,8 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref
 from extender.queue.plan import Planner
-from extender.queue.report import Report
-from extender.queue.starts import Start
+from extender.queue.report import QueueReport
+from extender.queue.starts import GangStart
 from extender.reservations.seats import Seat, Seats
 from extender.times import Clock
 from extender.verbs.verbs import Verbs
@@ -72,7 +72,7 @@ log = get_log()
 
 
 @dataclass(slots=True)
-class Times:
+class TurnTimes:
     """When something was done last, on our clock."""
 
     flushed: float = float("-inf")
@@ -104,21 +104,21 @@ class QueueController(Controller):
         self._time = clock
         self._ends = SeatEnds(verbs.cluster, self._seats, acting.release, metrics, acting.read)
         self._repairs = Repairs(self._seats, planner, acting.release, acting.store, self._ends, clock.monotonic)
-        self._releases = Releases(acting.release, self._seats)
+        self._releases = GangReleases(acting.release, self._seats)
         self._teller = Teller(metrics, events)
         search = PlanSearch(verbs.cluster, planner, acting.plans, clock)
         self._evictions = GangEvictions(verbs, search, acting, self._repairs, self._teller, clock)
         self._strangers = Strangers(verbs.cluster, self._seats, acting.release, clock.monotonic)
         self._absent = AbsentSeats(planner.stand_ins, self._seats, self._ends, acting.store, metrics, self._teller)
         self._stranded = Stranded(verbs, acting.evicts, metrics, clock)
-        self._times = Times()
+        self._times = TurnTimes()
         self._late: dict[str, float] = {}  # namespace -> until when its releases hold up no others
         self._served = ""  # namespace of the gangs that were released last
         self._leads = False  # this instance has read the seats since it got the Lease
         self._turning = asyncio.Lock()  # held while this instance writes seats, and while it reads those of another
 
     @property
-    def report(self) -> Report | None:
+    def report(self) -> QueueReport | None:
         """The latest look at the queue; None where this instance does not look."""
         if not self._leads:
             return None
@@ -279,7 +279,7 @@ class QueueController(Controller):
             and (self._time.wall() - self._planner.report.wall < LOOK_SECONDS)
         ):  # all are being released: only the report is due
             return
-        planned: list[Start] = []
+        planned: list[GangStart] = []
         paused_gangs, paused_namespaces = self._repairs.paused(), self._repairs.paused_namespaces()
         looks = Timed(self._planner.looks(paused_gangs, paused_namespaces), self._time.cpu)
         namespaces = frozenset(self._cluster.pods[uid].namespace for uid in queued if self._seats.of(uid) is None)
@@ -310,7 +310,9 @@ class QueueController(Controller):
         await self._teller.waiting(self.report or self._planner.report)
         await self._acting.growth.look(self._planner.report)
 
-    def _is_enough(self, planned: Sequence[Start], start: Start, namespaces: frozenset[str], spent: float) -> bool:
+    def _is_enough(
+        self, planned: Sequence[GangStart], start: GangStart, namespaces: frozenset[str], spent: float
+    ) -> bool:
         """Whether these are released before the next gang. `namespaces`: of the pods that wait;
         `spent`: CPU time of the look."""
         if len(namespaces) <= 1:
@@ -318,7 +320,7 @@ class QueueController(Controller):
         shared = namespaces <= {one.gang.ref.namespace for one in planned} and len(planned) >= BATCH
         return shared or spent > PLAN_SECONDS
 
-    async def _release_in_turns(self, planned: Sequence[Start], later: Start | None = None) -> bool:
+    async def _release_in_turns(self, planned: Sequence[GangStart], later: GangStart | None = None) -> bool:
         """Release gangs, a part of each namespace after the other; whether all gates are open, and there is time for
         more. `later`: a gang whose seats are reserved, and not written yet."""
         began, number = self._time.monotonic(), 0
@@ -326,7 +328,7 @@ class QueueController(Controller):
         more = True
         for number, part in enumerate(parts):
             rest = [start for others in parts[number + 1 :] for start in others]
-            stand: list[Start] = []
+            stand: list[GangStart] = []
             for start in part:
                 if not number or await done(self._planner.starts.stand(start)):
                     stand.append(start)
@@ -341,7 +343,7 @@ class QueueController(Controller):
                 break
         return more
 
-    async def _release(self, starts: Sequence[Start], later: Sequence[Start] = ()) -> bool:
+    async def _release(self, starts: Sequence[GangStart], later: Sequence[GangStart] = ()) -> bool:
         """Write the reserved seats of gangs, and open the gates; whether all are open. `later`: gangs whose seats are
         reserved, and not written yet."""
         gangs = [start.name for start in starts]
@@ -365,10 +367,10 @@ class QueueController(Controller):
                     self._repairs.started(start.name)
                     self._teller.started(start, wall)
 
-    async def _with_room(self, starts: Sequence[Start], why: str) -> list[Start]:
+    async def _with_room(self, starts: Sequence[GangStart], why: str) -> list[GangStart]:
         """Those of the gangs whose seats have room in the maps; they are written. The others wait for a while, so that
         they keep no other gang from starting. `why`: not all have room together."""
-        kept: list[Start] = []
+        kept: list[GangStart] = []
         for start in starts:
             if len(starts) > 1:
                 why = await self._acting.store.keep([start.name])
@@ -380,17 +382,17 @@ class QueueController(Controller):
             log.error("a gang is not released: its seats cannot be written", gang=start.name[:253], err=why)
         return kept
 
-    def _give_up(self, starts: Sequence[Start]) -> None:
+    def _give_up(self, starts: Sequence[GangStart]) -> None:
         """Their seats are not written: none of their pods was nominated yet."""
         for start in starts:
             for seat in start.seats:
                 self._seats.drop(seat.uid)
 
 
-def _parts(planned: Sequence[Start]) -> Iterator[list[Start]]:
+def _parts(planned: Sequence[GangStart]) -> Iterator[list[GangStart]]:
     """What is released together: up to BATCH gangs of one namespace; else each gang of several pods for itself, and
     SHARED_BATCH single pods of one namespace."""
-    by_namespace: dict[str, list[Start]] = {}
+    by_namespace: dict[str, list[GangStart]] = {}
     for start in planned:
         by_namespace.setdefault(start.gang.ref.namespace, []).append(start)
     if len(by_namespace) == 1 and len(planned) <= BATCH:

@@ -22,7 +22,7 @@ from typing import Final
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import pauses
-from extender.controllers.queue.provisioning import Attempts, ProvisioningRequests, TooManyKinds
+from extender.controllers.queue.provisioning import ProvisioningRequests, RequestAttempts, TooManyKinds
 from extender.controllers.queue.release import AT_ONCE
 from extender.controllers.queue.writes import PodWrites
 from extender.kube.client import ApiError, Unreachable
@@ -35,7 +35,7 @@ from extender.objects.queueing import GATE, WANTS_NODES
 from extender.objects.records import PLACEABLE, PodRecord
 from extender.queue.gang import WaitingGang
 from extender.queue.plan import gang_name
-from extender.queue.report import Report, Waiting
+from extender.queue.report import QueueReport, Waiting
 from extender.queue.usage import named_models
 from extender.reservations.seats import Seats
 
@@ -66,7 +66,7 @@ class Growth:
         self._settings, self._requests = cluster.settings.queue, requests
         self._failed = float("-inf")  # when a request could not be made, seconds since 1970
         self._turns: dict[Ref, float] = {}  # of the gangs that were shown, since when, seconds since 1970
-        self._attempts = Attempts()
+        self._attempts = RequestAttempts()
         self._inherits = True  # the first look reads which gang another instance has shown
         self._written: dict[str, str] = {}  # uid -> the version of the pod over which its condition was written
 
@@ -74,7 +74,7 @@ class Growth:
         """This instance has just got the Lease: another one may have shown gangs."""
         self._inherits = True
 
-    async def look(self, report: Report) -> None:
+    async def look(self, report: QueueReport) -> None:
         """A look at the queue has ended. Others run in between."""
         never: dict[str, Waiting] = {}
         shown: list[Waiting] = []
@@ -200,7 +200,7 @@ class Growth:
 
     # -- the metric -------------------------------------------------------------------------------------------------
 
-    async def _count(self, report: Report) -> None:
+    async def _count(self, report: QueueReport) -> None:
         """GPUs that gangs wait for, by queue, model and whether there is a place for them at all."""
         labels = self._cluster.settings.mix.model_labels
         counts: Counter[tuple[str, str, str]] = Counter()

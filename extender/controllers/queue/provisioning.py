@@ -56,7 +56,7 @@ class TooManyKinds(Exception):
     """The pods of a gang differ in more ways than a request may name."""
 
 
-class Server(Protocol):
+class ProvisioningServer(Protocol):
     """Requests to one API server, as `ApiServer`. They raise ApiError and Unreachable."""
 
     async def get(self, path: str) -> bytes:
@@ -71,7 +71,7 @@ class Server(Protocol):
 class ProvisioningRequests:
     """Makes them at one API server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ProvisioningServer) -> None:
         self._server = server
 
     async def ask(self, gang: WaitingGang, attempt: int = 0) -> dict[str, str]:
@@ -137,7 +137,7 @@ class _Attempt(NamedTuple):
     ended: bool
 
 
-class Attempts:
+class RequestAttempts:
     """When the requests of gangs are looked at, and made again."""
 
     def __init__(self) -> None:

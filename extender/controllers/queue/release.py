@@ -304,7 +304,7 @@ class Release:
 TURN_SECONDS: Final = 0.2  # for which a turn waits for releases that were begun before
 
 
-class Releases:
+class GangReleases:
     """The releases of one holder of the Lease."""
 
     def __init__(self, release: Release, seats: Seats) -> None:

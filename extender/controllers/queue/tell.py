@@ -17,8 +17,8 @@ from extender.metrics import Metrics
 from extender.objects.records import PodRecord
 from extender.preemption.certificate import how_many
 from extender.queue.plan import gang_name, unread
-from extender.queue.report import CODES, Report
-from extender.queue.starts import Start
+from extender.queue.report import CODES, QueueReport
+from extender.queue.starts import GangStart
 from extender.reservations.seats import Seat
 from extender.verbs.decisions import WORK_LOST, Decision
 
@@ -35,7 +35,7 @@ class Teller:
         self._metrics, self._events = metrics, events
         self._told: dict[str, str] = {}  # gang -> the code of its latest Event
 
-    def started(self, start: Start, wall: float) -> None:
+    def started(self, start: GangStart, wall: float) -> None:
         """A gang's seats are written. `wall`: seconds since 1970."""
         pods, placed = len(start.seats), start.placed
         waited = max(0.0, wall - start.gang.created)
@@ -90,7 +90,7 @@ class Teller:
         note = f"{seats[0].gang} waits again: {why}"
         self._events.tell(_of_seats(seats), "SeatsGivenBack", "Queueing", note[:1000], warning=True)
 
-    async def waiting(self, report: Report) -> None:
+    async def waiting(self, report: QueueReport) -> None:
         """A look at the queue has ended. Others run in between."""
         counts = dict.fromkeys(product(CODES, [name for _, name in SIZES]), 0)
         told: dict[str, str] = {}

@@ -46,11 +46,11 @@ from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, owner_ob
 from extender.objects.gangs.source import (
     OUR_MINIMUM,
     OUR_SIZE,
+    GangSource,
     Members,
     ObjectKey,
     Objects,
     Ref,
-    Source,
     agreed,
     number,
 )
@@ -88,7 +88,7 @@ __all__ = [
     "wanted",
 ]  # fmt: skip
 
-SOURCES: Final[dict[str, Source]] = {
+SOURCES: Final[dict[str, GangSource]] = {
     source.name: source
     for source in (
         Ours(), Kubernetes(), Coscheduling(), Volcano(), Kueue(), LeaderWorkerSet(), JobSet(), Training(), Ray(), Job(),
@@ -101,8 +101,8 @@ HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends he
 
 _CREATORS: Final = OTHER_OWNERS.keys() | {key for key, source in GROUP_KINDS.items() if source.creates}
 
-_BY_PODS: Final = tuple(source.named for source in SOURCES.values() if type(source).named is not Source.named)
-_UNKNOWN: Final = Source()  # of an object of another kind: it states nothing
+_BY_PODS: Final = tuple(source.named for source in SOURCES.values() if type(source).named is not GangSource.named)
+_UNKNOWN: Final = GangSource()  # of an object of another kind: it states nothing
 _KINDED: Final = msgspec.json.Decoder(schema.Kinded)
 
 
@@ -152,7 +152,7 @@ def owned(namespace: str, owner: Owner | None, objects: Objects) -> Ref | None:
 
 
 @lru_cache(maxsize=1024)
-def _owning(api: str, kind: str) -> Source | None:
+def _owning(api: str, kind: str) -> GangSource | None:
     """The source whose gang the pods of such an owner are."""
     return next((source for source in SOURCES.values() if source.owns(api, kind)), None)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from extender.objects.gangs.roles import POD_INDEX, OwnerObject, OwnerRoles, Role, Section, role_at
-from extender.objects.gangs.source import OUR_MINIMUM, OUR_SIZE, Members, Objects, Ref, Source, agreed, number
+from extender.objects.gangs.source import OUR_MINIMUM, OUR_SIZE, GangSource, Members, Objects, Ref, agreed, number
 from extender.objects.records import LONGEST_DEADLINE, PodRecord
 
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 COMPLETION: Final = "batch.kubernetes.io/job-completion-index"
 
 
-class Job(Source):
+class Job(GangSource):
     """Pods that the Job owns. A Job of one pod is no gang: no other pod ends with it."""
 
     name = "job"
@@ -31,7 +31,7 @@ class Job(Source):
         return OwnerRoles((role,), minimum=role.count, size=role.count, ends_at=_ends_at(owner))
 
 
-class StatefulSet(Source):
+class StatefulSet(GangSource):
     """Pods of a StatefulSet that state a size or a minimum of their gang. Those of others are independent replicas."""
 
     name = "statefulset"

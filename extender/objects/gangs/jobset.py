@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from extender.objects.gangs.builtin import COMPLETION, job_role
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
-from extender.objects.gangs.source import Members, Objects, Ref, Source
+from extender.objects.gangs.source import GangSource, Members, Objects, Ref
 from extender.objects.records import PodRecord
 
 NAME: Final = "jobset.sigs.k8s.io/jobset-name"
@@ -19,7 +19,7 @@ BY_SELECTOR: Final = "alpha.jobset.sigs.k8s.io/node-selector"
 """With this annotation the nodes are labelled for the Jobs beforehand, and no pod is refused at creation."""
 
 
-class JobSet(Source):
+class JobSet(GangSource):
     """Pods with the label of the JobSet, or of its Jobs."""
 
     name = "jobset"

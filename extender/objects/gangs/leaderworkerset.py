@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role
-from extender.objects.gangs.source import SIZES, Members, Objects, Ref, Source, agreed
+from extender.objects.gangs.source import SIZES, GangSource, Members, Objects, Ref, agreed
 from extender.objects.records import PodRecord
 
 PREFIX: Final = "leaderworkerset.sigs.k8s.io/"
@@ -16,7 +16,7 @@ WORKER: Final = f"{PREFIX}worker-index"
 EXCLUSIVE: Final = f"{PREFIX}exclusive-topology"
 
 
-class LeaderWorkerSet(Source):
+class LeaderWorkerSet(GangSource):
     """Pods with the labels of one group."""
 
     name = "leaderworkerset"

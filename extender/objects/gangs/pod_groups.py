@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Final
 
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Section
-from extender.objects.gangs.source import SIZES, Members, Objects, Ref, Source, agreed
+from extender.objects.gangs.source import SIZES, GangSource, Members, Objects, Ref, agreed
 from extender.objects.records import PodRecord
 
 COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
 VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 
 
-class _PodGroups(Source):
+class _PodGroups(GangSource):
     """Reads a PodGroup with `minMember`."""
 
     creates = False
@@ -56,7 +56,7 @@ class Volcano(_PodGroups):
 GANG: Final = "gpu-extender.io/gang"
 
 
-class Ours(Source):
+class Ours(GangSource):
     """Pods with the same value of the label or annotation."""
 
     name = "gpu-extender"
@@ -75,7 +75,7 @@ GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 COUNT: Final = SIZES[0]
 
 
-class Kueue(Source):
+class Kueue(GangSource):
     """Pods with the label of Kueue."""
 
     name = "kueue"
@@ -101,7 +101,7 @@ class Kueue(Source):
 _API = "scheduling.k8s.io"
 
 
-class Kubernetes(Source):
+class Kubernetes(GangSource):
     """The PodGroup, or the part of a Workload, that the pod's specification names."""
 
     name = "kubernetes"

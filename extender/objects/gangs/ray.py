@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
-from extender.objects.gangs.source import Ref, Source
+from extender.objects.gangs.source import GangSource, Ref
 from extender.objects.records import PodRecord
 
 NAME: Final = "ray.io/cluster"
@@ -16,7 +16,7 @@ HOST: Final = "ray.io/replica-host-index"
 CLUSTER: Final = ("ray.io", "RayCluster")
 
 
-class Ray(Source):
+class Ray(GangSource):
     """Pods with the label of the cluster, or owned by it."""
 
     name = "ray"

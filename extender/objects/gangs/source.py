@@ -48,7 +48,7 @@ class Ref(NamedTuple):
         return f"{self.namespace}/{name}" + (f"/{self.part}" if self.part else "")
 
 
-class Source:
+class GangSource:
     """A system that makes gangs. A new one is a subclass in a file of this package and a line in SOURCES."""
 
     name: ClassVar[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
-from extender.objects.gangs.source import Ref, Source
+from extender.objects.gangs.source import GangSource, Ref
 from extender.objects.records import PodRecord
 
 PREFIX: Final = "training.kubeflow.org/"
@@ -25,7 +25,7 @@ FIELDS: Final = {
 """The field of each kind with its roles."""
 
 
-class Training(Source):
+class Training(GangSource):
     """Pods with the label of the job, or owned by it."""
 
     name = "training"

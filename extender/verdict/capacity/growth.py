@@ -18,7 +18,7 @@ from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
 from extender.preemption.candidates import Preemptor
-from extender.queue.report import Report
+from extender.queue.report import QueueReport
 from extender.verdict.admission import rejected, sorted_out
 from extender.verdict.capacity.machines import Look, Machine, Takes
 from extender.verdict.capacity.unblock import ask_of
@@ -77,7 +77,7 @@ class _Packed:
             del self.open[state]
 
 
-def waiting(look: Look, report: Report | None, wall: float) -> list[Unit]:
+def waiting(look: Look, report: QueueReport | None, wall: float) -> list[Unit]:
     """The pods and gangs that wait for room. `wall`: seconds since 1970."""
     judge, found = look.judge, list[Unit]()
     for one in () if report is None else report.waiting:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ext_core import fit, survey
 from extender.cluster.gpus.store import MOST_GPUS
 from extender.cluster.slices import finish
-from extender.queue.rooms import Room, rooms
+from extender.queue.rooms import DomainRoom, rooms
 from extender.verdict.capacity.machines import Fleet, Look, probe, within
 from extender.verdict.judge import blocks
 
@@ -90,7 +90,7 @@ def gangs(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(how many pods of a size fit in the domain of each level that takes most; how many fit in all the cluster).
     Links are preferred, not required; of several resources the one of which more pods fit counts."""
     judge, fleet = look.judge, look.fleet
-    best: dict[tuple[int, str], Room] = {}
+    best: dict[tuple[int, str], DomainRoom] = {}
     for resource in sorted(set(fleet.resource.values())):
         sizes = _pod_sizes(fleet, resource)
         pods = [probe(judge, resource, size) for size in sorted(sizes, reverse=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from extender.queue.report import Report
+from extender.queue.report import QueueReport
 from extender.verdict.capacity import machines
 from extender.verdict.capacity.growth import growth, waiting
 from extender.verdict.capacity.largest import gangs, largest, whole_nodes
@@ -23,7 +23,7 @@ class Moment(NamedTuple):
     wall: float
 
 
-def capacity(judge: Judge, moment: Moment, report: Report | None, explain: Explain) -> dict[str, Any]:
+def capacity(judge: Judge, moment: Moment, report: QueueReport | None, explain: Explain) -> dict[str, Any]:
     """What fits now, what would start the first that wait, and advice. `report`: the latest look at the queue, None
     where it is not known."""
     look = machines.Look(judge, machines.read(judge), moment.now)
@@ -45,13 +45,13 @@ def capacity(judge: Judge, moment: Moment, report: Report | None, explain: Expla
     }
 
 
-def advised(judge: Judge, moment: Moment, report: Report | None) -> dict[str, Any]:
+def advised(judge: Judge, moment: Moment, report: QueueReport | None) -> dict[str, Any]:
     """The advice alone."""
     look = machines.Look(judge, machines.read(judge), moment.now)
     return _advice(look, report, moment.wall)
 
 
-def nodes_wanted(judge: Judge, moment: Moment, report: Report | None) -> dict[str, int]:
+def nodes_wanted(judge: Judge, moment: Moment, report: QueueReport | None) -> dict[str, int]:
     """How many more machines of each model would start the pods that wait for room, as the advice counts them; without
     those that have a nominated node, whose victims leave. Empty where none waits."""
     nominated = judge.cluster.placements.nominated
@@ -64,7 +64,7 @@ def nodes_wanted(judge: Judge, moment: Moment, report: Report | None) -> dict[st
     return {one["model"]: one["nodes"] for one in found}
 
 
-def _advice(look: machines.Look, report: Report | None, wall: float) -> dict[str, Any]:
+def _advice(look: machines.Look, report: QueueReport | None, wall: float) -> dict[str, Any]:
     """What is never carried out: machines that would start waiting pods. `wall`: seconds since 1970."""
     units = waiting(look, report, wall)
     return {"nodes": growth(look, usual(look.judge, look.fleet), units)}

@@ -9,7 +9,7 @@ from extender.cluster.slices import finish, in_order
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.policy.pod_request import wants_of
-from extender.queue.report import Report
+from extender.queue.report import QueueReport
 from extender.verdict.explanation import Explanation
 from extender.verdict.judge import Judge
 
@@ -20,13 +20,13 @@ MOST_ASKED: Final = 8
 Explain = Callable[[PodRecord], Explanation]
 
 
-def unblock(judge: Judge, report: Report | None, explain: Explain) -> list[dict[str, Any]]:
+def unblock(judge: Judge, report: QueueReport | None, explain: Explain) -> list[dict[str, Any]]:
     """The first gangs of the queue, then the first pods outside of it, by priority and age; equal pods once."""
     found = _gangs(judge, report, explain)
     return found + _pods(judge, explain)
 
 
-def _gangs(judge: Judge, report: Report | None, explain: Explain) -> list[dict[str, Any]]:
+def _gangs(judge: Judge, report: QueueReport | None, explain: Explain) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for one in () if report is None else report.waiting:
         if len(found) == FIRST:

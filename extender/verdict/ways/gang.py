@@ -19,9 +19,9 @@ from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.queue import absent
 from extender.queue.gang import WaitingGang, together, waits
-from extender.queue.holding import Holding
+from extender.queue.holding import QueueHoldings
 from extender.queue.levels import keys_of
-from extender.queue.placement import Allowance, JointPlacement, Placed
+from extender.queue.placement import GpuAllowance, JointPlacement, Placed
 from extender.queue.places import Places
 from extender.queue.quota import PLAIN, OverQuota, QueueRules
 from extender.queue.usage import Models, rules_of
@@ -51,12 +51,12 @@ class Situation:
     nowhere; `over`: why the queue may not hold it there, or may hold it nowhere."""
 
     gang: WaitingGang
-    queues: Holding
+    queues: QueueHoldings
     placed: Placed | None
     over: OverQuota | None
 
     @property
-    def allowances(self) -> list[Allowance]:
+    def allowances(self) -> list[GpuAllowance]:
         """What the quota leaves the gang."""
         return self.queues.allowances(self.queues.quota.more(self.gang.queue))
 
@@ -78,7 +78,7 @@ def situated(judge: Judge, gang: WaitingGang, *, ruled: bool = True) -> Situatio
     seats = {seat.uid: seat.node for seat in judge.claims.seats}
     late = absent.seated(cluster, judge.claims.seats)
     held = finish(models.held(seats, late))
-    queues = Holding(cluster, models, rules_of(cluster.settings) if ruled else {}, held, late)
+    queues = QueueHoldings(cluster, models, rules_of(cluster.settings) if ruled else {}, held, late)
     queues.wanted = finish(models.wanted(there))
     return Situation(gang, queues, None, None)
 
@@ -303,7 +303,7 @@ def _places(judge: Judge, asked: Preemptor) -> Places:
 
 
 def _placed(
-    judge: Judge, asked: Preemptor, gang: WaitingGang, domain: Domain | None, allowances: Sequence[Allowance] = ()
+    judge: Judge, asked: Preemptor, gang: WaitingGang, domain: Domain | None, allowances: Sequence[GpuAllowance] = ()
 ) -> Placed | None:
     """A place for the pods of the gang that wait, or for as many as are enough to start it, which stands by the tables
     as they are at the end."""

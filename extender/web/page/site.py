@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from extender.ask.forks import RETRY_SECONDS
 from extender.errors import BadRequest, Busy, ExtenderError
-from extender.queue.report import QueueLeader, Report
+from extender.queue.report import QueueLeader, QueueReport
 from extender.verbs.verbs import Verbs
 from extender.verdict.explain import Explainer, Times
 from extender.web.decisions_page import pod_of
@@ -88,7 +88,7 @@ class Content:
     verbs: Verbs
     explainer: Explainer
     times: Times
-    report: Callable[[], Report | None]
+    report: Callable[[], QueueReport | None]
     leader: QueueLeader | None = None
 
     def views(self) -> tuple[View, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from extender.cluster.view import ClusterView
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
-from extender.queue.report import QueueLeader, Report, Why, not_the_leader
+from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
 from extender.reservations.seats import Seats
 from extender.web import queue_page
 
@@ -51,12 +51,12 @@ def pods_view(found: Sequence[tuple[PodRecord, Why]], reason: str) -> JSON:
 
 
 def queue_view(
-    report: Report | None, seats: Seats, cluster: ClusterView, queue: str, leader: QueueLeader | None = None
+    report: QueueReport | None, seats: Seats, cluster: ClusterView, queue: str, leader: QueueLeader | None = None
 ) -> JSON:
     """As /debug/queue, with the first MOST of each list. `queue`: of one, "" all; `leader`: which
     instance knows the order."""
     warnings = [not_the_leader(leader)] if report is None else []
-    report = report or Report()
+    report = report or QueueReport()
     waiting, incomplete, left = list[JSON](), list[JSON](), 0
     for position, one in enumerate(report.waiting, 1):
         shown = incomplete if one.code == "incomplete" else waiting

@@ -10,7 +10,7 @@ import pytest
 
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Looks, Planner
-from extender.queue.starts import Start
+from extender.queue.starts import GangStart
 from extender.reservations.seats import Seat, Seats
 from extender.settings import Settings
 from tests.calls import calls_of
@@ -115,7 +115,7 @@ def test_a_gang_of_two_thousand_pods_starts_in_slices() -> None:
 
     while not started or started[-1] is not steps:
         calls.append(calls_of(one))
-    (start,) = [one for one in started if isinstance(one, Start)]
+    (start,) = [one for one in started if isinstance(one, GangStart)]
     assert len(start.seats) == len(world.verbs.claims.seats) == 2000
     assert max(calls) <= MOST_CALLS, f"{len(calls)} slices, {sum(calls)} calls"
 

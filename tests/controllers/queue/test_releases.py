@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.queue.release import Releases
+from extender.controllers.queue.release import GangReleases
 from tests.controllers.queue.rig import Rig, rig, run
 from tests.controllers.queue.test_controller import SETTINGS, gang
 from tests.world import World, pairs
@@ -112,7 +112,7 @@ def test_the_error_of_a_release_is_raised_by_the_turn_that_finds_it() -> None:
     async def test() -> None:
         fails: Any = Fails()
         seats: Any = NoSeats()
-        releases = Releases(fails, seats)
+        releases = GangReleases(fails, seats)
         assert await releases.carry_out(["a"], 0.0) == {}
         assert list(releases.busy) == ["a"]
         await releases.end_of(["a"])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from extender.objects.queueing import GATE
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
-from extender.queue.report import Report
+from extender.queue.report import QueueReport
 from extender.settings import Settings
 from tests.world import DGX1V, JSON, WALL, World, pairs, rfc3339, topology, workload
 
@@ -33,7 +33,7 @@ TOPOLOGY = NOTE + "topology"
 class Reporting(NamedTuple):
     """As much of the queue's controller as pages read."""
 
-    report: Report
+    report: QueueReport
 
 
 def scene(seed: int = 5, nodes: int = 4) -> World:
