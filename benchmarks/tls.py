@@ -23,7 +23,7 @@ from benchmarks.serving import Connection, Served, Servers, cpu_of, request
 from benchmarks.verbs import SETTINGS
 from tests.e2e.process import free_port
 from tests.e2e.remote import Issued
-from tests.server.access.certificates import client, trusting
+from tests.server.certificate_files import client, trusting
 
 BLOCK = 20
 Connect = Callable[[], Connection]

@@ -70,7 +70,7 @@ def test_the_queue_needs_no_time_that_the_day_does_not_give() -> None:
     [
         ("from extender.policy.rules.links import Links as it; it.fill = lambda *_: None",
          "not as told: pretrain waits"),
-        ("from extender.policy.costs.work_lost import WorkLost as it; it.term = lambda _, victims: "
+        ("from extender.policy.costs import WorkLost as it; it.term = lambda _, victims: "
          "('sum', __import__('array').array('q', [0] * len(victims.pods)))", "not as told: "),
         ("from extender.cluster.cluster import Cluster as it; it._set_pod = lambda *_: 1 / 0",
          "could not apply a write"),

@@ -11,8 +11,8 @@ from extender.controllers.controller import ClusterSource
 from extender.objects import decode
 from extender.objects.records import Event
 from extender.policy.rules import REASONS
-from extender.server import outage, settle
-from extender.server.outage import Outage
+from extender.server import calls
+from extender.server.calls import Outage
 from extender.settings import Resource, Settings, Watch
 from extender.verbs.bind import Written
 from tests.verbs.test_bind import Api
@@ -49,8 +49,8 @@ class Watched(ClusterSource):
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    monkeypatch.setattr(settle, "SETTLES_PER_SECOND", 0.0)  # a rejection would wait, and there is no loop here
-    monkeypatch.setattr(outage, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
+    monkeypatch.setattr(calls, "SETTLES_PER_SECOND", 0.0)  # a rejection would wait, and there is no loop here
+    monkeypatch.setattr(calls, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
     return Watched()
 
 
@@ -168,7 +168,7 @@ def test_an_api_server_that_answers_errors_for_minutes_costs_kube_scheduler_litt
         return world.now - began
 
     spent, began = 0.0, world.now
-    assert asyncio.run(waits()) >= outage.RETURN_SECONDS
+    assert asyncio.run(waits()) >= calls.RETURN_SECONDS
     while world.now - began < 300.0:
         spent += asyncio.run(waits())
         world.now += 0.1
@@ -177,10 +177,10 @@ def test_an_api_server_that_answers_errors_for_minutes_costs_kube_scheduler_litt
     assert asyncio.run(waits()) == 0.0
     waiting.written(world.now, kept=True)
     live.seconds = 20.0
-    world.now += outage.LONGEST_DOUBT
-    assert asyncio.run(waits()) >= outage.RETURN_SECONDS
-    world.now += outage.RETURN_SECONDS + 0.1
-    assert asyncio.run(waits()) >= outage.RETURN_SECONDS
+    world.now += calls.LONGEST_DOUBT
+    assert asyncio.run(waits()) >= calls.RETURN_SECONDS
+    world.now += calls.RETURN_SECONDS + 0.1
+    assert asyncio.run(waits()) >= calls.RETURN_SECONDS
 
 
 @pytest.mark.parametrize("fails_after", [60.0, 1.0])
@@ -190,7 +190,7 @@ def test_an_api_server_that_writes_nothing_for_minutes_costs_kube_scheduler_litt
     """Its watches are alive, and each preempt call would wait for its write."""
     world = World(source=live)
     waiting = Outage(live, world.settings.watch.staleness_seconds, lambda: world.now)
-    assert waiting.patience(world.now - 1.0) == pytest.approx(outage.ANSWER_SECONDS - 1.0)
+    assert waiting.patience(world.now - 1.0) == pytest.approx(calls.ANSWER_SECONDS - 1.0)
     spent, first = 0.0, world.now
     while world.now - first < 300.0:
         began = world.now
@@ -200,10 +200,10 @@ def test_an_api_server_that_writes_nothing_for_minutes_costs_kube_scheduler_litt
         world.now += lasts
         waiting.written(began, kept=False)
         world.now += 0.1
-    assert min(outage.ANSWER_SECONDS, fails_after) < spent < 300.0 / 7
+    assert min(calls.ANSWER_SECONDS, fails_after) < spent < 300.0 / 7
     waiting.written(world.now, kept=True)
-    world.now += outage.LONGEST_DOUBT
-    assert waiting.patience(world.now) == pytest.approx(outage.ANSWER_SECONDS)
+    world.now += calls.LONGEST_DOUBT
+    assert waiting.patience(world.now) == pytest.approx(calls.ANSWER_SECONDS)
 
 
 @pytest.mark.parametrize("setting", [5.0, 10.0, 30.0])
@@ -238,7 +238,7 @@ def test_a_preempt_call_waits_for_an_api_server_that_is_just_back(back: bool, se
 
     async def asked() -> str:
         call = asyncio.create_task(world.answered("preempt", body))
-        await asyncio.sleep(2.5 * settle.SETTLE_SECONDS)
+        await asyncio.sleep(2.5 * calls.SETTLE_SECONDS)
         assert not call.done()
         world.now += seconds
         if result == "evict":
@@ -373,7 +373,7 @@ def test_a_preemptors_call_waits_longer_for_a_watch_that_is_behind(planned: bool
     async def asked() -> str:
         body = json.dumps(world.args(pod, ["n"])).encode()
         call = asyncio.create_task(world.answered("filter", body))
-        await asyncio.sleep(2.5 * settle.SETTLE_SECONDS)
+        await asyncio.sleep(2.5 * calls.SETTLE_SECONDS)
         world.gone("v")
         return (await call).result
 
@@ -394,7 +394,7 @@ def test_the_second_look_is_the_same_attempt() -> None:
 
     async def asked() -> list[str]:
         call = asyncio.create_task(world.answered("filter", body))
-        await asyncio.sleep(0.5 * settle.SETTLE_SECONDS)
+        await asyncio.sleep(0.5 * calls.SETTLE_SECONDS)
         world.gone(*(f"v-{name}" for name in names))
         found: list[str] = json.loads((await call).body)["NodeNames"]
         return found

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from starlette.routing import Route
 
 from extender.cli.options import add_address, host_and_port, settings_of
-from extender.server import outage
+from extender.server import calls
 from extender.server.acting import MIX
 from extender.server.endpoint import VERBS
 from extender.settings import Known, Settings, Tls, read_settings
@@ -316,9 +316,9 @@ def test_the_configuration_for_kubeadm_differs_in_the_clusters_own_names_alone()
 def test_a_preempt_call_that_waits_for_the_api_server_answers_in_time() -> None:
     settings, timeout = Settings(), float(EXTENDER["httpTimeout"].removesuffix("s"))
     search = settings.preemption.budget_milliseconds / 1000
-    assert outage.RETURN_SECONDS + search + settings.reservations.deadline_seconds < timeout
-    assert outage.RETURN_SECONDS + search < outage.ANSWER_SECONDS < timeout
-    assert outage.LOOK_SECONDS < outage.LOOK_EVERY / 5  # an outage slows kube-scheduler down by little
+    assert calls.RETURN_SECONDS + search + settings.reservations.deadline_seconds < timeout
+    assert calls.RETURN_SECONDS + search < calls.ANSWER_SECONDS < timeout
+    assert calls.LOOK_SECONDS < calls.LOOK_EVERY / 5  # an outage slows kube-scheduler down by little
 
 
 def test_all_containers_are_locked_down() -> None:

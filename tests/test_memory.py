@@ -20,7 +20,7 @@ from extender.policy.policy import Policy
 from extender.reservations import attempts
 from extender.reservations.attempts import Attempts
 from extender.settings import Settings
-from extender.verbs.unknown_nodes import UnknownNodes
+from extender.verbs.named_nodes import UnknownNodes
 from tests.reference import links as twin
 from tests.world import World, machine, pairs, workload
 

@@ -24,7 +24,7 @@ from extender.errors import Busy
 from extender.objects import decode, records
 from extender.objects.records import Event
 from extender.server import acting, deciding, wiring
-from extender.server.access.reviewer import Asks
+from extender.server.gate import Asks
 from extender.server.writes import Binder, Keeper
 from extender.settings import Settings
 from extender.times import Clock

@@ -114,6 +114,6 @@ def _places() -> Iterator[tuple[str, str]]:
 
 def known() -> Known:
     """The names of scorers and cost terms that a settings file may use."""
-    from extender.policy import known as names  # here, so that --help need not load the core
+    from extender.policy import policy as names
 
     return names.known()

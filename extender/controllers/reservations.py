@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 1. One key per preemptor's uid, its value a small JSON object; times are seconds since 1970.
 2. A reservation is written before its preempt reply is sent, within the deadline of the settings (a slow API server is
-   waited for longer now and then: server/outage.py). When that fails the answer is that no pod is evicted, and
+   waited for longer now and then: server/calls.py). When that fails the answer is that no pod is evicted, and
    nothing is reserved. All else that changes (a reservation ends, its victims are
    gone) is written within about a second.
 3. One write at a time (controllers/document.py): one key for a preempt reply, and those of the replies that wait

@@ -14,7 +14,7 @@ from extender.controllers.controller import Controller
 from extender.errors import BadSettings
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.policy.known import known
+from extender.policy.policy import known
 from extender.settings import Settings
 from extender.settings.reading import SIZE_LIMIT, decode_settings
 from extender.verbs.verbs import Verbs

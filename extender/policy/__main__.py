@@ -12,7 +12,7 @@ from extender.settings import Settings
 
 HEAD: Final = """# Policy: rules, scorers, cost terms
 
-What decides, each in one short file of `extender/policy/`. This page is printed by `python -m extender.policy`.
+What decides, each in one short class of `extender/policy/`. This page is printed by `python -m extender.policy`.
 """
 RULES_HEAD: Final = """
 ## Rules

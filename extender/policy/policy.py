@@ -10,14 +10,12 @@ from ext_core import score
 from ext_core.links import LinkShapes
 from extender.cluster.tables import Tables
 from extender.policy.contracts import CostTerm, PodRequest, Rule, Scorer
-from extender.policy.costs import COSTS
-from extender.policy.costs.leftover_fragmentation import prices
+from extender.policy.costs import COSTS, prices
+from extender.policy.fragmentation import Fragmentation
+from extender.policy.fragmentation import Price as Price
 from extender.policy.rules import RULES
-from extender.policy.scorers import SCORERS
-from extender.policy.scorers.fragmentation import Fragmentation
-from extender.policy.scorers.fragmentation import Price as Price
-from extender.policy.scorers.packing import Packing
-from extender.settings import Settings
+from extender.policy.scorers import SCORERS, Packing
+from extender.settings import Known, Settings
 
 MOST_PRICES: Final = 4_096  # tables of 2 kB at most
 MOST_CONSTANTS: Final = 16
@@ -152,3 +150,8 @@ class Policy:
         prices = fragmentation.prices(tables)
         explained = tuple([fragmentation.explain(tables, request, row, prices) for row in rows[:priced]])
         return fragmentation.gpus(tables, request, rows, prices), explained
+
+
+def known() -> Known:
+    """Those of the scorers and of the cost terms."""
+    return Known(scorers=SCORERS.keys(), costs=COSTS.keys())

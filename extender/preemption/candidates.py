@@ -14,7 +14,7 @@ from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
-from extender.policy.costs.victims_stranded import VictimsStranded
+from extender.policy.costs import VictimsStranded
 from extender.policy.policy import Policy
 from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
 from extender.preemption.limits import Ceiling, SearchTime, terms

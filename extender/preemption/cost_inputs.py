@@ -14,7 +14,7 @@ from extender.cluster.view import ClusterView
 from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy.contracts import Groups, Victims
-from extender.policy.costs.victims_stranded import VictimsStranded
+from extender.policy.costs import VictimsStranded
 from extender.policy.policy import Policy
 from extender.preemption.limits import SearchTime
 

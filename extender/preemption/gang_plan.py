@@ -26,9 +26,7 @@ from extender.cluster.slices import Pace, Sliced, finish, in_order
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest, Victims
-from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
-from extender.policy.costs.pdb_violations import PdbViolations
-from extender.policy.costs.victims_stranded import VictimsStranded
+from extender.policy.costs import LeftoverFragmentation, PdbViolations, VictimsStranded
 from extender.policy.policy import Policy
 from extender.policy.roles import PodRole, Unplaceable, admitted, roles_of
 from extender.policy.rules import count, hazard, links

@@ -12,7 +12,7 @@ from typing import Any
 
 from extender.objects.records import PodRecord
 from extender.policy.contracts import Victims
-from extender.policy.costs.work_lost import WorkLost
+from extender.policy.costs import WorkLost
 from extender.policy.policy import Policy
 from extender.settings import Preemption
 

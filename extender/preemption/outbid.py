@@ -14,8 +14,7 @@ from extender.cluster.cluster import Cluster
 from extender.objects.selectors import untolerated
 from extender.policy import pod_request
 from extender.policy.contracts import CostTerm
-from extender.policy.costs.grace import Grace
-from extender.policy.costs.highest_priority import HighestPriority
+from extender.policy.costs import Grace, HighestPriority
 from extender.policy.policy import Policy
 from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor, accepting

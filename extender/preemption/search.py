@@ -23,8 +23,7 @@ from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
-from extender.policy.costs.freed_beyond import FreedBeyond
-from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
+from extender.policy.costs import FreedBeyond, LeftoverFragmentation
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, Problem, ends
 from extender.preemption.cost_inputs import Rooms

@@ -14,7 +14,7 @@ from ext_core.links import LinkShapes
 from extender.cluster.gpus.holdings import Holding
 from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
-from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
+from extender.policy.costs import LeftoverFragmentation
 from extender.policy.policy import Policy
 
 CERTAIN = 2  # of LinkShapes.certain

@@ -37,9 +37,9 @@ from extender.cluster.view import ClusterView
 from extender.objects.queueing import Domain
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
+from extender.policy.fragmentation import FULLNESS
 from extender.policy.policy import Policy
 from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_roles, repelled, roles_in_slices, roles_of
-from extender.policy.scorers.fragmentation import FULLNESS
 from extender.queue.filling import NO_LIMITS, NODES, SearchBudget, SearchLimits, Solution, solve
 from extender.queue.levels import Layout, TopologyLevel, inside, nodes, unread
 from extender.queue.units import Sized, Units, asking, depends

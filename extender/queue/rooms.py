@@ -13,9 +13,9 @@ from extender.cluster.slices import Sliced
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
+from extender.policy.fragmentation import FULLNESS
 from extender.policy.policy import Policy
 from extender.policy.roles import PodRole, judged, kernel_roles
-from extender.policy.scorers.fragmentation import FULLNESS
 from extender.queue.levels import Layout, TopologyLevel, nodes
 from extender.queue.placement import PORTION
 

@@ -17,11 +17,10 @@ from extender.recording.comparison import reply_of
 from extender.recording.entries import Asked, UnderWay
 from extender.reservations.freshness import View
 from extender.verbs import wire
-from extender.verbs.answer import Answer
+from extender.verbs.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
+from extender.verbs.answer import Asked as Asking
 from extender.verbs.bind import BindIntent, Written
 from extender.verbs.decisions import Decision
-from extender.verbs.journal import Asked as Asking
-from extender.verbs.journal import BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
 from extender.verbs.wire import Args, Binding, Preemption
 
 NONE: Final = array("i")

@@ -27,9 +27,8 @@ from extender.recording.entries import (
 from extender.recording.files import BadRecord, Input
 from extender.reservations.freshness import Freshness, View
 from extender.settings import Settings
-from extender.verbs.answer import Answer, Stages
+from extender.verbs.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, Stages, WrittenCall
 from extender.verbs.bind import BindIntent
-from extender.verbs.journal import BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
 from extender.verbs.verbs import Verbs
 
 FRESH = View(stale=False, known_at=None)

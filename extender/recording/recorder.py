@@ -42,9 +42,8 @@ from extender.reservations.freshness import Freshness
 from extender.reservations.reservations import Change as StoreChange
 from extender.reservations.reservations import Journal
 from extender.settings import Settings
-from extender.verbs.answer import Answer
+from extender.verbs.answer import Answer, Answered, Asked, BindCall, Call, WrittenCall
 from extender.verbs.bind import BindIntent
-from extender.verbs.journal import Answered, Asked, BindCall, Call, WrittenCall
 from extender.verbs.verbs import Verbs
 
 OF_CALL: Final = 4_000  # bytes of memory, about, that an item keeps

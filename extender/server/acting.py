@@ -47,8 +47,8 @@ from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import QueueLeader
-from extender.server.access.reviewer import Asks
 from extender.server.deciding import Core, cluster_of
+from extender.server.gate import Asks
 from extender.server.writes import ApiBinder, Binder, Keeper
 from extender.settings import Settings
 from extender.times import Clock

@@ -30,7 +30,7 @@ from extender.controllers.controller import Controller
 from extender.errors import BadRequest, BodiesFull, BodyTooLate, ExtenderError
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.server.access.certificates import common_names
+from extender.server.certificates import common_names
 from extender.settings import Settings
 from extender.verbs.answer import Answer
 

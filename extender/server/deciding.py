@@ -16,10 +16,8 @@ from extender.metrics import Metrics
 from extender.recording.recorder import RecordedCluster, Recorder, header_of
 from extender.recording.writer import Writer
 from extender.reservations.freshness import Freshness
-from extender.server.calls import Calls, Hears, Start, VerbCalls
+from extender.server.calls import Calls, Hears, Outage, Settling, Start, VerbCalls
 from extender.server.endpoint import DecisionLog, Endpoint
-from extender.server.outage import Outage
-from extender.server.settle import Settling
 from extender.server.shadow_calls import Shadow, ShadowCalls
 from extender.server.writes import Writes
 from extender.settings import Settings

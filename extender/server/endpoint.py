@@ -1,6 +1,7 @@
 """The verbs over HTTP. Each has the call performed, counts, answers in the form that the verb has, and logs once the
 answer is sent. `server/connections.py` hands over a body when it is whole; other ASGI servers call a plain ASGI
-application."""
+application.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from typing import Any, Final
 from prometheus_client import Counter, Histogram
 from starlette.requests import ClientDisconnect
 
-from extender.errors import BadRequest, ExtenderError
+from extender.errors import BadRequest, BodyTooLarge, ExtenderError
 from extender.log import Allowance, get_log, info
 from extender.metrics import Metrics
 from extender.policy.rules import REASONS, UNKNOWN_NODE
-from extender.server import body, garbage
+from extender.server import connections, garbage
 from extender.server.calls import VerbCalls
 from extender.server.connections import Reply
 from extender.verbs import wire
@@ -77,7 +78,7 @@ class VerbApp:
         began = time.perf_counter()
         try:
             foreign = _foreign(scope)
-            whole = b"" if foreign else await body.read(scope, receive, self.most_bytes)
+            whole = b"" if foreign else await read(scope, receive, self.most_bytes)
         except Exception as error:
             reply = self.failed(error, began)
         else:
@@ -282,3 +283,34 @@ def _refusal(verb: str, error: ExtenderError) -> tuple[int, bytes]:
     if verb == "bind":
         return 200, wire.binding(text)
     return _error(error.status if error.status != 500 else 503, error.code, error.message, error.path)
+
+
+# -- the body of a call over ASGI -------------------------------------------------------------------------------------
+
+
+async def read(
+    scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[MutableMapping[str, Any]]], most: int
+) -> bytes:
+    """All bytes of the body, `most` at most. BadRequest: it is larger, or its connection gave it up; ClientDisconnect:
+    the client left."""
+    for key, length in scope["headers"]:
+        if key == b"content-length" and length.isdigit() and int(length) > most:
+            raise BodyTooLarge(f"the body has {int(length)} bytes, the limit is {most} (settings: limits.bodyBytes)")
+    parts: list[bytes] = []
+    size = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        refused = connections.refusal(scope)
+        if refused is not None:
+            parts.clear()  # the connection keeps the error, which keeps this frame
+            raise refused
+        part = message.get("body", b"")
+        more = message.get("more_body", False)
+        size += len(part)
+        if size > most:
+            raise BodyTooLarge(f"the body has more than {most} bytes (settings: limits.bodyBytes)")
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

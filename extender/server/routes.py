@@ -15,8 +15,8 @@ from starlette.types import Lifespan
 
 from extender.controllers.controller import Supervisor
 from extender.log import get_log
-from extender.server.access.gate import Gate, Names
 from extender.server.endpoint import Endpoint
+from extender.server.gate import Gate, Names
 from extender.web.api.openapi import OpenApiPage
 from extender.web.cluster_pages import ClusterPages
 from extender.web.decisions_page import DecisionsPage

@@ -21,13 +21,12 @@ from extender.objects.tolerant import Invalid
 from extender.offline import frozen
 from extender.recording.recorder import RecordedCluster
 from extender.server import acting, asking, deciding, routes
-from extender.server.access.certificates import Certificates
-from extender.server.access.gate import Gate
-from extender.server.access.reviewer import Asks, Reviewer
 from extender.server.acting import Outside
 from extender.server.calls import Hears, VerbCalls
+from extender.server.certificates import Certificates
 from extender.server.connections import Connections
 from extender.server.deciding import Core, cluster_of
+from extender.server.gate import Asks, Gate, Reviewer
 from extender.server.scheduler_probe import SchedulerProbe
 from extender.server.writes import Writes
 from extender.settings import Server as ServerSettings

@@ -6,14 +6,17 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from extender.objects.records import PodRecord
 from extender.policy.contracts import Class, Reason
 from extender.policy.rules import REASONS
 from extender.reservations.attempts import Attempts
 from extender.verbs.decisions import Decision, Decisions
-from extender.verbs.journal import CallJournal
-from extender.verbs.wire import Args
+from extender.verbs.wire import Args, Binding, Preemption
+
+if TYPE_CHECKING:
+    from extender.verbs.bind import BindIntent, Written
 
 
 class Answer(NamedTuple):
@@ -64,3 +67,53 @@ HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
 TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT and not reason.lasting)
 BY_COUNT = _marks(lambda reason: reason.by_count)
 ANY = _marks(lambda reason: True)
+
+
+# -- what hears of each call ------------------------------------------------------------------------------------------
+
+Asked = TypeVar("Asked", bound="Call")
+Answered = TypeVar("Answered", bound="Answer | BindIntent")
+
+
+class FilterCall(NamedTuple):
+    """A filter call. `again`: a second look of the same attempt."""
+
+    args: Args
+    again: bool
+
+
+class PrioritizeCall(NamedTuple):
+    """A prioritize call."""
+
+    args: Args
+
+
+class PreemptCall(NamedTuple):
+    """A preempt call."""
+
+    asked: Preemption
+
+
+class BindCall(NamedTuple):
+    """A bind call, with the pod that it names."""
+
+    binding: Binding
+    pod: PodRecord
+
+
+class WrittenCall(NamedTuple):
+    """What became of the write that a bind call asked for."""
+
+    intent: BindIntent
+    outcome: Written
+
+
+Call = FilterCall | PrioritizeCall | PreemptCall | BindCall | WrittenCall
+
+
+class CallJournal(Protocol):
+    """Hears of all calls."""
+
+    def answer(self, call: Asked, now: float, wall: float, decide: Callable[[Asked], Answered]) -> Answered:
+        """What `decide` answers to the call, or raises. What it changes in the stores is the call's own doing."""
+        ...

@@ -16,10 +16,9 @@ from extender.policy.rules import UNKNOWN_NODE, texts
 from extender.reservations.claims import Claims
 from extender.settings import Settings
 from extender.verbs import wire
-from extender.verbs.answer import Answer, History
+from extender.verbs.answer import Answer, BindCall, History, WrittenCall
 from extender.verbs.decisions import Decision
 from extender.verbs.hold_back import HoldBack, promise_no_links
-from extender.verbs.journal import BindCall, WrittenCall
 
 
 @dataclass(frozen=True, slots=True)

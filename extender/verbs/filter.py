@@ -24,15 +24,14 @@ from extender.verbs.answer import (
     LINKS_ONLY,
     TRANSIENT,
     Answer,
+    FilterCall,
     History,
     Stages,
     known,
 )
 from extender.verbs.decisions import FEW, Decision, Judged, Ranking
 from extender.verbs.hold_back import HeldBack, HoldBack, put_last
-from extender.verbs.journal import FilterCall
-from extender.verbs.sampling import Sampling
-from extender.verbs.unknown_nodes import UnknownNodes
+from extender.verbs.named_nodes import Sampling, UnknownNodes
 
 LONGEST_TRANSIENT = 60.0
 Rejected: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes

@@ -8,9 +8,8 @@ from extender.preemption.candidates import Preemptor
 from extender.preemption.preemption import Outcome, Preemption
 from extender.reservations.attempts import Attempt
 from extender.verbs import wire
-from extender.verbs.answer import Answer, History, Stages
+from extender.verbs.answer import Answer, History, PreemptCall, Stages
 from extender.verbs.decisions import Decision
-from extender.verbs.journal import PreemptCall
 
 RESULTS = {"evict": "evict", "standing": "standing-plan", "none": "none"}  # metric labels
 

@@ -10,10 +10,9 @@ from extender.policy.policy import Policy
 from extender.reservations.claims import Claims
 from extender.settings import Settings
 from extender.verbs import wire
-from extender.verbs.answer import Answer, History, Stages, known
+from extender.verbs.answer import Answer, History, PrioritizeCall, Stages, known
 from extender.verbs.decisions import Decision, Judged, Ranking
 from extender.verbs.hold_back import HoldBack, put_last
-from extender.verbs.journal import PrioritizeCall
 
 
 class Prioritize:

@@ -19,13 +19,12 @@ from extender.reservations.freshness import Freshness
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation, Reservations
 from extender.settings import Settings
-from extender.verbs.answer import History
+from extender.verbs.answer import CallJournal, History
 from extender.verbs.bind import Bind
 from extender.verbs.decisions import Decisions, Stamp
 from extender.verbs.evicted import EvictedPods
 from extender.verbs.filter import Filter
 from extender.verbs.hold_back import HoldBack
-from extender.verbs.journal import CallJournal
 from extender.verbs.preempt import Preempt
 from extender.verbs.prioritize import Prioritize
 

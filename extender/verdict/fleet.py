@@ -14,8 +14,7 @@ from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.roles import Unplaceable, admitted
 from extender.policy.rules import REASONS
-from extender.policy.rules.count import FEW
-from extender.policy.rules.resource import NONE
+from extender.policy.rules.count import FEW, NONE
 from extender.preemption.candidates import Preemptor
 from extender.queue import report
 from extender.queue.report import QueueReport, Why

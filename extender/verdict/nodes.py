@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from extender.policy.rules import REASONS
-from extender.policy.rules.count import Count
+from extender.policy.rules.count import Count, Resource
 from extender.policy.rules.failing import Failing
-from extender.policy.rules.resource import Resource
 from extender.preemption.candidates import Preemptor
 from extender.verdict.admission import CORDONED, rejected, sorted_out, uncordoned
 from extender.verdict.judge import Judge

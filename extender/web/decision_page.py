@@ -12,9 +12,9 @@ from ext_core import runs
 from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
+from extender.policy.fragmentation import Price
 from extender.policy.rules import REASONS, UNKNOWN_NODE, texts
 from extender.policy.rules.failing import BROKEN, OWN
-from extender.policy.scorers.fragmentation import Price
 from extender.verbs.decisions import LEFT_OUT, Decision
 
 SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a failing node is rejected

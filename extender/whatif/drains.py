@@ -18,12 +18,7 @@ from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.records import Event, PodRecord
 from extender.policy.contracts import CostTerm
-from extender.policy.costs.gangs_broken import GangsBroken
-from extender.policy.costs.grace import Grace
-from extender.policy.costs.highest_priority import HighestPriority
-from extender.policy.costs.pdb_violations import PdbViolations
-from extender.policy.costs.victim_count import VictimCount
-from extender.policy.costs.work_lost import WorkLost
+from extender.policy.costs import GangsBroken, Grace, HighestPriority, PdbViolations, VictimCount, WorkLost
 from extender.preemption.certificate import important, violations
 from extender.preemption.search import loss
 from extender.queue.gang import formed

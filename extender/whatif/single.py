@@ -17,7 +17,7 @@ from extender.errors import BadInput
 from extender.objects.queueing import opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
+from extender.policy.costs import LeftoverFragmentation
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
 from extender.preemption.candidates import Preemptor

@@ -14,7 +14,7 @@ from extender.controllers.reservations import ReservationStore
 from extender.kube.client import ApiServer
 from extender.kube.configmaps import ConfigMap, StoredTexts, VersionConflict
 from extender.reservations.reservations import Reservation
-from extender.server import outage
+from extender.server import calls
 from extender.settings import Reservations as Wanted
 from extender.settings import Settings
 from extender.times import Clock
@@ -168,7 +168,7 @@ def test_a_slow_write_is_waited_for_and_after_a_wait_in_vain_no_longer_than_the_
 
 
 def test_a_late_write_evicts_nobody_and_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "ANSWER_SECONDS", 0.0)
     objects, made = Objects(), world(deadline=0.05)
 
     async def test(reservations: ReservationStore) -> None:
@@ -191,7 +191,7 @@ def test_a_request_that_hangs_holds_up_no_preemptor_for_long(monkeypatch: pytest
     """A connection that died while the API server was away: what follows it gets another one."""
     monkeypatch.setattr("extender.controllers.reservations.REFRESH_SECONDS", 0.3)
     monkeypatch.setattr("extender.controllers.reservations.REREAD_SECONDS", 0.0)
-    monkeypatch.setattr(outage, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "ANSWER_SECONDS", 0.0)
     objects, made = Objects(), world(deadline=0.2)
 
     async def test(reservations: ReservationStore) -> None:

@@ -12,7 +12,7 @@ from extender.kube.client import ApiServer
 from extender.kube.kinds import WATCHED_KINDS
 from extender.kube.watching import State
 from extender.objects.records import Event, PriorityClassRecord
-from extender.server import outage, settle
+from extender.server import calls
 from extender.settings import Settings
 from extender.times import Clock
 from tests.world import World, logged, workload
@@ -50,8 +50,8 @@ def watched(clock: Now) -> tuple[World, dict[str, State]]:
 
 @pytest.fixture(autouse=True)
 def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settle, "SETTLES_PER_SECOND", 0.0)  # a rejection would wait, and there is no loop here
-    monkeypatch.setattr(outage, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
+    monkeypatch.setattr(calls, "SETTLES_PER_SECOND", 0.0)  # a rejection would wait, and there is no loop here
+    monkeypatch.setattr(calls, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
 
 
 def test_the_first_request_comes_11_seconds_after_the_loss() -> None:

@@ -17,7 +17,7 @@ import trustme
 
 from tests.e2e.extender_process import extender_entry
 from tests.e2e.kustomize import MANIFESTS
-from tests.server.access.certificates import CLIENT, Files, client, trusting
+from tests.server.certificate_files import CLIENT, Files, client, trusting
 
 NAME = "gpu-extender.gpu-extender-system.svc"
 PARTS = ("tls.crt", "tls.key", "ca.crt")

@@ -30,10 +30,10 @@ from tests.controllers.test_settings_file import HEAD
 from tests.e2e.build import ControlPlaneUnavailable
 from tests.e2e.promtool import promtool
 from tests.needs import lacking
-from tests.server.access.certificates import serving as serving_certificate
-from tests.server.access.certificates import trusting, written
-from tests.server.access.served import serving
-from tests.server.access.test_certificates import ask
+from tests.server.certificate_files import serving as serving_certificate
+from tests.server.certificate_files import trusting, written
+from tests.server.served import serving
+from tests.server.test_certificates import ask
 from tests.test_defects import Failing
 from tests.test_monitoring import ALERTS, METRIC, RULES
 from tests.waiting import wait_for

@@ -25,7 +25,7 @@ from tests.e2e.queueing import SYSTEM
 from tests.e2e.remote import NAME, PARTS, Caller, Issued, caller, entry
 from tests.e2e.rights import denied
 from tests.e2e.scraping import check_metrics
-from tests.server.access.certificates import Files, client, written
+from tests.server.certificate_files import Files, client, written
 from tests.waiting import wait_for
 from tests.world import workload
 

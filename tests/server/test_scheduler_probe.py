@@ -18,11 +18,10 @@ import trustme
 from extender.cli.options import host_and_port
 from extender.errors import BadInput
 from extender.metrics import Metrics
-from extender.server.access.listening import Host
 from extender.server.scheduler_probe import AGAIN_SECONDS, UNWELL_SECONDS, SchedulerProbe
-from extender.server.serve import Probe, listeners
+from extender.server.serve import Host, Probe, listeners
 from extender.settings import Settings
-from tests.server.access import certificates
+from tests.server import certificate_files
 from tests.world import World, workload
 
 
@@ -31,7 +30,7 @@ class KubeScheduler:
 
     def __init__(self, folder: Path) -> None:
         ca = trustme.CA()
-        files = certificates.written(folder, certificates.serving(ca), ca)
+        files = certificate_files.written(folder, certificate_files.serving(ca), ca)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(files.cert, files.key)
         self.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -15,7 +15,7 @@ import pytest
 from extender.settings import Decisions as Kept
 from extender.settings import Settings
 from extender.verbs.decisions import MOST_UNKNOWN, Decision, Decisions
-from extender.verbs.unknown_nodes import MOST_NODES
+from extender.verbs.named_nodes import MOST_NODES
 from tests.tables import request
 from tests.world import World, workload
 

@@ -16,11 +16,11 @@ from extender.controllers.leadership import QUEUE, Leadership
 from extender.controllers.settings_file import SettingsFile
 from extender.kube.leases import Lease
 from extender.metrics import PARTS, Metrics
-from extender.server.access.certificates import Certificates
+from extender.server.certificates import Certificates
 from extender.settings import Settings
 from tests.controllers.test_reservations import connected
 from tests.kube.objects import Objects
-from tests.server.access.certificates import written
+from tests.server.certificate_files import written
 from tests.world import World, logged
 
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"

@@ -1,12 +1,14 @@
-"""Enough GPUs are free: allocatable less what running, terminating, assumed and nominated pods hold."""
+"""The node offers such GPUs, whole ones where links are required, and enough of them are free: allocatable less what
+running, terminating, assumed and nominated pods hold."""
 
 from __future__ import annotations
 
 from array import array
 from typing import ClassVar
 
-from ext_core import fit
-from ext_core.reasons import CountCodes
+from ext_core import fit, places
+from ext_core.reasons import CountCodes, ResourceCodes
+from extender.cluster.gpus.device_sharing import partial
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 
@@ -79,3 +81,65 @@ class Count:
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
         fit.count(tables.nodes, tables.pods, request.ask, rows, out, self._codes)
+
+
+NONE = Reason(
+    code=2,
+    key="no-gpu-resource",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the node offers no GPUs of the requested resource name",
+    remedy="Ask for the resource name that the node's device plugin registers, or add GPU nodes.",
+)
+AWAY = Reason(
+    code=3,
+    key="device-plugin-away",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: the node's device plugin offers no GPUs for the moment",
+    remedy="Look at the device plugin's pod on the node; a restart takes seconds.",
+)
+
+
+class Resource:
+    """Rejects a node that is not known yet, or that offers no GPUs of the requested name."""
+
+    name: ClassVar[str] = "resource"
+    reasons: ClassVar[tuple[Reason, ...]] = (NONE, AWAY)
+    _codes: ClassVar = ResourceCodes(none=NONE.code, away=AWAY.code)
+
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """Never: any row may offer no such GPUs."""
+        return False
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
+        fit.resource(tables.nodes, request.ask, rows, out, self._codes)
+
+
+SHARED = Reason(
+    code=25,
+    key="links-shared",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the node hands out shares of GPUs for the requested resource, and shares have no links",
+    remedy="Ask for whole GPUs, or leave links: required away: several shares may even be on one GPU.",
+)
+ALL = bytes([SHARED.code, *range(1, 256)])  # refuses what is not refused yet
+
+
+class Shares:
+    """Rejects a node that offers shares of GPUs (replicas, MIG), for pods with `links: required`."""
+
+    name: ClassVar[str] = "shares"
+    reasons: ClassVar[tuple[Reason, ...]] = (SHARED,)
+
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """For a pod that does not require links, or has one GPU."""
+        return request.links != "required" or request.wanted < 2
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
+        if self.idle(tables, request):
+            return
+        if partial(tables.resources[request.resource]):
+            out[:] = array("B", out.tobytes().translate(ALL))
+        else:
+            places.split(tables.places, rows, out, SHARED.code)

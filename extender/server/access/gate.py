@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from extender.errors import Busy
 from extender.kube.reviews import ListPods, PathRight, User
-from extender.server.access.reviewer import Reviewer, ReviewFailed
+from extender.server.gate import Reviewer, ReviewFailed
 from extender.web.page.guard import Handler
 from extender.web.pages import OWN_PODS_ONLY
 from extender.web.responses import error_response

@@ -8,16 +8,19 @@ from typing import Any
 
 from ext_core.links import LinkShapes
 from extender.policy.contracts import CostTerm, Groups, Victims
-from extender.policy.costs import COSTS
-from extender.policy.costs.freed_beyond import FreedBeyond
-from extender.policy.costs.gangs_broken import GangsBroken
-from extender.policy.costs.grace import Grace
-from extender.policy.costs.highest_priority import HighestPriority
-from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation, prices
-from extender.policy.costs.pdb_violations import PdbViolations
-from extender.policy.costs.victim_count import VictimCount
-from extender.policy.costs.victims_stranded import VictimsStranded
-from extender.policy.costs.work_lost import WorkLost
+from extender.policy.costs import (
+    COSTS,
+    FreedBeyond,
+    GangsBroken,
+    Grace,
+    HighestPriority,
+    LeftoverFragmentation,
+    PdbViolations,
+    VictimCount,
+    VictimsStranded,
+    WorkLost,
+    prices,
+)
 
 NONE = Groups(array("i", [0]), array("i"), array("q"), ())
 SECOND = 1000  # milliseconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from extender.policy.contracts import Class
-from extender.policy.rules.resource import AWAY, NONE, Resource
+from extender.policy.rules.count import AWAY, NONE, Resource
 from tests.tables import AMD, Small, request
 
 DRA_FLAG, AWAY_FLAG = 1 << 3, 2

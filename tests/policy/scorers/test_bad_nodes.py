@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.policy.scorers.bad_nodes import BadNodes
+from extender.policy.scorers import BadNodes
 from tests.tables import Small, request
 
 

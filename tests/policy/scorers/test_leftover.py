@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.policy.scorers.leftover import Leftover
+from extender.policy.scorers import Leftover
 from tests.tables import AMD, Small, pairs, request
 
 

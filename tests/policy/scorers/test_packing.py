@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.policy.scorers.packing import Packing
+from extender.policy.scorers import Packing
 from tests.tables import AMD, GIB, Small, request
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ext_core.places import Places
-from extender.policy.scorers.spread import Spread
+from extender.policy.scorers import Spread
 from extender.settings import Placement, Settings
 from tests.tables import Small, request
 from tests.world import World, workload

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ext_core.places import Places
 from extender.cluster.nodes import Domains
 from extender.cluster.tables import Tables
-from extender.policy.scorers.topology_level import TopologyLevel
+from extender.policy.scorers import TopologyLevel
 from extender.settings import Settings
 from tests.tables import Small, request
 from tests.world import World, workload

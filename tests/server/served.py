@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from extender.server.access.listening import Host
-from extender.server.access.reviewer import Asks
-from extender.server.serve import listeners
+from extender.server.gate import Asks
+from extender.server.serve import Host, listeners
 from extender.settings import Settings
 from tests.waiting import wait_for
 from tests.world import World

@@ -1,20 +1,27 @@
-"""The certificates of a listener, read again when their files change; or made, and made again before they expire."""
+"""The certificates of a listener: read again when their files change, or made, and made again before they expire."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
+import sys
+import tempfile
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from extender.controllers.controller import Controller
 from extender.errors import BadInput
 from extender.log import Allowance, get_log
 from extender.metrics import Metrics
-from extender.server.access.expiry import not_after
 from extender.settings import Tls
 
 LOOK_SECONDS: Final = 2.0
@@ -163,7 +170,7 @@ def _read(tls: Tls) -> ssl.SSLContext:
     if tls.cert_file:
         made.load_cert_chain(tls.cert_file, tls.key_file, password="")  # never ask for one on a terminal
     else:
-        from extender.server.access.self_signed import load_self_signed  # here: its library takes 10 MiB of memory
+        from extender.server.certificates import load_self_signed  # here: its library takes 10 MiB of memory
 
         load_self_signed(made, time.time(), VALID_SECONDS)
     return made
@@ -173,3 +180,102 @@ def common_names(connection: ssl.SSLObject) -> set[str]:
     """The common names in the subject of the client's certificate, which is verified; empty without one."""
     subject: Any = (connection.getpeercert() or {}).get("subject", ())
     return {value for part in subject for key, value in part if key == "commonName"}
+
+
+# -- when they expire: the standard library reads no date of a certificate that it serves -----------------------------
+
+PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+SEQUENCE, VERSION, UTC_TIME, GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18  # tags of DER (X.690)
+LONG: Final = 0x80
+"""Bit of a length that is stated in the bytes after it."""
+
+
+def not_after(text: str) -> float | None:
+    """When the first certificate in a PEM text expires, seconds since 1970; None: it has none that can be read."""
+    found = [time for part in PEM.findall(text) if (time := _of_certificate(part)) is not None]
+    return min(found, default=None)
+
+
+def _of_certificate(pem: str) -> float | None:
+    """Its validity's second time: Certificate > TBSCertificate > [version], serial number, signature, issuer, validity
+    (RFC 5280, 4.1)."""
+    try:
+        signed, _ = _value(ssl.PEM_cert_to_DER_cert(pem), SEQUENCE)
+        parts, _ = _value(signed, SEQUENCE)
+        if parts[0] == VERSION:
+            _, parts = _value(parts, VERSION)
+        for _ in range(3):
+            _, parts = _value(parts, parts[0])
+        validity, _ = _value(parts, SEQUENCE)
+        _, end = _value(validity, validity[0])
+        time, _ = _value(end, end[0])
+        return _seconds(end[0], time.decode("ascii"))
+    except (ValueError, IndexError):
+        return None
+
+
+def _value(der: bytes, tag: int) -> tuple[bytes, bytes]:
+    """(the content of the first element, what follows it). ValueError: it has another tag, or is cut off."""
+    length, start = der[1], 2
+    if length & LONG:
+        start += length & ~LONG
+        length = int.from_bytes(der[2:start], "big")
+    if der[0] != tag or len(der) < start + length:
+        raise ValueError(tag)
+    return der[start : start + length], der[start + length :]
+
+
+def _seconds(tag: int, text: str) -> float:
+    """Both times end in Z. ValueError: it is no such time. A year of two digits is 1950 to 2049."""
+    if tag == UTC_TIME:
+        text = ("19" if text[:2] >= "50" else "20") + text
+    elif tag != GENERALIZED_TIME:
+        raise ValueError(tag)
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+# -- those that the server makes for itself ---------------------------------------------------------------------------
+
+# As kube-scheduler does where it is given none. Such a certificate encrypts; a client has no CA to verify it by.
+
+NAME: Final = "gpu-extender"
+SKEW: Final = timedelta(hours=1)
+"""So much earlier it is valid: the clock of a client may be behind."""
+
+
+def load_self_signed(context: ssl.SSLContext, now: float, seconds: float) -> None:
+    """Give the context a new key with its certificate. `now`: seconds since 1970; `seconds`: how long it is valid."""
+    pem = self_signed(now, seconds)
+    with _file() as file:  # the module ssl reads certificates from files alone
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(file.name if isinstance(file.name, str) else f"/proc/self/fd/{file.name}")
+
+
+def self_signed(now: float, seconds: float) -> bytes:
+    """A key and its certificate, in PEM."""
+    key, since = ec.generate_private_key(ec.SECP256R1()), datetime.fromtimestamp(now, UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(since - SKEW)
+        .not_valid_after(since + timedelta(seconds=seconds))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    )
+    certificate = builder.sign(key, hashes.SHA256())
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(encoding, form, serialization.NoEncryption())
+    return private + certificate.public_bytes(encoding)
+
+
+def _file() -> IO[bytes]:
+    """For a moment: on Linux in memory, so that no key is written to a disk."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create(NAME), "wb")
+    return tempfile.NamedTemporaryFile()

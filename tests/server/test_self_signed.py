@@ -12,14 +12,12 @@ import httpx
 import pytest
 
 from extender.metrics import Metrics
-from extender.server.access import certificates as module
-from extender.server.access.certificates import VALID_SECONDS, Certificates
-from extender.server.access.expiry import not_after
-from extender.server.access.self_signed import self_signed
+from extender.server import certificates as module
+from extender.server.certificates import VALID_SECONDS, Certificates, not_after, self_signed
 from extender.settings import Tls
-from tests.server.access.served import Served, serving
-from tests.server.access.test_certificates import handshake, reads
-from tests.server.access.test_gate import RIGHTS, ApiServer
+from tests.server.served import Served, serving
+from tests.server.test_certificates import handshake, reads
+from tests.server.test_gate import RIGHTS, ApiServer
 from tests.waiting import wait_for
 from tests.world import workload
 

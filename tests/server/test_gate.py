@@ -16,9 +16,8 @@ from extender.kube.client import ApiError, Unreachable
 from extender.kube.reviews import ListPods, PathRight, User
 from extender.metrics import Metrics
 from extender.objects.tolerant import Invalid
-from extender.server.access import reviewer as module
-from extender.server.access.gate import LONGEST_TOKEN, token_of
-from extender.server.access.reviewer import MOST_REMEMBERED, Reviewer, ReviewFailed
+from extender.server import gate as module
+from extender.server.gate import LONGEST_TOKEN, MOST_REMEMBERED, Reviewer, ReviewFailed, token_of
 from extender.settings import Settings
 from tests.world import World
 

@@ -12,10 +12,9 @@ import pytest
 
 from extender.cli.options import add_address, settings_of
 from extender.errors import BadSettings
-from extender.server.access.listening import Host
-from extender.server.serve import listeners
+from extender.server.serve import Host, listeners
 from extender.settings import Known, Settings, Tls, parse_settings
-from tests.server.access.served import serving
+from tests.server.served import serving
 from tests.world import World, workload
 
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"

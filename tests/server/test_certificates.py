@@ -17,11 +17,10 @@ import trustme
 
 from extender.errors import BadInput
 from extender.metrics import Metrics
-from extender.server.access.certificates import Certificates
-from extender.server.access.expiry import not_after
+from extender.server.certificates import Certificates, not_after
 from extender.settings import Settings
-from tests.server.access.certificates import Files, client, serving, trusting, written
-from tests.server.access.served import serving as running
+from tests.server.certificate_files import Files, client, serving, trusting, written
+from tests.server.served import serving as running
 from tests.world import workload
 
 BODY = json.dumps({"Pod": workload("p", 1), "NodeNames": ["m"]})
@@ -188,7 +187,7 @@ def test_no_session_is_resumed(tmp_path: Path) -> None:
 
 
 def test_a_client_that_sends_nothing_loses_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.server.access.listening.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("extender.server.serve.HANDSHAKE_SECONDS", 0.2)
     ca = trustme.CA()
     files = written(tmp_path / "made", serving(ca), ca)
     with running({"tls": files.tls()}) as (_, [port]), socket.create_connection(("127.0.0.1", port)) as idle:

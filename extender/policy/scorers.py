@@ -1,0 +1,206 @@
+"""Scorers: which of the feasible nodes is best. One short class a scorer; weights stand in the settings.
+
+A scorer with a thought of its own has a file: `fragmentation.py`."""
+
+from __future__ import annotations
+
+from array import array
+
+from ext_core import hazard, places, score
+from extender.cluster.tables import Tables
+from extender.policy.contracts import PodRequest, Scorer
+from extender.policy.fragmentation import Fragmentation
+
+
+class BadNodes:
+    """Prefers nodes where no GPU pod failed lately, at admission or within a minute of being bound. Each failure counts
+    half after five minutes, and a namespace's own failures count for its pods only.
+
+    Value 1 / (1 + doubt). The weight lets any healthy node win.
+    """
+
+    name = "bad_nodes"
+    by_row = True
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 while no GPU pods failed that count for the pod."""
+        return None if tables.places.doubts(request.namespace) else 1.0
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        places.trusted(tables.places, request.ask, rows, out)
+
+
+class HazardScorer:
+    """Prefers nodes whose device plugin cannot fail the pod, over these free GPUs or for a lost one."""
+
+    name = "hazard"
+    by_row = True
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 while no device plugin may fail."""
+        return None if tables.hazards.any() else 1.0
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        hazard.safety(tables.nodes, tables.hazards, request.ask, rows, out)
+
+
+class Whole:
+    """Prefers nodes whose GPUs are whole, for pods that ask for several: shares may have the name of whole GPUs.
+
+    The other nodes are not rejected: with time-slicing or MPS and no renaming, or MIG strategy single, an administrator
+    has stated that they are as good. For a pod that ignores links that counts.
+    """
+
+    name = "whole"
+    by_row = True
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 for a pod with one GPU or that ignores links, and where no node hands out parts."""
+        alike = request.wanted < 2 or request.links == "ignore" or not tables.places.splits()
+        return 1.0 if alike else None
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        if request.wanted < 2 or request.links == "ignore":
+            out[:] = array("d", [1.0]) * len(out)
+        else:
+            places.whole(tables.places, rows, out)
+
+
+class Spread:
+    """Prefers nodes with the fewest siblings (same controller, else same app), then racks with the fewest, for pods
+    with placement `spread`.
+
+    To other pods all nodes are alike.
+    """
+
+    name = "spread"
+    by_row = False
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 for a pod that is packed, and for one without siblings."""
+        return None if request.placement == "spread" and request.siblings else 1.0
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        if request.placement == "spread":
+            places.spread(tables.places, rows, array("i", request.siblings), out)
+        else:
+            out[:] = array("d", [1.0]) * len(out)
+
+
+class TopologyLevel:
+    """Prefers nodes near the pods of its group that have a node (same node, NVLink clique, rack, block). For the first
+    pod: the closest domain that holds the whole group, and of these the one that the group fills best.
+
+    Levels are the node labels of the settings (topologyLevels), the closest first. The node itself is closer than any.
+    """
+
+    name = "topology_level"
+    by_row = False
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 for a pod without a group."""
+        return None if request.to_come > 1 or any(row >= 0 for row in request.kin) else 1.0
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        if any(row >= 0 for row in request.kin):
+            places.together(tables.places, rows, array("i", request.kin), out)
+        elif request.to_come > 1:
+            places.best_fit(tables.nodes, tables.places, request.ask, request.to_come, rows, out)
+        else:
+            out[:] = array("d", [1.0]) * len(out)
+
+
+class LinksScorer:
+    """Prefers nodes whose GPUs for this pod have more of the ring bandwidth that is best on the node."""
+
+    name = "links"
+    by_row = True
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 for a pod that ignores links, or has one GPU."""
+        return 1.0 if request.wanted < 2 or request.links == "ignore" else None
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        score.links(tables.nodes, request.ask, rows, out)
+
+
+class NicsScorer:
+    """Prefers nodes where more of the pod's GPUs have a NIC of their own under their PCIe switch, for pods of gangs and
+    for those that ask for it."""
+
+    name = "nics"
+    by_row = True
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """0.0 for a pod that ignores NICs, and where those of no node are known."""
+        ignored = request.ask.nics == "ignore" or request.wanted < 1
+        return 0.0 if ignored or not tables.shapes.nics_known else None
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        score.nics(tables.nodes, request.ask, rows, out)
+
+
+class Leftover:
+    """Prefers nodes that keep more linked sets of GPUs for later pods."""
+
+    name = "leftover"
+    by_row = True
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """None: the rows differ."""
+        return None
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        score.leftover(tables.nodes, request.ask, rows, out)
+
+
+class Packing:
+    """Prefers nodes that are fuller with the pod on them, by the weights of `packingWeights`.
+
+    Value (used + request) / allocatable, as MostAllocated: by default GPU 10, CPU 1, memory 1.
+    """
+
+    name = "packing"
+    by_row = True
+
+    def __init__(self, gpu: float = 10.0, cpu: float = 1.0, memory: float = 1.0) -> None:
+        self._gpu, self._cpu, self._memory = gpu, cpu, memory
+        self._weights: dict[tuple[int, ...], array[float]] = {}  # by all resources and the GPU resources asked for
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """None: the rows differ."""
+        return None
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        asked = len(tables.resources), *[resource for resource, _ in request.gpus]
+        weights = self._weights.get(asked)
+        if weights is None:
+            weights = self._weights[asked] = array("d", [self._cpu, self._memory, 0.0])
+            weights.extend(self._gpu if r in asked[1:] else 0.0 for r in range(3, asked[0]))
+        score.packing(tables.nodes, request.ask, rows, weights, out)
+
+
+SCORERS: dict[str, type[Scorer]] = {
+    scorer.name: scorer
+    for scorer in (
+        BadNodes,
+        HazardScorer,
+        Whole,
+        Spread,
+        TopologyLevel,
+        LinksScorer,
+        NicsScorer,
+        Fragmentation,
+        Leftover,
+        Packing,
+    )
+}
