@@ -77,7 +77,7 @@ async def _rejection(request: Request, reviewer: Reviewer, names: Names) -> Resp
         for name, value in CHALLENGES:
             response.headers.append(name, value)
         return response
-    path = Path(request.url.path, request.method.lower())
+    path = PathRight(request.url.path, request.method.lower())
     if not await reviewer.may(user, path):
         return error_response(403, "forbidden", f"this user may not {path.verb} {path.path}", path.path)
     return None if names is Names.NONE else await _unnamed(request, reviewer, user, names)
