@@ -29,7 +29,7 @@ from benchmarks import fleet
 from benchmarks.serving import Connection, Served, Servers, request
 from benchmarks.spread import Line, Spread, at_most, ratios, table, targets_table
 from benchmarks.verbs import FEWEST, SETTINGS, SHORTLIST
-from extender.sim.dra import nvidia
+from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from tests.e2e import builders
 
@@ -52,8 +52,8 @@ def cluster(nodes: int, numbers: range, *, by_driver: bool) -> bytes:
     not known yet."""
     items: list[Object] = []
     if by_driver:
-        items.append(nvidia.device_class(extended_resource=fleet.GPU))
-        items += [nvidia.claim(template(size), NAMESPACE, size, template=True) for size in SIZES]
+        items.append(dra.device_class(extended_resource=fleet.GPU))
+        items += [dra.claim(template(size), NAMESPACE, size, template=True) for size in SIZES]
         items += [claim_of(number) for number in numbers]
     for i in range(nodes):
         items += _node(i, by_driver=by_driver)
@@ -71,15 +71,15 @@ def _node(i: int, *, by_driver: bool) -> Iterator[Object]:
         name, 0 if by_driver else fleet.SIZE, annotations=notes, labels=fleet.label_gpus(fleet.PRODUCTS[i % 5])
     )
     if by_driver:
-        yield from nvidia.resource_slices(name, what)
+        yield from dra.resource_slices(name, what)
     for j in range(fleet.taken(i)):
         pod = fleet.running(i, j)
         if by_driver:
             [container] = pod["spec"]["containers"]
             for amounts in container["resources"].values():
                 amounts.pop(fleet.GPU, None)
-            made = nvidia.claim(f"{pod['metadata']['name']}-gpus", NAMESPACE, 1)
-            results = [{"request": "gpus", "driver": nvidia.DRIVER, "pool": name, "device": f"gpu-{j}"}]
+            made = dra.claim(f"{pod['metadata']['name']}-gpus", NAMESPACE, 1)
+            results = [{"request": "gpus", "driver": dra.DRIVER, "pool": name, "device": f"gpu-{j}"}]
             user = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
             made["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [user]}
             _claiming(pod, 1, made["metadata"]["name"])
@@ -97,7 +97,7 @@ def template(size: int) -> str:
 
 def claim_of(number: int) -> Object:
     """The claim that was created for a pod."""
-    return nvidia.claim(f"trainer-{_uid(number, claims=True)}-gpus", NAMESPACE, SIZES[number % len(SIZES)])
+    return dra.claim(f"trainer-{_uid(number, claims=True)}-gpus", NAMESPACE, SIZES[number % len(SIZES)])
 
 
 def asking(number: int, *, claims: bool) -> Object:

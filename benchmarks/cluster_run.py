@@ -25,8 +25,7 @@ from extender.objects import decode, records
 from extender.objects.records import Event
 from extender.settings import Settings
 from extender.sim.device_plugin import DevicePlugin, PluginPanicked
-from extender.sim.machines import GPU, Machine, machine
-from extender.sim.objects import SimNode
+from extender.sim.machines import GPU, Machine, SimNode, machine
 from extender.topologies.annotation import RELAY
 from extender.verbs.verbs import Verbs
 

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import preemption_links as links
 from extender.sim.device_plugin import Arbitrary, PluginPanicked
-from extender.sim.machines import GPU, Machine, machine
-from extender.sim.objects import SimNode
+from extender.sim.machines import GPU, Machine, SimNode, machine
 
 NOW = 1_800_000_000.0
 # Whole-GPU pods by GPUs asked for, in two variants of the trace.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.sim.truth import Event
+from extender.sim.kubelet import Event
 from tests.e2e import attack_load
 from tests.e2e.attack_accounts import MOST_WAIT, Row, Seen, Wait, Waits, beside, preemptors_of, report
 from tests.e2e.trace import PodStory, Trace

@@ -10,7 +10,7 @@ import pytest
 
 from extender.kube import gates
 from extender.objects.queueing import GATE
-from extender.sim.dra.nvidia import DRIVER, claim
+from extender.sim.claims import DRIVER, claim
 from tests.test_queue_manifests import MANIFESTS, documents, named
 from tests.test_queue_manifests import POLICY as QUEUE
 

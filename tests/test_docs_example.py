@@ -19,7 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender.cli import main
-from extender.cli.decision_text import lines as decision_lines
+from extender.cli.decisions import lines as decision_lines
 from extender.controllers.events import EventRecorder
 from extender.controllers.evictions import Evictor, OwnEvictions
 from extender.controllers.leadership import EVICTIONS, Leadership

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.sim.truth import Event
+from extender.sim.kubelet import Event
 from tests.e2e.enforced_run import KNOWN_SECONDS, Got, judge
 from tests.e2e.trace import PodStory, Trace
 

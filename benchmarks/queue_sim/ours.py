@@ -30,8 +30,7 @@ from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.starts import GangStart
 from extender.settings import Settings
-from extender.sim.machines import GPU, machine
-from extender.sim.objects import SimNode, SimPod
+from extender.sim.machines import GPU, SimNode, SimPod, machine
 from extender.verbs.verbs import Verbs
 
 RACK, BLOCK = "cloud.provider.com/topology-rack", "cloud.provider.com/topology-block"

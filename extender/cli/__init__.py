@@ -17,7 +17,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
-from extender.cli.output import complain
+from extender.cli.options import complain
 from extender.errors import ExtenderError
 
 COMMANDS = {
@@ -50,9 +50,9 @@ ERROR, USAGE, INTERRUPTED = 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code. Wrong usage ends in argparse's SystemExit(2)."""
     if "_ARGCOMPLETE" in os.environ:
-        from extender.cli import completing  # here: it loads more than a command needs
+        from extender.cli import completion
 
-        completing.complete()
+        completion.complete()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
         overview().print_help(sys.stderr)

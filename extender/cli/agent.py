@@ -57,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Until SIGTERM."""
     try:
-        from extender.node import pod_resources  # here: gRPC is slow to import, and only this command needs it
+        from extender.node import kubelet_api
         from extender.node.agent import Agent, AgentOptions, Kubelet
     except ImportError as error:
         raise BadInput(f"{error}: install gpu-extender[node]") from error
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         node_options.server(options),
         _view(options),
         say=say,
-        kubelet=Kubelet(pod_resources, options.pod_resources) if has_folder else None,
+        kubelet=Kubelet(kubelet_api, options.pod_resources) if has_folder else None,
     )
     if options.once:
         agent.look()

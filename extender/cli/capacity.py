@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from extender.cli.output import add_output, show
+from extender.cli.options import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
 from extender.offline.text import count, short
 

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from extender.cli import cluster_file
+from extender.cli import sources
 from extender.cli.asking import LOCAL, default_server
-from extender.cli.options import add_config, settings_of
-from extender.cli.output import add_output, show, write
+from extender.cli.options import add_config, add_output, settings_of, show, write
 from extender.cli.sources import moment
 from extender.errors import BadCluster, BadInput
 
@@ -57,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="instead: whether the running replicas are well: rights, certificates, settings; exit code 0 or 1",
     )  # fmt: skip
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
-    cluster_file.add_cluster(parser, source)
+    sources.add_cluster(parser, source)
     source.add_argument(
         "--scheduler-config", metavar="FILE", type=Path,
         help="instead: what is wrong with a KubeSchedulerConfiguration that asks gpu-extender; no cluster is read",

@@ -15,8 +15,7 @@ from typing import Any
 import orjson
 
 from extender.cli.asking import add_server, ask
-from extender.cli.options import add_config, settings_of
-from extender.cli.output import add_output, write
+from extender.cli.options import add_config, add_output, settings_of, write
 from extender.errors import BadInput
 
 DIFFER = 10

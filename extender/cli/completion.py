@@ -1,10 +1,18 @@
 """What a shell needs to complete commands, options, values and names: run `eval "$(gpu-extender completion bash)"` in
 its startup file, in that of zsh after `compinit`. Names of pods, nodes and namespaces come from kubectl, where there is
-one. The plugin of kubectl needs nothing: kubectl's own completion asks it."""
+one. The plugin of kubectl needs nothing: kubectl's own completion asks it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from extender import cli
+from extender.cli.kubectl.calls import Flags, Kubectl
+from extender.errors import ExtenderError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,3 +28,76 @@ def run(options: argparse.Namespace) -> int:
 
     print(shellcode([PROGRAM], shell=options.shell))
     return 0
+
+
+# -- what a shell offers while a command is typed, by argcomplete
+
+
+REQUESTED: Final = "_ARGCOMPLETE"
+"""The variable by which a shell asks for completions."""
+LIST_SECONDS: Final = 3.0
+"""A shell waits so long for names. kubectl's own limit is for each of several requests."""
+Completer = Callable[..., list[str]]
+
+
+def complete() -> None:
+    """Answers the shell that asks, and ends the program."""
+    import argcomplete  # here: commands need not load it
+
+    argcomplete.autocomplete(_parser(os.environ.get("COMP_LINE", "")), always_complete_options=False)
+
+
+def _parser(line: str) -> argparse.ArgumentParser:
+    """What reads a line of `gpu-extender`. Only the command that it names is loaded."""
+    parser = argparse.ArgumentParser(prog=cli.PROGRAM, allow_abbrev=False)
+    commands = parser.add_subparsers()
+    named = line.split()[1:2]
+    for name, what in cli.COMMANDS.items():
+        one = commands.add_parser(name, help=what, allow_abbrev=False)
+        if [name] == named:
+            cli.command(name).arguments(one)
+            offer(one, lambda given: Kubectl(_flags(given)), bare=False)
+    return parser
+
+
+def _flags(given: argparse.Namespace) -> Flags:
+    """kubectl's flags, from options of ours that mean the same."""
+    named = {name: getattr(given, name, None) for name in ("kubeconfig", "context")}
+    return Flags(None, tuple(f"--{name}={value}" for name, value in named.items() if value))
+
+
+def offer(parser: argparse.ArgumentParser, of: Callable[[argparse.Namespace], Kubectl], *, bare: bool) -> None:
+    """Lets the arguments of a command offer names. `of`: kubectl, by what was given; `bare`: a pod may be named without
+    its namespace."""
+    completers: dict[str, Completer] = {
+        "pod": lambda prefix, parsed_args, **more: pods(of(parsed_args), prefix, bare=bare),
+        "node": lambda parsed_args, **more: names(of(parsed_args), "nodes"),
+        "namespace": lambda parsed_args, **more: names(of(parsed_args), "namespaces"),
+        "queue": lambda parsed_args, **more: names(of(parsed_args), "namespaces"),  # most queues are one
+        "context": lambda parsed_args, **more: listed(of(parsed_args), "config", "get-contexts", "--output=name"),
+    }
+    for action in parser._actions:
+        if action.dest in completers:
+            asking: Any = action
+            asking.completer = completers[action.dest]
+
+
+def pods(kubectl: Kubectl, prefix: str, *, bare: bool) -> list[str]:
+    """Pods of the namespace that the prefix names; else those of the user's, or the namespaces to choose from."""
+    namespace, slash, _ = prefix.partition("/")
+    if slash:
+        return [f"{namespace}/{name}" for name in names(kubectl, "pods", namespace)]
+    return names(kubectl, "pods") if bare else [f"{name}/" for name in names(kubectl, "namespaces")]
+
+
+def names(kubectl: Kubectl, kind: str, namespace: str | None = None) -> list[str]:
+    """Of all objects of a kind."""
+    return listed(kubectl, "get", kind, "--output=jsonpath={.items[*].metadata.name}", namespace=namespace)
+
+
+def listed(kubectl: Kubectl, *words: str, namespace: str | None = None) -> list[str]:
+    """The words that a call of kubectl prints; none where it fails: a shell has no place for errors."""
+    try:
+        return kubectl.get(*words, namespace=namespace).text(LIST_SECONDS).split()
+    except ExtenderError:
+        return []

@@ -8,8 +8,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from extender.cli.options import known
-from extender.cli.output import add_output, write
+from extender.cli.options import add_output, known, write
 from extender.errors import BadInput, NotFound
 from extender.settings import Settings, read_settings
 from extender.settings.checks import did_you_mean

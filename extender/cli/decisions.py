@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Final
 from urllib.parse import quote
 
 from extender.cli.asking import add_server, ask, pod_of
-from extender.cli.decision_text import lines
-from extender.cli.output import add_output, write
+from extender.cli.options import add_output, write
 from extender.errors import BadInput, NotFound
 
 
@@ -38,3 +41,132 @@ def run(options: argparse.Namespace) -> int:
         for decision in answer["decisions"]:
             print("\n".join(lines(decision)), end="\n\n")
     return 0
+
+
+# -- one decision record for people
+
+
+SHOWN_NODES: Final = 10
+NAMED_ALIKE: Final = 3
+"""Nodes with equal lines that are named."""
+
+
+def lines(decision: dict[str, Any]) -> Iterator[str]:
+    """The lines of a record, as /debug/decisions has it."""
+    pod = decision["pod"]
+    at = datetime.fromtimestamp(decision["at"], UTC).isoformat(timespec="milliseconds")
+    gpus = ", ".join(f"{count} x {name}" for name, count in pod["gpus"].items())
+    yield f"{decision['verb']}  {pod['namespace']}/{pod['name']}  {at}  generation {decision['generation']}"
+    yield f"  asks for {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']}"
+    if pod.get("placement") == "spread":
+        yield f"  is spread: {pod['siblings']} siblings have a node"
+    if group := pod.get("group"):
+        yield f"  has a group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
+    said = [decision["error"]] if decision["error"] else []
+    asked = decision["candidates"]
+    if decision["verb"] in ("filter", "prioritize"):
+        said.insert(0, f"{_count(asked, 'node')} asked, {decision['feasible']} fit, {decision['answered']} answered")
+    elif decision["verb"] in ("preempt", "evict") and asked:
+        said.insert(0, f"{_count(asked, 'node')} to choose from")
+    yield f"  {decision['result']}" + (f": {'; '.join(said)}" if said else "")
+    if best := decision.get("best_class"):
+        yield f"  schedulerWeight: only the best of {_count(best['fit'], 'node')} that fit is answered"
+    if decision.get("why"):
+        yield f"  because: {decision['why']}"
+    if decision.get("node"):
+        gpus = ",".join(map(str, decision.get("gpus") or ()))
+        plan = f", plan {decision['plan']}" if decision.get("plan") else ""
+        yield f"  node {decision['node']}" + (f", GPUs {gpus}" if gpus else "") + plan
+    yield from _victims(decision)
+    for warning in decision.get("warnings") or ():
+        yield f"  warning: {warning['message']}"
+    yield from _nodes(decision["nodes"][:SHOWN_NODES])
+    left = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
+    if left > 0:
+        yield f"  and {_count(left, 'more node')} (-o json has up to 100)"
+    if decision["reasons"]:
+        yield "  refused: " + ", ".join(f"{count} x {code}" for code, count in decision["reasons"].items())
+    if decision["duration_us"]:
+        yield "  took " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
+
+
+def _nodes(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for each node, or for several with equal lines. Terms that are equal on all nodes that fit stand once."""
+    scored = [node["scores"] for node in nodes if node["fits"] and node.get("scores")]
+    equal = {name for name in scored[0] if all(one.get(name) == scored[0][name] for one in scored)} if scored else set()
+    if len(scored) < 2 or not equal:
+        equal = set()
+    else:
+        yield f"  equal on all nodes below that fit: {_scores(scored[0], equal)}"
+    for text, alike in groupby(nodes, key=lambda node: _node(node, equal)):
+        names = [node["node"] for node in alike]
+        yield f"  {', '.join(names[:NAMED_ALIKE])}{_more(len(names) - NAMED_ALIKE)}: {text}"
+
+
+def _more(number: int) -> str:
+    """ " and 3 more", or nothing."""
+    return f" and {number} more" if number > 0 else ""
+
+
+def _scores(scores: dict[str, Any], names: Collection[str]) -> str:
+    return ", ".join(f"{name} {one['raw']:g} x {one['weight']:g}" for name, one in scores.items() if name in names)
+
+
+def _node(node: dict[str, Any], equal: Collection[str]) -> str:
+    """Without its name and the terms that are equal on all nodes."""
+    failed = ", ".join(f"{one['pod']} ({one['what']})" for one in node.get("failures", ()))
+    if not node["fits"]:
+        text = f"refused ({node['class']}) {node['text']}"
+        return f"{text}; failed there: {failed}" if failed else text
+    scores = node.get("scores", {})
+    parts = ["fits"]
+    if scores:
+        other = _scores(scores, [name for name in scores if name not in equal])
+        parts.append(f"score {node['score']:g}{' with ' if equal and other else ' = ' if other else ''}{other}")
+    if "points" in node:
+        parts.append(f"{node['points']} points")
+    if node.get("gpus"):
+        parts.append("GPUs " + ",".join(map(str, node["gpus"])))
+    if not node.get("answered", True):
+        parts.append("not answered")
+    if failed:
+        parts.append(f"failed there: {failed}")
+    return "; ".join(parts)
+
+
+def _victims(decision: dict[str, Any]) -> Iterator[str]:
+    for victim in decision.get("victims") or ():
+        if isinstance(victim, str):  # an earlier reservation that still stands names only uids
+            yield f"  still to go: uid {victim}"
+            continue
+        gpus = "which is unknown" if victim["gpus"] is None else ",".join(map(str, victim["gpus"]))
+        yield (
+            f"  evict {victim['namespace']}/{victim['name']}, priority {victim['priority']}, "
+            f"{_count(victim['gpu_count'], 'GPU')} ({gpus})"
+        )
+    if cost := decision.get("cost"):
+        yield f"  cost: {_cost(cost)}"
+    if certificate := decision.get("certificate"):
+        how = (
+            "proved the cheapest" if certificate["proved"] else "the cheapest found before the search budget was spent"
+        )
+        nodes, sets = _count(certificate["nodes_examined"], "node"), _count(certificate["sets_examined"], "set")
+        yield f"  {how}: {nodes}, {sets} examined"
+        if other := certificate["runner_up"]:
+            yield f"  next best: {_place(other)}, lost on {certificate['lost_on']}; cost: {_cost(other['cost'])}"
+
+
+def _place(other: dict[str, Any]) -> str:
+    """Where the victims of a runner-up are."""
+    if "node" in other:
+        return f"node {other['node']}"
+    domain = other["domain"]
+    return "other nodes" if domain is None else f"{domain['level']} {domain['value']}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}s"
+
+
+def _cost(terms: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms)

@@ -21,18 +21,17 @@ from rich.text import Text
 
 from extender import log
 from extender.cli import options as shared
+from extender.cli.demo_cluster import SimSource, queue
 from extender.cli.demo_evening import NAMESPACE, POD, waits
-from extender.cli.demo_queue import queue
-from extender.cli.demo_source import SimSource
 from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
 from extender.server import acting, deciding, wiring
 from extender.server.serve import config
 from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
+from extender.sim.claims_scene import claimed
 from extender.sim.cluster import SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
-from extender.sim.dra.scene import claimed
 from extender.sim.kubelet import Kubelets
 from extender.times import Clock
 

@@ -10,8 +10,7 @@ from extender.sim.calls import Extender
 from extender.sim.cluster import SimCluster
 from extender.sim.day import MORNING, NODES, Scene, Server, expect, fleet, ids, node_map
 from extender.sim.kubelet import Kubelets
-from extender.sim.machines import machine
-from extender.sim.objects import SimPod
+from extender.sim.machines import SimPod, machine
 from extender.sim.scheduler import Scheduler
 
 POD, NAMESPACE = "nightly", "train"

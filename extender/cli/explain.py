@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from extender.cli import verdict_text
 from extender.cli.asking import pod_of
-from extender.cli.output import add_output, show
+from extender.cli.options import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
 from extender.errors import BadInput
 

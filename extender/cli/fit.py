@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ext_core.links import LinkShapes
 from extender.cli import topology_file
-from extender.cli.output import write
+from extender.cli.options import write
 from extender.errors import BadInput, BadTopology
 from extender.topologies.reading import Reading, Warned, ids
 from extender.topologies.topology import Plugin

@@ -11,7 +11,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from extender.cli.output import add_output, write
+from extender.cli.options import add_output, write
 from extender.cli.sources import add_sources, answer_of
 from extender.errors import NotFound
 from extender.offline.text import count, short

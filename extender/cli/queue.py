@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from extender.cli.output import add_output, show
+from extender.cli.options import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
 from extender.cli.verdict_text import terms
 from extender.errors import NotFound

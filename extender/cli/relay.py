@@ -45,33 +45,33 @@ def run(options: argparse.Namespace) -> int:
         from extender.node.relay import Relay  # here: it needs what only this command needs
     except ImportError as error:
         raise BadInput(f"{error}: install gpu-extender[node]") from error
-    from extender.node import live, probe
+    from extender.node import plans, probe
 
     address = node_options.probe_address(options)
-    plans = None
+    followed = None
     if not options.pass_through:
         node, server = node_options.node(options), node_options.server(options)
-        plans = live.LivePlans(server, node, say, options.topology_file)
-    relay = Relay(options.plugins, options.kubelet, plans, say=say)
+        followed = plans.LivePlans(server, node, say, options.topology_file)
+    relay = Relay(options.plugins, options.kubelet, followed, say=say)
     stopping = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()
 
     def trouble() -> str:
-        return relay.trouble() or (live.trouble(plans) if plans is not None else "")
+        return relay.trouble() or (plans.trouble(followed) if followed is not None else "")
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, stop)
     if options.mode_file:
-        options.mode_file.write_text("pass-through\n" if plans is None else "plans\n")
-    if plans is not None:
-        plans.start()
+        options.mode_file.write_text("pass-through\n" if followed is None else "plans\n")
+    if followed is not None:
+        followed.start()
     relay.start()
     if address is not None:
         port = probe.serve(*address, trouble, lambda: relay.counts, "relay")
         say(f"probe at port {port}")
-    say(f"relay of {options.plugins} to {options.kubelet}{'' if plans else ': passing everything through'}")
+    say(f"relay of {options.plugins} to {options.kubelet}{'' if followed else ': passing everything through'}")
     sys.stderr.flush()
     wrong = ""
     while not stopping.wait(2.0):
@@ -79,6 +79,6 @@ def run(options: argparse.Namespace) -> int:
             say(wrong)
             break
     relay.stop()
-    if plans is not None:
-        plans.stop()
+    if followed is not None:
+        followed.stop()
     return 1 if wrong else 0

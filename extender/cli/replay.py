@@ -9,8 +9,7 @@ import logging
 from pathlib import Path
 
 from extender import log
-from extender.cli.options import add_config, settings_of
-from extender.cli.output import add_output, show
+from extender.cli.options import add_config, add_output, settings_of, show
 from extender.errors import BadInput
 
 DIFFERENT = 10

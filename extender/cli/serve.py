@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from extender.cli import cluster_file
+from extender.cli import sources
 from extender.cli.options import (
     add_address,
     add_config,
@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_address(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
-    cluster_file.add_cluster(parser, source)
+    sources.add_cluster(parser, source)
     parser.add_argument(
         "--record", metavar="DIR", type=Path,
         help="record requests, and what changes between them, for the command replay (settings: record)",

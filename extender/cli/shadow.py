@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from extender.cli.asking import add_server, ask
-from extender.cli.output import add_output, write
+from extender.cli.options import add_output, write
 from extender.offline.text import count
 
 KINDS = {

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from extender.cli import cluster_file
 from extender.cli.asking import add_server, ask
 from extender.cli.options import add_config, settings_of
 from extender.errors import BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from extender.objects.records import Event
     from extender.objects.tolerant import Invalid
     from extender.settings import Settings
@@ -28,7 +29,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     add_server(source)
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="list the cluster that the file names")
-    cluster_file.add_cluster(parser, source)
+    add_cluster(parser, source)
     add_config(parser)
 
 
@@ -83,3 +84,36 @@ def moment(text: str | None) -> float:
     if found is None or found.tzinfo is None:
         raise BadInput(f"{text!r} is not a time like 2026-11-21T15:00:00Z", path="--now")
     return found.timestamp()
+
+
+# -- the option --cluster, and the one command that writes such a file from a live cluster
+
+
+KINDS: Final = (
+    "nodes", "pods", "poddisruptionbudgets.policy", "priorityclasses.scheduling.k8s.io", "resourcequotas",
+    "deviceclasses.resource.k8s.io", "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io",
+    "resourceclaimtemplates.resource.k8s.io", "devicetaintrules.resource.k8s.io", "jobs.batch", "deployments.apps",
+    "replicasets.apps", "statefulsets.apps",
+    "podgroups.scheduling.k8s.io", "podgroups.scheduling.x-k8s.io", "podgroups.scheduling.volcano.sh",
+    "workloads.scheduling.k8s.io", "jobsets.jobset.x-k8s.io", "leaderworkersets.leaderworkerset.x-k8s.io",
+    "rayclusters.ray.io", "pytorchjobs.kubeflow.org", "tfjobs.kubeflow.org", "mpijobs.kubeflow.org",
+    "xgboostjobs.kubeflow.org", "paddlejobs.kubeflow.org", "jaxjobs.kubeflow.org",
+)  # fmt: skip
+_LINES: Final = textwrap.wrap(" ".join(f"-e_{kind}" for kind in KINDS), 84, break_on_hyphens=False)
+_NAMES: Final = " \\\n".join("    " + line.replace("-e_", "-e ") for line in _LINES)
+EXAMPLE: Final = f"""\
+Everything that is read, of the kinds that a cluster has, as a FILE for --cluster (JSON or YAML):
+
+  kubectl get "$(kubectl api-resources --verbs=list -o name | grep -xF \\
+{_NAMES} |
+    paste -sd, -)" -A -o json > cluster.json
+"""
+
+
+def add_cluster(parser: argparse.ArgumentParser, group: argparse._ActionsContainer | None = None) -> None:
+    """--cluster, in `group` where it is one of several choices; the help ends with how to get such a file."""
+    (group or parser).add_argument(
+        "--cluster", metavar="FILE", type=Path, required=group is None, help="a frozen cluster: its objects (see below)"
+    )
+    parser.epilog = EXAMPLE
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter

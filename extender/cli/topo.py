@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from extender.cli import topology_file
-from extender.cli.output import write
+from extender.cli.options import write
 from extender.errors import BadTopology
 from extender.topologies import annotation, nics
 from extender.topologies.reading import Reading

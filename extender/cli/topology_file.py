@@ -7,7 +7,7 @@ import math
 import sys
 from pathlib import Path
 
-from extender.cli.output import FORMS
+from extender.cli.options import FORMS
 from extender.errors import BadTopology
 from extender.topologies import load
 from extender.topologies.reading import Reading, with_product

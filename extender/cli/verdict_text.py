@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from extender.cli.decision_text import lines as decision_lines
+from extender.cli.decisions import lines as decision_lines
 from extender.offline.text import count
 from extender.verdict.text import HOW, label
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib.metadata import version
 
-from extender.cli.output import add_output, write
+from extender.cli.options import add_output, write
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from extender.cli.asking import pod_of, post
-from extender.cli.options import settings_of
-from extender.cli.output import add_output, write
+from extender.cli.options import add_output, settings_of, write
 from extender.cli.sources import add_now, add_sources, events, moment, of_server
 from extender.errors import BadInput
 
@@ -151,7 +150,7 @@ def _stated(file: Path) -> str:
 
 def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
     """The answer for people."""
-    from extender.cli import gpu_picture, plan, plan_groups
+    from extender.cli import gpu_picture, plan
 
     console = gpu_picture.console()
     if "cost" in answered:
@@ -163,14 +162,14 @@ def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
         if number:
             console.print()
         plan.show(console, result, topologies, answered["holdings"])
-        plan_groups.ways(console, result)
-    plan_groups.show(console, answered["groups"])
+        plan.ways(console, result)
+    plan.show_groups(console, answered["groups"])
     _warn(answered)
 
 
 def _show_drain(console: Console, answered: dict[str, Any]) -> None:
     """Where the pods of drained nodes go."""
-    from extender.cli import plan_groups
+    from extender.cli import plan
     from extender.offline.text import count, gpus, short
 
     cost = {term["term"]: term["value"] for term in answered["cost"]}
@@ -183,7 +182,7 @@ def _show_drain(console: Console, answered: dict[str, Any]) -> None:
         seat = f"to {short(result['node'])}, GPUs {gpus(result['gpus'])}" if result["node"] else f"no place ({reasons})"
         line = f"  {short(pod['namespace'])}/{short(pod['name'])} (priority {pod['priority']}): {seat}"
         console.print(line, markup=False, soft_wrap=True)
-    plan_groups.show(console, answered["groups"])
+    plan.show_groups(console, answered["groups"])
 
 
 def _warn(answered: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from extender.errors import ExtenderError, Unreachable
 from extender.node.apiserver import ApiServer, node_path, pod_path
-from extender.node.pod_resources import Held
+from extender.node.kubelet_api import Held
 from extender.topologies import annotation, nics
 from extender.topologies.annotation import RELAY, STALE
 from extender.topologies.topology import Topology

@@ -29,10 +29,10 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import grpc
 
 from extender.errors import BadInput
-from extender.node import device_plugin as api
+from extender.node import kubelet_api as api
 from extender.node.graph import Graph
+from extender.node.kubelet_api import Malformed
 from extender.node.plans import Asker, Bound, wanted, wanted_parts
-from extender.node.protobuf import Malformed
 
 OURS = "gpu-extender-"  # how the names of our endpoints begin
 LOOK_SECONDS = 0.2  # between looks at kubelet's socket

@@ -17,7 +17,7 @@ from extender.offline.checks.finding import ORDER, Finding, Severity
 from extender.offline.text import count, short
 from extender.settings import Settings
 from extender.settings.checks import did_you_mean
-from extender.settings.document import Document, Place, parse_document, path_of
+from extender.settings.reading import Document, Place, parse_document, path_of
 
 VERSION, KIND = "kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration"
 PORT: Final = 8888

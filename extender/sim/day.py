@@ -1,4 +1,4 @@
-"""A mixed day on a small cluster, in scenes; sim/dra/scene.py has one more.
+"""A mixed day on a small cluster, in scenes; sim/claims_scene.py has one more.
 
 Each scene is what people do, then what came of it. What is told is checked first, against the simulated kubelets and
 by brute force, never against the server's own words: NotAsTold when anything came out otherwise.
@@ -18,8 +18,7 @@ from extender.sim.bruteforce import Eviction
 from extender.sim.calls import Extender
 from extender.sim.cluster import Change, Clock, SimCluster, full_name
 from extender.sim.kubelet import Kubelets
-from extender.sim.machines import Machine, machine
-from extender.sim.objects import SimNode, SimPod
+from extender.sim.machines import Machine, SimNode, SimPod, machine
 from extender.sim.scheduler import Outcome, Scheduler
 from extender.topologies.gpu_map import FREE, TAKEN, gpu_map, legend
 

@@ -6,14 +6,18 @@ device plugin and runs; what it holds is written as kubelet 1.36 and later write
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, Protocol
 
-from extender.sim.allocation import NodeDevices, RealDevices, Refused, container_statuses
 from extender.sim.cluster import FINISHED, SimCluster
+from extender.sim.device_plugin import DevicePlugin, PluginPanicked
 from extender.sim.machines import GPU, Machine, gpu_uuids
-from extender.sim.truth import Truth
 
 Object = dict[str, Any]
 
@@ -69,3 +73,341 @@ class Kubelets:
         of_plugin = taken if node.real is None else {}  # the devices of a driver are in the status of its claims
         statuses = container_statuses(pod, node, of_plugin, {"running": {}})
         self._cluster.set_status(uid, phase="Running", startTime=self._cluster.clock.text(), containerStatuses=statuses)
+
+
+# -- how kubelet's device manager hands out the GPUs of one node, container by container, and how it reports them
+#
+# It knows nothing of the API and does no I/O.
+
+
+class Preference(Protocol):
+    """What answers kubelet before the device plugin does."""
+
+    def __call__(
+        self, pod: Object, container: str, size: int, must_include: frozenset[int], available: frozenset[int]
+    ) -> frozenset[int] | None:
+        """`size` GPUs out of `available`, all of `must_include` among them; None leaves it to the plugin."""
+        ...
+
+
+class RealDevices(Protocol):
+    """What hands out devices instead of a device plugin of ours: kubelet's own device manager, or a DRA driver."""
+
+    def admit(self, pod: Object) -> dict[str, frozenset[int]]:
+        """Container -> GPUs; raises Refused."""
+        ...
+
+    def remove(self, uid: str) -> None:
+        """The pod has ended."""
+        ...
+
+
+class Refused(Exception):
+    """Kubelet does not admit the pod; the message is what its status will say."""
+
+
+@dataclass
+class NodeDevices:
+    """The GPUs of one node as kubelet's device manager sees them."""
+
+    name: str
+    resource: str
+    plugin: DevicePlugin
+    uuids: list[str]
+    healthy: list[bool]
+    # True: a plugin that obeys the plan on the pod or fails; pods without one get its own choice.
+    obeys_plan: bool = False
+    # What stands between kubelet and the plugin, as our relay does.
+    prefers: Preference | None = None
+    # What decides instead of all that.
+    real: RealDevices | None = None
+    holder: dict[int, str] = field(default_factory=dict)
+
+    def free(self) -> frozenset[int]:
+        """The healthy GPUs that no pod holds."""
+        gpus = range(len(self.uuids))
+        return frozenset(gpu for gpu in gpus if self.healthy[gpu] and gpu not in self.holder)
+
+
+class NotAllocated(Exception):
+    """`reason`: one word for the log; `message`: for the pod's status."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+def allocate(
+    pod: Object, node: NodeDevices, rng: random.Random, plan: Mapping[str, frozenset[int]] | None = None
+) -> dict[str, frozenset[int]]:
+    """Container -> GPUs, as kubelet's device manager goes about it; the node is not changed.
+
+    Init containers come first. What a finished one held is offered to the containers after it; what a
+    sidecar (an init container that restarts) or a container holds is not. All of it stays with the pod
+    until the pod ends, so a large init container keeps its GPUs from others for the pod's whole life.
+    """
+    spec = pod["spec"]
+    free = set(node.free())
+    reusable: set[int] = set()
+    taken: dict[str, frozenset[int]] = {}
+    steps = [(c, c.get("restartPolicy") != "Always") for c in spec.get("initContainers", ())]
+    steps += [(c, False) for c in spec["containers"]]
+    for container, leaves_devices in steps:
+        size = _asked(container, node.resource)
+        if size == 0:
+            continue
+        again = frozenset(rng.sample(sorted(reusable), min(size, len(reusable))))
+        missing = size - len(again)
+        if missing > len(free):
+            raise NotAllocated(
+                "over-promised",
+                "Allocate failed due to requested number of devices unavailable for "
+                f"{node.resource}. Requested: {size}, Available: {len(free) + len(again)}",
+            )
+        chosen = again
+        if missing:
+            wanted = _planned(plan, container["name"], size, free | again) if plan is not None else None
+            if node.prefers is not None:
+                wanted = node.prefers(pod, container["name"], size, again, frozenset(free | again))
+            chosen = wanted or node.plugin.choose(free | again, size, rng, must_include=again)
+        taken[container["name"]] = chosen
+        free -= chosen
+        reusable = reusable | chosen if leaves_devices else reusable - chosen
+    return taken
+
+
+def parse_plan(text: str) -> dict[str, frozenset[int]] | None:
+    """ "0,3" -> {"": {0, 3}}; "c1=0,3;c2=5" by container; "" -> None; ValueError when it is neither."""
+    if not text:
+        return None
+    plan = {}
+    for part in text.split(";"):
+        name, _, ids = part.rpartition("=")
+        plan[name] = frozenset(int(gpu) for gpu in ids.split(","))
+    return plan
+
+
+def _planned(
+    plan: Mapping[str, frozenset[int]], container: str, size: int, available: Collection[int]
+) -> frozenset[int] | None:
+    wanted = plan.get(container, plan.get(""))
+    if wanted is None or len(wanted) < size:
+        raise NotAllocated("plan-invalid", "Allocate failed due to a plan that does not match the request")
+    # A plan for the whole pod serves its containers one after another, in ascending order.
+    chosen = sorted(wanted & frozenset(available))[:size]
+    if len(chosen) < size:
+        raise NotAllocated("plan-conflict", "Allocate failed due to a plan whose devices are held or unhealthy")
+    return frozenset(chosen)
+
+
+def _asked(container: Object, resource: str) -> int:
+    resources = container.get("resources", {})
+    found = resources.get("limits", {}).get(resource) or resources.get("requests", {}).get(resource) or 0
+    return int(found)
+
+
+def container_status(container: Object, state: Object) -> Object:
+    """One entry of containerStatuses. `state`: {"running": ...} or {"terminated": ...}, as Kubernetes has it."""
+    runs = "running" in state
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": container["image"],
+        "containerID": "sim://0",
+        "ready": runs,
+        "started": runs,
+        "restartCount": 0,
+        "state": state,
+    }
+
+
+def container_statuses(
+    pod: Object, node: NodeDevices | None, taken: Mapping[str, frozenset[int]], state: Object
+) -> list[Object]:
+    """containerStatuses with the GPUs of `taken` (by container), as kubelet 1.36 and later reports them.
+
+    `node`: None when its machine is gone.
+    """
+    statuses = []
+    for container in pod["spec"]["containers"]:
+        status = container_status(container, state)
+        if node is not None and (gpus := taken.get(container["name"])):
+            health = {True: "Healthy", False: "Unhealthy"}
+            ids = [{"resourceID": node.uuids[g], "health": health[node.healthy[g]]} for g in sorted(gpus)]
+            status["allocatedResourcesStatus"] = [{"name": node.resource, "resources": ids}]
+        statuses.append(status)
+    return statuses
+
+
+# -- which pod really holds which GPU, and everything that led there
+#
+# Tests compare the product's beliefs with this. It knows nothing of the API and does no I/O.
+
+
+Happening = Literal["admitted", "refused", "released", "lost"]
+
+PLAN = "gpu-extender.io/gpus"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One entry of the log. ``at`` is by the clock of the truth, in seconds; ``gpus`` by container when admitted."""
+
+    at: float
+    what: Happening
+    uid: str
+    pod: str
+    node: str
+    gpus: frozenset[int] = frozenset()
+    by_container: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    planned: frozenset[int] | None = None
+    reason: str = ""
+
+
+class Truth:
+    """Allocation on all nodes, and the log. Safe to ask from any thread."""
+
+    def __init__(self, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        """`seed` decides the ties of the device plugins; `clock` tells the times of the log, in seconds."""
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._rng = random.Random(seed)
+        self._nodes: dict[str, NodeDevices] = {}
+        self._log: list[Event] = []
+        self._where: dict[str, str] = {}
+
+    def reseed(self, seed: int) -> None:
+        """The ties after this are those of `seed`, whatever was decided before."""
+        with self._lock:
+            self._rng.seed(seed)
+
+    # ---- questions
+
+    def holdings(self) -> dict[str, dict[int, str]]:
+        """node -> GPU index -> pod uid; nodes where no pod holds anything are left out."""
+        with self._lock:
+            return {name: dict(sorted(n.holder.items())) for name, n in self._nodes.items() if n.holder}
+
+    def gpus_of(self, uid: str) -> frozenset[int]:
+        """What a pod holds now."""
+        with self._lock:
+            node = self._nodes.get(self._where.get(uid, ""))
+            return frozenset() if node is None else frozenset(g for g, u in node.holder.items() if u == uid)
+
+    def holders(self, node: str) -> dict[int, str]:
+        """GPU index -> uid of the pod that holds it, on one node; KeyError when there is no such node."""
+        with self._lock:
+            return dict(sorted(self._nodes[node].holder.items()))
+
+    def free(self, node: str) -> frozenset[int]:
+        """The healthy GPUs of a node that no pod holds; KeyError when there is no such node."""
+        with self._lock:
+            return self._nodes[node].free()
+
+    def log(self) -> list[Event]:
+        """All that has happened, oldest first."""
+        with self._lock:
+            return list(self._log)
+
+    def refusals(self) -> list[Event]:
+        """The pods that were bound and then not admitted."""
+        return [event for event in self.log() if event.what == "refused"]
+
+    def reasons(self) -> Counter[str]:
+        """Refusals by reason: over-promised, plan-conflict, plan-invalid, injected, panic."""
+        return Counter(event.reason for event in self.refusals())
+
+    @property
+    def double_allocations(self) -> int:
+        """Pods bound to GPUs that were not there to give, by number or by plan. Zero in a sound cluster."""
+        reasons = self.reasons()
+        return reasons["over-promised"] + reasons["plan-conflict"]
+
+    def plans(self) -> Counter[str]:
+        """Admitted GPU pods: how many hold their plan ("kept"), another set ("missed"), had none ("none")."""
+        found: Counter[str] = Counter()
+        for event in self.log():
+            if event.what == "admitted" and event.gpus:
+                kept = "kept" if event.planned == event.gpus else "missed"
+                found["none" if event.planned is None else kept] += 1
+        return found
+
+    # ---- changes
+
+    def add_node(self, node: NodeDevices) -> None:
+        """A new node, with nothing on it."""
+        with self._lock:
+            self._nodes[node.name] = node
+
+    def be_real(self, name: str, devices: RealDevices) -> None:
+        """From now on these decide on the node."""
+        with self._lock:
+            self._nodes[name].real = devices
+
+    def remove_node(self, name: str) -> None:
+        """The machine is gone, and so are the pods on it."""
+        with self._lock:
+            node = self._nodes.pop(name, None)
+            for uid in set(node.holder.values()) if node else ():
+                self._where.pop(uid, None)
+                self._log.append(Event(self._clock(), "lost", uid, "", name, reason="node removed"))
+
+    def set_health(self, name: str, gpu: int, healthy: bool) -> int:
+        """A GPU fails or recovers; returns the number of healthy ones. Its holder keeps it."""
+        with self._lock:
+            node = self._nodes[name]
+            node.healthy[gpu] = healthy
+            return sum(node.healthy)
+
+    def admit(self, pod: Object, *, injected: bool = False) -> dict[str, frozenset[int]]:
+        """Allocates devices container by container; raises Refused, and then nothing is held."""
+        meta = pod["metadata"]
+        uid, name, where = meta["uid"], f"{meta['namespace']}/{meta['name']}", pod["spec"]["nodeName"]
+        with self._lock:
+            node = self._nodes[where]
+            plan, unreadable = None, False
+            try:
+                plan = parse_plan(meta.get("annotations", {}).get(PLAN, ""))
+            except ValueError:
+                unreadable = True
+            planned = None if plan is None else frozenset().union(*plan.values())
+            reason, message = "", ""
+            taken: dict[str, frozenset[int]] = {}
+            try:
+                if injected:
+                    raise NotAllocated("injected", "Allocate failed due to an injected error")
+                if unreadable and node.obeys_plan:
+                    raise NotAllocated("plan-invalid", "Allocate failed due to an unreadable plan")
+                if node.real is not None:
+                    taken = node.real.admit(pod)
+                else:
+                    taken = allocate(pod, node, self._rng, plan if node.obeys_plan else None)
+            except Refused as no:
+                reason, message = "real", str(no)
+            except NotAllocated as no:
+                reason, message = no.reason, no.message
+            except PluginPanicked as panic:
+                reason, message = "panic", f"Allocate failed due to rpc error: {panic}"
+            if reason:
+                self._log.append(Event(self._clock(), "refused", uid, name, where, planned=planned, reason=reason))
+                raise Refused(message + ", which is unexpected")
+            gpus = frozenset().union(*taken.values())
+            node.holder.update(dict.fromkeys(gpus, uid))
+            self._where[uid] = where
+            self._log.append(Event(self._clock(), "admitted", uid, name, where, gpus, taken, planned))
+            return taken
+
+    def release(self, uid: str, reason: str = "") -> None:
+        """The pod's containers have ended: its GPUs are free."""
+        with self._lock:
+            where = self._where.pop(uid, None)
+            if where is None or where not in self._nodes:
+                return
+            holder = self._nodes[where].holder
+            gpus = frozenset(gpu for gpu, owner in holder.items() if owner == uid)
+            for gpu in gpus:
+                del holder[gpu]
+            if (real := self._nodes[where].real) is not None:
+                real.remove(uid)
+            self._log.append(Event(self._clock(), "released", uid, "", where, gpus, reason=reason))

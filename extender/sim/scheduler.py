@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from extender.sim import in_tree
 from extender.sim.calls import CallFailed, Extender, Filtered
+from extender.sim.claims import DynamicResources
 from extender.sim.cluster import SimCluster
-from extender.sim.dra.scheduler import DynamicResources
 from extender.sim.in_tree import Refusal, Victims, priority
 from extender.sim.machines import GPU
 

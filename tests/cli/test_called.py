@@ -13,8 +13,7 @@ import pytest
 
 from extender.cli import asking, kubectl, main
 from extender.cli.kubectl import health
-from extender.cli.kubectl.forward import Tunnel
-from extender.cli.kubectl.replica import NAMESPACE, Found, Replica
+from extender.cli.kubectl.forward import NAMESPACE, Found, Replica, Tunnel
 from extender.errors import Unreachable
 from tests.web.page.served import served
 from tests.world import World, workload

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cli import main
-from extender.cli.decision_text import lines
+from extender.cli.decisions import lines
 from tests.cli.canned import Canned, answer, serving
 from tests.world import World, workload
 

@@ -15,11 +15,9 @@ from ruamel.yaml import YAML
 
 from extender import cli
 from extender.cli import kubectl
-from extender.cli.kubectl import replica
-from extender.cli.kubectl.calls import Kubectl
-from extender.cli.kubectl.flags import Flags, WrongUsage, split
-from extender.cli.kubectl.forward import forwarded
-from extender.cli.kubectl.replica import HOSTNAME_LENGTH, NAMESPACE, Replica, chosen
+from extender.cli.kubectl import forward
+from extender.cli.kubectl.calls import Flags, Kubectl, WrongUsage, split
+from extender.cli.kubectl.forward import HOSTNAME_LENGTH, NAMESPACE, Replica, chosen, forwarded
 from extender.errors import NotFound, Unreachable
 from extender.settings import Settings
 from tests.installed import ROOT, scripts
@@ -120,11 +118,11 @@ def documents(name: str) -> list[Any]:
 def test_the_defaults_are_those_of_the_manifests_and_the_settings() -> None:
     [deployment] = [made for made in documents("deployment.yaml") if made["kind"] == "Deployment"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert all(labels[key] == value for key, value in (one.split("=") for one in replica.LABELS.split(",")))
+    assert all(labels[key] == value for key, value in (one.split("=") for one in forward.LABELS.split(",")))
     elected = documents("kube-scheduler-config.yaml")[0]["leaderElection"]
-    assert (elected["resourceNamespace"], elected["resourceName"]) == (NAMESPACE, replica.SCHEDULER)
+    assert (elected["resourceNamespace"], elected["resourceName"]) == (NAMESPACE, forward.SCHEDULER)
     settings = Settings()
-    assert (settings.queue.lease, settings.evictions.lease) == (replica.QUEUE, replica.EVICTIONS)
+    assert (settings.queue.lease, settings.evictions.lease) == (forward.QUEUE, forward.EVICTIONS)
     assert settings.server.port == kubectl.PORT
     [role] = [made for made in documents("reader.yaml") if made["kind"] == "Role"]
     [leases] = [rule for rule in role["rules"] if "leases" in rule["resources"]]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from extender.cli import COMMANDS, main
-from extender.cli.output import FORMS, write
+from extender.cli.options import FORMS, write
 from tests.cli.canned import answer, serving
 from tests.cli.test_decisions import DECISION
 from tests.cli.test_explain import written

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.cli import main
-from extender.cli.decision_text import lines
+from extender.cli.decisions import lines
 from extender.cluster.pods.annotation_limits import AnnotationLimits, Bounds
 from extender.objects.gangs import Gang, Ref
 from extender.objects.progress import duration_text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.cli.decision_text import lines
+from extender.cli.decisions import lines
 from extender.controllers.controller import Supervisor
 from extender.controllers.events import EventRecorder
 from extender.controllers.evictions import PAUSE, ClusterReadiness, Evictor, OwnEvictions

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from extender.sim import machines
-from extender.sim.truth import Event
+from extender.sim.kubelet import Event
 from tests.e2e import trace
 from tests.e2e.attack_load import HOSTILE, PRIORITIES
 from tests.e2e.soak_accounts import Preemptor, causes, why_unplaced

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ext_core.links import LinkShapes
+from extender.sim.kubelet import Event
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
-from extender.sim.truth import Event
 from extender.topologies import annotation
 from tests.e2e import builders
 from tests.e2e.kubelet import RUN_SECONDS

@@ -21,10 +21,9 @@ from typing import Any, Literal
 from extender.kube.client import ApiError, Unreachable
 from extender.node import plans
 from extender.node.graph import graph
-from extender.sim.allocation import NodeDevices, Preference, Refused, container_status, container_statuses
 from extender.sim.device_plugin import DevicePlugin, device_plugin
+from extender.sim.kubelet import NodeDevices, Preference, Refused, Truth, container_status, container_statuses
 from extender.sim.machines import TOPOLOGY, Machine, gpu_uuids, machine, topology_annotation
-from extender.sim.truth import Truth
 from tests.e2e import builders
 from tests.e2e.api import Api, Object, Watch, WatchExpired
 from tests.waiting import wait_for

@@ -16,7 +16,7 @@ from typing import Any
 
 from extender.kube.client import ApiError
 from extender.objects.queueing import GATE
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.attack_accounts import Wait

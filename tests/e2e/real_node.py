@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from extender.sim.allocation import Refused
+from extender.sim.kubelet import Refused
 from extender.sim.machines import gpu_uuid, machine
 from tests.e2e.device_manager import DeviceManager, Object
 from tests.e2e.relay_rig import RelayProcess

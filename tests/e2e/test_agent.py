@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from extender.node import pod_resources
+from extender.node import kubelet_api
 from extender.node.apiserver import ApiServer
 from extender.topologies import annotation
 from tests.e2e.build import ControlPlaneUnavailable, build_device_manager
@@ -31,14 +31,14 @@ def _program(request: pytest.FixtureRequest) -> None:
 def test_what_kubelet_says_over_its_socket() -> None:
     with Rig(direct=True) as rig:
         plugin = rig.start_plugin()
-        assert pod_resources.held(rig.pod_resources) == []
+        assert kubelet_api.held(rig.pod_resources) == []
         one = rig.run(pod("a", {"c1": 2, "c2": 1}))
-        told = {held.container: held for held in pod_resources.held(rig.pod_resources)}
+        told = {held.container: held for held in kubelet_api.held(rig.pod_resources)}
         assert told["c1"] == ("default", "a", "c1", GPU, tuple(sorted(one.ids("c1"))))
         assert told["c2"].devices == tuple(one.ids("c2"))
         plugin.set_health(3, False)
         rig.manager.wait_for(7)
-        assert pod_resources.healthy(rig.pod_resources)[GPU] == set(rig.uuids) - {rig.uuids[3]}
+        assert kubelet_api.healthy(rig.pod_resources)[GPU] == set(rig.uuids) - {rig.uuids[3]}
 
 
 def test_the_command_writes_the_node_and_the_pods() -> None:

@@ -17,7 +17,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender.objects.queueing import GATE, PINNED
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.e2e import builders
 from tests.e2e.api import Api, Object, Objects
 from tests.e2e.build import release

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiError
+from extender.sim.kubelet import PLAN
 from extender.sim.machines import gpu_uuid
-from extender.sim.truth import PLAN
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane, Scheduler

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from tests.e2e import builders
 from tests.e2e.api import Api, Object

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.objects.queueing import GATE
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.scene import Scene, SceneFactory

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.nvlink import Board, Machine, enforced, machines
 from extender.objects.queueing import GATE
-from extender.sim.dra import nvidia
-from extender.sim.dra.scheduler import Driver
+from extender.sim import claims
+from extender.sim.claims import Driver
 from extender.sim.machines import machine as simulated
 from tests.e2e.api import Api, Object
 from tests.e2e.builders import GPU
@@ -61,11 +61,11 @@ def publish(cluster: Scene, machine: Machine) -> None:
     for amounts in ("capacity", "allocatable"):
         del node["status"][amounts][GPU]
     cluster.api.create(node)
-    for one in nvidia.resource_slices(NODE, simulated(entry(machine))):
+    for one in claims.resource_slices(NODE, simulated(entry(machine))):
         cluster.api.create(one)
-    cluster.api.create(nvidia.device_class())
+    cluster.api.create(claims.device_class())
     for size in range(machine.sizes[0], machine.sizes[1] + 1):
-        cluster.api.create(nvidia.claim(template(size), cluster.namespace, size, template=True))
+        cluster.api.create(claims.claim(template(size), cluster.namespace, size, template=True))
     cluster.kubelets.truth.be_real(NODE, Driver(Stored(cluster.api), NODE))
 
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from extender.objects.queueing import GATE, PINNED
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.chaos import Chaos

@@ -20,7 +20,7 @@ from extender.cluster.cluster import Cluster
 from extender.offline import frozen
 from extender.policy import pod_request
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuid, gpu_uuids, machine, topology_annotation
 from tests.e2e import builders
 from tests.e2e.api import Api, Object

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.e2e.api import Api
 from tests.e2e.build import release
 from tests.e2e.scene import Scene, SceneFactory, quiet

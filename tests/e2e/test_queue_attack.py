@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from extender.sim.machines import machine
 from tests.e2e import builders
 from tests.e2e.api import Api

@@ -20,7 +20,7 @@ import pytest
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.events import EventsApi
 from extender.objects.queueing import PINNED
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.e2e.api import Api, Object, Objects, path_of
 from tests.e2e.audit import Request, Right, requests, rights, roles_of, without
 from tests.e2e.cluster import ControlPlane

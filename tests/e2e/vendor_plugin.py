@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-from extender.node import protobuf
+from extender.node import kubelet_api
 from extender.sim.device_plugin import Arbitrary, DevicePlugin, device_plugin
 from extender.sim.machines import gpu_uuids, machine
 
@@ -129,8 +129,8 @@ class VendorPlugin:
             self._server = None
 
     def _register(self) -> bool:
-        request = protobuf.repeated(1, ["v1beta1"]) + protobuf.field(2, self._endpoint)
-        request += protobuf.field(3, self.resource) + protobuf.field(4, self._options())
+        request = kubelet_api.repeated(1, ["v1beta1"]) + kubelet_api.field(2, self._endpoint)
+        request += kubelet_api.field(3, self.resource) + kubelet_api.field(4, self._options())
         with grpc.insecure_channel(f"unix:{self._folder / 'kubelet.sock'}", options=OPTIONS) as channel:
             try:
                 register: grpc.UnaryUnaryMultiCallable[bytes, bytes]
@@ -144,7 +144,7 @@ class VendorPlugin:
     # ---- the API
 
     def _options(self) -> bytes:
-        return protobuf.field(1, int(self._pre_start)) + protobuf.field(2, int(self._prefers))
+        return kubelet_api.field(1, int(self._pre_start)) + kubelet_api.field(2, int(self._prefers))
 
     def _has_news(self, told: int, context: grpc.ServicerContext) -> bool:
         return self._version != told or not context.is_active()
@@ -165,38 +165,38 @@ class VendorPlugin:
         listed = b""
         for index, device in enumerate(self._ids):
             health = "Healthy" if self._healthy[index] else "Unhealthy"
-            one = protobuf.field(1, device) + protobuf.field(2, health)
+            one = kubelet_api.field(1, device) + kubelet_api.field(2, health)
             if self._numa is not None:
-                one += protobuf.field(3, protobuf.field(1, protobuf.field(1, self._numa[index])))
-            listed += protobuf.field(1, one)
+                one += kubelet_api.field(3, kubelet_api.field(1, kubelet_api.field(1, self._numa[index])))
+            listed += kubelet_api.field(1, one)
         return listed
 
     def _preferred(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         answer = b""
-        for one in protobuf.messages(request, 1):
-            available, must = protobuf.texts(one, 1), protobuf.texts(one, 2)
+        for one in kubelet_api.messages(request, 1):
+            available, must = kubelet_api.texts(one, 1), kubelet_api.texts(one, 2)
             self.calls.append(("GetPreferredAllocation", sorted(available)))
             chosen = self._model.choose(
                 [self._ids.index(device) for device in available],
-                protobuf.integer(one, 3),
+                kubelet_api.integer(one, 3),
                 self._rng,
                 [self._ids.index(device) for device in must],
             )
-            answer += protobuf.field(1, protobuf.repeated(1, [self._ids[index] for index in sorted(chosen)]))
+            answer += kubelet_api.field(1, kubelet_api.repeated(1, [self._ids[index] for index in sorted(chosen)]))
         return answer
 
     def _allocate(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         answer = b""
-        for one in protobuf.messages(request, 1):
-            ids = protobuf.texts(one, 1)
+        for one in kubelet_api.messages(request, 1):
+            ids = kubelet_api.texts(one, 1)
             self.calls.append(("Allocate", sorted(ids)))
             self._in_allocate()
-            visible = protobuf.field(1, "NVIDIA_VISIBLE_DEVICES") + protobuf.field(2, ",".join(ids))
-            answer += protobuf.field(1, protobuf.field(1, visible))
+            visible = kubelet_api.field(1, "NVIDIA_VISIBLE_DEVICES") + kubelet_api.field(2, ",".join(ids))
+            answer += kubelet_api.field(1, kubelet_api.field(1, visible))
         return answer
 
     def _prepare(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self.calls.append(("PreStartContainer", sorted(protobuf.texts(request, 1))))
+        self.calls.append(("PreStartContainer", sorted(kubelet_api.texts(request, 1))))
         return b""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from extender.objects.queueing import GATE
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
 from tests.queue.test_plan import HEAD

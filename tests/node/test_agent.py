@@ -13,7 +13,7 @@ from extender.errors import BadTopology, Unreachable
 from extender.node import commands, nvml
 from extender.node.agent import Agent, AgentOptions, Kubelet, Switch, as_annotations
 from extender.node.apiserver import ApiServer
-from extender.node.pod_resources import Held
+from extender.node.kubelet_api import Held
 from extender.sim.machines import gpu_uuid, machine, topology_annotation
 from extender.topologies import annotation, nics
 from extender.topologies.annotation import RELAY, STALE

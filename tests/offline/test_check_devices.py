@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from extender.sim.machines import machine as catalogued
 from tests.offline.test_check import checked, codes
 from tests.world import GPU, JSON, machine, workload

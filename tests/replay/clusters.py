@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extender.sim import machines
-from extender.sim.objects import SimNode
+from extender.sim.machines import SimNode
 from tests.world import AMD, GPU, JSON, WALL, machine, rfc3339, workload
 
 OURS = "gpu-extender.io/"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from extender.sim import bruteforce
 from extender.sim.day import build
-from extender.sim.machines import machine
-from extender.sim.objects import SimPod
+from extender.sim.machines import SimPod, machine
 
 
 def test_who_saved_last_is_the_cheapest() -> None:

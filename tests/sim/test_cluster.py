@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from extender.sim.cluster import Change, Clock, Conflict, SimCluster
-from extender.sim.machines import machine
-from extender.sim.objects import SimNode, SimPod
+from extender.sim.machines import SimNode, SimPod, machine
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 

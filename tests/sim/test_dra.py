@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from extender.sim.allocation import Refused
+from extender.sim import claims
+from extender.sim.claims import Driver, DynamicResources, allocated
 from extender.sim.cluster import Conflict, SimCluster
 from extender.sim.day import build
-from extender.sim.dra import nvidia
-from extender.sim.dra.scheduler import Driver, DynamicResources, allocated
-from extender.sim.machines import machine
-from extender.sim.objects import SimNode, SimPod
+from extender.sim.kubelet import Refused
+from extender.sim.machines import SimNode, SimPod, machine
 
 NODE, MACHINE = "dra", machine("a100-pcie-4")
 
@@ -19,13 +18,13 @@ NODE, MACHINE = "dra", machine("a100-pcie-4")
 def cluster() -> SimCluster:
     _, made, _ = build(seed=3)
     made.add_node(SimNode(NODE, MACHINE, device_plugin=False).object())
-    for one in nvidia.resource_slices(NODE, MACHINE):
+    for one in claims.resource_slices(NODE, MACHINE):
         made.add("ResourceSlice", one)
     return made
 
 
 def claimant(cluster: SimCluster, name: str, gpus: int) -> str:
-    cluster.add("ResourceClaim", nvidia.claim(name, "a", gpus))
+    cluster.add("ResourceClaim", claims.claim(name, "a", gpus))
     return cluster.create(SimPod(name, "a", 0, claim=name).object())
 
 
@@ -51,7 +50,7 @@ def test_the_first_free_devices_are_taken_until_none_is_left(cluster: SimCluster
 def test_a_claim_that_is_allocated_keeps_its_devices_and_its_node(cluster: SimCluster) -> None:
     plugin, pod = DynamicResources(cluster), cluster.pod(claimant(cluster, "p", 2))
     assert pod is not None
-    results = [{"request": "gpus", "driver": nvidia.DRIVER, "pool": NODE, "device": f"gpu-{gpu}"} for gpu in (1, 3)]
+    results = [{"request": "gpus", "driver": claims.DRIVER, "pool": NODE, "device": f"gpu-{gpu}"} for gpu in (1, 3)]
     version = cluster.named("a", "p", "ResourceClaim")["metadata"]["resourceVersion"]
     cluster.patch(
         "a",
@@ -96,6 +95,6 @@ def test_the_driver_prepares_what_the_claim_of_a_template_was_allocated(cluster:
 
 
 def test_a_name_is_taken_once(cluster: SimCluster) -> None:
-    cluster.add("ResourceClaim", nvidia.claim("p", "a", 1))
+    cluster.add("ResourceClaim", claims.claim("p", "a", 1))
     with pytest.raises(Conflict, match="exists already"):
-        cluster.add("ResourceClaim", nvidia.claim("p", "a", 2))
+        cluster.add("ResourceClaim", claims.claim("p", "a", 2))

@@ -8,8 +8,7 @@ import pytest
 
 from extender.sim import in_tree
 from extender.sim.cluster import Clock, SimCluster
-from extender.sim.machines import machine
-from extender.sim.objects import SimNode, SimPod
+from extender.sim.machines import SimNode, SimPod, machine
 from tests.sim.test_cluster import START
 
 Object = dict[str, Any]

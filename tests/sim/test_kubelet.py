@@ -8,8 +8,7 @@ from extender.objects import records
 from extender.sim.cluster import SimCluster
 from extender.sim.day import build
 from extender.sim.kubelet import Kubelets
-from extender.sim.machines import GPU, gpu_uuid
-from extender.sim.objects import SimPod
+from extender.sim.machines import GPU, SimPod, gpu_uuid
 
 
 @pytest.fixture

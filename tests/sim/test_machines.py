@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.sim.machines import gpu_uuid, machine
-from extender.sim.objects import SimNode
+from extender.sim.machines import SimNode, gpu_uuid, machine
 from extender.topologies import resolve
 
 USED = ("dgx1-v100", "dgx-h100", "a100-pcie-4", "gb200-nvl72-tray")

@@ -12,8 +12,7 @@ import pytest
 
 from extender.sim.calls import CallFailed, Extender
 from extender.sim.cluster import Clock, SimCluster
-from extender.sim.machines import machine
-from extender.sim.objects import SimNode, SimPod
+from extender.sim.machines import SimNode, SimPod, machine
 from extender.sim.scheduler import ATTEMPTS, Scheduler
 from tests.sim.test_cluster import START
 

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from extender.sim.allocation import NodeDevices, Refused, allocate, parse_plan
 from extender.sim.device_plugin import Arbitrary, NvidiaBestEffort
+from extender.sim.kubelet import PLAN, NodeDevices, Refused, Truth, allocate, parse_plan
 from extender.sim.machines import machine, topology_annotation
-from extender.sim.truth import PLAN, Truth
 from tests.e2e.builders import GPU, Object, container, pod
 from tests.e2e.kubelet import relay
 

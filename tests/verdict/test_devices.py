@@ -12,7 +12,7 @@ from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PLANNED_NODE
 from extender.queue.report import MOST_WHYS, QueueReport, Waiting
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.cluster.dra.world import DraWorld
 from tests.controllers.queue.devices_rig import PLAN, SETTINGS, world
 from tests.queue.gangs import gang

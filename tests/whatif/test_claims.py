@@ -7,7 +7,7 @@ import json
 import pytest
 
 from extender.errors import BadCluster
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
 from extender.whatif.question import Added, Changes

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from extender.cli import plan_groups
+from extender.cli import plan
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import PodRecord
 from extender.settings import Settings
@@ -325,7 +325,7 @@ def test_pods_of_another_owner_or_namespace_are_other_pods() -> None:
 def text(answer: JSON) -> str:
     """The groups as people read them."""
     console = Console(file=StringIO(), width=200)
-    plan_groups.show(console, answer["groups"])
+    plan.show_groups(console, answer["groups"])
     shown = console.file
     assert isinstance(shown, StringIO)
     return shown.getvalue()

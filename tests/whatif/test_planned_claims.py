@@ -9,9 +9,8 @@ from extender.errors import BadInput
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PLANNED_NODE
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
-from extender.sim.machines import gpu_uuids, topology_annotation
-from extender.sim.objects import SimNode
+from extender.sim import claims as dra
+from extender.sim.machines import SimNode, gpu_uuids, topology_annotation
 from tests.cluster.dra.world import MACHINE
 from tests.whatif.asking import ask, snapshot
 from tests.world import JSON, workload

@@ -17,12 +17,9 @@ from typing import Final
 from extender import cli
 from extender.cli.asking import Unanswered
 from extender.cli.kubectl import health
-from extender.cli.kubectl.calls import Kubectl
-from extender.cli.kubectl.flags import WrongUsage, split
-from extender.cli.kubectl.forward import forwarded
-from extender.cli.kubectl.replica import EVICTIONS, NAMESPACE, QUEUE, SCHEDULER, find
-from extender.cli.options import port
-from extender.cli.output import called
+from extender.cli.kubectl.calls import Kubectl, WrongUsage, split
+from extender.cli.kubectl.forward import EVICTIONS, NAMESPACE, QUEUE, SCHEDULER, find, forwarded
+from extender.cli.options import called, port
 from extender.errors import BadInput, ExtenderError, Unreachable
 from extender.objects.queueing import GATE
 

@@ -15,10 +15,9 @@ from io import StringIO
 from typing import Final
 
 from extender import cli
-from extender.cli import completing
+from extender.cli import completion
 from extender.cli.kubectl import OFFERED, parser_of
-from extender.cli.kubectl.calls import Kubectl
-from extender.cli.kubectl.flags import SWITCHES, VALUES, Flags, split, value_of
+from extender.cli.kubectl.calls import SWITCHES, VALUES, Flags, Kubectl, split, value_of
 from extender.errors import ExtenderError
 
 NO_SPACE: Final = 2
@@ -50,7 +49,7 @@ def _value(before: Sequence[str], last: str) -> str:
     kubectl = Kubectl(Flags())
     given = [*flags.others, *([f"--namespace={flags.namespace}"] if flags.namespace else [])]
     with contextlib.suppress(ExtenderError):
-        return kubectl.get("__complete", "get", *given, *typed).text(completing.LIST_SECONDS)
+        return kubectl.get("__complete", "get", *given, *typed).text(completion.LIST_SECONDS)
     return f":{NO_FILES}\n"
 
 
@@ -70,10 +69,10 @@ def _of_command(kubectl: Kubectl, rest: Sequence[str], last: str) -> list[str]:
 
     name, *given = rest
     parser = parser_of(name)
-    completing.offer(parser, lambda parsed: kubectl, bare=True)
+    completion.offer(parser, lambda parsed: kubectl, bare=True)
     line = f"{shlex.join([name, *given])} {last}"
     os.environ |= {
-        completing.REQUESTED: "1",
+        completion.REQUESTED: "1",
         "_ARGCOMPLETE_IFS": "\n",
         "_ARGCOMPLETE_DFS": "\t",
         "_ARGCOMPLETE_SUPPRESS_SPACE": "1",

@@ -8,9 +8,8 @@ from typing import Any
 
 from extender.cli import live
 from extender.cli.kubectl.calls import Kubectl
-from extender.cli.kubectl.forward import forwarded
-from extender.cli.kubectl.replica import EVICTIONS, LABELS, QUEUE, SCHEDULER, Replica, everything
-from extender.cli.output import show
+from extender.cli.kubectl.forward import EVICTIONS, LABELS, QUEUE, SCHEDULER, Replica, everything, forwarded
+from extender.cli.options import show
 from extender.errors import BadInput, ExtenderError, NotFound
 
 OWN_SCHEDULER = "kube-scheduler"

@@ -11,7 +11,7 @@ from extender.objects import decode
 from extender.objects.records import Event
 from extender.recording import entries
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.cluster.dra.world import DraWorld
 from tests.world import GPU, workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from extender.topologies.nics import KEY
 from extender.topologies.topology import NearNic
 from tests.cluster.dra.world import MACHINE, DraWorld

@@ -11,7 +11,7 @@ import pytest
 from extender.cluster.dra.planned import SHARED
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PLANNED_NODE, Kind
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.cluster.dra.world import MACHINE, DraWorld
 from tests.controllers.queue.devices_rig import SETTINGS, world
 from tests.world import JSON, workload

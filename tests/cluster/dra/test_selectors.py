@@ -6,7 +6,7 @@ import pytest
 
 from extender.cluster.dra.resource_slices import LONGEST, driver_of, is_every, terms_of
 from extender.objects.records import DeviceClassRecord, device_class
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 
 DRIVER = "device.driver == 'gpu.nvidia.com'"
 TYPE = "device.attributes['gpu.nvidia.com'].type == 'gpu'"

@@ -15,7 +15,7 @@ from extender.cluster import dump
 from extender.objects.records import FENCE, FINALIZER, Kind
 from extender.preemption.gang_plan import HIGHEST
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.cluster.dra.world import MACHINE, DraWorld
 from tests.world import GPU, JSON, refused, workload
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from extender.objects.records import FINALIZER
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from tests.world import JSON, World, workload
 

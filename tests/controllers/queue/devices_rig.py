@@ -9,7 +9,7 @@ from typing import Any
 
 from extender.objects.queueing import PINNED
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.cluster.dra.world import DraWorld
 from tests.controllers.queue.rig import Rig, gated, rig
 from tests.kube.objects import Objects

@@ -8,7 +8,7 @@ import pytest
 
 from extender.controllers.queue.allocator import Unknown, allocation_of, class_names
 from extender.objects.records import AllocatedDevice
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 
 DEVICES = [AllocatedDevice(dra.DRIVER, "n1", f"gpu-{number}") for number in (0, 3, 4)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from extender.objects.queueing import GATE
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.controllers.queue.rig import rig
 from tests.whatif.test_claims import node
 from tests.world import JSON, World, workload

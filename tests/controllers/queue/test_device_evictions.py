@@ -10,7 +10,7 @@ import pytest
 from extender.controllers.queue import evicting
 from extender.objects.records import FENCE, FINALIZER
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.cluster.dra.world import DraWorld
 from tests.controllers.queue.devices_rig import CLAIMS, RULES, DevicesRig, devices, world
 from tests.controllers.queue.rig import PODS, gated, run

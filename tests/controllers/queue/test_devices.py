@@ -11,7 +11,7 @@ from extender.objects.device_claims import PLANNED_NODE as NOTE
 from extender.objects.queueing import PINNED
 from extender.objects.records import Event
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.cluster.dra.world import MACHINE
 from tests.controllers.queue.devices_rig import CLAIMS, PLAN, SETTINGS, DevicesRig, devices, world
 from tests.controllers.queue.rig import gated, run

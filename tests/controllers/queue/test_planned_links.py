@@ -9,7 +9,7 @@ import pytest
 from extender.cluster.dra.planned import NOT_GATED
 from extender.objects.queueing import GATE
 from extender.settings import Settings
-from extender.sim.dra import nvidia as dra
+from extender.sim import claims as dra
 from tests.cluster.dra.world import MACHINE, DraWorld
 from tests.controllers.queue.devices_rig import SETTINGS, devices, world
 from tests.controllers.queue.rig import run

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from extender.sim import claims
 from extender.sim.calls import Extender
+from extender.sim.claims import Driver, DynamicResources, allocated
 from extender.sim.cluster import Change, SimCluster
 from extender.sim.day import GATE, MORNING, Scene, Server, expect, fleet, ids, node_map
-from extender.sim.dra import nvidia
-from extender.sim.dra.scheduler import Driver, DynamicResources, allocated
 from extender.sim.kubelet import Kubelets
-from extender.sim.machines import machine
-from extender.sim.objects import SimNode, SimPod
+from extender.sim.machines import SimNode, SimPod, machine
 from extender.sim.scheduler import Scheduler
 
 NODE, MACHINE = "dra", "dgx1-v100"
@@ -22,20 +21,20 @@ def claimed(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server:
     """20:00: two evaluations take what comes first, and a training gets GPUs that are linked. Raises NotAsTold."""
     cluster.clock.until(MORNING.replace(hour=20))
     scheduler = Scheduler(cluster, extender, seed=seed, settle=server.settle, bound=kubelets.sync)
-    cluster.add("DeviceClass", nvidia.device_class())
+    cluster.add("DeviceClass", claims.device_class())
     cluster.add_node(SimNode(NODE, machine(MACHINE), device_plugin=False).object())
-    for one in nvidia.resource_slices(NODE, machine(MACHINE)):
+    for one in claims.resource_slices(NODE, machine(MACHINE)):
         cluster.add("ResourceSlice", one)
     kubelets.add(NODE, machine(MACHINE), Driver(cluster, NODE))
     asked = sum(extender.calls.values())
     for name in ("eval-1", "eval-2"):
-        cluster.add("ResourceClaim", nvidia.claim(name, "research", FEW))
+        cluster.add("ResourceClaim", claims.claim(name, "research", FEW))
         [outcome] = scheduler.run([cluster.create(SimPod(name, "research", 0, claim=name).object())])
         expect((outcome.result, outcome.node) == ("bound", NODE), f"{name} is bound to {NODE}: {outcome}")
     first_fit = frozenset(int(name.removeprefix("gpu-")) for name in DynamicResources(cluster).first_fit(NODE, MANY))
     expect(not machine(MACHINE).linked(first_fit), f"GPUs {ids(first_fit)}, which come first, are not linked")
 
-    cluster.add("ResourceClaim", nvidia.claim("rlhf", "train", MANY))
+    cluster.add("ResourceClaim", claims.claim("rlhf", "train", MANY))
     pod = SimPod("rlhf", "train", 0, gates=[GATE], claim="rlhf")
     opened: list[bool] = []  # whether the claim was allocated each time that the pod was seen with an open gate
 

@@ -1,1 +1,0 @@
-"""Simulated DRA drivers: what they publish for a machine."""
