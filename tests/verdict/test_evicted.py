@@ -76,7 +76,7 @@ def test_a_victim_is_explained_while_it_terminates_and_after_it_is_gone() -> Non
         "preempt"
     ]
     text = "\n".join(lines(shown))
-    assert "cost of the eviction of 2 pods, by term: work_lost_gpu_seconds 3720" in text
+    assert "cost of the eviction of 2 pods, by term: work lost 3720 GPU-seconds" in text
 
 
 def test_the_page_of_a_victim_says_what_evicted_it() -> None:
@@ -180,7 +180,7 @@ def test_a_running_pod_says_what_may_evict_it_and_at_what_cost() -> None:
     }  # fmt: skip
     text = "\n".join(lines(shown))
     assert "may be evicted by pods of: serve (1 waiting)" in text
-    assert "its eviction alone would cost now: highest_victim_priority 400" in text
+    assert "its eviction alone would cost now: highest priority of a victim 400" in text
     page = world.call("/pod?pod=default/old", method="GET", accept="text/html")
     assert b"Who may evict it" in page.body
     assert b"serve (1 waiting)" in page.body
