@@ -25,10 +25,10 @@ def present(cluster: ClusterView, named: gangs.Ref) -> list[PodRecord]:
     """The gang's pods that exist and are neither finished nor terminating, by uid."""
     workloads = cluster.workloads
     uids = (*workloads.gang_pods.get(named, ()), *workloads.gang_cpu_pods.get(named, ()))
-    found = {uid: cluster.pods[uid] for uid in uids}
+    pods_by_uid = {uid: cluster.pods[uid] for uid in uids}
     # Bound pods without GPUs are in the gangs of bound pods alone.
-    found.update({pod.uid: pod for pod in cluster.gangs.bound(named) if not pod.gpus and not pod.terminating})
-    return [found[uid] for uid in sorted(found)]
+    pods_by_uid.update({pod.uid: pod for pod in cluster.gangs.bound(named) if not pod.gpus and not pod.terminating})
+    return [pods_by_uid[uid] for uid in sorted(pods_by_uid)]
 
 
 class StandIns:
@@ -54,9 +54,9 @@ class StandIns:
             return []
         ranks = {rank_of(pod) for pod in there}
         unnumbered = Counter(role for role, index in map(rank_of, there) if index < 0)
-        found: list[PodRecord] = []
-        made = yield from self._all(named, owner, min((pod.priority for pod in there), default=0))
-        for late, pods in zip(owner.late_pods, made, strict=True):
+        stand_ins: list[PodRecord] = []
+        ranked = yield from self._all(named, owner, min((pod.priority for pod in there), default=0))
+        for late, pods in zip(owner.late_pods, ranked, strict=True):
             missing = [pod for rank, pod in pods if rank not in ranks]
             creator = objects.get(("batch", "Job", named.namespace, late.creator))
             if creator is not None and creator.size is not None:  # what the Job has completed does not come again
@@ -65,23 +65,23 @@ class StandIns:
             role = rank_of(late.template)[0]
             taken = min(unnumbered[role], len(missing))
             unnumbered[role] -= taken
-            found += missing[taken:]
-        return found
+            stand_ins += missing[taken:]
+        return stand_ins
 
     def seated(self, seats: Seats) -> Sliced[dict[str, PodRecord]]:
         """By uid, the stand-ins of all pods that do not exist, and of those that came a moment ago and have not taken
         their seats yet; but for those of gangs that ask for new seats."""
         cluster = self.cluster
-        found: dict[str, PodRecord] = {}
+        by_uid: dict[str, PodRecord] = {}
         again = set(alone(seats))
         for name in list(seats.absent):
             yield
             named = gangs.Ref.of(name)
             there = present(cluster, named)
             if name not in again or not any(pod.uid in cluster.placements.queued for pod in there):
-                found.update({pod.uid: pod for pod in (yield from self.steps(named, there))})
-                found.update((yield from self._not_taken(named, there, seats)))
-        return found
+                by_uid.update({pod.uid: pod for pod in (yield from self.steps(named, there))})
+                by_uid.update((yield from self._not_taken(named, there, seats)))
+        return by_uid
 
     def _not_taken(self, named: gangs.Ref, there: Sequence[PodRecord], seats: Seats) -> Sliced[dict[str, PodRecord]]:
         """The stand-ins that have seats still, of pods of the gang that exist."""
@@ -89,13 +89,13 @@ class StandIns:
         new = {rank_of(pod) for pod in there if not pod.node and seats.of(pod.uid) is None}
         if owner is None or not new:
             return {}
-        made = yield from self._all(named, owner, min(pod.priority for pod in there))
-        return {pod.uid: pod for pods in made for rank, pod in pods if rank in new and seats.of(pod.uid) is not None}
+        ranked = yield from self._all(named, owner, min(pod.priority for pod in there))
+        return {pod.uid: pod for pods in ranked for rank, pod in pods if rank in new and seats.of(pod.uid) is not None}
 
     def _all(self, named: gangs.Ref, owner: GroupRecord, priority: int) -> Sliced[_Ranks]:
         """All late pods of the gang, be they created or not; one list for each of `owner.late_pods`."""
-        kept = self._kept.get(named)
-        if kept is None or kept.owner is not owner or kept.priority != priority:
+        known = self._kept.get(named)
+        if known is None or known.owner is not owner or known.priority != priority:
             self._kept.pop(named, None)
             ranks = _Ranks()
             for late in owner.late_pods:
@@ -105,12 +105,12 @@ class StandIns:
                         yield
                     ranked.append(one)
                 ranks.append(ranked)
-            kept = _Kept(owner, priority, ranks)
-            there = sum(one.number for one in (*self._kept.values(), kept))
-            while self._kept and there > MOST_KEPT:
-                there -= self._kept.pop(next(iter(self._kept))).number
-            self._kept[named] = kept
-        return kept.ranks
+            known = _Kept(owner, priority, ranks)
+            number = sum(one.number for one in (*self._kept.values(), known))
+            while self._kept and number > MOST_KEPT:
+                number -= self._kept.pop(next(iter(self._kept))).number
+            self._kept[named] = known
+        return known.ranks
 
 
 def seated(cluster: ClusterView, seats: Seats) -> dict[str, PodRecord]:

@@ -131,7 +131,7 @@ def waits(cluster: ClusterView, made: StandIns | None = None) -> Sliced[list[Wai
             yield
         if (pod := cluster.pods.get(uid)) is not None:
             by_gang.setdefault(cluster.workloads.gang_of(uid) or _alone(pod), []).append(uid)
-    found: list[WaitingGang] = []
+    waiting_gangs: list[WaitingGang] = []
     seen = 0
     for named, uids in by_gang.items():
         seen += len(uids)
@@ -141,8 +141,8 @@ def waits(cluster: ClusterView, made: StandIns | None = None) -> Sliced[list[Wai
         if pods := [cluster.pods[uid] for uid in uids if uid in cluster.placements.queued]:
             gangs_now = yield from _gangs(cluster, made, named, pods)
             seen += sum([len(gang.pods) for gang in gangs_now])  # stand-ins are made of a few pods
-            found += gangs_now
-    return found
+            waiting_gangs += gangs_now
+    return waiting_gangs
 
 
 def together(
@@ -184,10 +184,10 @@ def formed(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) ->
     """The gang of pods that need not be in the cluster, with its unbound pods that are; the others count as members.
     None: its pods do not depend on each other."""
     own = {pod.uid for pod in pods}
-    there = [pod for pod in present(cluster, named) if pod.uid not in own]
-    waiting = [*pods, *(pod for pod in there if not pod.node)]
+    present_pods = [pod for pod in present(cluster, named) if pod.uid not in own]
+    waiting = [*pods, *(pod for pod in present_pods if not pod.node)]
     made = StandIns(cluster)
-    whole = finish(_whole(cluster, made, named, waiting, [pod for pod in there if pod.node]))
+    whole = finish(_whole(cluster, made, named, waiting, [pod for pod in present_pods if pod.node]))
     stated = _stated(made, named, whole)
     return None if stated is None else finish(_gang(cluster, named, whole, stated))
 
@@ -218,8 +218,8 @@ def _gangs(
     if first:
         alone = [pod for pod in pods if rank_of(pod)[0] in first]
         pods = [pod for pod in pods if rank_of(pod)[0] not in first]
-        found = yield from _each(cluster, alone)
-        return found + (yield from _gangs_of(cluster, made, named, pods)) if pods else found
+        completing = yield from _each(cluster, alone)
+        return completing + (yield from _gangs_of(cluster, made, named, pods)) if pods else completing
     return (yield from _gangs_of(cluster, made, named, pods))
 
 
@@ -260,12 +260,12 @@ def _before(cluster: ClusterView, named: gangs.Ref) -> tuple[str, ...]:
 
 def _each(cluster: ClusterView, pods: Sequence[PodRecord]) -> Sliced[list[WaitingGang]]:
     """Each pod for itself."""
-    found = []
+    singles = []
     for pod, pause in pauses(pods):
         if pause:
             yield
-        found.append((yield from _gang(cluster, _alone(pod), _Pods([pod]), (1, 1))))
-    return found
+        singles.append((yield from _gang(cluster, _alone(pod), _Pods([pod]), (1, 1))))
+    return singles
 
 
 def _whole(
@@ -306,12 +306,12 @@ def _gang(
     if many:
         yield
     pods = [*whole.queued, *whole.late] if whole.late else whole.queued
-    there = whole.queued or pods
+    waiting_pods = whole.queued or pods
     ranked = (yield from _in_order(pods)) if len(pods) > 1 else pods
     if many:
         yield
-    held = [pod for pod in whole.others if not pod.gated]
-    gates = {gate for pod in (*there, *whole.others) for gate in pod.gates if gate != GATE}
+    running_members = [pod for pod in whole.others if not pod.gated]
+    gates = {gate for pod in (*waiting_pods, *whole.others) for gate in pod.gates if gate != GATE}
     deciding = [pod for pod in ranked if pod.gpus] or ranked  # a launcher need not state what its workers state
     first = next((pod for pod in deciding if pod.uid in cluster.pods), deciding[0]) if whole.late else deciding[0]
     if many:
@@ -323,13 +323,13 @@ def _gang(
     return WaitingGang(
         ref=named,
         pods=tuple(ranked),
-        members=tuple(held),
+        members=tuple(running_members),
         other_gates=tuple(sorted(gates)),
         size=size,
-        minimum=len(pods) + len(held) if least is None else least,
+        minimum=len(pods) + len(running_members) if least is None else least,
         known=least is not None,
         priority=min(pod.priority for pod in deciding),
-        created=min(pod.created or 0.0 for pod in (*there, *held)),
+        created=min(pod.created or 0.0 for pod in (*waiting_pods, *running_members)),
         queue=queue_of(first),
         domain=domain,
         seconds=_latest(duration_of(pod) for pod in deciding),

@@ -87,21 +87,21 @@ class DecayedUse:
             self._mean, self._held, self._at = {}, {}, -inf
             return held
         passed = 0.0 if self._paused else max(0.0, now - self._at)
-        kept = 0.5 ** (passed / half_life)
-        parts = ((1.0, held),) if self._at == -inf else ((kept, self._mean), (1.0 - kept, self._held))
-        found: dict[str, dict[str, float]] = {}
+        weight_before = 0.5 ** (passed / half_life)
+        parts = ((1.0, held),) if self._at == -inf else ((weight_before, self._mean), (1.0 - weight_before, self._held))
+        means: dict[str, dict[str, float]] = {}
         for weight, part in parts:
             for queue, counts in part.items():
                 for model, count in counts.items():
                     if (more := weight * count) >= LEAST_GPUS:
-                        of_queue = found.setdefault(queue, {})
+                        of_queue = means.setdefault(queue, {})
                         of_queue[model] = of_queue.get(model, 0.0) + more
-        idle = [queue for queue in found if queue not in held]
-        for queue in sorted(idle, key=lambda name: sum(found[name].values()))[: max(0, len(idle) - MOST_QUEUES)]:
-            del found[queue]
-        self._mean, self._at, self._paused = found, now, False
+        idle = [queue for queue in means if queue not in held]
+        for queue in sorted(idle, key=lambda name: sum(means[name].values()))[: max(0, len(idle) - MOST_QUEUES)]:
+            del means[queue]
+        self._mean, self._at, self._paused = means, now, False
         self._held = {queue: dict(counts) for queue, counts in held.items()}  # the planner adds to it
-        return found
+        return means
 
 
 class Models:
@@ -119,17 +119,17 @@ class Models:
     @classmethod
     def read(cls, cluster: ClusterView, before: Models | None = None) -> Sliced[Models]:
         """Of all nodes that offer GPUs, in slices. `before`: what was read earlier, of nodes that are the same."""
-        made, labels = cls(cluster), cluster.settings.mix.model_labels
+        models_now, labels = cls(cluster), cluster.settings.mix.model_labels
         known, models = ({}, {}) if before is None else (before._records, before.by_node)
         for name, pause in pauses(list(cluster.gpus.topologies)):
             if pause:
                 yield
             if (node := cluster.nodes.get(name)) is not None:
-                made._records[name] = node
+                models_now._records[name] = node
                 model = models[name] if known.get(name) is node else model_of(node, labels)
-                made.by_node[name] = model
-                made.capacity[model] = made.capacity.get(model, 0) + sum(node.gpus.values())
-        return made
+                models_now.by_node[name] = model
+                models_now.capacity[model] = models_now.capacity.get(model, 0) + sum(node.gpus.values())
+        return models_now
 
     def held(
         self, seats: Mapping[str, str] = NOTHING, late: Mapping[str, PodRecord] = NO_PODS
@@ -142,7 +142,7 @@ class Models:
         released: dict[str, list[str]] = {}
         for uid, node in ({uid: node for uid, node in nominated.items() if uid not in queued} | dict(seats)).items():
             released.setdefault(node, []).append(uid)
-        found: dict[str, dict[str, int]] = {}
+        by_queue: dict[str, dict[str, int]] = {}
         for (node, model), pause in pauses(by_node.items()):
             if pause:
                 yield
@@ -152,23 +152,23 @@ class Models:
             for uid in uids:
                 pod = cluster.pods.get(uid) or late.get(uid)
                 if pod is not None and pod.gpus and pod.node in ("", node):
-                    counts = found.setdefault(queue_of(pod), {})
+                    counts = by_queue.setdefault(queue_of(pod), {})
                     for _, count in pod.gpus:
                         counts[model] = counts.get(model, 0) + count
-        return found
+        return by_queue
 
     def wanted(self, gangs: Iterable[WaitingGang]) -> Sliced[dict[str, dict[str, int]]]:
         """GPUs by queue and model that complete gangs wait for, in slices; of each model where a gang may get
         several."""
-        found: dict[str, dict[str, int]] = {}
+        by_queue: dict[str, dict[str, int]] = {}
         for gang, pause in pauses(gangs):
             if pause:
                 yield
             if gang.complete:
-                counts = found.setdefault(gang.queue, {})
+                counts = by_queue.setdefault(gang.queue, {})
                 for model in self.allowed(gang):
                     counts[model] = counts.get(model, 0) + gang.gpus
-        return found
+        return by_queue
 
     def allowed(self, gang: WaitingGang) -> list[str]:
         """The models of the nodes that the node selectors, node affinity and tolerations of its pods with GPUs leave,
@@ -198,8 +198,8 @@ class Models:
 
     def of(self, gpus: Mapping[str, int]) -> dict[str, int]:
         """GPUs by model, of GPUs by node: what a placed gang asks its quota for."""
-        found: dict[str, int] = {}
+        by_model: dict[str, int] = {}
         for node, count in gpus.items():
             model = self.by_node.get(node, NO_MODEL)
-            found[model] = found.get(model, 0) + count
-        return found
+            by_model[model] = by_model.get(model, 0) + count
+        return by_model
