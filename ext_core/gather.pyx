@@ -63,48 +63,22 @@ cdef class Gathered(Candidates):
         self.asks = self.ask
 
 
-cdef inline bint _before(PodTable pods, row_t a, row_t b) noexcept nogil:
+cdef inline bint _before(PodTable pods, row_t a, row_t b, bint named) noexcept nogil:
+    """Whether `a` comes first, which stands after `b` in the list of their node: names descend there."""
     if pods.priority[a] != pods.priority[b]:
         return pods.priority[a] > pods.priority[b]
     if pods.start[a] != pods.start[b]:
         return pods.start[a] < pods.start[b]
-    return a < b
+    return named or a < b
 
 
-cdef inline void _settle(PodTable pods, row_t[::1] chosen, Py_ssize_t low, Py_ssize_t at) noexcept nogil:
+cdef inline void _settle(PodTable pods, row_t[::1] chosen, Py_ssize_t low, Py_ssize_t at, bint named) noexcept nogil:
     """Insertion: move the newcomer at `at` up to its place."""
     cdef row_t item = chosen[at]
-    while at > low and _before(pods, item, chosen[at - 1]):
+    while at > low and _before(pods, item, chosen[at - 1], named):
         chosen[at] = chosen[at - 1]
         at -= 1
     chosen[at] = item
-
-
-cdef int _order_ties(PodTable pods, row_t[::1] chosen, Py_ssize_t low, Py_ssize_t high) except -1 nogil:
-    """Put the pods that neither priority nor start tells apart in the order of their names."""
-    cdef Py_ssize_t first = low, at
-    while first < high:
-        at = first + 1
-        while at < high and _are_tied(pods, chosen[first], chosen[at]):
-            at += 1
-        if at > first + 1:
-            with gil:  # seldom: pods of one node and priority have started at the same time
-                _order_by_name(pods, chosen, first, at)
-        first = at
-    return 0
-
-
-cdef inline bint _are_tied(PodTable pods, row_t a, row_t b) noexcept nogil:
-    return pods.priority[a] == pods.priority[b] and pods.start[a] == pods.start[b]
-
-
-cdef int _order_by_name(PodTable pods, row_t[::1] chosen, Py_ssize_t first, Py_ssize_t end) except -1:
-    cdef Py_ssize_t at = first
-    cdef row_t pod
-    for pod in sorted([chosen[k] for k in range(first, end)], key=pods.names.__getitem__):
-        chosen[at] = pod
-        at += 1
-    return 0
 
 
 cdef inline bint _eligible(
@@ -143,13 +117,11 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
             while pod >= 0:
                 if _eligible(pods, pod, ask.priority, now_ms, near):
                     found.rows[at] = pod
-                    _settle(pods, found.rows, start[i], at)
+                    _settle(pods, found.rows, start[i], at, named)
                     at += 1
                 else:
                     staying |= pods.mask[pod]
                 pod = pods.next[pod]
-            if named:
-                _order_ties(pods, found.rows, start[i], at)
             _fill_pods(found, pods, nodes.healthy[row] & ~staying, i)
     return found
 

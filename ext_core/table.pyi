@@ -72,6 +72,9 @@ class PodTable:
     lower row comes first."""
 
     def __new__(cls, resources: int) -> PodTable: ...
+    def name_rows(self, names: list[tuple[str, str]] | None) -> None:
+        """Read the names of rows from this list from now on. The writer sets a name before it puts the row."""
+
     def put(self, pod: int, row: PodRow) -> None:
         """Write pod row `pod`, new or known. What `mark` wrote stays. ValueError: a negative row or node, a wrong
         number of amounts."""

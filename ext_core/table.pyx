@@ -441,11 +441,7 @@ cdef class PodTable:
         else:
             self._unlink(pod)
             self.node[pod] = node
-            self.prev[pod] = -1
-            self.next[pod] = self.head[node]
-            if self.head[node] >= 0:
-                self.prev[self.head[node]] = pod
-            self.head[node] = pod
+            self._link(pod, node)
         self.priority[pod] = priority
         self.gpus[pod] = 0
         for r in range(self.resources):
@@ -461,6 +457,32 @@ cdef class PodTable:
         self.restart[pod] = restart
         self.grace[pod] = grace
         self.until[pod] = until
+
+    def name_rows(self, list names):
+        """See `table.pyi`."""
+        cdef int node, pod
+        self.names = names
+        for node in range(self.head_capacity):
+            self.head[node] = -1
+        for pod in range(self.height):
+            if self.node[pod] >= 0:
+                self._link(pod, self.node[pod])
+
+    def _link(self, int pod, int node):
+        """Put the pod into the list of its node, which is in descending order of the names, where names are kept."""
+        cdef int before = -1, after = self.head[node]
+        if self.names is not None:
+            name = self.names[pod]
+            while after >= 0 and self.names[after] > name:
+                before, after = after, self.next[after]
+        self.prev[pod] = before
+        self.next[pod] = after
+        if after >= 0:
+            self.prev[after] = pod
+        if before >= 0:
+            self.next[before] = pod
+        else:
+            self.head[node] = pod
 
     def mark(self, int pod, int gang, int budgets, int ask=0):
         """Write the ids of a row that `put` has written: its gang, its set of budgets, what it asks for; 0 = none."""

@@ -37,7 +37,9 @@ def test_victims(world: World, data: st.DataObject) -> None:
         world.twin_pods.mark(pod, *marks)
     now = data.draw(st.integers(0, 9))
     needed = bytes(data.draw(st.lists(st.integers(0, 1), max_size=world.pods.height)))
-    world.pods.names = world.twin_pods.names = data.draw(names_of(world))
+    names = data.draw(names_of(world))
+    world.pods.name_rows(names)
+    world.twin_pods.name_rows(names)
     found = gather.victims(world.nodes, world.pods, ask, ints(rows), now, needed)
     wanted = plain.victims(world.twin_nodes, world.twin_pods, ask, rows, now, needed)
     assert found.some_terminating == wanted.some_terminating
@@ -127,7 +129,7 @@ def test_the_most_important_comes_first_and_the_spared_never() -> None:
     )  # fmt: skip
     found = gather.victims(world.nodes, world.pods, Ask((5000, 0, 1, 4, 0), priority=10), ints([0]))
     assert list(found.pods) == [2, 1, 3, 0]
-    world.pods.names = [("ns", name) for name in "fedcba"]
+    world.pods.name_rows([("ns", name) for name in "fedcba"])
     found = gather.victims(world.nodes, world.pods, Ask((5000, 0, 1, 4, 0), priority=10), ints([0]))
     assert list(found.pods) == [2, 3, 1, 0]  # as pod 1: the name decides
     assert list(found.terminating) == [1, 0, 0, 0]

@@ -304,6 +304,9 @@ class PodTable:
         self.rows: dict[int, PodRow] = {}
         self._marks: dict[int, tuple[int, int, int]] = {}
 
+    def name_rows(self, names: list[tuple[str, str]] | None) -> None:
+        self.names = names
+
     def put(self, pod: int, row: PodRow) -> None:
         if pod < 0 or row.node < 0 or len(row.amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")

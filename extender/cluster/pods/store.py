@@ -374,7 +374,7 @@ class PodRows:
     def __init__(self, table: PodTable) -> None:
         self.uids: list[str] = []
         self.names: list[tuple[str, str]] = []
-        table.names = self.names
+        table.name_rows(self.names)
         self._table = table
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
