@@ -8,10 +8,9 @@ here guesses; what no source knows is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations
-from typing import Protocol
 
 from extender.topologies import annotation, catalogue, nics
 from extender.topologies.topology import Topology, unknown
@@ -21,13 +20,9 @@ __all__ = ["SOURCES", "Source", "Topology", "resolve", "unknown"]
 SHOWN_PAIRS = 4  # of a disagreement
 
 
-class Source(Protocol):
-    """Pure: the same arguments, the same answer; never raises for what a node says."""
-
-    def __call__(self, annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology | None:
-        """The GPU graph of a node with these annotations, labels and ``gpu_count`` GPUs."""
-        ...
-
+Source = Callable[[Mapping[str, str], Mapping[str, str], int], Topology | None]
+"""The GPU graph of a node with these annotations, these labels and so many GPUs. Pure: the same arguments, the same
+answer; it never raises for what a node states."""
 
 SOURCES: tuple[Source, ...] = (
     annotation.read,  # what the node's agent saw
