@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from extender.topologies.gpu_map import gpu_map, legend
+from extender.topologies.gpu_map import Links, gpu_map, legend
 from extender.topologies.reading import Numa, Reading
 
 _STYLES = {"PIX": "green", "PXB": "green", "PHB": "yellow", "NODE": "yellow", "SYS": "red", "X": "dim", "?": "bold red"}
@@ -52,16 +52,25 @@ def _numa(node: Numa) -> str:
 
 
 def drawing(said: Reading, chosen: Collection[int] = (), taken: Collection[int] = ()) -> Iterator[Text]:
-    """The GPUs with their links as a picture; nothing where it would say less than the matrix."""
-    links = said.known_links()
-    if links is None or not said.linked or said.gpus % 2:
+    """The GPUs of a reading with their links; nothing where it would say less than the matrix."""
+    lines = list(picture(said.known_links(), chosen, taken, gpu_total=said.scope == "gpu-total"))
+    yield from lines
+    if lines and (chosen or taken):
+        yield legend_of(said.scope == "gpu-total")
+
+
+def picture(
+    links: Links | None, chosen: Collection[int] = (), taken: Collection[int] = (), *, gpu_total: bool
+) -> Iterator[Text]:
+    """The GPUs of a node with their links; nothing where not all links are known, or the picture would say little."""
+    if not links or len(links) % 2 or not any(map(any, links)) or (gpu_total and not all(map(any, links))):
         return
-    if said.scope == "gpu-total" and not all(map(any, links)):
-        return
-    gpu_total = said.scope == "gpu-total"
     yield from gpu_map(links, chosen, taken, gpu_total=gpu_total)
-    if chosen or taken:
-        yield Text(legend(gpu_total=gpu_total), "dim")
+
+
+def legend_of(gpu_total: bool) -> Text:
+    """What the signs of a picture mean."""
+    return Text(legend(gpu_total=gpu_total), "dim")
 
 
 def facts(said: Reading) -> Iterator[str]:

@@ -95,16 +95,15 @@ def _sign(gpu: Mapping[str, Any], pods: Mapping[str, str]) -> str:
 
 def _draw(node: Node) -> None:
     """One node: its links where they can be drawn, and every pod with its GPUs."""
-    from extender.cli.gpu_picture import console  # here: --help need not load rich
-    from extender.topologies.gpu_map import gpu_map
+    from extender.cli.gpu_picture import console, picture  # here: --help need not load rich
 
     screen = console()
     screen.print(_line(node), markup=False)
-    links, total = node["links"], node["link_scope"] == "gpu-total"
+    links = node["links"] and tuple(map(tuple, node["links"]))
     taken = {gpu["index"] for gpu in node["gpus"] if gpu["pods"]}
-    if links and len(links) % 2 == 0 and any(map(any, links)) and (not total or all(map(any, links))):
+    if lines := list(picture(links, (), taken, gpu_total=node["link_scope"] == "gpu-total")):
         screen.print()
-        for line in gpu_map(tuple(map(tuple, links)), (), taken, gpu_total=total):
+        for line in lines:
             screen.print("  ", line, sep="")
         screen.print()
     for name in _pods(node):

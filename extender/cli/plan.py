@@ -11,10 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from extender.cli.gpu_picture import legend_of, picture
 from extender.cli.verdict_text import no_victim_counts, way
 from extender.offline.text import count, gpus, short
 from extender.topologies import Topology
-from extender.topologies.gpu_map import gpu_map, legend
 from extender.verdict.text import label
 
 CAUSES = {
@@ -82,17 +82,13 @@ def _evictions(victims: list[Json]) -> str:
 def _drawn(result: Json, topologies: Mapping[str, Topology], holdings: list[Json]) -> Iterator[Text]:
     """The node's GPUs, where their links and holders are known."""
     topology, chosen = topologies.get(result["node"] or ""), result["gpus"]
-    links = topology.links if topology is not None else None
-    if topology is None or links is None or not chosen or topology.gpus % 2 or not any(map(any, links)):
-        return
-    if topology.gpu_total and not all(map(any, links)):
+    if topology is None or not chosen:
         return
     gone = {victim["uid"] for victim in result["victims"]}
     there = [one for one in holdings if one["node"] == result["node"] and one["uid"] not in gone]
     taken = {gpu for one in there for gpu in one["gpus"] or ()} - set(chosen)
-    yield Text()
-    yield from gpu_map(links, chosen, taken, gpu_total=topology.gpu_total)
-    yield Text(legend(gpu_total=topology.gpu_total), "dim")
+    if lines := list(picture(topology.links, chosen, taken, gpu_total=topology.gpu_total)):
+        yield from (Text(), *lines, legend_of(topology.gpu_total))
 
 
 def _table(*columns: tuple[str, str]) -> Table:
