@@ -65,7 +65,7 @@ class Cluster(ClusterView):
             PodTable(len(resources)),
             resources,
             Places(len(settings.topology_levels)),
-            demand=Demand(Slots(settings.mix.kinds), self.demand),
+            demand=Demand(Slots(settings.mix.kinds), self.demand.changed),
         )
         self._faults = Faults()
         trusted = "policy" if live else "auto"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from ext_core.hazard import Hazards
 from ext_core.links import LinkShapes
@@ -29,21 +29,14 @@ class ExpectedTypes(NamedTuple):
     names: list[str]
 
 
-class DemandSource(Protocol):
-    """Where the demand in the tables comes from."""
-
-    def changed(self) -> ExpectedTypes | None:
-        """What is to be expected; None where it is the same as in the call before."""
-        ...
-
-
 @dataclass(slots=True)
 class Demand:
     """What the pods to come will ask for, by type; the columns are those of `ExpectedTypes`. A reader calls `renew`
-    first: pods come more often than a reader asks for their demand. `source`: None where only `set` writes."""
+    first: pods come more often than a reader asks for their demand. `source` returns what is
+    expected, None where it is as in the call before; without a source only `set` writes."""
 
     slots: Slots = field(default_factory=Slots)
-    source: DemandSource | None = None
+    source: Callable[[], ExpectedTypes | None] | None = None
     weights: array[float] = field(default_factory=lambda: array("d"))
     sizes: array[float] = field(default_factory=lambda: array("d"))
     names: tuple[str, ...] = ()
@@ -51,7 +44,7 @@ class Demand:
 
     def renew(self) -> None:
         """Write what has changed at the source."""
-        expected = self.source.changed() if self.source is not None else None
+        expected = self.source() if self.source is not None else None
         if expected is not None:
             self.set(*expected)
 

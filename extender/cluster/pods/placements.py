@@ -6,9 +6,10 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 from extender.cluster.gpus.statements import PLAN
+from extender.cluster.nodes import NodeRows
 from extender.cluster.pod_kinds import is_particular
 from extender.cluster.pods.numbered import Numbered
 from extender.cluster.tables import Amounts
@@ -142,17 +143,6 @@ class Placements:
 # -- nominated pods ----------------------------------------------------------------------------------------------------
 
 
-class Rows(Protocol):
-    """Which row each node has."""
-
-    @property
-    def moves(self) -> int:
-        """A number that changes when a node gets a row, or loses it."""
-
-    def row(self, name: str) -> int:
-        """The node's row, -1 when it is not known."""
-
-
 class Nominated:
     """The claims of the nominated pods. A claim has a position: `rows`, `priorities`, and R `amounts` there.
     `particular`: uids of the pods that require links or NICs; these have no position, since what they claim depends on
@@ -207,7 +197,7 @@ class Nominated:
             self.rows[at], self.priorities[at] = row, priority
             self.amounts[at * width : (at + 1) * width] = amounts
 
-    def locate(self, nodes: Rows) -> None:
+    def locate(self, nodes: NodeRows) -> None:
         """Bring the rows up to date: all where a node has come or gone, else those of new claims."""
         if self._moves != nodes.moves:
             self._moves = nodes.moves
