@@ -70,7 +70,7 @@ class ExplainPage:
         above = None if answer["evictable_by"] is None else classes  # the pods that wait may be those of others
         denied = None if answer["preemption"] is None else {**answer["preemption"], "lower": None}
         empty: dict[str, Any] = {
-            "sentence": "", "ways_out": [], "queue": None, "decisions": [], "decisions_left_out": 0
+            "sentence": "", "why": None, "ways_out": [], "queue": None, "decisions": [], "decisions_left_out": 0
         }  # fmt: skip
         yield orjson.dumps(
             {
