@@ -170,10 +170,10 @@ class Forks:
         rest = min(MOST_REST, self._rest * (time.thread_time() - cpu))
         self._next = self._clock() + rest
         theirs.close()
-        self._keeper = made = Keeper(pid, ours, began)
+        self._keeper = keeper = Keeper(pid, ours, began)
         loop = asyncio.get_running_loop()
-        loop.call_later(rest, self._drop, made)
-        return made
+        loop.call_later(rest, self._drop, keeper)
+        return keeper
 
     def _drop(self, old: Keeper) -> None:
         """No question is answered from this moment any more."""
@@ -303,10 +303,10 @@ def _look_out(client: socket.socket) -> None:
     reader.register(client, 0)  # POLLHUP alone: the other end is closed
 
     def look(number: int, frame: Any) -> None:
-        over, left = time.monotonic() > until, memory.left()
+        over, available = time.monotonic() > until, memory.left()
         if reader.poll(0):
             os._exit(0)
-        if over or (left is not None and left < memory.LEAST):
+        if over or (available is not None and available < memory.LEAST):
             signal.signal(number, lambda number, frame: os._exit(1))
             signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
             raise TimeoutError if over else MemoryError

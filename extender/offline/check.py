@@ -30,16 +30,17 @@ def answer(
     1970; `advice`: of `extender.verdict.capacity`; `complete`: kinds of which `items` has all objects."""
     posture = Posture(settings, cluster, list(items), wall, advice or {}, complete)
     levels = posture.levels
-    found = grouped(
+    findings = grouped(
         sorted(
-            (one for subject in SUBJECTS for one in subject.findings(posture)),
-            key=lambda one: (ORDER.index(one.severity), one.code, one.about, one.message),
+            (finding for subject in SUBJECTS for finding in subject.findings(posture)),
+            key=lambda finding: (ORDER.index(finding.severity), finding.code, finding.about, finding.message),
         )
     )
     lacking = [
-        {"kind": kind, "message": f"the input has no {_plural(kind)}: {what}"} for kind, what in posture.lacks.items()
+        {"kind": kind, "message": f"the input has no {_plural(kind)}: {reason}"}
+        for kind, reason in posture.lacks.items()
     ]
-    severities = Counter(one.severity for one in found)
+    severities = Counter(finding.severity for finding in findings)
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Check",
@@ -57,7 +58,7 @@ def answer(
             }
             for level in levels
         ],
-        "findings": [one.as_json() for one in found],
+        "findings": [finding.as_json() for finding in findings],
         "lacks": lacking,
         "advice": dict(posture.advice),
         "summary": {severity: severities[severity] for severity in ORDER},

@@ -40,11 +40,11 @@ def differences(cached: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterato
                         yield Difference(kind, shown, field, a.get(field), b.get(field))
 
 
-def drift(found: Mapping[str, Any]) -> dict[str, int]:
+def drift(answer: Mapping[str, Any]) -> dict[str, int]:
     """Of the pods whose GPUs are observed and that have a plan: how many hold what was planned, and how many other
     GPUs."""
     counts = {"as_planned": 0, "otherwise": 0}
-    for pod in found["pods"].values():
+    for pod in answer["pods"].values():
         if pod["how"] == "observed" and pod["planned"] is not None:
             counts["as_planned" if pod["gpus"] == sorted(pod["planned"]) else "otherwise"] += 1
     return counts

@@ -22,10 +22,10 @@ def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], w
     """The verdict on the pod (namespace, name) at `wall`, seconds since 1970. No decisions are known. NotFound,
     BadInput."""
     verbs, times = frozen_verbs(settings, events, wall)
-    found = Explainer(verbs, times, lambda: None, live=False).pod(*pod)
-    report = _look(verbs, times) if GATE in found.gates else QueueReport()
+    record = Explainer(verbs, times, lambda: None, live=False).pod(*pod)
+    report = _look(verbs, times) if GATE in record.gates else QueueReport()
     explainer = Explainer(verbs, times, lambda: report, live=False)
-    return explainer.explain(found).as_json() | {"decisions": []}
+    return explainer.explain(record).as_json() | {"decisions": []}
 
 
 def top(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:

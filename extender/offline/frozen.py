@@ -62,19 +62,19 @@ def parse(
     """
     events: list[Event] = []
     wrong: list[tuple[str, str]] = []
-    found: list[Invalid] = [] if invalid is None else invalid
-    for number, item in enumerate(_items(raw, source, found)):
+    invalid_objects: list[Invalid] = [] if invalid is None else invalid
+    for number, item in enumerate(_items(raw, source, invalid_objects)):
         path = f"{source}: items[{number}]"
         kind = item.get("kind") if isinstance(item, dict) else None
         if not isinstance(kind, str):
             wrong.append((path, "an object without kind" if isinstance(item, dict) else "no object of Kubernetes"))
             continue
-        known: records.Kind | None = next((one for one in records.KINDS if one == kind), None)
+        known: records.Kind | None = next((record_kind for record_kind in records.KINDS if record_kind == kind), None)
         try:
             if known is None and gangs.is_group(item):
                 known = "Group"
             if known is not None:
-                record = _named(known, item, gpus, found)
+                record = _named(known, item, gpus, invalid_objects)
                 events += [Event(known, "set", record)] if record is not None else []
         except records.RecordError as error:
             wrong.append((f"{path}.{error.path}".rstrip("."), f"{short(error.message, MOST_MESSAGE)}{_of(item)}"))
@@ -92,9 +92,9 @@ def _too_deep(raw: bytes) -> Iterator[Invalid]:
     except (ValueError, KeyError):
         spans = []
     for start, end in spans:
-        one = raw[start:end]
-        shallow = prune.prune(one, tolerant.DEEPEST)
-        if shallow != one:
+        document = raw[start:end]
+        shallow = prune.prune(document, tolerant.DEEPEST)
+        if shallow != document:
             yield tolerant.invalid(shallow, "nested too deep; what is deeper is left out")
 
 
@@ -111,9 +111,9 @@ def _named(
         which = _of(item)
         if kind not in ("Pod", "ResourceQuota") or not which:
             raise
-        found = tolerant.read(kind, item, gpus, str(error))
-        invalid.append(Invalid(kind, tolerant.name_of(found.identity), found.message))
-        record = found.record
+        reading = tolerant.read(kind, item, gpus, str(error))
+        invalid.append(Invalid(kind, tolerant.name_of(reading.identity), reading.message))
+        record = reading.record
     if isinstance(record, records.PodRecord) and not record.uid:
         return msgspec.structs.replace(record, uid=f"{record.namespace}/{record.name}")
     return record
@@ -157,7 +157,9 @@ def _with_priorities(events: list[Event]) -> list[Event]:
 
 
 def _items(raw: bytes, source: str, invalid: list[Invalid] | None = None) -> Iterator[Any]:
-    documents = [one for one in _documents(raw, source, [] if invalid is None else invalid) if one is not None]
+    documents = [
+        document for document in _documents(raw, source, [] if invalid is None else invalid) if document is not None
+    ]
     if not documents:
         raise BadCluster(
             "is empty: expected Kubernetes objects or a List, as kubectl get -o json prints it", path=source
@@ -199,11 +201,12 @@ def _documents(raw: bytes, source: str, invalid: list[Invalid]) -> list[Any]:
 def _deep(raw: bytes, invalid: list[Invalid]) -> list[Any] | None:
     """One JSON document that is nested too deep for a decoder, without what is deeper; None for anything else."""
     try:
-        found = [orjson.loads(prune.prune(raw, tolerant.DEEPEST + 2))]  # a List and its items are two levels
+        # A List and its items are two levels.
+        shallow = [orjson.loads(prune.prune(raw, tolerant.DEEPEST + 2))]
     except ValueError:
         return None
     invalid += _too_deep(raw)
-    return found
+    return shallow
 
 
 def _several(raw: bytes) -> list[Any] | None:
@@ -213,7 +216,7 @@ def _several(raw: bytes) -> list[Any] | None:
         text = raw.decode()
     except UnicodeDecodeError:
         return None
-    found: list[Any] = []
+    values: list[Any] = []
     place = 0
     while place < len(text):
         gap = _BETWEEN.match(text, place)
@@ -224,8 +227,8 @@ def _several(raw: bytes) -> list[Any] | None:
             document, place = _JSON.raw_decode(text, place)
         except (ValueError, RecursionError):
             return None
-        found.append(document)
-    return found if len(found) > 1 else None
+        values.append(document)
+    return values if len(values) > 1 else None
 
 
 def _no_number(word: str) -> Any:

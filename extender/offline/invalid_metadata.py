@@ -26,7 +26,7 @@ def found(cluster: ClusterView, items: Iterable[Any], wall: float) -> list[Warne
     warnings = [
         *_twice(items),
         *(_warning("field-not-read", text) for item in items for text in unread(item)),
-        *(one for pod in pods for one in of_pod(cluster, pod, wall)),
+        *(warning for pod in pods for warning in of_pod(cluster, pod, wall)),
         *_of_nodes(cluster),
         *_of_groups(cluster),
     ]
@@ -38,16 +38,16 @@ def _warning(code: str, message: str) -> Warned:
 
 
 def _cut(warnings: list[Warned]) -> list[Warned]:
-    count = Counter(one["code"] for one in warnings)
+    count = Counter(warning["code"] for warning in warnings)
     seen: Counter[str] = Counter()
-    kept = []
-    for one in warnings:
-        seen[one["code"]] += 1
-        if seen[one["code"]] <= MOST:
-            kept.append(one)
-        elif seen[one["code"]] == MOST + 1:
-            kept.append(_warning(one["code"], f"and {count[one['code']] - MOST} more like that"))
-    return kept
+    shown = []
+    for warning in warnings:
+        seen[warning["code"]] += 1
+        if seen[warning["code"]] <= MOST:
+            shown.append(warning)
+        elif seen[warning["code"]] == MOST + 1:
+            shown.append(_warning(warning["code"], f"and {count[warning['code']] - MOST} more like that"))
+    return shown
 
 
 def _twice(items: Iterable[Any]) -> Iterator[Warned]:
@@ -81,43 +81,45 @@ def _twice(items: Iterable[Any]) -> Iterator[Warned]:
 def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Warned]:
     """Warnings of one pod: its annotations, labels and place."""
     notes, name = pod.annotations, f"pod {pod.namespace}/{pod.name}"
-    said = notes.get(progress.PROTECT)
-    if said is not None and progress.duration(said) is None:
-        yield _warning("bad-protect-for", f"{name}: {progress.PROTECT} is {said!r}, which is not a duration: ignored")
-    said = notes.get(progress.CHECKPOINT)
-    if said is not None:
-        saved = progress.checkpoint(said)
+    value = notes.get(progress.PROTECT)
+    if value is not None and progress.duration(value) is None:
+        yield _warning("bad-protect-for", f"{name}: {progress.PROTECT} is {value!r}, which is not a duration: ignored")
+    value = notes.get(progress.CHECKPOINT)
+    if value is not None:
+        saved = progress.checkpoint(value)
         if not saved:
             yield _warning(
                 "bad-last-checkpoint",
-                f"{name}: {progress.CHECKPOINT} is {said!r}, which is not a time with a zone (2026-11-21T15:00:00Z): "
+                f"{name}: {progress.CHECKPOINT} is {value!r}, which is not a time with a zone (2026-11-21T15:00:00Z): "
                 "ignored, so its work counts as not saved",
             )
         elif saved > wall * 1000:
             yield _warning(
                 "checkpoint-in-future",
-                f"{name}: {progress.CHECKPOINT} is {said}, which is in the future: it counts as saved just now",
+                f"{name}: {progress.CHECKPOINT} is {value}, which is in the future: it counts as saved just now",
             )
-    said = notes.get(progress.INTERVAL)
-    if said is not None and not progress.whole(said):
+    value = notes.get(progress.INTERVAL)
+    if value is not None and not progress.whole(value):
         yield _warning(
             "bad-checkpoint-interval",
-            f"{name}: {progress.INTERVAL} is {said!r}, which is not a whole number of seconds above 0: ignored",
+            f"{name}: {progress.INTERVAL} is {value!r}, which is not a whole number of seconds above 0: ignored",
         )
-    said = notes.get(progress.RESTART)
-    if said is not None and progress.whole(said) is None:
+    value = notes.get(progress.RESTART)
+    if value is not None and progress.whole(value) is None:
         yield _warning(
             "bad-restart-seconds",
-            f"{name}: {progress.RESTART} is {said!r}, which is not a whole number of seconds: it counts as 0",
+            f"{name}: {progress.RESTART} is {value!r}, which is not a whole number of seconds: it counts as 0",
         )
-    said = pod.labels.get(gangs.OUR_MINIMUM) or notes.get(gangs.OUR_MINIMUM)
-    if said is not None and gangs.number(said) is None:
-        yield _warning("bad-gang-min", f"{name}: {gangs.OUR_MINIMUM} is {said!r}, which is not a whole number: ignored")
+    value = pod.labels.get(gangs.OUR_MINIMUM) or notes.get(gangs.OUR_MINIMUM)
+    if value is not None and gangs.number(value) is None:
+        yield _warning(
+            "bad-gang-min", f"{name}: {gangs.OUR_MINIMUM} is {value!r}, which is not a whole number: ignored"
+        )
     yield from (bounded.warning(pod) for bounded in cluster.gangs.bounded(pod, cluster.tables.pods.now))
     for key, code in ((LINKS, "bad-links"), (NICS, "bad-nics")):
-        said = notes.get(key)
-        if said is not None and said.strip().lower() not in MODES:
-            yield _warning(code, f"{name}: {key} is {said!r}, none of {', '.join(MODES)}: it counts as required")
+        value = notes.get(key)
+        if value is not None and value.strip().lower() not in MODES:
+            yield _warning(code, f"{name}: {key} is {value!r}, none of {', '.join(MODES)}: it counts as required")
     yield from _of_queueing(pod, name)
     if pod.node and not pod.finished:
         yield from _of_place(cluster, pod, name)
@@ -125,23 +127,23 @@ def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Warned
 
 def _of_queueing(pod: PodRecord, name: str) -> Iterator[Warned]:
     notes = pod.annotations
-    said = notes.get(gangs.OUR_SIZE)
-    if said is not None and gangs.number(said) is None:
-        yield _warning("bad-gang-size", f"{name}: {gangs.OUR_SIZE} is {said!r}, which is not a whole number: ignored")
-    said = notes.get(queueing.DURATION)
-    if said is not None and not progress.duration(said):
-        yield _warning("bad-duration", f"{name}: {queueing.DURATION} is {said!r}, which is not a duration: ignored")
-    said = notes.get(queueing.DOMAIN)
-    if said is not None and queueing.stated_domain(said) is None:
+    value = notes.get(gangs.OUR_SIZE)
+    if value is not None and gangs.number(value) is None:
+        yield _warning("bad-gang-size", f"{name}: {gangs.OUR_SIZE} is {value!r}, which is not a whole number: ignored")
+    value = notes.get(queueing.DURATION)
+    if value is not None and not progress.duration(value):
+        yield _warning("bad-duration", f"{name}: {queueing.DURATION} is {value!r}, which is not a duration: ignored")
+    value = notes.get(queueing.DOMAIN)
+    if value is not None and queueing.stated_domain(value) is None:
         expected = "neither required:LEVEL nor preferred:LEVEL"
-        yield _warning("bad-domain", f"{name}: {queueing.DOMAIN} is {said!r}, {expected}: ignored")
+        yield _warning("bad-domain", f"{name}: {queueing.DOMAIN} is {value!r}, {expected}: ignored")
 
 
 def _of_place(cluster: ClusterView, pod: PodRecord, name: str) -> Iterator[Warned]:
     if pod.node not in cluster.nodes:
         yield _warning("node-missing", f"{name} is on node {pod.node}, which does not exist: it holds nothing anywhere")
         return
-    how = next((one.how for one in cluster.gpus.ledgers[pod.node].holdings if one.uid == pod.uid), "")
+    how = next((holding.how for holding in cluster.gpus.ledgers[pod.node].holdings if holding.uid == pod.uid), "")
     if HELD in pod.annotations and not cluster.gpus.held_counts and how:
         yield _warning(
             "held-gpus-not-trusted",
@@ -169,8 +171,8 @@ def _of_nodes(cluster: ClusterView) -> Iterator[Warned]:
 
 def _of_groups(cluster: ClusterView) -> Iterator[Warned]:
     for (_, kind, space, name), record in sorted(cluster.gangs.objects.items()):
-        said = (record.minimum, *(least for _, least in record.parts))
-        if any(least is not None and not 0 <= least <= gangs.MOST for least in said):
+        minimums = (record.minimum, *(least for _, least in record.parts))
+        if any(least is not None and not 0 <= least <= gangs.MOST for least in minimums):
             yield _warning(
                 "bad-minimum",
                 f"{kind} {space}/{name}: its minimum is not a possible number of pods: all of them count",

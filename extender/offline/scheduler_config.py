@@ -82,27 +82,30 @@ def answer(text: str, source: str, settings: Settings) -> dict[str, Any]:
     """`kind: SchedulerConfigCheck`. BadInput: it is no YAML, or no KubeSchedulerConfiguration."""
     document = parse_document(text)
     if document.problems:
-        one = document.problems[0]
-        raise BadInput(f"{f'line {one.line}: ' if one.line else ''}{one.message}", path=source)
+        problem = document.problems[0]
+        raise BadInput(f"{f'line {problem.line}: ' if problem.line else ''}{problem.message}", path=source)
     if not isinstance(document.value, dict) or document.value.get("kind") != KIND:
         raise BadInput(f"is no {KIND}", path=source)
     checked = _Checked(document, settings)
-    found = sorted(checked.findings(), key=lambda one: (ORDER.index(one.severity), dict(one.facts).get("line", 0)))
+    findings = sorted(
+        checked.findings(), key=lambda finding: (ORDER.index(finding.severity), dict(finding.facts).get("line", 0))
+    )
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "SchedulerConfigCheck",
         "warnings": [],
-        "findings": [one.as_json() for one in found],
-        "summary": {severity: sum(one.severity == severity for one in found) for severity in ORDER},
+        "findings": [finding.as_json() for finding in findings],
+        "summary": {severity: sum(finding.severity == severity for finding in findings) for severity in ORDER},
     }
 
 
 def lines(answered: Mapping[str, Any]) -> Iterator[str]:
     """The answer for people."""
-    for one in answered["findings"]:
-        line = one["facts"].get("line")
-        yield f"{one['severity']}: {f'line {line}: ' if line else ''}{short(one['about'], 100)} {one['message']}"
-        yield f"  {one['remedy']}"
+    for finding in answered["findings"]:
+        line = finding["facts"].get("line")
+        about = f"{f'line {line}: ' if line else ''}{short(finding['about'], 100)}"
+        yield f"{finding['severity']}: {about} {finding['message']}"
+        yield f"  {finding['remedy']}"
     summary = answered["summary"]
     yield f"{count(summary['error'], 'error')}, {count(summary['warning'], 'warning')}, {summary['info']} info"
 
@@ -152,7 +155,7 @@ class _Checked:
         value: Any = self._value
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
-        return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
+        return [entry if isinstance(entry, dict) else {} for entry in value] if isinstance(value, list) else []
 
     # -- fields ---------------------------------------------------------------------------------------------------
 
@@ -170,12 +173,12 @@ class _Checked:
                 "Correct it: kube-scheduler does not start with it.",
             )
         elif isinstance(fields, list):
-            for at, one in enumerate(value):
-                yield from self._unknown(one, fields[0], (*place, at))
+            for at, child in enumerate(value):
+                yield from self._unknown(child, fields[0], (*place, at))
         elif isinstance(fields, dict):
-            for key, one in value.items():
+            for key, child in value.items():
                 if key in fields:
-                    yield from self._unknown(one, fields[key], (*place, key))
+                    yield from self._unknown(child, fields[key], (*place, key))
                 else:
                     yield self._found(
                         "error",
@@ -190,7 +193,7 @@ class _Checked:
 
     def _sampling(self) -> Iterator[Finding]:
         places: list[tuple[Any, Place]] = [(self._value, ())]
-        places += [(one, ("profiles", at)) for at, one in enumerate(self._list("profiles"))]
+        places += [(profile, ("profiles", at)) for at, profile in enumerate(self._list("profiles"))]
         for part, place in places:
             stated = part.get("percentageOfNodesToScore")
             if stated in (100, "100") or (place and stated is None):  # as a text it is of another type
@@ -258,9 +261,9 @@ class _Checked:
     def _args(self, profile: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], Place]:
         """The arguments of a plugin, and where they are."""
         listed = profile.get("pluginConfig")
-        for at, one in enumerate(listed if isinstance(listed, list) else ()):
-            if isinstance(one, dict) and one.get("name") == name and isinstance(one.get("args"), dict):
-                return one["args"], ("pluginConfig", at, "args")
+        for at, entry in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(entry, dict) and entry.get("name") == name and isinstance(entry.get("args"), dict):
+                return entry["args"], ("pluginConfig", at, "args")
         return {}, ("pluginConfig",)
 
     def _scoring(self, profile: Mapping[str, Any], place: Place) -> Iterator[Finding]:
@@ -280,9 +283,11 @@ class _Checked:
             )
         resources = stated.get("resources")
         names = (
-            {one.get("name") for one in resources if isinstance(one, dict)} if isinstance(resources, list) else set()
+            {resource.get("name") for resource in resources if isinstance(resource, dict)}
+            if isinstance(resources, list)
+            else set()
         )
-        if kind == "MostAllocated" and not names & {one.name for one in self._settings.resources}:
+        if kind == "MostAllocated" and not names & {resource.name for resource in self._settings.resources}:
             yield self._found(
                 "warning",
                 "scores-without-gpus",
@@ -306,9 +311,9 @@ class _Checked:
     def _disabled(self, profile: Mapping[str, Any], place: Place) -> Iterator[Finding]:
         plugins = profile.get("plugins")
         balanced = False
-        for point, one in plugins.items() if isinstance(plugins, dict) else ():
-            listed = one.get("disabled") if isinstance(one, dict) else None
-            enabled = one.get("enabled") if isinstance(one, dict) else None
+        for point, plugin_set in plugins.items() if isinstance(plugins, dict) else ():
+            listed = plugin_set.get("disabled") if isinstance(plugin_set, dict) else None
+            enabled = plugin_set.get("enabled") if isinstance(plugin_set, dict) else None
             again = _names(enabled)
             for at, item in enumerate(listed if isinstance(listed, list) else ()):
                 name = item.get("name") if isinstance(item, dict) else None
@@ -343,10 +348,10 @@ class _Checked:
     def _ours(self) -> int | None:
         """Which entry of `extenders` is that of gpu-extender, by its address before its resources; None without one."""
         entries = self._list("extenders")
-        managed = {one.name for one in self._settings.resources}
-        urls = [str(one.get("urlPrefix")) for one in entries]
+        managed = {resource.name for resource in self._settings.resources}
+        urls = [str(entry.get("urlPrefix")) for entry in entries]
         by_address = [at for at, url in enumerate(urls) if f":{PORT}" in url or "gpu-extender" in url]
-        by_resource = [at for at, one in enumerate(entries) if _names(one.get("managedResources")) & managed]
+        by_resource = [at for at, entry in enumerate(entries) if _names(entry.get("managedResources")) & managed]
         return next(iter([*by_address, *by_resource]), 0 if len(entries) == 1 else None)
 
     def _extenders(self) -> Iterator[Finding]:
@@ -365,8 +370,8 @@ class _Checked:
                 )
             binder = binder or (path_of(place) if entry.get("bindVerb") else "")
             listed = entry.get("managedResources")
-            for number, one in enumerate(listed if isinstance(listed, list) else ()):
-                name = one.get("name") if isinstance(one, dict) else None
+            for number, extender in enumerate(listed if isinstance(listed, list) else ()):
+                name = extender.get("name") if isinstance(extender, dict) else None
                 if isinstance(name, str) and name in seen:
                     yield self._found(
                         "error",
@@ -535,10 +540,10 @@ class _Checked:
                 "List the GPU resources.",
             )
             return
-        ours = [one.name for one in self._settings.resources]
-        names = [one.get("name") if isinstance(one, dict) else None for one in listed]
-        for at, one in enumerate(listed):
-            if isinstance(one, dict) and one.get("ignoredByScheduler"):
+        ours = [resource.name for resource in self._settings.resources]
+        names = [resource.get("name") if isinstance(resource, dict) else None for resource in listed]
+        for at, resource in enumerate(listed):
+            if isinstance(resource, dict) and resource.get("ignoredByScheduler"):
                 yield self._found(
                     "error",
                     "resource-ignored",
@@ -569,7 +574,11 @@ class _Checked:
 
 def _names(listed: Any) -> set[Any]:
     """The names of the items of a list."""
-    return {one.get("name") for one in listed if isinstance(one, dict)} if isinstance(listed, list) else set()
+    return (
+        {resource.get("name") for resource in listed if isinstance(resource, dict)}
+        if isinstance(listed, list)
+        else set()
+    )
 
 
 def _split(text: str) -> SplitResult | None:

@@ -16,6 +16,6 @@ def answer(snapshot: Snapshot, question: Question, wall: float, items: Iterable[
     """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970; `items`: the cluster's objects as they
     stand in the file, to find what stands there twice. NotFound, BadInput."""
     warnings = [*engine.about_cluster(snapshot.cluster), *invalid_metadata.found(snapshot.cluster, items, wall)]
-    made = engine.answer(snapshot, question, wall, invalid_metadata.of_pod)
-    made.warnings = [*warnings, *(one for one in made.warnings if one not in warnings)]
-    return made.as_json()
+    answered = engine.answer(snapshot, question, wall, invalid_metadata.of_pod)
+    answered.warnings = [*warnings, *(warning for warning in answered.warnings if warning not in warnings)]
+    return answered.as_json()

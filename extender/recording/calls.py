@@ -42,8 +42,8 @@ class Seen(Mapping[str, Offered]):
         self.seen: dict[str, Offered] = {}
 
     def __getitem__(self, node: str) -> Offered:
-        found = self.seen[node] = self._offered[node]
-        return found
+        offered = self.seen[node] = self._offered[node]
+        return offered
 
     def __contains__(self, node: object) -> bool:
         return node in self._offered
@@ -161,7 +161,7 @@ class Packer:
         if isinstance(call, PreemptCall):
             offers = call.asked.offers
             seen = offers.victims.seen if isinstance(offers.victims, Seen) else {}
-            offered = [(node, one.uids, one.violations) for node, one in seen.items()]
+            offered = [(node, offer.uids, offer.violations) for node, offer in seen.items()]
             rows = self._pack(offers.rows)
             return Asked("preempt", now, wall, view, pod.uid, reply, raw, rows, offers=offered, stops=stops)
         verb: Literal["filter", "prioritize"] = "prioritize"

@@ -46,7 +46,7 @@ def choice_of(result: str, decision: Decision | None, cluster: ClusterView) -> C
         return Choice(result, nodes, answered, gpus, reasons)
     if not nodes and detail.get("node"):
         nodes, answered = [detail["node"]], 1
-    victims = [one if isinstance(one, str) else one["uid"] for one in detail.get("victims", ())]
+    victims = [victim if isinstance(victim, str) else victim["uid"] for victim in detail.get("victims", ())]
     return Choice(
         result,
         nodes,
@@ -54,7 +54,7 @@ def choice_of(result: str, decision: Decision | None, cluster: ClusterView) -> C
         gpus,
         reasons,
         victims,
-        [(one["term"], one["value"]) for one in detail.get("cost", ())],
+        [(entry["term"], entry["value"]) for entry in detail.get("cost", ())],
     )
 
 
@@ -76,7 +76,7 @@ def names_only(text: bytes) -> bytes:
     """A filter answer with the name of each whole Node object in its place."""
     answer = orjson.loads(text)
     if isinstance(answer, dict) and isinstance(answer.get("Nodes"), dict):
-        answer["Nodes"] = [one["metadata"]["name"] for one in answer["Nodes"]["items"]]
+        answer["Nodes"] = [node["metadata"]["name"] for node in answer["Nodes"]["items"]]
     return orjson.dumps(answer)
 
 
@@ -88,20 +88,20 @@ def same(was: Reply, now: Reply) -> bool:
 def shown(reply: Reply) -> dict[str, Any]:
     """A reply for people and programs."""
     choice = reply.choice
-    found: dict[str, Any] = {"result": choice.result, "bytes": reply.size, "crc32": f"{reply.check:08x}"}
+    fields: dict[str, Any] = {"result": choice.result, "bytes": reply.size, "crc32": f"{reply.check:08x}"}
     if reply.text is not None:
-        found["text"] = reply.text.decode("utf-8", "replace")
+        fields["text"] = reply.text.decode("utf-8", "replace")
     if choice.nodes:
-        found |= {"nodes": choice.nodes, "answered": choice.answered}
+        fields |= {"nodes": choice.nodes, "answered": choice.answered}
     if choice.gpus:
-        found["gpus"] = [gpu for gpu in range(choice.gpus.bit_length()) if choice.gpus >> gpu & 1]
+        fields["gpus"] = [gpu for gpu in range(choice.gpus.bit_length()) if choice.gpus >> gpu & 1]
     if choice.reasons:
-        found["reasons"] = dict(sorted(choice.reasons.items()))
+        fields["reasons"] = dict(sorted(choice.reasons.items()))
     if choice.victims:
-        found["victims"] = sorted(choice.victims)
+        fields["victims"] = sorted(choice.victims)
     if choice.cost:
-        found["cost"] = [{"term": term, "value": value} for term, value in choice.cost]
-    return found
+        fields["cost"] = [{"term": term, "value": value} for term, value in choice.cost]
+    return fields
 
 
 def difference(was: Choice, now: Choice) -> str:
@@ -137,4 +137,4 @@ def _counts(reasons: Mapping[str, int]) -> str:
 
 def work_lost(choices: Iterable[Choice]) -> int:
     """GPU-seconds of work that these evictions lose, as far as that is a term of their cost."""
-    return sum(value or 0 for one in choices for term, value in one.cost if term == "work_lost_gpu_seconds")
+    return sum(value or 0 for choice in choices for term, value in choice.cost if term == "work_lost_gpu_seconds")

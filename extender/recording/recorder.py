@@ -272,7 +272,7 @@ def _whole(finish: Callable[[], Saved], remembered: Remembered) -> Iterator[Entr
     yield Snapshot(saved, remembered, len(objects))
     for at in range(0, len(objects), OBJECTS):
         some = objects[at : at + OBJECTS]
-        yield Objects([Change(entries.kind_of(one), "set", entries.written(one)) for one in some])
+        yield Objects([Change(entries.kind_of(record), "set", entries.written(record)) for record in some])
 
 
 def _start_of(freshness: Freshness) -> Start:
@@ -284,7 +284,7 @@ def _remembered(verbs: Verbs, binds: list[UnderWay]) -> Remembered:
         _start_of(verbs.freshness),
         verbs.claims.is_bind_called,
         verbs.assumed.kept,
-        [replace(one) for one in verbs.reservations.all()],
+        [replace(reservation) for reservation in verbs.reservations.all()],
         list(verbs.claims.seats),
         verbs.attempts.kept,
         verbs.filter.unknown_nodes.kept,

@@ -63,7 +63,7 @@ class Report:
                 with file:
                     self._file(file)
         requests = self._requests
-        made: dict[str, Any] = {
+        body: dict[str, Any] = {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Replay",
             "warnings": self._warnings,
@@ -73,13 +73,13 @@ class Report:
             "first_difference": self._first,
         }
         if self._other is not None:
-            made |= {
+            body |= {
                 "policy_hash": self._other.policy_hash,
                 "changed": self._changed,
                 "changed_count": len(requests.different),
                 "totals": self._totals.as_json(),
             }
-        return made
+        return body
 
     def _open(self, path: Path) -> Input | None:
         """The file; None where it was cut off before anything was in it."""
@@ -163,14 +163,14 @@ def _difference(played: Played, header: Header, path: Path) -> dict[str, Any]:
 def _cause(played: Played, header: Header) -> str:
     if played.reply is None:
         return f"it cannot be answered again: {played.error}"
-    found = comparison.difference(played.asked.reply.choice, played.reply.choice)
-    found = found or "the nodes and reasons are the same, and the bytes are not"
+    difference = comparison.difference(played.asked.reply.choice, played.reply.choice)
+    difference = difference or "the nodes and reasons are the same, and the bytes are not"
     notes = []
     if played.verbs.settings.policy_hash != header.policy_hash:
         notes.append(f"policy {played.verbs.settings.policy_hash} instead of {header.policy_hash}")
     if header.version != version("gpu-extender"):
         notes.append(f"version {version('gpu-extender')} instead of {header.version}")
-    return "; ".join([found, *notes])
+    return "; ".join([difference, *notes])
 
 
 def _change(played: Played) -> dict[str, Any]:
@@ -185,11 +185,11 @@ def _change(played: Played) -> dict[str, Any]:
 
 
 def _brief(choice: Choice) -> dict[str, Any]:
-    made: dict[str, Any] = {"result": choice.result, "node": choice.nodes[0] if choice.nodes else None}
-    made["gpus"] = [gpu for gpu in range(choice.gpus.bit_length()) if choice.gpus >> gpu & 1] or None
+    fields: dict[str, Any] = {"result": choice.result, "node": choice.nodes[0] if choice.nodes else None}
+    fields["gpus"] = [gpu for gpu in range(choice.gpus.bit_length()) if choice.gpus >> gpu & 1] or None
     if choice.victims:
-        made["victims"] = sorted(choice.victims)
-    return made
+        fields["victims"] = sorted(choice.victims)
+    return fields
 
 
 def _moment(wall: float) -> str:

@@ -70,9 +70,9 @@ class Effects:
             linked += chance / total * bool(shapes.linked(facts.shape, gpus))
             ring += chance / total * (shapes.ring(facts.shape, gpus) or 0)
             after = self._left(facts.shape, free & ~gpus)
-            for at, (was, left) in enumerate(zip(before, after, strict=True)):
-                fewer[at] += chance / total * (was - left)
-        sets = tuple([round(one, 9) for one in fewer])
+            for at, (was, remaining) in enumerate(zip(before, after, strict=True)):
+                fewer[at] += chance / total * (was - remaining)
+        sets = tuple([round(lost, 9) for lost in fewer])
         if wanted < 2:
             return Effect(None, None, broken, sets)
         gbps = ring / PER_LINK * (shapes.gbps(facts.shape) or 0.0)
@@ -83,10 +83,10 @@ class Effects:
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
             self._sets = LinkSets(self._cluster.tables.shapes)  # it keeps its answers too
-        found = []
+        counts = []
         for size in SIZES:
             key = shape, free, size
             if key not in self._known:
                 self._known[key] = self._sets.most(*key)
-            found.append(self._known[key])
-        return found
+            counts.append(self._known[key])
+        return counts

@@ -90,15 +90,15 @@ class Report:
         self._not_judged[why] += 1
         self._metrics.shadow_placements.labels("not-judged").inc()
 
-    def placed(self, pod: str, found: Comparison, at: float) -> None:
+    def placed(self, pod: str, comparison: Comparison, at: float) -> None:
         """A placement was compared. `pod`: NAMESPACE/NAME; `at`: seconds since 1970."""
-        self._outcomes[found.outcome] += 1
-        self._metrics.shadow_placements.labels(found.outcome).inc()
-        if found.rejected:
-            self._rejected[found.rejected] += 1
-        shown = _Shown(pod, at, {"rejected": found.rejected or None, **_sides(found.theirs, found.ours)})
-        theirs, ours = found.theirs.effect, found.ours.effect if found.ours is not None else None
-        if found.ours is None:
+        self._outcomes[comparison.outcome] += 1
+        self._metrics.shadow_placements.labels(comparison.outcome).inc()
+        if comparison.rejected:
+            self._rejected[comparison.rejected] += 1
+        shown = _Shown(pod, at, {"rejected": comparison.rejected or None, **_sides(comparison.theirs, comparison.ours)})
+        theirs, ours = comparison.theirs.effect, comparison.ours.effect if comparison.ours is not None else None
+        if comparison.ours is None:
             self._example("waits", "lost", shown)
         if theirs is None or ours is None:
             return
@@ -114,15 +114,15 @@ class Report:
         for kind, better in _compared(theirs, ours):
             self._example(kind, "gained" if better > 0 else "lost", shown)
 
-    def preempted(self, pod: str, found: Preempted, at: float) -> None:
+    def preempted(self, pod: str, preempted: Preempted, at: float) -> None:
         """kube-scheduler has preempted for a pod."""
-        node, theirs = found.theirs
-        if found.ours is None:
+        node, theirs = preempted.theirs
+        if preempted.ours is None:
             self._preemptions["none"] += 1
             return
-        ours = found.ours[1]
-        self._preemptions["same" if found.ours == found.theirs else "equal" if ours == theirs else "other"] += 1
-        sides = {"kube_scheduler": _evicts(node, theirs), "gpu_extender": _evicts(*found.ours)}
+        ours = preempted.ours[1]
+        self._preemptions["same" if preempted.ours == preempted.theirs else "equal" if ours == theirs else "other"] += 1
+        sides = {"kube_scheduler": _evicts(node, theirs), "gpu_extender": _evicts(*preempted.ours)}
         shown = _Shown(pod, at, sides)
         for by, totals, cost in ((THEIRS, self._theirs, theirs), (OURS, self._ours, ours)):
             totals.evict(cost)
@@ -182,15 +182,15 @@ class _Shown(NamedTuple):
 
 def _compared(theirs: Effect, ours: Effect) -> list[tuple[str, float]]:
     """By kind how much better we are, where that is not 0. Of linked sets the largest size that differs counts."""
-    found = [("whole_nodes", float(theirs.whole_nodes - ours.whole_nodes))]
+    differences = [("whole_nodes", float(theirs.whole_nodes - ours.whole_nodes))]
     if theirs.linked_sets is not None and ours.linked_sets is not None:
         sets = zip(reversed(theirs.linked_sets), reversed(ours.linked_sets), strict=True)
-        found += [
+        differences += [
             ("linked", (ours.linked or 0.0) - (theirs.linked or 0.0)),
             ("ring_gbps", (ours.ring_gbps or 0.0) - (theirs.ring_gbps or 0.0)),
             ("linked_sets", next((more - fewer for more, fewer in sets if more != fewer), 0.0)),
         ]
-    return [(kind, better) for kind, better in found if better]
+    return [(kind, better) for kind, better in differences if better]
 
 
 def _sides(theirs: Side, ours: Side | None) -> dict[str, Any]:

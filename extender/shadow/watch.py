@@ -79,7 +79,7 @@ class ShadowWatch:
         wall, known = self._wall(), self._cluster.pods
         named = list(offers.items())[:MOST_OFFERS]
         asked.offers = {
-            node: loss(self._cluster, [known[one] for one in uids if one in known], wall) for node, uids in named
+            node: loss(self._cluster, [known[uid] for uid in uids if uid in known], wall) for node, uids in named
         }
         asked.ours = (ours[0], loss(self._cluster, ours[1], wall)) if ours is not None else None
         self._forget(uid)
@@ -106,17 +106,17 @@ class ShadowWatch:
 
     def _bound(self, before: PodRecord, pod: PodRecord, now: float) -> None:
         asked = self._forget(pod.uid)
-        found: Comparison | str
+        outcome: Comparison | str
         if before.partial:
-            found = "unreadable"
+            outcome = "unreadable"
         elif self._allowance.take(now) is None:
-            found = "busy"
+            outcome = "busy"
         else:
-            found = self._compared(before, pod.node, asked, now)
-        if isinstance(found, str):
-            self.report.not_judged(found)
+            outcome = self._compared(before, pod.node, asked, now)
+        if isinstance(outcome, str):
+            self.report.not_judged(outcome)
         else:
-            self.report.placed(f"{pod.namespace}/{pod.name}", found, self._wall())
+            self.report.placed(f"{pod.namespace}/{pod.name}", outcome, self._wall())
 
     def _compared(self, pod: PodRecord, node: str, asked: _Asked | None, now: float) -> Comparison | str:
         """The comparison, or why there is none."""
@@ -147,9 +147,9 @@ class ShadowWatch:
         theirs = asked.offers.get(pod.nominated_node) if asked is not None else None
         if asked is None or theirs is None:
             return
-        found = Preempted((pod.nominated_node, theirs), asked.ours)
+        preemption = Preempted((pod.nominated_node, theirs), asked.ours)
         asked.offers, asked.ours = {}, None
-        self.report.preempted(f"{pod.namespace}/{pod.name}", found, self._wall())
+        self.report.preempted(f"{pod.namespace}/{pod.name}", preemption, self._wall())
 
     # -- bounded memory -------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ def _names(pod: PodRecord, cluster: ClusterView, node: str) -> list[str]:
     if record is None or record.devices is None:
         return []
     indices, planned = cluster.gpus.indices(node), set(gpus_of(stated_mask(pod, PLAN)))
-    return [one.id.rpartition("/")[2] for one in record.devices.gpus if indices.get(one.id, -1) in planned]
+    return [gpu.id.rpartition("/")[2] for gpu in record.devices.gpus if indices.get(gpu.id, -1) in planned]
 
 
 def _shown(

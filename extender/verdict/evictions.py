@@ -31,8 +31,12 @@ def evictable_by(cluster: ClusterView, pod: PodRecord) -> list[dict[str, Any]]:
         other = cluster.pods.get(uid)
         if other is not None and other.priority > pod.priority and not other.never:
             waiting[other.priority, other.priority_class] += 1
-    classes = {(one.value, name) for name, one in cluster.priority_classes.items() if not one.never}
-    above = sorted(one for one in {*classes, *waiting} if one[0] > pod.priority)
+    classes = {
+        (priority_class.value, name)
+        for name, priority_class in cluster.priority_classes.items()
+        if not priority_class.never
+    }
+    above = sorted(class_key for class_key in {*classes, *waiting} if class_key[0] > pod.priority)
     return [{"priority_class": name or None, "priority": value, "pods": waiting[value, name]} for value, name in above]
 
 

@@ -176,13 +176,13 @@ class Explainer:
         if earlier is not None and earlier.pod.uid != pod.uid:
             shown = replace(shown, warnings=[*shown.warnings, evictions.before(earlier, wall)])
         misspelt = typos.of_pod(pod, cluster.settings.topology_levels)
-        unknown = [{"code": one.code, "message": one.text} for one in misspelt]
-        bounded = [one.warning(pod) for one in cluster.gangs.bounded(pod, int(wall * 1000))]
+        unknown = [{"code": typo.code, "message": typo.text} for typo in misspelt]
+        bounded = [bounded_gang.warning(pod) for bounded_gang in cluster.gangs.bounded(pod, int(wall * 1000))]
         shown = replace(shown, warnings=[*shown.warnings, *unknown, *bounded])
-        found = None if pod.node else devices_of(pod, cluster)
-        if found is None:
+        devices = None if pod.node else devices_of(pod, cluster)
+        if devices is None:
             return shown
-        return replace(shown, devices=found, sentence=f"{shown.sentence}; {found['text']}")
+        return replace(shown, devices=devices, sentence=f"{shown.sentence}; {devices['text']}")
 
     def _explain(self, pod: PodRecord) -> Explanation:
         judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
@@ -230,8 +230,8 @@ class Explainer:
     def _waits(self, asked: Preemptor, nodes: Nodes, shown: Explanation, refused: Absent) -> Explanation:
         """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""
         judge = self._judge
-        found = machines.empty(judge, asked)
-        ways = [machines.add_nodes(judge, found)]
+        on_empty = machines.empty(judge, asked)
+        ways = [machines.add_nodes(judge, on_empty)]
         for steps in (wait, machines.uncordon, request.relax_links):
             ways.append(steps(judge, asked, nodes))
         eviction, above = (None, "") if refused.excess else evict(judge, asked, nodes)
@@ -239,13 +239,13 @@ class Explainer:
             ways.append(eviction)  # else to wait is enough
         ways += request.smaller(judge, asked, nodes)
         miss = nearest(judge, asked, nodes)
-        kept = in_order([way for way in ways if way is not None])
-        why = sentence.cause(asked, nodes, kept) if found.fits else sentence.never(asked, nodes)
-        verdict: Verdict = "waits" if found.fits else "never"
-        denied = preemption.not_allowed(judge, asked, nodes) if found.fits else None
+        ordered = in_order([way for way in ways if way is not None])
+        why = sentence.cause(asked, nodes, ordered) if on_empty.fits else sentence.never(asked, nodes)
+        verdict: Verdict = "waits" if on_empty.fits else "never"
+        denied = preemption.not_allowed(judge, asked, nodes) if on_empty.fits else None
         more = above if denied is None else f"it may not evict: {denied['why']}"
-        text = sentence.whole(f"{why}; {more}" if more else why, miss, kept)
-        return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=kept, preemption=denied)
+        text = sentence.whole(f"{why}; {more}" if more else why, miss, ordered)
+        return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=ordered, preemption=denied)
 
     def _gated(self, pod: PodRecord, asked: Preemptor, shown: Explanation, refused: Absent) -> Explanation:
         """What holds the gate, and what is behind it. `asked`: about the pod as it is once it is released."""
@@ -295,8 +295,8 @@ def _entry(report: QueueReport | None, pod: PodRecord) -> dict[str, Any] | None:
     """The pod's gang in the queue."""
     if report is None:
         return None
-    for position, one in enumerate(report.waiting, 1):
-        if any(other.uid == pod.uid for other in one.gang.pods):
+    for position, entry in enumerate(report.waiting, 1):
+        if any(other.uid == pod.uid for other in entry.gang.pods):
             return report.entry(position)
     return None
 

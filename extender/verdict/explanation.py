@@ -54,7 +54,7 @@ class Explanation:
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Explanation",
-            "warnings": [dict(one) for one in self.warnings],
+            "warnings": [dict(warning) for warning in self.warnings],
             "pod": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority},
             "verdict": self.verdict,
             "sentence": self.sentence,
@@ -62,7 +62,7 @@ class Explanation:
             "node": self.node,
             "gpus": None if self.gpus is None else list(self.gpus),
             "how": self.how,
-            "funnel": [one._asdict() for one in self.funnel],
+            "funnel": [stage._asdict() for stage in self.funnel],
             "reasons": dict(sorted(self.reasons.items())),
             "nearest": None if self.nearest is None else dict(self.nearest),
             "ways_out": [way.as_json() for way in self.ways],
@@ -73,8 +73,8 @@ class Explanation:
             "devices": None if self.devices is None else dict(self.devices),
             "evicted": None if self.evicted is None else dict(self.evicted),
             "preemption": None if self.preemption is None else dict(self.preemption),
-            "evictable_by": None if self.evictable_by is None else [dict(one) for one in self.evictable_by],
-            "cost_now": None if self.cost_now is None else [dict(one) for one in self.cost_now],
+            "evictable_by": None if self.evictable_by is None else [dict(entry) for entry in self.evictable_by],
+            "cost_now": None if self.cost_now is None else [dict(entry) for entry in self.cost_now],
         }
 
 

@@ -78,18 +78,18 @@ def models(cluster: ClusterView) -> list[dict[str, Any]]:
     """Of each model, over the nodes that take pods: whole nodes (no pod holds a GPU there), and how many disjoint
     linked sets of each size are free. A node counts no sets where its links, or the positions of held GPUs, are not
     known. The nodes that take no pods (`NodeRecord.closed`) are counted apart."""
-    labels, found = cluster.settings.mix.model_labels, dict[str, Model]()
+    labels, by_name = cluster.settings.mix.model_labels, dict[str, Model]()
     for block in blocks(sorted(cluster.gpus.topologies), LOOKED_AT):
         rows = cluster.rows.index.rows(block)
-        there = map(cluster.nodes.get, [cluster.names[row] for row in rows])
-        texts = [None if node is None else (model_of(node, labels), node.closed) for node in there]
+        node_records = map(cluster.nodes.get, [cluster.names[row] for row in rows])
+        texts = [None if node is None else (model_of(node, labels), node.closed) for node in node_records]
         alike = Counter(zip(texts, *survey.stock(cluster.tables.nodes, rows), strict=True))
         for (stated, gpus, free, shape, mask), nodes in alike.items():
             if stated is None:
                 continue
             text, closed = stated
-            if (model := found.get(text)) is None:
-                model = found[text] = Model(text)
+            if (model := by_name.get(text)) is None:
+                model = by_name[text] = Model(text)
             if closed:
                 apart = model.closed.setdefault(closed, Counter(nodes=0, gpus=0, free_gpus=0))
                 apart.update(nodes=nodes, gpus=nodes * gpus, free_gpus=nodes * free)
@@ -100,21 +100,21 @@ def models(cluster: ClusterView) -> list[dict[str, Any]]:
             model.whole += nodes * (free == gpus > 0)
             if shape:
                 model.graphs[shape, mask] += nodes
-    _count_sets(found.values(), cluster)
-    return [found[name].as_json() for name in sorted(found)]
+    _count_sets(by_name.values(), cluster)
+    return [by_name[name].as_json() for name in sorted(by_name)]
 
 
 def free_gpus(cluster: ClusterView, row: int) -> int:
     """The GPUs (units of them) of a node that no pod holds, of all resources together."""
     free = cluster.tables.nodes.free_of(row)[FIRST_GPU:]
-    return sum(free) if min(free) >= 0 else sum([one for one in free if one > 0])
+    return sum(free) if min(free) >= 0 else sum([gpus for gpus in free if gpus > 0])
 
 
-def _count_sets(found: Iterable[Model], cluster: ClusterView) -> None:
+def _count_sets(fleet_models: Iterable[Model], cluster: ClusterView) -> None:
     """Each graph once: nodes of one kind that hold as many pods have few different ones."""
     sets = LinkSets(cluster.tables.shapes)
     known: dict[tuple[int, int], list[int]] = {}
-    for model in found:
+    for model in fleet_models:
         for graph, nodes in model.graphs.items():
             if graph not in known:
                 known[graph] = [sets.most(*graph, size) for size in SIZES]

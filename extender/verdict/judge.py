@@ -81,13 +81,13 @@ class Judge:
 
     def roomy(self, asked: Preemptor, names: list[str]) -> dict[str, tuple[int, ...]]:
         """By node, as `short`."""
-        found: dict[str, tuple[int, ...]] = {}
+        lacking: dict[str, tuple[int, ...]] = {}
         for block in blocks(names):
             rows = self.rows(block)
             with self.claims.of(asked.request, asked.now):
                 bits = survey.short(self.cluster.tables.nodes, asked.request.ask, rows)
-            found.update((self.cluster.names[row], LACKING[one]) for row, one in zip(rows, bits, strict=True))
-        return found
+            lacking.update((self.cluster.names[row], LACKING[bit]) for row, bit in zip(rows, bits, strict=True))
+        return lacking
 
     def some_roomy(self, asked: Preemptor, rows: array[int]) -> bool:
         """Whether CPU, memory and pod slots are enough on one of the rows; inside of the pod's claims."""
@@ -133,8 +133,8 @@ class Judge:
         if row < 0:
             return 0
         with self.claims.of(asked.request, asked.now):
-            there = self.claims.counting.planned(asked.pod, name)
-            return there or self.policy.planned(self.cluster.tables, asked.request, row)
+            planned = self.claims.counting.planned(asked.pod, name)
+            return planned or self.policy.planned(self.cluster.tables, asked.request, row)
 
 
 def blocks(names: list[str], size: int = BLOCK) -> Iterator[list[str]]:

@@ -26,7 +26,7 @@ def nearest(judge: Judge, asked: Preemptor, nodes: Nodes) -> dict[str, Any] | No
     linked = _linked(judge, asked, [name for name in nodes.open if nodes.codes[name] in LINKS])
     lacks = [name for name in nodes.open if nodes.codes[name] in TOO_FEW or name in linked or nodes.short.get(name)]
     best: tuple[int, float, str] | None = None
-    found: list[Missing] = []
+    missing: list[Missing] = []
     cluster = judge.cluster
     for block in blocks(lacks):
         rows = judge.rows(block)
@@ -37,8 +37,8 @@ def nearest(judge: Judge, asked: Preemptor, nodes: Nodes) -> dict[str, Any] | No
                 at, gpus, rest = least
                 name = cluster.names[rows[at]]
                 if best is None or (gpus, rest, name) < best:
-                    best, found = (gpus, rest, name), _missing(judge, asked, rows[at], linked.get(name))
-    return None if best is None else {"node": best[2], "missing": found}
+                    best, missing = (gpus, rest, name), _missing(judge, asked, rows[at], linked.get(name))
+    return None if best is None else {"node": best[2], "missing": missing}
 
 
 def _missing(judge: Judge, asked: Preemptor, row: int, linked: int | None) -> list[Missing]:
@@ -57,17 +57,17 @@ def _missing(judge: Judge, asked: Preemptor, row: int, linked: int | None) -> li
 
 def _linked(judge: Judge, asked: Preemptor, names: list[str]) -> dict[str, int]:
     """By node: for how many GPUs, fewer than the pod asks for, the rules pass it."""
-    found: dict[str, int] = {}
+    linked: dict[str, int] = {}
     if with_gpus(asked.pod, 1) is None:
-        return found
+        return linked
     most = asked.request.wanted - 1
-    left = names
+    unlinked = names
     for size in range(most, max(0, most - MOST_SIZES), -1):
         pod = with_gpus(asked.pod, size)
         assert pod is not None
-        passed = judge.passed(changed(judge, asked, pod), left)
-        found.update(dict.fromkeys(passed, size))
-        left = [name for name in left if name not in found]
-        if not left:
+        passed = judge.passed(changed(judge, asked, pod), unlinked)
+        linked.update(dict.fromkeys(passed, size))
+        unlinked = [name for name in unlinked if name not in linked]
+        if not unlinked:
             break
-    return found
+    return linked

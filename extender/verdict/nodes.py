@@ -85,7 +85,7 @@ def read(judge: Judge, asked: Preemptor) -> Nodes:
             reasons.add(SHORT[short[name][0]], name)
         elif name in repelled:
             reasons.add(REPELLED, name)
-    funnel = _funnel(seen, codes, bare, sum(not one and name not in repelled for name, one in short.items()))
+    funnel = _funnel(seen, codes, bare, sum(not lacking and name not in repelled for name, lacking in short.items()))
     return Nodes(funnel, reasons.counts, reasons.named, codes, bare, short, repelled, cordoned)
 
 
@@ -104,7 +104,7 @@ class _Rejections:
             self.named.setdefault(reason, []).append(name)
 
 
-def _funnel(seen: int, codes: dict[str, int], bare: dict[str, int], left: int) -> tuple[Stage, ...]:
+def _funnel(seen: int, codes: dict[str, int], bare: dict[str, int], remaining: int) -> tuple[Stage, ...]:
     """How many nodes each stage leaves. What passes with the claims of other pods counted passes every stage before:
     where fewer GPUs are free, a device plugin may be more certain to hand out linked ones."""
     pairs = Counter(zip(map(bool, codes.values()), map(bare.__getitem__, codes), strict=True))
@@ -120,6 +120,6 @@ def _funnel(seen: int, codes: dict[str, int], bare: dict[str, int], left: int) -
         "enough-gpus": usable - too_few,
         "linked": unreserved + reserved,
         "unreserved": unreserved,
-        "left": left,
+        "left": remaining,
     }
     return tuple(Stage(stage, count) for stage, count in stages.items())

@@ -56,19 +56,19 @@ def partial_gangs(cluster: ClusterView, wall: float) -> list[PartialGang]:
         named = None if pod is None or pod.node else cluster.gangs.ref(pod)
         if pod is not None and named is not None:
             waiting.setdefault(named, []).append(pod)
-    found = []
+    partials = []
     for named, pods in waiting.items():
-        one = _partial(cluster, named, pods, wall)
-        if one is not None and (one.seconds is None or one.seconds >= PARTIAL_SECONDS):
-            found.append(one)
-    return sorted(found, key=lambda one: (-one.gpus, one.ref))
+        gang = _partial(cluster, named, pods, wall)
+        if gang is not None and (gang.seconds is None or gang.seconds >= PARTIAL_SECONDS):
+            partials.append(gang)
+    return sorted(partials, key=lambda gang: (-gang.gpus, gang.ref))
 
 
-def shown(found: Sequence[PartialGang]) -> dict[str, Any]:
+def shown(partials: Sequence[PartialGang]) -> dict[str, Any]:
     """Two fields of an answer: the first of them, and how many are left out."""
     return {
-        "partial_gangs": [one.as_json() for one in found[:MOST_NAMED]],
-        "partial_gangs_left_out": max(0, len(found) - MOST_NAMED),
+        "partial_gangs": [gang.as_json() for gang in partials[:MOST_NAMED]],
+        "partial_gangs_left_out": max(0, len(partials) - MOST_NAMED),
     }
 
 

@@ -30,16 +30,18 @@ def pending(cluster: ClusterView, wall: float) -> Mapping[str, Pending]:
         pod = cluster.pods.get(uid)
         if pod is not None and pod.node and pod.gpus and not pod.finished and not pod.terminating:
             lowest = pod.priority if lowest is None else min(lowest, pod.priority)
-    classes = sorted(cluster.priority_classes.values(), key=lambda one: (-one.value, one.name))
-    names = {one.name for one in classes[:MOST_CLASSES]}
-    found: dict[str, Pending] = {}
+    classes = sorted(
+        cluster.priority_classes.values(), key=lambda priority_class: (-priority_class.value, priority_class.name)
+    )
+    names = {priority_class.name for priority_class in classes[:MOST_CLASSES]}
+    by_class: dict[str, Pending] = {}
     for uid in [*cluster.placements.queued, *cluster.placements.waiting]:
         pod = cluster.pods.get(uid)
         if pod is None or pod.node or not pod.gpus:
             continue
         name = (pod.priority_class if pod.priority_class in names else OTHER) if pod.priority_class else NONE
-        before = found.get(name, Pending(0, 0.0, outranks=False))
+        before = by_class.get(name, Pending(0, 0.0, outranks=False))
         age = 0.0 if pod.created is None else max(0.0, wall - pod.created)
         outranks = before.outranks or (lowest is not None and lowest < pod.priority)
-        found[name] = Pending(before.pods + 1, max(before.oldest_seconds, age), outranks)
-    return found
+        by_class[name] = Pending(before.pods + 1, max(before.oldest_seconds, age), outranks)
+    return by_class

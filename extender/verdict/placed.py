@@ -18,7 +18,9 @@ UNPLACED: Final = "unknown which"
 def runs(pod: PodRecord, cluster: ClusterView, asked: Decision | None, weights: Mapping[str, float]) -> Explanation:
     """`asked`: the latest filter decision about the pod that found a node; `weights`: of the scorers."""
     ledger = cluster.gpus.ledgers.get(pod.node)
-    held = next((one for one in ledger.holdings if one.uid == pod.uid), None) if ledger is not None else None
+    held = (
+        next((holding for holding in ledger.holdings if holding.uid == pod.uid), None) if ledger is not None else None
+    )
     best = [] if asked is None else ranked(asked, cluster, weights)
     if best and best[0].node != pod.node:
         best = []  # kube-scheduler, or a person, chose another node
@@ -57,11 +59,11 @@ def ranked(decision: Decision, cluster: ClusterView, weights: Mapping[str, float
     ]
 
 
-def latest(kept: Iterable[Decision], pod: PodRecord) -> tuple[Decision | None, Decision | None]:
+def latest(decisions: Iterable[Decision], pod: PodRecord) -> tuple[Decision | None, Decision | None]:
     """(the latest decision about the pod; the latest of filter that found a node), of decisions that come newest
     first; None where none is kept."""
     first: Decision | None = None
-    for decision in kept:
+    for decision in decisions:
         if decision.request.uid == pod.uid:
             first = first or decision
             if decision.verb == "filter" and len(decision.scored.best):
@@ -80,8 +82,8 @@ def _because(best: list[Ranked]) -> str:
 
 def before(best: list[Ranked]) -> str:
     """What the first node has more of than the second."""
-    terms = sorted(difference(best), key=lambda one: -abs(one["points"]))
-    shown = [f"{one['term']} {one['points']:+.3g}" for one in terms if one["points"]][:3]
+    terms = sorted(difference(best), key=lambda term: -abs(term["points"]))
+    shown = [f"{term['term']} {term['points']:+.3g}" for term in terms if term["points"]][:3]
     return (
         f"before {best[1].node} by {', '.join(shown)} points"
         if shown

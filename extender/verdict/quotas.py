@@ -26,12 +26,12 @@ Missing = dict[str, Any]
 
 def used(cluster: ClusterView, namespaces: Collection[str], wall: float) -> QuotaUse:
     """What the pods of the cluster use of the quotas of these namespaces, at `wall`, seconds since 1970."""
-    found = QuotaUse(one for one in cluster.quotas.values() if one.namespace in namespaces)
-    if any(namespace in found for namespace in namespaces):
+    use = QuotaUse(quota for quota in cluster.quotas.values() if quota.namespace in namespaces)
+    if any(namespace in use for namespace in namespaces):
         for pod in list(cluster.pods.values()):
-            found.count(pod, wall)
-        found.take_status()
-    return found
+            use.count(pod, wall)
+        use.take_status()
+    return use
 
 
 class Absent(NamedTuple):
@@ -44,15 +44,15 @@ class Absent(NamedTuple):
 def of_gang(cluster: ClusterView, pod: PodRecord, wall: float) -> Absent:
     """The pods that the gang of an unbound pod lacks. Where nothing states what these ask for, they ask for what each
     of the others does; where those differ, nothing is known."""
-    if not any(one.namespace == pod.namespace for one in cluster.quotas.values()):
+    if not any(quota.namespace == pod.namespace for quota in cluster.quotas.values()):
         return Absent()
     gang = finish(together(cluster, [pod.uid]))
     if gang is None:
         return Absent()
-    absent = [one for one in gang.pods if is_absent(one.uid)]
+    absent = [member for member in gang.pods if is_absent(member.uid)]
     lacking = gang.minimum - len(gang.pods) - len(gang.members)
     alike = [*existing(gang.pods), *gang.members]
-    if lacking > 0 and len({_counted(one) for one in alike}) == 1:
+    if lacking > 0 and len({_counted(member) for member in alike}) == 1:
         absent += [alike[0]] * lacking
     if not absent:
         return Absent()
@@ -68,17 +68,17 @@ def _counted(pod: PodRecord) -> tuple[object, ...]:
 def sentence(excess: Sequence[Excess]) -> str:
     """Which quotas refuse it, and by how much."""
     texts = [
-        f"ResourceQuota {one.quota.text} allows {amount(one, one.hard)} of {one.resource} ("
-        f"{amount(one, one.used)} used, {amount(one, one.asked)} more asked for)"
-        for one in excess[:NAMED]
+        f"ResourceQuota {over.quota.text} allows {amount(over, over.hard)} of {over.resource} ("
+        f"{amount(over, over.used)} used, {amount(over, over.asked)} more asked for)"
+        for over in excess[:NAMED]
     ]
     more = f" (and {len(excess) - NAMED} more)" if len(excess) > NAMED else ""
     return "; ".join(texts) + more
 
 
-def amount(one: Excess, number: int) -> str:
+def amount(over: Excess, number: int) -> str:
     """A number with its unit, where that is not GPUs, pods or devices."""
-    unit = quotas.unit(one.resource)
+    unit = quotas.unit(over.resource)
     known = {"millicores": "cpu", "bytes": "memory"}.get(unit)
     return text_of(known, number) if known else str(number)
 
@@ -87,17 +87,17 @@ def nearest(excess: Sequence[Excess]) -> dict[str, Any]:
     """What is missing, as `nearest` of a pod has it: on no node, but in the quotas."""
     missing: list[Missing] = [
         {
-            "what": f"{one.resource} of ResourceQuota {one.quota.text}",
-            "have": max(0, one.hard - one.used),
-            "need": one.asked,
-            "unit": quotas.unit(one.resource),
-            "quota": one.quota.text,
-            "resource": one.resource,
-            "used": one.used,
-            "hard": one.hard,
-            "asked": one.asked,
+            "what": f"{over.resource} of ResourceQuota {over.quota.text}",
+            "have": max(0, over.hard - over.used),
+            "need": over.asked,
+            "unit": quotas.unit(over.resource),
+            "quota": over.quota.text,
+            "resource": over.resource,
+            "used": over.used,
+            "hard": over.hard,
+            "asked": over.asked,
         }
-        for one in excess
+        for over in excess
     ]
     return {"node": None, "missing": missing}
 
@@ -106,13 +106,14 @@ def raised(excess: Sequence[Excess], fits: bool | None) -> Way:
     """Raise the limits so that the pods are created. `fits`: whether all of them fit then without an eviction; None:
     not looked at."""
     changes = [
-        {"quota": one.quota.text, "resource": one.resource, "from": one.hard, "to": one.needed} for one in excess
+        {"quota": over.quota.text, "resource": over.resource, "from": over.hard, "to": over.needed} for over in excess
     ]
     texts = [
-        f"{one.resource} of ResourceQuota {one.quota.text} from {amount(one, one.hard)} to {amount(one, one.needed)}"
-        for one in excess
+        f"{over.resource} of ResourceQuota {over.quota.text} "
+        f"from {amount(over, over.hard)} to {amount(over, over.needed)}"
+        for over in excess
     ]
-    costs = [term("raised_by", one.needed - one.hard, quotas.unit(one.resource)) for one in excess]
+    costs = [term("raised_by", over.needed - over.hard, quotas.unit(over.resource)) for over in excess]
     return way("raise", f"raise {', '.join(texts)}", {"changes": changes}, (0.0,), fits=fits, cost=costs)
 
 

@@ -48,7 +48,7 @@ def cause(asked: Preemptor, nodes: Nodes, ways: Sequence[Way]) -> str:
     without = nodes.reasons[nics_rule.HELD.key]
     if without:
         return f"{count(without, 'node')} {'has' if without == 1 else 'have'} {gpus} free but not each with a NIC"
-    stage = next((one.stage for one in nodes.funnel if not one.nodes), "left")
+    stage = next((stage.stage for stage in nodes.funnel if not stage.nodes), "left")
     text = FUNNEL[stage].format(gpus=gpus, certain=_certain(asked.request))
     if stage == "admitted":
         text += " (" + ", ".join(f"{key} {number}" for key, number in sorted(nodes.reasons.items())) + ")"
@@ -107,14 +107,14 @@ def _certain(request: PodRequest) -> str:
 
 def _gpus(asked: Preemptor) -> str:
     """The GPUs that the pod asks for."""
-    return _listed([amount(*one) for one in asked.pod.gpus])
+    return _listed([amount(*resource_count) for resource_count in asked.pod.gpus])
 
 
 def _missing(missing: Sequence[Mapping[str, Any]]) -> str:
-    loose = [one for one in missing if one["what"] == LINKED]
-    found = [amount(one["what"], one["need"] - one["have"]) for one in missing if one["what"] != LINKED]
-    parts = [f"{_listed(found)} short"] if found else []
-    return _listed(parts + [f"{one['have']} of {one['need']} GPUs linked" for one in loose])
+    loose = [miss for miss in missing if miss["what"] == LINKED]
+    amounts = [amount(miss["what"], miss["need"] - miss["have"]) for miss in missing if miss["what"] != LINKED]
+    parts = [f"{_listed(amounts)} short"] if amounts else []
+    return _listed(parts + [f"{miss['have']} of {miss['need']} GPUs linked" for miss in loose])
 
 
 def _listed(texts: Sequence[str]) -> str:

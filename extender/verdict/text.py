@@ -39,7 +39,7 @@ MOST_NAMES: Final = 3
 
 def no_such_pod(cluster: ClusterView, namespace: str, name: str) -> str:
     """That no pod has this name, with pods whose names begin so: an owner gives its pods generated endings."""
-    near = [f"{namespace}/{one}" for one in cluster.names_from(namespace, name, MOST_NAMES)]
+    near = [f"{namespace}/{known_name}" for known_name in cluster.names_from(namespace, name, MOST_NAMES)]
     listed = " or ".join([", ".join(near[:-1]), near[-1]] if len(near) > 1 else near)
     return "the cluster has no such pod, or it has ended" + (f" (did you mean {listed}?)" if near else "")
 
@@ -97,6 +97,6 @@ def short(text: str, longest: int = LONGEST) -> str:
     shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
     if len(text) <= longest:
         return shown
-    kept = (longest - 1) // 2
-    tail = "".join(letter if letter.isprintable() else "?" for letter in text[-kept:])
-    return f"{shown[: longest - 1 - kept]}…{tail}"
+    half = (longest - 1) // 2
+    tail = "".join(letter if letter.isprintable() else "?" for letter in text[-half:])
+    return f"{shown[: longest - 1 - half]}…{tail}"

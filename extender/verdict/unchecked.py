@@ -34,11 +34,11 @@ def preference(pod: PodRecord, settings: Settings) -> str | None:
     """What becomes of its preferred affinity and soft spread constraints; None without any."""
     asked = [
         text
-        for text, there in (
+        for text, applies in (
             ("preferred affinity or anti-affinity", pod.preferred_affinity),
             ("a soft topology spread constraint", pod.soft_spread),
         )
-        if there
+        if applies
     ]
     if not asked:
         return None

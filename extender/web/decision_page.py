@@ -38,7 +38,7 @@ def text(decision: Decision, cluster: ClusterView, weights: Mapping[str, float],
     rows, codes = runs.unpack(decision.nodes)
     rank = {row: place for place, row in enumerate(scored.best)}
     shown = _shown(decision, rows, codes, cluster, rank)[:most_nodes]
-    prices = [_price(row, one, decision, cluster) for row, one in zip(scored.best, scored.prices, strict=False)]
+    prices = [_price(row, price, decision, cluster) for row, price in zip(scored.best, scored.prices, strict=False)]
     tail = {
         "nodes_left_out": max(0, len(rows) + judged.unknown_count - most_nodes),
         **decision.detail,
@@ -79,11 +79,11 @@ def _shown(
 def _reasons(decision: Decision, codes: array[int]) -> dict[str, int]:
     """How many nodes each rule rejected."""
     text = codes.tobytes()
-    found = {reason.key: 0 for reason in REASONS.values()}
+    counts = {reason.key: 0 for reason in REASONS.values()}
     for code, reason in REASONS.items():
-        found[reason.key] += text.count(code)
-    found[UNKNOWN_NODE.key] += decision.judged.unknown_count
-    return {key: count for key, count in sorted(found.items()) if count}
+        counts[reason.key] += text.count(code)
+    counts[UNKNOWN_NODE.key] += decision.judged.unknown_count
+    return {key: count for key, count in sorted(counts.items()) if count}
 
 
 def _price(row: int, price: Price, decision: Decision, cluster: ClusterView) -> dict[str, Any]:

@@ -24,9 +24,9 @@ MOST_NODES: Final = 20_000
 class DecisionsPage:
     """The handler of the page."""
 
-    def __init__(self, cluster: ClusterView, kept: Decisions, pages: Pages) -> None:
-        """`kept`: the latest decisions."""
-        self._page = pages.page(lambda pod, most, nodes: decision_list(kept.latest(), pod, most, nodes, cluster))
+    def __init__(self, cluster: ClusterView, decisions: Decisions, pages: Pages) -> None:
+        """`decisions`: the latest decisions."""
+        self._page = pages.page(lambda pod, most, nodes: decision_list(decisions.latest(), pod, most, nodes, cluster))
 
     async def decisions(self, request: Request) -> Response:
         """`?pod=NAMESPACE/NAME`: of this pod alone; `?most=`: how many decisions; `?nodes=`: how many nodes of each."""
@@ -75,7 +75,7 @@ def fields(
     """Two fields of an object: `decisions`, and `decisions_left_out`: how many of the most are not shown."""
     yield b'"decisions":['
     written, left_out = 0, 0
-    about = (one for one in latest if pod is None or one.concerns(*pod))
+    about = (decision for decision in latest if pod is None or decision.concerns(*pod))
     for decision in islice(about, most):
         if written >= DECISION_BYTES:
             left_out += 1

@@ -31,9 +31,9 @@ LEFT_OUT: Final = {
 class ExplainPage:
     """The handlers of these pages."""
 
-    def __init__(self, explainer: Explainer, cluster: ClusterView, kept: Decisions, pages: Pages) -> None:
-        """`kept`: the latest decisions."""
-        self._explainer, self._cluster, self._kept = explainer, cluster, kept
+    def __init__(self, explainer: Explainer, cluster: ClusterView, decisions: Decisions, pages: Pages) -> None:
+        """`decisions`: the latest decisions."""
+        self._explainer, self._cluster, self._kept = explainer, cluster, decisions
         self._all, self._own = pages.page(self.explained), pages.page(self.own)
         self._top = pages.page(lambda: (orjson.dumps(explainer.fleet()),))
         self._capacity = pages.page(lambda: (orjson.dumps(explainer.capacity()),))
@@ -66,7 +66,7 @@ class ExplainPage:
     def own(self, namespace: str, name: str) -> Iterator[bytes]:
         """The page for a reader who may list the pods of this pod's namespace alone."""
         answer = self._explainer.explain(self._explainer.pod(namespace, name)).as_json()
-        classes = [dict(one, pods=None) for one in answer["evictable_by"] or ()]
+        classes = [dict(entry, pods=None) for entry in answer["evictable_by"] or ()]
         above = None if answer["evictable_by"] is None else classes  # the pods that wait may be those of others
         denied = None if answer["preemption"] is None else {**answer["preemption"], "lower": None}
         empty: dict[str, Any] = {

@@ -67,20 +67,20 @@ class Health:
             checks = [Check("lists", "; ".join(missing), True), Check("watches", silent, True)]
             checks += [Check(part, self._text(text), False) for part, text in self._degraded.problems.items()]
             return Response(_verbose(checks), status_code=status, media_type="text/plain")
-        made: dict[str, Any] = {"ready": status == 200, "missing": missing or ([silent] if silent else [])}
+        body: dict[str, Any] = {"ready": status == 200, "missing": missing or ([silent] if silent else [])}
         if status == 200:
             named = not self._cluster.settings.server.debug.authorize
-            made |= {
+            body |= {
                 "generation": self._cluster.generation,
                 "warnings": self._invalid.warnings() if named else [],
             }
         problems = self._degraded.problems.items()
-        made |= {
+        body |= {
             "degraded": [{"part": part, "problem": self._text(text)} for part, text in problems if text],
             "settings": self._cluster.settings.hash,
             "version": version("gpu-extender"),
         }
-        return JSONResponse(made, status_code=status)
+        return JSONResponse(body, status_code=status)
 
     def _text(self, problem: str) -> str:
         """A problem may name objects: not where pages need a token."""

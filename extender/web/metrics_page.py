@@ -100,8 +100,8 @@ class Counts:
             self._follow(metrics.invalid_objects.labels(*key), count)
         for kind, count in {**self.source.faults().defects, **self.defects}.items():
             self._follow(metrics.watch_defects.labels(kind), count)
-        for what, count in cluster.health.counts.items():
-            self._follow(metrics.pod_failures.labels(what), count)
+        for failure, count in cluster.health.counts.items():
+            self._follow(metrics.pod_failures.labels(failure), count)
         self._follow(metrics.log_lines_dropped, dropped_lines())
 
     def _follow(self, counter: Counter, now: int) -> None:

@@ -47,13 +47,13 @@ class Pages:
         where the client has left."""
         name = self._forks.add(question)
 
-        async def made(request: Request, *asked: Any) -> bytes:
+        async def whole_answer(request: Request, *asked: Any) -> bytes:
             try:
                 return await self._forks.whole(name, *asked, fresh=fresh, lost=lambda: self._lost(request.scope))
             except ClientLeft:
                 return b""
 
-        return made
+        return whole_answer
 
 
 def refused(error: ExtenderError) -> Response:

@@ -86,6 +86,6 @@ def _seat(seat: Seat) -> dict[str, Any]:
 
 def queue_of_seats(seats: Sequence[Seat], cluster: ClusterView) -> str | None:
     """The queue of their pods; where none of them exists that of a pod of their gang. None: there is no such pod."""
-    there = cluster.workloads.gang_pods.get(Ref.of(seats[0].gang), ())
-    pods = (cluster.pods.get(uid) for uid in (*(seat.uid for seat in seats), *there))
+    members = cluster.workloads.gang_pods.get(Ref.of(seats[0].gang), ())
+    pods = (cluster.pods.get(uid) for uid in (*(seat.uid for seat in seats), *members))
     return next((queue_of(pod) for pod in pods if pod is not None), None)

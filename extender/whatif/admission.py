@@ -31,18 +31,18 @@ class Owners:
             suffix = f"-{pod.labels.get(HASH, '')}"
             if owner.kind == "ReplicaSet" and len(suffix) > 1 and owner.name.endswith(suffix):
                 key = pod.namespace, owner.api, "Deployment", owner.name.removesuffix(suffix)
-                made = pod.created or 0.0, owner.name
-                if made >= latest.get(key, made):
-                    latest[key], self._owners[key] = made, owner
+                created = pod.created or 0.0, owner.name
+                if created >= latest.get(key, created):
+                    latest[key], self._owners[key] = created, owner
 
     def of(self, pod: PodRecord) -> PodRecord:
         """The pod with its owner as the cluster has it."""
         owner = pod.owner
         if owner is None or owner.uid:
             return pod
-        there = self._owners.get((pod.namespace, owner.api, owner.kind, owner.name))
+        match = self._owners.get((pod.namespace, owner.api, owner.kind, owner.name))
         # Its gang is that of the owner in the question.
-        return pod if there is None else msgspec.structs.replace(pod, owner=owner._replace(uid=there.identity))
+        return pod if match is None else msgspec.structs.replace(pod, owner=owner._replace(uid=match.identity))
 
 
 def admit(cluster: ClusterView, pod: PodRecord, number: int) -> PodRecord:
@@ -51,11 +51,11 @@ def admit(cluster: ClusterView, pod: PodRecord, number: int) -> PodRecord:
     path = f"pod {pod.namespace}/{pod.name}"
     if node := node_of(cluster, pod):
         raise BadInput(f"it is on node {node} already", path=path)
-    there = cluster.pod(pod.namespace, pod.name)
+    existing = cluster.pod(pod.namespace, pod.name)
     if not pod.priority_given:
         pod = _with_class(cluster, pod, path)
     if not pod.uid:
-        pod = msgspec.structs.replace(pod, uid=there.uid if there is not None else f"what-if-{number}")
+        pod = msgspec.structs.replace(pod, uid=existing.uid if existing is not None else f"what-if-{number}")
     return _with_label_keys(pod)
 
 
@@ -69,9 +69,9 @@ def _with_label_keys(pod: PodRecord) -> PodRecord:
 
 def node_of(cluster: ClusterView, pod: PodRecord) -> str:
     """The node that the pod is on already, "" for none."""
-    there = cluster.pod(pod.namespace, pod.name)
-    if there is not None and there.node and (not pod.uid or pod.uid == there.uid):
-        return pod.node or there.node
+    existing = cluster.pod(pod.namespace, pod.name)
+    if existing is not None and existing.node and (not pod.uid or pod.uid == existing.uid):
+        return pod.node or existing.node
     return pod.node
 
 
@@ -92,17 +92,19 @@ def _with_class(cluster: ClusterView, pod: PodRecord, path: str) -> PodRecord:
     if name in SYSTEM_CLASSES:
         return msgspec.structs.replace(pod, priority=SYSTEM_CLASSES[name])
     if name:
-        found = cluster.priority_classes.get(name)
-        if found is None:
+        priority_class = cluster.priority_classes.get(name)
+        if priority_class is None:
             raise BadInput(f"there is no PriorityClass {name!r} in the cluster", path=path)
     else:
-        found = default_class(cluster)
-        if found is None:
+        priority_class = default_class(cluster)
+        if priority_class is None:
             return pod
-    return msgspec.structs.replace(pod, priority=found.value, priority_class=found.name, never=pod.never or found.never)
+    return msgspec.structs.replace(
+        pod, priority=priority_class.value, priority_class=priority_class.name, never=pod.never or priority_class.never
+    )
 
 
 def default_class(cluster: ClusterView) -> PriorityClassRecord | None:
     """The class of pods that name none; of several the API server takes the one with the lowest value."""
-    defaults = [one for one in cluster.priority_classes.values() if one.global_default]
-    return min(defaults, key=lambda one: (one.value, one.name), default=None)
+    defaults = [priority_class for priority_class in cluster.priority_classes.values() if priority_class.global_default]
+    return min(defaults, key=lambda priority_class: (priority_class.value, priority_class.name), default=None)

@@ -43,18 +43,20 @@ def answer(verbs: Verbs, body: bytes, now: float, wall: float) -> Iterator[bytes
 def question(body: bytes, gpus: frozenset[str]) -> Question:
     """The question of a body. BadInput."""
     try:
-        said = orjson.loads(body)
+        fields = orjson.loads(body)
     except ValueError as error:
         raise BadInput(f"malformed JSON: {error}", path="body") from None
-    if not isinstance(said, dict) or said.keys() - FIELDS:
+    if not isinstance(fields, dict) or fields.keys() - FIELDS:
         known = ", ".join(sorted(FIELDS))
         raise BadInput(f"expected an object with some of these fields: {known}", path="body")
-    documents = [Document(one, f"objects[{at}]") for at, one in enumerate(_list(said, "objects"))]
-    documents += [Document(one, f"manifest: items[{at}]") for at, one in enumerate(_manifest(said.get("manifest")))]
-    named = [_pod(text) for text in _names(said, "pods")]
-    added = [_added(one, f"add[{at}]") for at, one in enumerate(_list(said, "add"))]
-    changes = Changes(tuple(added), tuple(_names(said, "cordon")), tuple(_names(said, "drain")))
-    holdings = said.get("holdings")
+    documents = [Document(value, f"objects[{at}]") for at, value in enumerate(_list(fields, "objects"))]
+    documents += [
+        Document(document, f"manifest: items[{at}]") for at, document in enumerate(_manifest(fields.get("manifest")))
+    ]
+    named = [_pod(text) for text in _names(fields, "pods")]
+    added = [_added(entry, f"add[{at}]") for at, entry in enumerate(_list(fields, "add"))]
+    changes = Changes(tuple(added), tuple(_names(fields, "cordon")), tuple(_names(fields, "drain")))
+    holdings = fields.get("holdings")
     if not isinstance(holdings, bool | None):
         raise BadInput("expected true or false", path="holdings")
     return replace(read(documents, gpus, named, changes), holdings=holdings is not False)
@@ -65,28 +67,28 @@ def _manifest(text: Any) -> list[Any]:
     if not isinstance(text, str | None):
         raise BadInput("expected a text", path="manifest")
     try:
-        found = yaml_documents.documents((text or "").encode(), aliases=False)
-        return [one for one in found if one is not None]
+        documents = yaml_documents.documents((text or "").encode(), aliases=False)
+        return [document for document in documents if document is not None]
     except RecursionError:
         raise BadInput("nested too deep", path="manifest") from None
     except (yaml_documents.Error, ValueError) as error:
         raise BadInput(f"malformed YAML: {' '.join(str(error).split())}", path="manifest") from None
 
 
-def _list(said: Mapping[str, Any], field: str) -> list[Any]:
-    found = said.get(field)
-    if found is None:
+def _list(fields: Mapping[str, Any], field: str) -> list[Any]:
+    value = fields.get(field)
+    if value is None:
         return []
-    if not isinstance(found, list):
+    if not isinstance(value, list):
         raise BadInput("expected a list", path=field)
-    return found
+    return value
 
 
-def _names(said: Mapping[str, Any], field: str) -> list[str]:
-    found = _list(said, field)
-    if len(found) > MOST_NAMES or not all(isinstance(one, str) for one in found):
+def _names(fields: Mapping[str, Any], field: str) -> list[str]:
+    names = _list(fields, field)
+    if len(names) > MOST_NAMES or not all(isinstance(name, str) for name in names):
         raise BadInput(f"expected a list of {MOST_NAMES} names at most", path=field)
-    return found
+    return names
 
 
 def _pod(text: str) -> tuple[str, str]:
@@ -96,8 +98,8 @@ def _pod(text: str) -> tuple[str, str]:
     return namespace, name
 
 
-def _added(one: Any, path: str) -> Added:
-    count, what = (one.get("count"), one.get("like")) if isinstance(one, dict) else (None, None)
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1 or not isinstance(what, str):
+def _added(entry: Any, path: str) -> Added:
+    count, like = (entry.get("count"), entry.get("like")) if isinstance(entry, dict) else (None, None)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1 or not isinstance(like, str):
         raise BadInput('expected {"count": N, "like": NODE or catalogue:ID}', path=path)
-    return Added(count, what)
+    return Added(count, like)

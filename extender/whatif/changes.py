@@ -34,13 +34,13 @@ def apply(snapshot: Snapshot, changes: Changes) -> list[Mapping[str, str]]:
     """Change the copy. Gives warnings. NotFound: a node does not exist. BadInput: a topology cannot be used."""
     warnings: list[Mapping[str, str]] = []
     nodes = snapshot.cluster.nodes
-    if sum(max(0, one.nodes) for one in changes.add) > MOST_ADDED:
+    if sum(max(0, addition.nodes) for addition in changes.add) > MOST_ADDED:
         raise BadInput(f"more than {MOST_ADDED} nodes", path="--add")
-    for one in changes.add:
-        like = nodes.get(one.what)
+    for addition in changes.add:
+        like = nodes.get(addition.what)
         if like is None:
-            like, warnings = _machine(snapshot, one), [ASSUMED]
-        added = copies(like, one.nodes, nodes)
+            like, warnings = _machine(snapshot, addition), [ASSUMED]
+        added = copies(like, addition.nodes, nodes)
         for at in range(0, len(added), STEP):
             snapshot.add_nodes(like, added[at : at + STEP])
     for name in (*changes.cordon, *changes.drain):
@@ -57,22 +57,22 @@ def apply(snapshot: Snapshot, changes: Changes) -> list[Mapping[str, str]]:
 
 def _machine(snapshot: Snapshot, added: Added) -> NodeRecord:
     """A machine of which only the GPUs are known."""
-    what = added.what
-    if not what.startswith((load.PREFIX, "{")):
+    like = added.what
+    if not like.startswith((load.PREFIX, "{")):
         raise NotFound(
-            "no node has this name; catalogue:ID names a machine of the catalogue", path=f"--add {what[:80]}"
+            "no node has this name; catalogue:ID names a machine of the catalogue", path=f"--add {like[:80]}"
         )
     try:
-        topology, entry = _topology(what)
+        topology, entry = _topology(like)
     except (ExtenderError, annotation.TopologyError) as error:
         raise BadInput(error.message, path="--add") from None
     vendor = entry.vendor if entry is not None else "amd" if topology.kind == "xgmi" else "nvidia"
-    names = [one.name for one in snapshot.settings.resources]
+    names = [resource.name for resource in snapshot.settings.resources]
     resource = next((name for name in names if name.startswith(f"{vendor}.com/")), names[0])
     labels: dict[str, str] = {}
     if entry is not None and entry.products:
         labels[catalogue.PRODUCT_LABELS[vendor]] = min(entry.products)
-    name = what.removeprefix(load.PREFIX) if entry is not None else "added"
+    name = like.removeprefix(load.PREFIX) if entry is not None else "added"
     return NodeRecord(
         uid="",
         name=name,
@@ -89,10 +89,10 @@ def _machine(snapshot: Snapshot, added: Added) -> NodeRecord:
     )
 
 
-def _topology(what: str) -> tuple[Topology, catalogue.Entry | None]:
-    if what.startswith(load.PREFIX):
-        name = what.removeprefix(load.PREFIX)
+def _topology(like: str) -> tuple[Topology, catalogue.Entry | None]:
+    if like.startswith(load.PREFIX):
+        name = like.removeprefix(load.PREFIX)
         load.from_catalogue(name)
-        entry = next(one for one in catalogue.entries() if one.id == name)
+        entry = next(entry for entry in catalogue.entries() if entry.id == name)
         return entry.topology, entry
-    return annotation.decode(what), None
+    return annotation.decode(like), None

@@ -58,7 +58,7 @@ class Answer:
 
     def warn(self, warnings: Iterable[Mapping[str, str]]) -> None:
         """Add those that are new."""
-        self.warnings += [one for one in warnings if one not in self.warnings]
+        self.warnings += [entry for entry in warnings if entry not in self.warnings]
 
     def as_json(self) -> dict[str, Any]:
         """The JSON form."""
@@ -66,7 +66,7 @@ class Answer:
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "WhatIf",
-            "warnings": [dict(one) for one in self.warnings],
+            "warnings": [dict(entry) for entry in self.warnings],
             "policy_hash": self.policy_hash,
             "holdings": self.holdings,
             "results": self.results,
@@ -82,8 +82,8 @@ class Answer:
         for name in lists:
             yield b',"' + name.encode() + b'":['
             comma = b""
-            for one in whole[name]:
-                yield comma + orjson.dumps(one)
+            for entry in whole[name]:
+                yield comma + orjson.dumps(entry)
                 comma = b","
             yield b"]"
         yield b"}"
@@ -102,40 +102,40 @@ def answer(
     """The answer. The snapshot is changed by it, and serves no second question. `wall`: the time at which it is asked,
     seconds since 1970. NotFound, BadInput."""
     cluster = snapshot.cluster
-    made = Answer(snapshot.settings.policy_hash, plans=bool(cluster.tables.shapes.planned))
-    made.warn(about_cluster(cluster))
-    cluster.apply([*(Event("Group", "set", one) for one in question.groups), *question.objects], snapshot.now)
+    answered = Answer(snapshot.settings.policy_hash, plans=bool(cluster.tables.shapes.planned))
+    answered.warn(about_cluster(cluster))
+    cluster.apply([*(Event("Group", "set", record) for record in question.groups), *question.objects], snapshot.now)
     drain = Drain.of(cluster, question.changes.drain, wall) if question.of_drain else None
-    made.warn(changes.apply(snapshot, question.changes))
+    answered.warn(changes.apply(snapshot, question.changes))
     if question.holdings:
-        made.holdings = _holdings(cluster)
+        answered.holdings = _holdings(cluster)
     if question.ignored:
         text = f"objects that make no pods are ignored: {', '.join(question.ignored)}"
-        made.warn([warning("ignored", text)])
-    made.warn(warning("field-not-read", text) for text in question.unread)
+        answered.warn([warning("ignored", text)])
+    answered.warn(warning("field-not-read", text) for text in question.unread)
     if drain is not None:
         moved = drain.place(snapshot, wall)
-        made.results, made.groups, made.cost = moved.results, moved.groups, drain.cost
-        made.warn(moved.warnings)
-        return made
-    pods = _admitted(cluster, question, made)
+        answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
+        answered.warn(moved.warnings)
+        return answered
+    pods = _admitted(cluster, question, answered)
     cluster.expect(pods)
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
     for unit in units(cluster, pods):
         if any(pod.claim_refs for pod in unit.pods):  # a pod before them may have a claim of theirs
             unit = Unit([cluster.dra.read(pod) for pod in unit.pods], unit.ref)
         for pod in unit.pods:
-            made.warn([*about_pod(cluster, pod, wall), *admission.about(pod)])
+            answered.warn([*about_pod(cluster, pod, wall), *admission.about(pod)])
         gang = None if unit.ref is None else formed(cluster, unit.ref, unit.pods)
         if gang is not None:
-            _gang(snapshot, admission, gang, wall, made)
+            _gang(snapshot, admission, gang, wall, answered)
         for pod in unit.pods if gang is None else ():
             alone = queued_alone(cluster, pod)
             if _by_itself(snapshot, alone):
-                _single(snapshot, admission, pod, wall, made)
+                _single(snapshot, admission, pod, wall, answered)
             else:  # its queue treats it as a gang of one
-                _whole(snapshot, admission, alone, wall, made)
-    return made
+                _whole(snapshot, admission, alone, wall, answered)
+    return answered
 
 
 def exit_code(answered: Mapping[str, Any]) -> int:
@@ -145,93 +145,95 @@ def exit_code(answered: Mapping[str, Any]) -> int:
 
 def about_cluster(cluster: Cluster) -> list[dict[str, str]]:
     """Warnings of a cluster that no question is about."""
-    found = []
+    warnings = []
     if not cluster.nodes:
-        found.append(warning("no-nodes", "the cluster has no nodes"))
+        warnings.append(warning("no-nodes", "the cluster has no nodes"))
     if cluster.faults:
-        found.append(warning("left-out", f"{cluster.faults} objects could not be held and are left out"))
-    return found
+        warnings.append(warning("left-out", f"{cluster.faults} objects could not be held and are left out"))
+    return warnings
 
 
 def units(cluster: ClusterView, pods: Sequence[PodRecord]) -> list[Unit]:
     """What is placed at once, in the order of the first pods."""
-    found: dict[object, Unit] = {}
+    by_ref: dict[object, Unit] = {}
     for pod in pods:
         ref = cluster.gangs.ref(pod)
-        found.setdefault(ref or pod.uid, Unit([], ref)).pods.append(pod)
-    return list(found.values())
+        by_ref.setdefault(ref or pod.uid, Unit([], ref)).pods.append(pod)
+    return list(by_ref.values())
 
 
-def _admitted(cluster: ClusterView, question: Question, made: Answer) -> list[PodRecord]:
+def _admitted(cluster: ClusterView, question: Question, answered: Answer) -> list[PodRecord]:
     """The pods in order, as the API server would write them."""
     pods: list[PodRecord] = []
-    there: list[str] = []
+    with_node: list[str] = []
     owners = Owners(cluster)
     asked = [owners.of(cluster.dra.read(pod)) for pod in question.pods]
-    existing = _existing(cluster, question, asked, made)
+    existing = _existing(cluster, question, asked, answered)
     for number, pod in enumerate(asked):
         match = existing.get(number)
         if match is not None and match.node:
-            there.append(match.name)
+            with_node.append(match.name)
         else:
             pods.append(admit(cluster, pod if match is None else msgspec.structs.replace(pod, uid=match.uid), number))
-    if there:
-        text = f"pods that have a node already are not placed again: {', '.join(there[:5])}"
-        made.warn([warning("runs-already", text + (f" and {len(there) - 5} more" if len(there) > 5 else ""))])
+    if with_node:
+        text = f"pods that have a node already are not placed again: {', '.join(with_node[:5])}"
+        answered.warn(
+            [warning("runs-already", text + (f" and {len(with_node) - 5} more" if len(with_node) > 5 else ""))]
+        )
     seen = {pod.uid for pod in pods}
     pods += [pod for name in question.named if (pod := known(cluster, *name)).uid not in seen]
     return pods
 
 
 def _existing(
-    cluster: ClusterView, question: Question, asked: Sequence[PodRecord], made: Answer
+    cluster: ClusterView, question: Question, asked: Sequence[PodRecord], answered: Answer
 ) -> dict[int, PodRecord]:
     """The pods of the cluster that pods of owners in the question are, by their number there. A gang of which all pods
     run is answered here."""
-    found: dict[int, PodRecord] = {}
+    matched: dict[int, PodRecord] = {}
     of_gangs: dict[gangs.Ref, list[int]] = {}
     for number, pod in enumerate(asked):
         if (pod.namespace, pod.name) not in question.expanded:
             continue
-        there = cluster.pod(pod.namespace, pod.name)
-        if there is not None and node_of(cluster, pod):
-            found[number] = there
+        existing = cluster.pod(pod.namespace, pod.name)
+        if existing is not None and node_of(cluster, pod):
+            matched[number] = existing
         if (ref := cluster.gangs.ref(pod)) is not None:
             of_gangs.setdefault(ref, []).append(number)
     for ref, numbers in of_gangs.items():
         matches = running.counterparts(cluster, ref, [asked[number] for number in numbers])
-        found |= {number: match for number, match in zip(numbers, matches, strict=True) if match is not None}
-        if all(number in found and found[number].node for number in numbers):
-            made.groups.append(running.group(cluster, ref))
-    return found
+        matched |= {number: match for number, match in zip(numbers, matches, strict=True) if match is not None}
+        if all(number in matched and matched[number].node for number in numbers):
+            answered.groups.append(running.group(cluster, ref))
+    return matched
 
 
-def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: float, made: Answer) -> None:
+def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: float, answered: Answer) -> None:
     same = msgspec.structs.replace(pod, uid="", name="", labels=_unnumbered(pod))
-    before = made.latest
+    before = answered.latest
     new = pod.uid not in snapshot.cluster.pods  # else others may be assumed or reserved for it
     if new and before is not None and before[:2] == (same, snapshot.cluster.generation):
         # Nothing was placed since an equal pod was judged.
-        found = replace(
+        judged = replace(
             before[2],
             result=before[2].result | {"pod": single.named(pod)},
             warnings=list(single.about(snapshot, snapshot.claims.alone(pod), pod)),
         )
     else:
-        found = single.judge(snapshot, pod, wall)
-        made.latest = same, snapshot.cluster.generation, found
+        judged = single.judge(snapshot, pod, wall)
+        answered.latest = same, snapshot.cluster.generation, judged
     if admission.excess([pod]):
-        found = refuse_single(snapshot, admission, pod, found, wall)
+        judged = refuse_single(snapshot, admission, pod, judged, wall)
     else:
         admission.create([pod])
-    made.results.append(found.result)
-    made.warn(found.warnings)
-    snapshot.evict(found.victims)
-    if found.node:
-        if not made.plans:
-            made.warn(_at_once(snapshot, pod, found.node, made.placed))
-        snapshot.place(pod, found.node, found.gpus)
-        made.placed[pod.uid] = pod.name
+    answered.results.append(judged.result)
+    answered.warn(judged.warnings)
+    snapshot.evict(judged.victims)
+    if judged.node:
+        if not answered.plans:
+            answered.warn(_at_once(snapshot, pod, judged.node, answered.placed))
+        snapshot.place(pod, judged.node, judged.gpus)
+        answered.placed[pod.uid] = pod.name
 
 
 def _at_once(snapshot: Snapshot, pod: PodRecord, node: str, placed: Mapping[str, str]) -> Iterator[dict[str, str]]:
@@ -243,7 +245,7 @@ def _at_once(snapshot: Snapshot, pod: PodRecord, node: str, placed: Mapping[str,
     shape, healthy, _ = cluster.tables.nodes.graph_of(cluster.row(node))
     if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted):
         return
-    before = [placed[one.uid] for one in cluster.gpus.ledgers[node].holdings if one.uid in placed]
+    before = [placed[holding.uid] for holding in cluster.gpus.ledgers[node].holdings if holding.uid in placed]
     if before:
         more = f" and {len(before) - 3} more" if len(before) > 3 else ""
         text = (
@@ -259,29 +261,29 @@ def _unnumbered(pod: PodRecord) -> dict[str, str]:
     return {key: text for key, text in pod.labels.items() if key not in NUMBERS}
 
 
-def _gang(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, made: Answer) -> None:
+def _gang(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, answered: Answer) -> None:
     if len(gang.pods) > MOST_PODS:
         raise BadInput(f"it has {len(gang.pods)} pods; {MOST_PODS} are placed at once", path=f"gang {gang.ref}")
     if gang.lacking <= 1 and _by_itself(snapshot, gang):
-        before = len(made.results)
-        _single(snapshot, admission, gang.pods[0], wall, made)
-        made.groups.append(group.of_one(snapshot.cluster, gang, made.results[before]))
+        before = len(answered.results)
+        _single(snapshot, admission, gang.pods[0], wall, answered)
+        answered.groups.append(group.of_one(snapshot.cluster, gang, answered.results[before]))
         return
-    found = _whole(snapshot, admission, gang, wall, made)
-    made.groups.append(found.group)
+    judged = _whole(snapshot, admission, gang, wall, answered)
+    answered.groups.append(judged.group)
 
 
-def _whole(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, made: Answer) -> group.Grouped:
+def _whole(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, answered: Answer) -> group.Grouped:
     """Place a gang, and report it for each pod."""
-    found = group.judge(snapshot, gang, wall)
-    if admission.excess(found.pods):
-        found = refuse_group(snapshot, admission, gang, found, wall)
+    judged = group.judge(snapshot, gang, wall)
+    if admission.excess(judged.pods):
+        judged = refuse_group(snapshot, admission, gang, judged, wall)
     else:
-        admission.create(found.pods)
-    made.results += found.results
-    made.warn(found.warnings)
-    group.carry_out(snapshot, found)
-    return found
+        admission.create(judged.pods)
+    answered.results += judged.results
+    answered.warn(judged.warnings)
+    group.carry_out(snapshot, judged)
+    return judged
 
 
 def _by_itself(snapshot: Snapshot, gang: WaitingGang) -> bool:
@@ -298,10 +300,15 @@ def _by_itself(snapshot: Snapshot, gang: WaitingGang) -> bool:
 
 def _holdings(cluster: ClusterView) -> list[dict[str, Any]]:
     """Which pod holds which GPUs, and how that is known."""
-    found: list[dict[str, Any]] = []
+    holdings: list[dict[str, Any]] = []
     for name in sorted(cluster.gpus.ledgers):
-        found += [
-            {"uid": one.uid, "node": name, "gpus": None if one.gpus is None else list(one.gpus), "how": one.how}
-            for one in sorted(cluster.gpus.ledgers[name].holdings, key=lambda one: one.uid)
+        holdings += [
+            {
+                "uid": holding.uid,
+                "node": name,
+                "gpus": None if holding.gpus is None else list(holding.gpus),
+                "how": holding.how,
+            }
+            for holding in sorted(cluster.gpus.ledgers[name].holdings, key=lambda holding: holding.uid)
         ]
-    return found
+    return holdings

@@ -77,7 +77,7 @@ class Task:
         queued = any(map(is_queued, gang.pods))
         gang = replace(gang, pods=tuple(map(opened, gang.pods)), whole=True)
         requests = tuple(map(snapshot.claims.alone, gang.pods))
-        first = next((at for at, one in enumerate(requests) if one.gpus), None)
+        first = next((at for at, request in enumerate(requests) if request.gpus), None)
         if first is None:
             wanted = ", ".join(snapshot.cluster.resources[3:])
             raise BadInput(f"no pod of it asks for a GPU ({wanted})", path=f"gang {gang.ref}")
@@ -95,10 +95,10 @@ class Task:
     ) -> Placed | NoPlace:
         """A place for the first `pods` of the gang, None: all, which stands by the rules. `without`: uids of other pods
         whose claims do not count; `allowances`: as of a `Choice`; `gone`: uids of pods that do not run, by row."""
-        snapshot, there, requests = self.snapshot, self.gang.pods[:pods], self.requests[:pods]
+        snapshot, gang_pods, requests = self.snapshot, self.gang.pods[:pods], self.requests[:pods]
         places = Places(snapshot.cluster, snapshot.claims, self.placement, lambda: snapshot.now)
         counted = places.counted(requests[0], self.own | without, gone)
-        return finish(places.steps(self.gang, there, requests, counted, allowances))
+        return finish(places.steps(self.gang, gang_pods, requests, counted, allowances))
 
 
 def judge(snapshot: Snapshot, gang: WaitingGang, wall: float, *, evicts: bool = True) -> Grouped:
@@ -113,17 +113,17 @@ def judge(snapshot: Snapshot, gang: WaitingGang, wall: float, *, evicts: bool = 
     seating, proved, now, none = Seating(), True, None, NoPlace(0, None, why)
     if not why:
         now = situated(snapshot.judge, task.gang, ruled=task.queued)
-        found = task.place(allowances=now.allowances)
-        if isinstance(found, NoPlace) and now.allowances:
-            found = task.place()
-        proved = found.proved
-        if isinstance(found, NoPlace):
-            none, why = found, found.text
+        outcome = task.place(allowances=now.allowances)
+        if isinstance(outcome, NoPlace) and now.allowances:
+            outcome = task.place()
+        proved = outcome.proved
+        if isinstance(outcome, NoPlace):
+            none, why = outcome, outcome.text
             seating = Seating() if unsearched(task.gang) or not evicts else _evicting(task, now)
             proved = proved and (seating.found is None or seating.found.proved)
         else:
-            now = replace(now, placed=found)
-            seating = Seating(found)
+            now = replace(now, placed=outcome)
+            seating = Seating(outcome)
         if seating.placed is not None and (refused := over_quota(replace(now, placed=seating.placed))) is not None:
             now, why, seating = replace(now, over=refused), refused.text, Seating()
     nodes = _by_pod(task)
@@ -153,9 +153,9 @@ def carry_out(snapshot: Snapshot, grouped: Grouped) -> None:
 
 def _incomplete(gang: WaitingGang) -> str:
     """Why it cannot start wherever there is room, "" where nothing hinders it."""
-    there = len(gang.pods) + len(gang.members)
-    if there < gang.minimum:
-        return f"{there} of the {gang.minimum} pods that it needs to start are there"
+    present = len(gang.pods) + len(gang.members)
+    if present < gang.minimum:
+        return f"{present} of the {gang.minimum} pods that it needs to start are there"
     return ""
 
 
@@ -174,34 +174,34 @@ def _evicting(task: Task, now: Situation) -> Seating:
 def _by_pod(task: Task) -> list[Nodes | None]:
     """Of each pod how its own nodes are judged; pods of one role share that. None: it asks for no GPU."""
     snapshot, gang = task.snapshot, task.gang
-    found: list[Nodes | None] = [None] * len(gang.pods)
+    nodes_by_pod: list[Nodes | None] = [None] * len(gang.pods)
     try:
         roles = roles_of(task.snapshot.cluster, gang.pods, task.requests)
     except Unplaceable:
-        return found
+        return nodes_by_pod
     for role in roles:
         if role.request.gpus and not snapshot.over():
             asked = task.asked._replace(request=role.request, pod=role.pod)
             nodes = judged_nodes.read(snapshot.judge, asked)
             for at in role.at:
-                found[at] = nodes
-    return found
+                nodes_by_pod[at] = nodes
+    return nodes_by_pod
 
 
 def _group(task: Task, verdict: str, seating: Seating, *, proved: bool) -> dict[str, Any]:
     """The JSON form."""
-    snapshot, gang, placed, found = task.snapshot, task.gang, seating.placed, seating.found
-    best = None if found is None else found.best
+    snapshot, gang, placed, search = task.snapshot, task.gang, seating.placed, seating.found
+    best = None if search is None else search.best
     domain = None if placed is None else placed.domain
-    made = {
+    proof = {
         "proved": True,
         "nodes_examined": len(snapshot.cluster.nodes),
         "sets_examined": 0,
         "runner_up": None,
         "lost_on": None,
     }
-    if found is not None:
-        made = gang_certificate(snapshot.cluster, found)
+    if search is not None:
+        proof = gang_certificate(snapshot.cluster, search)
     return {
         "gang": str(gang.ref),
         "source": gang.ref.source,
@@ -214,15 +214,15 @@ def _group(task: Task, verdict: str, seating: Seating, *, proved: bool) -> dict[
         ],
         **_running(snapshot.cluster, gang),
         "victims": [certificate.victim(snapshot.cluster, pod) for pod in seating.victims],
-        "cost": cost_of(found, best) if found is not None and best is not None and seating.victims else [],
-        "certificate": made | {"proved": proved},
+        "cost": cost_of(search, best) if search is not None and best is not None and seating.victims else [],
+        "certificate": proof | {"proved": proved},
     }
 
 
 def _running(cluster: ClusterView, gang: WaitingGang) -> dict[str, Any]:
     """The pods of the gang that run already; no key where there is none."""
-    there = running(cluster, gang.members)
-    return {"running": there} if there else {}
+    pods = running(cluster, gang.members)
+    return {"running": pods} if pods else {}
 
 
 def _seat(placed: Placed | None, at: int) -> dict[str, Any]:
@@ -242,8 +242,8 @@ def _result(task: Task, at: int, nodes: Nodes | None, group: dict[str, Any], sea
     )
     if placed is not None:
         first = placed.nodes.index(placed.nodes[at]) == at
-        there = {one.uid for one in seating.victims if first and one.node == placed.nodes[at]}
-        result["victims"] = [one for one in group["victims"] if one["uid"] in there]
+        evicted = {victim.uid for victim in seating.victims if first and victim.node == placed.nodes[at]}
+        result["victims"] = [victim for victim in group["victims"] if victim["uid"] in evicted]
     if group["verdict"] != "fits":
         result |= {"ways_out": group["ways_out"], "nearest": group["nearest"]}
     return result
@@ -260,7 +260,7 @@ def _about(task: Task, gang: WaitingGang) -> Iterator[dict[str, str]]:
             f"how many pods of {gang.ref.source} gang {gang.ref} must run cannot be read "
             f"({gangs.SOURCES[gang.ref.source].states}): all {len(gang.pods) + len(gang.members)} count as needed",
         )
-    missing = sorted({what for pod in gang.pods for what in not_modelled(pod)})
+    missing = sorted({feature for pod in gang.pods for feature in not_modelled(pod)})
     if missing:
         yield warning("not-all-checked", f"gang {gang.ref} asks for more than is checked: {', '.join(missing)}")
 
@@ -268,7 +268,7 @@ def _about(task: Task, gang: WaitingGang) -> Iterator[dict[str, str]]:
 def of_one(cluster: ClusterView, gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON form of a gang of which one pod is placed, by the result of that pod."""
     (pod,) = gang.pods
-    made = {
+    entry = {
         "gang": str(gang.ref),
         "source": gang.ref.source,
         "min": gang.minimum if gang.known else None,
@@ -277,5 +277,5 @@ def of_one(cluster: ClusterView, gang: WaitingGang, result: Mapping[str, Any]) -
         "pods": [{"name": pod.name, "namespace": pod.namespace, "node": result["node"], "gpus": result["gpus"]}],
         **_running(cluster, gang),
     }
-    kept = ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")
-    return made | {key: result[key] for key in kept if key in result}
+    copied = ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")
+    return entry | {key: result[key] for key in copied if key in result}

@@ -45,13 +45,13 @@ HIGHEST: Final = 2**31 - 1
 def ways(task: Task, now: Situation, seating: Seating) -> list[dict[str, Any]]:
     """The ways out, the cheapest first, as JSON. `seating`: the eviction that was found, if one was."""
     snapshot = task.snapshot
-    found = [_evict(task, seating)]
-    found += gang_ways.ways(snapshot.judge, task.asked, now, of_one=True)
+    options = [_evict(task, seating)]
+    options += gang_ways.ways(snapshot.judge, task.asked, now, of_one=True)
     if now.over is None:  # room alone is no way out for a gang that its queue may not hold
         for steps in (_wait, _uncordon, _fewer, _add_nodes):
             if not snapshot.over():
-                found.append(steps(task))
-    return [way.as_json() for way in in_order([way for way in found if way is not None])]
+                options.append(steps(task))
+    return [way.as_json() for way in in_order([way for way in options if way is not None])]
 
 
 def nearest(task: Task, none: NoPlace) -> dict[str, Any] | None:
@@ -91,47 +91,47 @@ def _seats(task: Task, placed: Placed) -> Sequence[Seat]:
 
 
 def _evict(task: Task, seating: Seating) -> Way | None:
-    found = seating.found
-    if seating.placed is None or found is None or found.best is None:
+    search = seating.found
+    if seating.placed is None or search is None or search.best is None:
         return None
-    cluster, best = task.snapshot.cluster, found.best
+    cluster, best = task.snapshot.cluster, search.best
     victims = [certificate.victim(cluster, pod) for pod in seating.victims]
     spec = {
         "domain": None if best.domain is None else {"level": best.domain[0], "value": best.domain[1]},
         "nodes": sorted(set(seating.placed.nodes)),
         "victims": victims,
-        "proved": found.proved,
+        "proved": search.proved,
     }
     needs = ("eviction-by-hand",) if task.queued and not task.snapshot.settings.evictions.enabled else ()
     text = _named([f"{pod.namespace}/{pod.name}" for pod in seating.victims])
-    return Way("evict", f"evict {text}", spec, cost_of(found, best), tuple(map(float, best.cost)), needs)
+    return Way("evict", f"evict {text}", spec, cost_of(search, best), tuple(map(float, best.cost)), needs)
 
 
 def _wait(task: Task) -> Way | None:
     """All pods that are terminating gone, and no claim of another pod: then what of it is on the nodes of the gang."""
     cluster, judge, wall = task.snapshot.cluster, task.snapshot.judge, task.asked.wall
-    there: list[tuple[str, waits.Passing]] = []
+    passing_pairs: list[tuple[str, waits.Passing]] = []
     for pod in list(cluster.pods.values()):
         if pod.node and pod.uid not in task.own and ends(pod, wall):
-            there.append((pod.node, waits.terminating(pod, wall)))
-    there += [(node, one) for node, one in waits.claimed(judge, task.asked) if one.uid not in task.own]
-    if not there:
+            passing_pairs.append((pod.node, waits.terminating(pod, wall)))
+    passing_pairs += [(node, claim) for node, claim in waits.claimed(judge, task.asked) if claim.uid not in task.own]
+    if not passing_pairs:
         return None
-    placed = _without(task, there)
+    placed = _without(task, passing_pairs)
     if placed is None:
         return None
-    needed = [(node, passing) for node, passing in there if node in placed.nodes]
+    needed = [(node, passing) for node, passing in passing_pairs if node in placed.nodes]
     again = _without(task, needed)
     if again is None or not needed:
         return None
     return waits.way({"nodes": sorted(set(again.nodes))}, sorted(passing for _, passing in needed))
 
 
-def _without(task: Task, there: Iterable[tuple[str, waits.Passing]]) -> Placed | None:
+def _without(task: Task, passing_pairs: Iterable[tuple[str, waits.Passing]]) -> Placed | None:
     """The place of the gang once these have ended, each on its node."""
     gone: dict[int, list[str]] = {}
     claims: set[str] = set()
-    for node, passing in there:
+    for node, passing in passing_pairs:
         if passing.running:
             gone.setdefault(task.snapshot.cluster.row(node), []).append(passing.uid)
         else:
@@ -174,9 +174,9 @@ def _uncordon(task: Task) -> Way | None:
     if placed is None:
         return None
     used = [node for node in cordoned if node.name in placed.nodes]
-    for one in cordoned[:MOST_UNCORDONED] if len(used) > 1 else ():
-        if _Changed(task, [uncordoned(one)], [one]).place() is not None:
-            used = [one]
+    for cordoned_node in cordoned[:MOST_UNCORDONED] if len(used) > 1 else ():
+        if _Changed(task, [uncordoned(cordoned_node)], [cordoned_node]).place() is not None:
+            used = [cordoned_node]
             break
     if _Changed(task, list(map(uncordoned, used)), used).place() is None:
         return None
@@ -210,8 +210,8 @@ def _add_nodes(task: Task) -> Way | None:
     snapshot, gang = task.snapshot, task.gang
     largest = max(range(len(gang.pods)), key=lambda at: (task.requests[at].wanted, -at))
     asked = task.asked._replace(pod=gang.pods[largest], request=task.requests[largest])
-    found = machines.empty(snapshot.judge, asked)
-    like = snapshot.cluster.nodes.get(found.like)
+    on_empty = machines.empty(snapshot.judge, asked)
+    like = snapshot.cluster.nodes.get(on_empty.like)
     if like is None:
         return None
     low, high = 0, len(gang.pods)
@@ -235,14 +235,14 @@ def _add_nodes(task: Task) -> Way | None:
 
 def copies(like: NodeRecord, number: int, known: Any) -> list[NodeRecord]:
     """More machines like a node, ready, under names that are not `known`."""
-    made: list[NodeRecord] = []
+    copied: list[NodeRecord] = []
     index = 0
-    while len(made) < number:
+    while len(copied) < number:
         index += 1
-        one = machines.copy(like, index)
-        if one.name not in known:
-            made.append(one)
-    return made
+        node = machines.copy(like, index)
+        if node.name not in known:
+            copied.append(node)
+    return copied
 
 
 def _named(names: Sequence[str]) -> str:

@@ -82,14 +82,14 @@ def read(
 ) -> Question:
     """The question. BadCluster: an object cannot be read. BadInput: there is no pod in it and no drain, or more than
     MOST_PODS."""
-    there = [one for document in documents for one in _items(document, 0)]
-    owned = {key for one in there for key in _owner(one.item)}
+    unwrapped = [entry for document in documents for entry in _items(document, 0)]
+    owned = {key for entry in unwrapped for key in _owner(entry.item)}
     pods: list[PodRecord] = []
     expanded: list[tuple[str, str]] = []
     groups: list[GroupRecord] = []
     objects: list[Event] = []
     ignored: dict[str, None] = {}
-    for item, path in there:
+    for item, path in unwrapped:
         kind, api = _kind(item, path)
         known = False
         if (api, kind) in gangs.GROUP_KINDS and not gangs.creates_pods(api, kind):
@@ -117,7 +117,7 @@ def read(
     return Question(
         tuple(pods), frozenset(expanded), tuple(dict.fromkeys(named)), tuple(groups), tuple(sorted(ignored)),
         changes or Changes(), objects=tuple(objects),
-        unread=tuple(text for one in there for text in unread(one.item)),
+        unread=tuple(text for entry in unwrapped for text in unread(entry.item)),
     )  # fmt: skip
 
 
@@ -132,10 +132,10 @@ def _items(document: Document, depth: int) -> Iterator[Document]:
     if depth == MOST_DEPTH or (inner is not None and not isinstance(inner, list)):
         raise BadCluster("items is not a list" if depth < MOST_DEPTH else "lists nested too deep", path=path)
     typed = kind.removesuffix("List")
-    for number, one in enumerate(inner or ()):
-        if typed and isinstance(one, dict):  # typed lists leave the items' kind out
-            one = {"kind": typed, "apiVersion": item.get("apiVersion")} | one
-        yield from _items(Document(one, f"{path}.items[{number}]"), depth + 1)
+    for number, member in enumerate(inner or ()):
+        if typed and isinstance(member, dict):  # typed lists leave the items' kind out
+            member = {"kind": typed, "apiVersion": item.get("apiVersion")} | member
+        yield from _items(Document(member, f"{path}.items[{number}]"), depth + 1)
 
 
 def _kind(item: Any, path: str) -> tuple[str, str]:
@@ -156,9 +156,9 @@ def _owner(item: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(kind, name) of the owners of an object."""
     meta = item.get("metadata")
     references = meta.get("ownerReferences") if isinstance(meta, dict) else None
-    for one in references if isinstance(references, list) else ():
-        if isinstance(one, dict):
-            yield str(one.get("kind")), str(one.get("name"))
+    for reference in references if isinstance(references, list) else ():
+        if isinstance(reference, dict):
+            yield str(reference.get("kind")), str(reference.get("name"))
 
 
 def _group(item: dict[str, Any], path: str, gpus: frozenset[str]) -> GroupRecord:

@@ -96,24 +96,24 @@ class Admission:
     def ways(self, pods: Sequence[PodRecord], excess: Sequence[Excess], then: bool | None, fits: Fits) -> list[Way]:
         """What would let the API server create the pods, but for fewer pods. `then`: whether they fit without quotas;
         `fits`: of pods that are changed."""
-        found = [raised(excess, then)]
+        ways = [raised(excess, then)]
         if len(self.new(pods)) < len(pods):
-            return found  # pods that exist do not change
+            return ways  # pods that exist do not change
         for changed in (self._smaller(pods, excess), self._of_class(pods, excess)):
             if changed is not None:
-                made, others = changed
-                found.append(_with_fits(made, fits(others)))
-        return found
+                change, others = changed
+                ways.append(_with_fits(change, fits(others)))
+        return ways
 
     def _smaller(self, pods: Sequence[PodRecord], excess: Sequence[Excess]) -> tuple[Way, list[PodRecord]] | None:
         """The most GPUs in each pod, where all ask for the same and that is all that is too much."""
         asked = {pod.gpus for pod in pods}
-        if len(asked) != 1 or len(next(iter(asked))) != 1 or len({one.resource for one in excess}) != 1:
+        if len(asked) != 1 or len(next(iter(asked))) != 1 or len({over.resource for over in excess}) != 1:
             return None
         (((resource, was),),) = asked
         if excess[0].resource != f"requests.{resource}":
             return None
-        most = min(max(0, one.hard - one.used) // len(pods) for one in excess)
+        most = min(max(0, over.hard - over.used) // len(pods) for over in excess)
         smaller = [less for pod in pods if (less := with_gpus(pod, most)) is not None]
         if not 0 < most < was or len(smaller) < len(pods) or self._use.excess(smaller):
             return None
@@ -125,30 +125,35 @@ class Admission:
 
     def _of_class(self, pods: Sequence[PodRecord], excess: Sequence[Excess]) -> tuple[Way, list[PodRecord]] | None:
         """The PriorityClass with the nearest value of which no quota refuses the pods."""
-        by_class = [one for one in excess if any(scope.name == PRIORITY_CLASS for scope in one.quota.scopes)]
+        by_class = [over for over in excess if any(scope.name == PRIORITY_CLASS for scope in over.quota.scopes)]
         classes = {pod.priority_class for pod in pods}
         if not by_class or len(classes) != 1:
             return None
         was, now = next(iter(classes)), pods[0].priority
         tried = sorted(
-            (one for one in self._snapshot.cluster.priority_classes.values() if one.name != was),
-            key=lambda one: (abs(one.value - now), one.name),
+            (
+                priority_class
+                for priority_class in self._snapshot.cluster.priority_classes.values()
+                if priority_class.name != was
+            ),
+            key=lambda priority_class: (abs(priority_class.value - now), priority_class.name),
         )
-        for one in tried[:MOST_CLASSES]:
-            others = [quotas.of_class(pod, one.name, one.value) for pod in pods]
+        for priority_class in tried[:MOST_CLASSES]:
+            others = [quotas.of_class(pod, priority_class.name, priority_class.value) for pod in pods]
             if not self._use.excess(others):
-                spec = {"priority_class": one.name, "was": was, "priority": one.value}
-                text = f"use priorityClassName: {one.name} (priority {one.value}) instead of {was or 'none'}"
+                spec = {"priority_class": priority_class.name, "was": was, "priority": priority_class.value}
+                named = f"{priority_class.name} (priority {priority_class.value})"
+                text = f"use priorityClassName: {named} instead of {was or 'none'}"
                 return way("class", text, spec, (3.0,), fits=None), others
         return None
 
 
-def _with_fits(made: Way, fits: bool | None) -> Way:
+def _with_fits(change: Way, fits: bool | None) -> Way:
     """The way, with what comes of it."""
-    spec = dict(made.spec)
+    spec = dict(change.spec)
     action = str(spec.pop("action"))
     spec.pop("fits")
-    return way(action, made.change, spec, made.price, fits=fits, cost=made.cost)
+    return way(action, change.change, spec, change.price, fits=fits, cost=change.cost)
 
 
 def fewer(pods: int, was: int, owner: str, fits: bool | None) -> Way:
@@ -159,8 +164,8 @@ def fewer(pods: int, was: int, owner: str, fits: bool | None) -> Way:
     return way("fewer-pods", text, spec, (2.0, (was - pods) / was), fits=fits, cost=cost)
 
 
-def refuse_single(snapshot: Snapshot, admission: Admission, pod: PodRecord, found: Single, wall: float) -> Single:
-    """The result of a pod that is refused. `found`: without quotas."""
+def refuse_single(snapshot: Snapshot, admission: Admission, pod: PodRecord, judged: Single, wall: float) -> Single:
+    """The result of a pod that is refused. `judged`: without quotas."""
 
     def fits(pods: Sequence[PodRecord]) -> bool | None:
         if snapshot.over():
@@ -169,14 +174,14 @@ def refuse_single(snapshot: Snapshot, admission: Admission, pod: PodRecord, foun
         return bool(nodes.fits)
 
     excess = admission.excess([pod])
-    ways = admission.ways([pod], excess, found.result["verdict"] == "fits", fits)
+    ways = admission.ways([pod], excess, judged.result["verdict"] == "fits", fits)
     ways += admission.fewer_of_owner(pod)
-    return Single(found.result | _refused(snapshot, excess, in_order(ways)), found.warnings)
+    return Single(judged.result | _refused(snapshot, excess, in_order(ways)), judged.warnings)
 
 
-def refuse_group(snapshot: Snapshot, admission: Admission, gang: WaitingGang, found: Grouped, wall: float) -> Grouped:
-    """The answer about a gang of which pods are refused; those that pass are created. `found`: without quotas."""
-    task, pods = Task.of(snapshot, gang, wall), found.pods
+def refuse_group(snapshot: Snapshot, admission: Admission, gang: WaitingGang, judged: Grouped, wall: float) -> Grouped:
+    """The answer about a gang of which pods are refused; those that pass are created. `judged`: without quotas."""
+    task, pods = Task.of(snapshot, gang, wall), judged.pods
 
     def fits(some: Sequence[PodRecord]) -> bool | None:
         if snapshot.over():
@@ -184,16 +189,18 @@ def refuse_group(snapshot: Snapshot, admission: Admission, gang: WaitingGang, fo
         other = Task.of(snapshot, replace(task.gang, pods=tuple(some)), wall)
         return isinstance(other.place(), Placed)
 
-    excess, group = admission.excess(pods), found.group
+    excess, group = admission.excess(pods), judged.group
     ways = admission.ways(pods, excess, group["verdict"] == "fits", fits)
     passed = admission.create(pods)
     if any(pod.gpus for pod in pods[:passed]):
         ways.append(fewer(passed, len(pods), str(gang.ref), fits(pods[:passed])))
     common = _refused(snapshot, excess, in_order(ways))
-    kept = {key: common[key] for key in ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")}
-    seats = [one | {"node": None, "gpus": None} for one in group["pods"]]
-    group = group | kept | {"domain": None, "pods": seats}
-    return Grouped(group, [one | common for one in found.results], pods, Seating(), found.warnings)
+    verdict_fields = {
+        key: common[key] for key in ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")
+    }
+    seats = [seat | {"node": None, "gpus": None} for seat in group["pods"]]
+    group = group | verdict_fields | {"domain": None, "pods": seats}
+    return Grouped(group, [result | common for result in judged.results], pods, Seating(), judged.warnings)
 
 
 def _refused(snapshot: Snapshot, excess: Sequence[Excess], ways: Sequence[Way]) -> dict[str, Any]:
@@ -211,6 +218,6 @@ def _refused(snapshot: Snapshot, excess: Sequence[Excess], ways: Sequence[Way]) 
         "spared": [],
         "forbidden": None,
         "text": sentence(excess),
-        "ways_out": [one.as_json() for one in ways],
+        "ways_out": [option.as_json() for option in ways],
         "nearest": nearest(excess),
     }

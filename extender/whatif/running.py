@@ -20,32 +20,32 @@ from extender.queue.absent import present
 def counterparts(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) -> list[PodRecord | None]:
     """For each pod of an owner in the question the pod of the cluster that it is; None: it does not exist yet. Where
     the index does not decide, pods with a node come first."""
-    there = sorted(present(cluster, named), key=lambda pod: (not pod.node, rank_of(pod), pod.name, pod.uid))
+    members = sorted(present(cluster, named), key=lambda pod: (not pod.node, rank_of(pod), pod.name, pod.uid))
     ranks = [rank_of(pod) for pod in pods]
-    by_rank = {rank: pod for pod in reversed(there) if (rank := rank_of(pod))[1] >= 0}
-    found = [by_rank.pop(rank, None) for rank in ranks]
-    taken = {pod.uid for pod in found if pod is not None}
+    by_rank = {rank: pod for pod in reversed(members) if (rank := rank_of(pod))[1] >= 0}
+    matches = [by_rank.pop(rank, None) for rank in ranks]
+    taken = {pod.uid for pod in matches if pod is not None}
     by_role: dict[str, deque[PodRecord]] = {}
-    for pod in there:
+    for pod in members:
         if pod.uid not in taken:
             by_role.setdefault(rank_of(pod)[0], deque()).append(pod)
     for at, (role, _) in enumerate(ranks):
-        if found[at] is None and by_role.get(role):
-            found[at] = by_role[role].popleft()
-    return found
+        if matches[at] is None and by_role.get(role):
+            matches[at] = by_role[role].popleft()
+    return matches
 
 
 def running(cluster: ClusterView, members: Iterable[PodRecord]) -> list[dict[str, Any]]:
     """The JSON form of those that have a node, with the GPUs that they hold, by node and name. `gpus`: null where it is
     not known which."""
     bound = sorted((pod for pod in members if pod.node), key=lambda pod: (pod.node, pod.name, pod.uid))
-    found = []
+    entries = []
     for pod in bound:
         ledger = cluster.gpus.ledgers.get(pod.node)
-        held = next((one.gpus for one in ledger.holdings if one.uid == pod.uid), None) if ledger else None
+        held = next((holding.gpus for holding in ledger.holdings if holding.uid == pod.uid), None) if ledger else None
         gpus = None if held is None else list(held)
-        found.append({"namespace": pod.namespace, "name": pod.name, "node": pod.node, "gpus": gpus})
-    return found
+        entries.append({"namespace": pod.namespace, "name": pod.name, "node": pod.node, "gpus": gpus})
+    return entries
 
 
 def group(cluster: ClusterView, named: gangs.Ref) -> dict[str, Any]:

@@ -85,25 +85,25 @@ def judge(snapshot: Snapshot, pod: PodRecord, wall: float, *, evicts: bool = Tru
     result, warnings = empty(snapshot, pod, nodes), list(about(snapshot, request, pod))
     if nodes.fits:
         return _fits(snapshot, asked, nodes, result, warnings)
-    found = _search(snapshot, asked, nodes) if evicts else Found(nodes=len(snapshot.cluster.nodes))
+    search = _search(snapshot, asked, nodes) if evicts else Found(nodes=len(snapshot.cluster.nodes))
     if request.never and evicts:
         # The certificate is of what may be done: nothing.
         warnings.append(warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
-        if found.best is not None:
-            result["forbidden"] = _eviction(snapshot, request, found.best)
+        if search.best is not None:
+            result["forbidden"] = _eviction(snapshot, request, search.best)
     else:
-        result["certificate"] = _certificate(snapshot, request, found)
-    result |= _help(snapshot, asked, nodes, found)
+        result["certificate"] = _certificate(snapshot, request, search)
+    result |= _help(snapshot, asked, nodes, search)
     if snapshot.over():
         warnings.append(OUT_OF_TIME)
-    if found.above is not None and found.ceiling is not None:
-        text = found.ceiling.above(snapshot.policy, found.above.cost)
+    if search.above is not None and search.ceiling is not None:
+        text = search.ceiling.above(snapshot.policy, search.above.cost)
         warnings.append(warning("eviction-above-ceiling", f"pod {request.namespace}/{request.name}: {text}"))
-    if found.best is None or request.never:
-        result["remedies"] = remedies(nodes.reasons, possible=found.best is not None)
+    if search.best is None or request.never:
+        result["remedies"] = remedies(nodes.reasons, possible=search.best is not None)
         result["spared"] = spared(snapshot.cluster, pod, nodes.open, wall)
         return Single(result, warnings)
-    best = found.best
+    best = search.best
     mask = _mask_after(snapshot, asked, best)
     result |= {"verdict": "evict", "gpus": list(gpus_of(mask)) or None}
     result |= _eviction(snapshot, request, best)
@@ -125,19 +125,19 @@ def _fits(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, result: dict[str, 
     return Single(result, warnings, node, mask)
 
 
-def _help(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, found: Found) -> dict[str, Any]:
-    """What a pod that does not fit is told: `ways_out` and `nearest`. `found`: the eviction."""
-    ways = _ways_out(snapshot, asked, nodes, found)
+def _help(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, search: Found) -> dict[str, Any]:
+    """What a pod that does not fit is told: `ways_out` and `nearest`. `search`: for the eviction."""
+    ways = _ways_out(snapshot, asked, nodes, search)
     miss = nearest(snapshot.judge, asked, nodes)
     return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
 
 
-def _ways_out(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, found: Found) -> list[Way]:
+def _ways_out(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, search: Found) -> list[Way]:
     """The ways out of a single pod, the cheapest first."""
     judge = snapshot.judge
     ways: list[Way | None] = []
-    if found.best is not None and not asked.request.never:
-        ways.append(found_way(judge, asked, nodes, found.best, proved=found.proved))
+    if search.best is not None and not asked.request.never:
+        ways.append(found_way(judge, asked, nodes, search.best, proved=search.proved))
     ways.append(machines.add_nodes(judge, machines.empty(judge, asked)))
     for steps in (wait, machines.uncordon, changes.relax_links):
         if not snapshot.over():
@@ -230,11 +230,11 @@ def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
-def _certificate(snapshot: Snapshot, request: PodRequest, found: Found) -> dict[str, Any]:
-    made = certificate.certificate(snapshot.cluster, snapshot.policy, found)
-    if found.runner_up is not None:
-        made["runner_up"] = _eviction(snapshot, request, found.runner_up)
-    return made
+def _certificate(snapshot: Snapshot, request: PodRequest, search: Found) -> dict[str, Any]:
+    proof = certificate.certificate(snapshot.cluster, snapshot.policy, search)
+    if search.runner_up is not None:
+        proof["runner_up"] = _eviction(snapshot, request, search.runner_up)
+    return proof
 
 
 def _cost(snapshot: Snapshot, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:

@@ -64,8 +64,8 @@ class Snapshot:
         `amounts`: as of a `Placed`, () where its record states them."""
         if amounts:
             names = self.cluster.resources
-            there = tuple([(names[r], amounts[r]) for r in range(FIRST_GPU, len(amounts)) if amounts[r]])
-            pod = msgspec.structs.replace(pod, gpus=there)
+            gpus_asked = tuple([(names[r], amounts[r]) for r in range(FIRST_GPU, len(amounts)) if amounts[r]])
+            pod = msgspec.structs.replace(pod, gpus=gpus_asked)
         self.cluster.suppose_claims(pod, node)
         notes = dict(pod.annotations)
         notes.pop(PLAN, None)
@@ -108,22 +108,24 @@ class Snapshot:
 
     def add_nodes(self, like: NodeRecord, nodes: Sequence[NodeRecord]) -> None:
         """There are these nodes too, each with devices as they are published for the node that it is like."""
-        published = [one for one in self.cluster.dra.slices.values() if one.node == like.name]
+        published = [record for record in self.cluster.dra.slices.values() if record.node == like.name]
         self.set_nodes(nodes)
-        self._apply(Event("ResourceSlice", "set", _of_copy(one, node.name)) for node in nodes for one in published)
+        self._apply(
+            Event("ResourceSlice", "set", _of_copy(record, node.name)) for node in nodes for record in published
+        )
 
     def drop_nodes(self, nodes: Iterable[NodeRecord]) -> None:
         """The nodes are gone, and what is published for them."""
         gone = {node.name: node for node in nodes}
-        published = [one for one in self.cluster.dra.slices.values() if one.node in gone]
-        self._apply(Event("ResourceSlice", "delete", one) for one in published)
+        published = [record for record in self.cluster.dra.slices.values() if record.node in gone]
+        self._apply(Event("ResourceSlice", "delete", record) for record in published)
         self._apply(Event("Node", "delete", node) for node in gone.values())
 
     def _apply(self, events: Iterable[Event]) -> None:
         self.cluster.apply(list(events), self.now)
 
 
-def _of_copy(one: ResourceSliceRecord, node: str) -> ResourceSliceRecord:
+def _of_copy(record: ResourceSliceRecord, node: str) -> ResourceSliceRecord:
     """The same devices of another node, in a pool of their own."""
-    name, pool = f"{one.name}-{node}", f"{one.pool}-{node}"
-    return msgspec.structs.replace(one, uid=f"{one.uid}-{node}", name=name, pool=pool, node=node)
+    name, pool = f"{record.name}-{node}", f"{record.pool}-{node}"
+    return msgspec.structs.replace(record, uid=f"{record.uid}-{node}", name=name, pool=pool, node=node)

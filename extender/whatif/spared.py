@@ -44,9 +44,9 @@ def spared(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: flo
     pods: Counter[str] = Counter()
     gpus: Counter[str] = Counter()
     until: list[int] = []
-    there = [other for name in names for other in cluster.pods_on(name)]
-    holders = [other for other in there if other.gpus]
-    for other in holders or there:
+    bound_pods = [other for name in names for other in cluster.pods_on(name)]
+    holders = [other for other in bound_pods if other.gpus]
+    for other in holders or bound_pods:
         ends = cluster.limits.protected_ms(other)
         if other.daemon:
             cause = "daemonset"

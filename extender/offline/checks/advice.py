@@ -11,8 +11,8 @@ from extender.verdict.capacity.growth import sentence
 def findings(posture: Posture) -> Iterator[Finding]:
     """The advice as findings: none of it is wrong."""
     advice = posture.advice
-    for one in advice.get("nodes", ()):
+    for more in advice.get("nodes", ()):
         yield Finding(
-            "info", "nodes-would-start-pods", f"Node/{one['like']}", sentence(one), "Add them, or free as many GPUs.",
-            (("nodes", one["nodes"]), ("pods", one["pods"]), ("gpus", one["gpus"])),
+            "info", "nodes-would-start-pods", f"Node/{more['like']}", sentence(more), "Add them, or free as many GPUs.",
+            (("nodes", more["nodes"]), ("pods", more["pods"]), ("gpus", more["gpus"])),
         )  # fmt: skip

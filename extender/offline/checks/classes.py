@@ -58,14 +58,14 @@ def _ranks(posture: Posture) -> tuple[dict[str, int], list[Finding]]:
     ranks: dict[str, int] = {}
     wrong = []
     for item in posture.of("PriorityClass"):
-        said = mapping(at(item, "metadata", "labels")).get(RANK)
-        if said is None:
+        rank = mapping(at(item, "metadata", "labels")).get(RANK)
+        if rank is None:
             continue
         try:
-            ranks[name_of(item)] = int(said)
+            ranks[name_of(item)] = int(rank)
         except ValueError:
             wrong.append(Finding(
-                "error", "rank-unreadable", f"PriorityClass/{name_of(item)}", f"its label {RANK} is {said!r}, which is "
+                "error", "rank-unreadable", f"PriorityClass/{name_of(item)}", f"its label {RANK} is {rank!r}, which is "
                 "not a whole number", "Write a whole number; higher is more important.",
             ))  # fmt: skip
     if not ranks and posture.classes_listed:
@@ -124,22 +124,26 @@ def _chains(levels: list[Level], ranks: dict[str, int]) -> Iterator[Finding]:
 
 def _defaults(posture: Posture) -> Iterator[Finding]:
     classes = posture.cluster.priority_classes.values()
-    defaults = sorted((one for one in classes if one.global_default), key=lambda one: (one.value, one.name))
+    defaults = sorted(
+        (priority_class for priority_class in classes if priority_class.global_default),
+        key=lambda priority_class: (priority_class.value, priority_class.name),
+    )
     if len(defaults) > 1:
+        names = ", ".join(default.name for default in defaults)
         yield Finding(
             "error", "several-defaults", f"PriorityClass/{defaults[0].name}",
-            "globalDefault is set on " + ", ".join(one.name for one in defaults) + "; the lowest value counts",
+            f"globalDefault is set on {names}; the lowest value counts",
             "Leave globalDefault on one class.",
         )  # fmt: skip
-    for one in defaults[:1]:
-        below = [level for level in posture.levels if level.value < one.value and level.name]
-        if below and not one.never:
+    for default in defaults[:1]:
+        below = [level for level in posture.levels if level.value < default.value and level.name]
+        if below and not default.never:
             yield Finding(
-                "error", "default-evicts", f"PriorityClass/{one.name}",
+                "error", "default-evicts", f"PriorityClass/{default.name}",
                 f"it is the globalDefault and may preempt: every pod that names no class evicts "
                 f"{', '.join(map(str, below))}",
                 "Give it preemptionPolicy: Never, or a value below all classes that matter.",
-                (("priority", one.value),),
+                (("priority", default.value),),
             )  # fmt: skip
 
 

@@ -48,16 +48,16 @@ def findings(posture: Posture) -> Iterator[Finding]:
 
 def _of_node(posture: Posture, name: str, devices: NodeDevices) -> Iterator[Finding]:
     about, published = f"Node/{name}", len(devices.gpus)
-    states = Counter(one.state for one in devices.gpus)
-    for state, (severity, code, what, remedy) in _STATES.items():
+    states = Counter(gpu.state for gpu in devices.gpus)
+    for state, (severity, code, condition, remedy) in _STATES.items():
         if number := states.get(state, 0):
             yield Finding(
                 severity, code, about,
-                f"{number} of {published} GPUs by DRA {verb(number, 'is', 'are')} {what}: no other pod gets them",
+                f"{number} of {published} GPUs by DRA {verb(number, 'is', 'are')} {condition}: no other pod gets them",
                 remedy, (("gpus", number), ("published_gpus", published)), repeats=True,
             )  # fmt: skip
     known = posture.cluster.gpus.indices(name)
-    if lost := sum(one.id not in known for one in devices.gpus):
+    if lost := sum(gpu.id not in known for gpu in devices.gpus):
         yield Finding(
             "warning", "devices-unmapped", about, f"{count(lost, 'device')} cannot be mapped to a GPU of the node's "
             "graph, neither by uuid nor by index or PCI address: which GPUs their pods hold is not known",

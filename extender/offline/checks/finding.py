@@ -47,26 +47,26 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """As `check -o json` prints it."""
-        said = {"severity": self.severity, "code": self.code, "about": self.about, "message": self.message}
-        return said | {"remedy": self.remedy, "facts": dict(self.facts), "others": list(self.others)}
+        fields = {"severity": self.severity, "code": self.code, "about": self.about, "message": self.message}
+        return fields | {"remedy": self.remedy, "facts": dict(self.facts), "others": list(self.others)}
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, those that repeat as one; in the order of the first of each."""
     alike: dict[tuple[str, ...], list[Finding]] = {}
-    for one in findings:
-        own = () if one.repeats else (one.about,)
-        alike.setdefault((one.severity, one.code, one.message, one.remedy, *own), []).append(one)
+    for finding in findings:
+        own = () if finding.repeats else (finding.about,)
+        alike.setdefault((finding.severity, finding.code, finding.message, finding.remedy, *own), []).append(finding)
     return [_one(same) for same in alike.values()]
 
 
 def _one(same: list[Finding]) -> Finding:
     first, *rest = same
     sums = Counter[str]()
-    for one in same:
-        sums.update(dict(one.facts))
+    for finding in same:
+        sums.update(dict(finding.facts))
     facts = tuple((name, sums[name]) for name, _ in first.facts)
-    return replace(first, facts=facts, others=tuple(one.about for one in rest)) if rest else first
+    return replace(first, facts=facts, others=tuple(finding.about for finding in rest)) if rest else first
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,13 @@ class Posture:
     @cached_property
     def lacks(self) -> Mapping[str, str]:
         """The kinds of which the input has no object, and what is not judged without them."""
-        there = {item.get("kind") for item in self.items} | self.complete
+        kinds = {item.get("kind") for item in self.items} | self.complete
         needed = dict(NEEDED)
         for pod in self.cluster.pods.values():
             owner = pod.owner
             if owner is not None and (owner.api, owner.kind) in gangs.GROUP_KINDS:
                 needed[owner.kind] = "how many pods of each must run is not known, so all of them count"
-        return {kind: what for kind, what in needed.items() if kind not in there}
+        return {kind: purpose for kind, purpose in needed.items() if kind not in kinds}
 
     @cached_property
     def classes_listed(self) -> bool:
@@ -149,14 +149,16 @@ def _levels(posture: Posture) -> list[Level]:
     gpus: Counter[tuple[str, int]] = Counter()
     never: dict[tuple[str, int], bool] = {}
     classes = posture.cluster.priority_classes.values()
-    values = SYSTEM_CLASSES | {one.name: one.value for one in classes}
+    values = SYSTEM_CLASSES | {priority_class.name: priority_class.value for priority_class in classes}
     for pod in posture.running():
         key = (pod.priority_class, values.get(pod.priority_class, pod.priority))
         pods[key] += 1
         gpus[key] += posture.gpus(pod)
         never[key] = never.get(key, True) and pod.never
     # Every cluster has these two, and whoever may create their pods preempts all others.
-    known = dict.fromkeys(SYSTEM_CLASSES.items(), False) | {(one.name, one.value): one.never for one in classes}
+    known = dict.fromkeys(SYSTEM_CLASSES.items(), False) | {
+        (priority_class.name, priority_class.value): priority_class.never for priority_class in classes
+    }
     levels = [Level(*key, (never | known)[key], pods[key], gpus[key]) for key in pods.keys() | known.keys()]
     return sorted(levels, key=lambda level: (-level.value, level.name))
 

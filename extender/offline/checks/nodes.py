@@ -24,12 +24,12 @@ def findings(posture: Posture) -> Iterator[Finding]:
         stated = _stated(posture, node)
         if not stated:
             continue
-        there = sum(node.gpus.values()) + (node.devices.unusable if node.devices is not None else 0)
-        if there < stated:
+        allocatable = sum(node.gpus.values()) + (node.devices.unusable if node.devices is not None else 0)
+        if allocatable < stated:
             yield Finding(
-                "warning", "gpus-lost", about, f"{there} of {stated} GPUs are allocatable",
+                "warning", "gpus-lost", about, f"{allocatable} of {stated} GPUs are allocatable",
                 "Look at the device plugin and the driver on the node: a GPU is unhealthy, or is not found.",
-                (("allocatable_gpus", there), ("gpus", stated)), repeats=True,
+                (("allocatable_gpus", allocatable), ("gpus", stated)), repeats=True,
             )  # fmt: skip
         yield from _not_ready(about, wires.get(name, {}))
         yield from _links(posture, name, about)
@@ -58,8 +58,8 @@ def _not_ready(about: str, item: Item) -> Iterator[Finding]:
 
 
 def _why(condition: Any) -> str:
-    said = at(condition, "reason")
-    return f" ({short(said, MOST_MESSAGE)})" if isinstance(said, str) and said else ""
+    reason = at(condition, "reason")
+    return f" ({short(reason, MOST_MESSAGE)})" if isinstance(reason, str) and reason else ""
 
 
 def _links(posture: Posture, name: str, about: str) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ MOST_ABOVE: Final = 4
 def findings(posture: Posture) -> Iterator[Finding]:
     """What is wrong with each quota, and what each refuses."""
     cluster = posture.cluster
-    use = used(cluster, {one.namespace for one in cluster.quotas.values()}, posture.wall)
+    use = used(cluster, {quota.namespace for quota in cluster.quotas.values()}, posture.wall)
     for _, quota in sorted(cluster.quotas.items()):
         about = f"ResourceQuota/{quota.text}"
         yield from _scope(posture, about, quota)
@@ -38,7 +38,9 @@ def findings(posture: Posture) -> Iterator[Finding]:
 
 
 def _scope(posture: Posture, about: str, quota: QuotaRecord) -> Iterator[Finding]:
-    named = [frozenset(one.values) for one in quota.scopes if one.name == PRIORITY_CLASS and one.operator == "In"]
+    named = [
+        frozenset(scope.values) for scope in quota.scopes if scope.name == PRIORITY_CLASS and scope.operator == "In"
+    ]
     for name in sorted(frozenset().union(*named) - posture.classes) if posture.classes_listed else ():
         yield Finding(
             "error", "quota-of-no-class", about, f"it is for pods of PriorityClass {name}, which does not "
@@ -87,18 +89,18 @@ def _limit(posture: Posture, row: Excess, pods: list[PodRecord]) -> Iterator[Fin
 def _owners(posture: Posture, use: QuotaUse) -> Iterator[Finding]:
     """Each owner alone: what it lacks now, by what is left now. An owner that another of the input owns is part of
     that one."""
-    there = {(str(item.get("kind")), namespace_of(item), name_of(item)) for item in posture.items}
+    keys = {(str(item.get("kind")), namespace_of(item), name_of(item)) for item in posture.items}
     below = _created(posture)
     for item in posture.items:
         kind, space = str(item.get("kind")), namespace_of(item)
         api = str(item.get("apiVersion") or "").rpartition("/")[0]
         if space not in use or not gangs.creates_pods(api, kind) or _is_over(item):
             continue
-        if any((owner_kind, space, name) in there for owner_kind, name in _owners_of(item)):
+        if any((owner_kind, space, name) in keys for owner_kind, name in _owners_of(item)):
             continue
         pods = _pods(posture, item)
-        made = below[kind, space, name_of(item)]
-        lacking = pods[: max(0, len(pods) - made)] if made else pods
+        created = below[kind, space, name_of(item)]
+        lacking = pods[: max(0, len(pods) - created)] if created else pods
         alone = QuotaUse(posture.cluster.quotas.values()).excess(pods)
         excess = alone or use.excess(lacking)
         if excess:
@@ -107,34 +109,34 @@ def _owners(posture: Posture, use: QuotaUse) -> Iterator[Finding]:
 
 def _exceeds(owner: tuple[str, str, str], pods: int, excess: list[Excess], *, never: bool) -> Finding:
     """The first amount that it exceeds; the facts have its numbers."""
-    one, (kind, space, name) = excess[0], owner
-    allowed = f"ResourceQuota {one.quota.text} allows {amount(one, one.hard)} of {one.resource}"
+    over, (kind, space, name) = excess[0], owner
+    allowed = f"ResourceQuota {over.quota.text} allows {amount(over, over.hard)} of {over.resource}"
     more = f", and {len(excess) - 1} more" if len(excess) > 1 else ""
-    facts = (("asked", one.asked), ("used", one.used), ("hard", one.hard), ("pods", pods))
+    facts = (("asked", over.asked), ("used", over.used), ("hard", over.hard), ("pods", pods))
     its = f"its {pods} {verb(pods, 'pod', 'pods')}"
     if never:
         return Finding(
             "error", "owner-exceeds-quota", f"{kind}/{space}/{name}",
-            f"{its} ask for {amount(one, one.asked)}, and {allowed}{more}: they are never all created",
-            f"Raise the quota to {amount(one, one.asked)}, ask for less, or use another PriorityClass.", facts,
+            f"{its} ask for {amount(over, over.asked)}, and {allowed}{more}: they are never all created",
+            f"Raise the quota to {amount(over, over.asked)}, ask for less, or use another PriorityClass.", facts,
         )  # fmt: skip
     return Finding(
         "warning", "owner-waits-for-quota", f"{kind}/{space}/{name}",
-        f"its pods that do not exist ask for {amount(one, one.asked)}, {amount(one, one.used)} are used, and {allowed}"
-        f"{more}: they are created once others have ended",
-        f"Wait, raise the quota to {amount(one, one.needed)}, ask for less, or use another PriorityClass.", facts,
+        f"its pods that do not exist ask for {amount(over, over.asked)}, {amount(over, over.used)} are used, and "
+        f"{allowed}{more}: they are created once others have ended",
+        f"Wait, raise the quota to {amount(over, over.needed)}, ask for less, or use another PriorityClass.", facts,
     )  # fmt: skip
 
 
 def _is_over(item: Item) -> bool:
     conditions = listed(at(item, "status", "conditions"))
-    return any(at(one, "status") == "True" and at(one, "type") in ENDED for one in conditions)
+    return any(at(condition, "status") == "True" and at(condition, "type") in ENDED for condition in conditions)
 
 
 def _owners_of(item: Item) -> Iterator[tuple[str, str]]:
     """(kind, name) of its owners."""
-    for one in listed(at(item, "metadata", "ownerReferences")):
-        yield str(at(one, "kind")), str(at(one, "name"))
+    for owner in listed(at(item, "metadata", "ownerReferences")):
+        yield str(at(owner, "kind")), str(at(owner, "name"))
 
 
 def _created(posture: Posture) -> Counter[tuple[str, str, str]]:
@@ -142,15 +144,15 @@ def _created(posture: Posture) -> Counter[tuple[str, str, str]]:
     above = {
         (str(item.get("kind")), namespace_of(item), name_of(item)): list(_owners_of(item)) for item in posture.items
     }
-    found: Counter[tuple[str, str, str]] = Counter()
+    created: Counter[tuple[str, str, str]] = Counter()
     for pod in posture.cluster.pods.values():
         key = None if pod.owner is None or pod.finished else (pod.owner.kind, pod.namespace, pod.owner.name)
         for _ in range(MOST_ABOVE):
             if key is None:
                 break
-            found[key] += 1
+            created[key] += 1
             key = next(((kind, pod.namespace, name) for kind, name in above.get(key, ())), None)
-    return found
+    return created
 
 
 def _pods(posture: Posture, item: Item) -> list[PodRecord]:

@@ -15,8 +15,8 @@ def findings(posture: Posture) -> Iterator[Finding]:
         yield from (_finding(f"Node/{name}", typo) for typo in of_node(cluster.nodes[name]))
     pods = sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid))
     for pod in pods:
-        found = of_pod(pod, cluster.settings.topology_levels)
-        yield from (_finding(f"Pod/{pod.namespace}/{pod.name}", typo) for typo in found)
+        typos = of_pod(pod, cluster.settings.topology_levels)
+        yield from (_finding(f"Pod/{pod.namespace}/{pod.name}", typo) for typo in typos)
 
 
 def _finding(about: str, typo: Typo) -> Finding:

@@ -89,11 +89,11 @@ def _not_saved(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
             f"Write the annotation {CHECKPOINT} when a checkpoint is saved, or protect them (protect-for).",
             (("pods", len(pods)), ("gpus", gpus), ("work_lost_gpu_seconds", costs[name])),
         )  # fmt: skip
-    if left := worst[MOST_JOBS:]:
+    if unlisted := worst[MOST_JOBS:]:
         yield Finding(
-            "warning", "no-checkpoint-more", "cluster", f"{count(len(left), 'more workload')} of that kind "
-            f"{verb(len(left), 'is', 'are')} not listed", "As above.",
-            (("workloads", len(left)), ("work_lost_gpu_seconds", sum(costs[name] for name in left))),
+            "warning", "no-checkpoint-more", "cluster", f"{count(len(unlisted), 'more workload')} of that kind "
+            f"{verb(len(unlisted), 'is', 'are')} not listed", "As above.",
+            (("workloads", len(unlisted)), ("work_lost_gpu_seconds", sum(costs[name] for name in unlisted))),
         )  # fmt: skip
 
 
@@ -113,19 +113,22 @@ def _not_reported(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
 
 
 def _partial_gangs(posture: Posture) -> Iterator[Finding]:
-    for one in partial_gangs(posture.cluster, posture.wall):
+    for gang in partial_gangs(posture.cluster, posture.wall):
         yield Finding(
-            "warning", "partial-gang", f"{one.ref.source}/{one.ref}", f"{one.text}: these GPUs do no work",
+            "warning", "partial-gang", f"{gang.ref.source}/{gang.ref}", f"{gang.text}: these GPUs do no work",
             "Let such pods start together, behind the gate of the queue (docs/queue.md); or state "
             f"{OUR_MINIMUM}, 0 where its pods are independent.",
-            (("running", len(one.running)), ("minimum", one.minimum), ("waiting", one.waiting), ("gpus", one.gpus)),
+            (("running", len(gang.running)), ("minimum", gang.minimum), ("waiting", gang.waiting), ("gpus", gang.gpus)),
         )  # fmt: skip
 
 
 def _budgets(posture: Posture) -> Iterator[Finding]:
     pods = list(posture.running())
     budgets = posture.cluster.budgets.records
-    specs = {(namespace_of(one), name_of(one)): mapping(at(one, "spec")) for one in posture.of("PodDisruptionBudget")}
+    specs = {
+        (namespace_of(budget), name_of(budget)): mapping(at(budget, "spec"))
+        for budget in posture.of("PodDisruptionBudget")
+    }
     for key in sorted(budgets):
         budget, spec = budgets[key], specs.get(key, {})
         about = f"PodDisruptionBudget/{key[0]}/{key[1]}"

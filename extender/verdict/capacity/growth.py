@@ -59,17 +59,17 @@ class _Packed:
 
     def put(self, asked: Left, empty: Left, *, alone: bool) -> None:
         """Into the machine with the fewest GPUs left that has room, else into a new one. `alone`: with no others."""
-        room = [left for left in self.open if all(a <= b for a, b in zip(asked, left, strict=True))]
-        was = empty if alone or not room else min(room, key=lambda left: (left[-1], left))
+        room = [state for state in self.open if all(a <= b for a, b in zip(asked, state, strict=True))]
+        was = empty if alone or not room else min(room, key=lambda state: (state[-1], state))
         if was in room and not alone:
             self._take(was)
         else:
             self.nodes += 1
-        left = tuple([b - a for a, b in zip(asked, was, strict=True)])
-        if not alone and left[-1]:
-            self.open[left] += 1
+        remaining = tuple([b - a for a, b in zip(asked, was, strict=True)])
+        if not alone and remaining[-1]:
+            self.open[remaining] += 1
             if len(self.open) > MOST_STATES:
-                del self.open[min(self.open, key=lambda one: (one[-1], one))]
+                del self.open[min(self.open, key=lambda state: (state[-1], state))]
 
     def _take(self, state: Left) -> None:
         self.open[state] -= 1
@@ -79,11 +79,11 @@ class _Packed:
 
 def waiting(look: Look, report: QueueReport | None, wall: float) -> list[Unit]:
     """The pods and gangs that wait for room. `wall`: seconds since 1970."""
-    judge, found = look.judge, list[Unit]()
-    for one in () if report is None else report.waiting:
-        domain = one.gang.domain
-        if one.code not in HELD_BY_QUEUE and not (domain is not None and domain.required):
-            found.append(Unit(one.gang.pods, len(one.gang.pods) > 1))
+    judge, units = look.judge, list[Unit]()
+    for entry in () if report is None else report.waiting:
+        domain = entry.gang.domain
+        if entry.code not in HELD_BY_QUEUE and not (domain is not None and domain.required):
+            units.append(Unit(entry.gang.pods, len(entry.gang.pods) > 1))
     fits: dict[Hashable, bool] = {}
     admitting: dict[Hashable, list[str]] = {}
     for uid in list(judge.cluster.placements.waiting):
@@ -98,17 +98,17 @@ def waiting(look: Look, report: QueueReport | None, wall: float) -> list[Unit]:
                 admitting[choice] = _admitting(judge, pod)
             fits[kind] = _fits(judge, asked, admitting[choice])
         if not fits.get(kind, True):
-            found.append(Unit((pod,)))
-    return found
+            units.append(Unit((pod,)))
+    return units
 
 
 def growth(look: Look, machines: Iterable[Machine], units: Sequence[Unit]) -> list[dict[str, Any]]:
     """For each model that would start some of them: how many machines start how many pods; by model."""
-    takes, found = Takes(look), []
+    takes, entries = Takes(look), []
     for machine in machines:
         packed = _pack(look, takes, machine, units)
         if packed.pods:
-            found.append(
+            entries.append(
                 {
                     "model": machine.model,
                     "like": machine.like,
@@ -118,15 +118,15 @@ def growth(look: Look, machines: Iterable[Machine], units: Sequence[Unit]) -> li
                     "gangs": packed.gangs,
                 }
             )
-    return found
+    return entries
 
 
 def _admitting(judge: Judge, pod: PodRecord) -> list[str]:
     """The nodes that admit the pod."""
-    found: list[str] = []
+    node_rows: list[str] = []
     for block in blocks(list(judge.cluster.nodes)):
-        found += sorted_out(pod, judge.cluster, [name for name in block if name in judge.cluster.nodes])[0]
-    return found
+        node_rows += sorted_out(pod, judge.cluster, [name for name in block if name in judge.cluster.nodes])[0]
+    return node_rows
 
 
 def _fits(judge: Judge, asked: Preemptor, names: list[str]) -> bool:
@@ -168,7 +168,7 @@ def _pack(look: Look, takes: Takes, machine: Machine, units: Sequence[Unit]) -> 
             asks.append(known[key])
         if all(ask.fits for ask in asks):
             possible.append((unit, sorted(asks, key=lambda ask: -ask.asked[-1])))
-    possible.sort(key=lambda one: -one[1][0].asked[-1])
+    possible.sort(key=lambda unit_asks: -unit_asks[1][0].asked[-1])
     packed, empty = _Packed(), (*_amounts(machine), machine.gpus)
     for unit, asks in possible:
         for ask in asks:
@@ -189,7 +189,7 @@ def _ask(look: Look, takes: Takes, machine: Machine, pod: PodRecord, node: NodeR
 
 def _room(machine: Machine, request: PodRequest) -> bool:
     """Whether CPU, memory and pod slots of the empty machine are enough."""
-    return all(asked <= there for asked, there in zip(request.amounts, _amounts(machine), strict=False))
+    return all(asked <= available for asked, available in zip(request.amounts, _amounts(machine), strict=False))
 
 
 def _amounts(machine: Machine) -> tuple[int, int, int]:

@@ -21,25 +21,25 @@ MOST_LARGE: Final = 64
 
 def largest(look: Look) -> list[dict[str, Any]]:
     """Of each model, with and without linked GPUs: the most GPUs that one pod gets now, and on how many nodes."""
-    found = []
+    entries = []
     for model in sorted(look.fleet.models):
         for links, stated in LINKS:
             gpus, nodes = _largest(look, model, stated)
-            found.append({"model": model, "links": links, "gpus": gpus, "nodes": nodes})
-    return found
+            entries.append({"model": model, "links": links, "gpus": gpus, "nodes": nodes})
+    return entries
 
 
 def whole_nodes(look: Look) -> dict[str, int]:
     """Of each model how many nodes have all GPUs free, claims taken, and take a pod for all of them."""
-    fleet, found = look.fleet, dict[str, int]()
+    fleet, by_model = look.fleet, dict[str, int]()
     for model in sorted(fleet.models):
         by_size: dict[int, list[str]] = {}
         for name in fleet.open(model):
             if (size := fleet.gpus[name]) > 0:
                 by_size.setdefault(size, []).append(name)
         resource = fleet.resource[model]
-        found[model] = sum(len(_passed(look, resource, size, "preferred", names)) for size, names in by_size.items())
-    return found
+        by_model[model] = sum(len(_passed(look, resource, size, "preferred", names)) for size, names in by_size.items())
+    return by_model
 
 
 def _largest(look: Look, model: str, links: str) -> tuple[int, int]:
@@ -64,13 +64,13 @@ def _sizes(look: Look, resource: str, names: list[str]) -> set[int]:
         with within(look, request):
             free.update(survey.free(cluster.tables.nodes, index, rows))
     most = max(free, default=0)
-    large = sorted((one for one in free if one > MOST_GPUS), reverse=True)[:MOST_LARGE]
+    large = sorted((gpus for gpus in free if gpus > MOST_GPUS), reverse=True)[:MOST_LARGE]
     return {*range(1, min(most, MOST_GPUS) + 1), *large}
 
 
 def _passed(look: Look, resource: str, size: int, links: str, names: list[str]) -> list[str]:
     """Those of the nodes where a pod of this size fits now."""
-    judge, found = look.judge, list[str]()
+    judge, fitting = look.judge, list[str]()
     _, request = probe(judge, resource, size, links)
     cluster = judge.cluster
     for block in blocks(names):
@@ -78,8 +78,8 @@ def _passed(look: Look, resource: str, size: int, links: str, names: list[str]) 
         with within(look, request):
             passed = fit.passed(rows, judge.policy.judge(cluster.tables, request, rows))
             slots = survey.free(cluster.tables.nodes, POD_SLOTS, passed)
-        found += [cluster.names[row] for row, left in zip(passed, slots, strict=True) if left > 0]
-    return found
+        fitting += [cluster.names[row] for row, free_slots in zip(passed, slots, strict=True) if free_slots > 0]
+    return fitting
 
 
 SIZES: Final = (1, 2, 4, 8, 16)
@@ -96,8 +96,10 @@ def gangs(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         pods = [probe(judge, resource, size) for size in sorted(sizes, reverse=True)]
         if not pods:
             continue
-        found = finish(rooms(judge.cluster, judge.policy, pods, fleet.closed, partial(within, look, pods[0][1])))
-        for size, by_level in zip(sorted(sizes, reverse=True), found, strict=True):
+        rooms_by_size = finish(
+            rooms(judge.cluster, judge.policy, pods, fleet.closed, partial(within, look, pods[0][1]))
+        )
+        for size, by_level in zip(sorted(sizes, reverse=True), rooms_by_size, strict=True):
             for room in by_level:
                 key = size, room.level
                 if key not in best or room.pods > best[key].pods:

@@ -45,7 +45,7 @@ class Fleet:
 
 def read(judge: Judge) -> Fleet:
     """The nodes that offer whole GPUs."""
-    cluster, found = judge.cluster, Fleet()
+    cluster, fleet = judge.cluster, Fleet()
     labels, restricted = cluster.settings.mix.model_labels, cluster.restricted
     known: dict[tuple[str, ...], str | None] = {}
     for name in sorted(cluster.nodes):
@@ -57,17 +57,17 @@ def read(judge: Judge) -> Fleet:
                 known[offered] = _whole_resource(node, cluster.gpu_names)
             resource = known[offered]
         if node is None or resource is None or division is None or not division.whole:
-            found.divided += division is not None and not division.whole
-            found.closed.add(name)
+            fleet.divided += division is not None and not division.whole
+            fleet.closed.add(name)
             continue
         model = model_of(node, labels)
-        if model not in found.models:
-            found.models[model], found.resource[model] = [], resource
-        found.models[model].append(name)
-        found.gpus[name] = node.gpus.get(found.resource[model], 0)
+        if model not in fleet.models:
+            fleet.models[model], fleet.resource[model] = [], resource
+        fleet.models[model].append(name)
+        fleet.gpus[name] = node.gpus.get(fleet.resource[model], 0)
         if name in restricted and node.closed:
-            found.closed.add(name)
-    return found
+            fleet.closed.add(name)
+    return fleet
 
 
 def _whole_resource(node: NodeRecord, names: Collection[str]) -> str | None:
@@ -160,12 +160,12 @@ class Takes:
 
 def usual(judge: Judge, fleet: Fleet) -> list[Machine]:
     """The machine of each model of which there are most, with the most GPUs among equals; by model."""
-    found = []
+    machines = []
     for model in sorted(fleet.models):
         machine = _usual(judge, fleet, model)
         if machine is not None:
-            found.append(machine)
-    return found
+            machines.append(machine)
+    return machines
 
 
 def _usual(judge: Judge, fleet: Fleet, model: str) -> Machine | None:
@@ -183,20 +183,20 @@ def _usual(judge: Judge, fleet: Fleet, model: str) -> Machine | None:
             known[number].append(cluster.names[row])
     if not kinds:
         return None
-    kind = max(kinds, key=lambda one: (len(kinds[one]), one))
-    there: list[tuple[str, tuple[int, ...]]] = []
+    kind = max(kinds, key=lambda key: (len(kinds[key]), key))
+    samples: list[tuple[str, tuple[int, ...]]] = []
     for name in kinds[kind][:MOST_ALIKE]:
         if (row := cluster.row(name)) >= 0:
-            there.append((name, _left(judge, name, nodes.alloc_of(row))))
-    if not there:
+            samples.append((name, _left(judge, name, nodes.alloc_of(row))))
+    if not samples:
         return None
-    cpu, memory, pods = (median_low([amounts[r] for _, amounts in there]) for r in range(3))
+    cpu, memory, pods = (median_low([amounts[r] for _, amounts in samples]) for r in range(3))
     gpus, shape, healthy = kind
-    like = min(name for name, _ in there)
+    like = min(name for name, _ in samples)
     return Machine(model, resource, like, len(kinds[kind]), gpus, shape, healthy, cpu, memory, pods) if gpus else None
 
 
 def _left(judge: Judge, name: str, alloc: tuple[int, ...]) -> tuple[int, ...]:
     """CPU, memory and pod slots that daemons leave of a node."""
     daemons = [judge.cluster.amounts(pod) for pod in judge.cluster.pods_on(name) if pod.daemon or pod.mirror]
-    return tuple([alloc[r] - sum(one[r] for one in daemons) for r in range(3)])
+    return tuple([alloc[r] - sum(daemon[r] for daemon in daemons) for r in range(3)])

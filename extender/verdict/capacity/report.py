@@ -60,8 +60,8 @@ def nodes_wanted(judge: Judge, moment: Moment, report: QueueReport | None) -> di
     look = machines.Look(judge, machines.read(judge), moment.now)
     units = waiting(look, report, moment.wall)
     wanting = [unit for unit in units if not any(pod.uid in nominated for pod in unit.pods)]
-    found = growth(look, usual(judge, look.fleet), wanting)
-    return {one["model"]: one["nodes"] for one in found}
+    entries = growth(look, usual(judge, look.fleet), wanting)
+    return {entry["model"]: entry["nodes"] for entry in entries}
 
 
 def _advice(look: machines.Look, report: QueueReport | None, wall: float) -> dict[str, Any]:

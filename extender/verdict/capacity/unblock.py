@@ -22,25 +22,25 @@ Explain = Callable[[PodRecord], Explanation]
 
 def unblock(judge: Judge, report: QueueReport | None, explain: Explain) -> list[dict[str, Any]]:
     """The first gangs of the queue, then the first pods outside of it, by priority and age; equal pods once."""
-    found = _gangs(judge, report, explain)
-    return found + _pods(judge, explain)
+    entries = _gangs(judge, report, explain)
+    return entries + _pods(judge, explain)
 
 
 def _gangs(judge: Judge, report: QueueReport | None, explain: Explain) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for one in () if report is None else report.waiting:
-        if len(found) == FIRST:
+    entries: list[dict[str, Any]] = []
+    for entry in () if report is None else report.waiting:
+        if len(entries) == FIRST:
             break
         cluster = judge.cluster
-        known = (cluster.pods.get(pod.uid) for pod in one.gang.pods)
+        known = (cluster.pods.get(pod.uid) for pod in entry.gang.pods)
         # A gang may begin with a pod without GPUs, as a launcher is: no verdict is made of it.
         waiting = (pod for pod in known if pod is not None and not pod.node)
         first = next((pod for pod in waiting if any(cluster.amounts(pod)[FIRST_GPU:])), None)
         if first is None:
             continue
         shown = explain(first)
-        found.append(_entry(shown, str(one.gang.ref), len(one.gang.pods), one.gang.gpus))
-    return found
+        entries.append(_entry(shown, str(entry.gang.ref), len(entry.gang.pods), entry.gang.gpus))
+    return entries
 
 
 def _pods(judge: Judge, explain: Explain) -> list[dict[str, Any]]:
@@ -54,17 +54,17 @@ def _pods(judge: Judge, explain: Explain) -> list[dict[str, Any]]:
     for *_, uid in ordered:
         if (pod := judge.cluster.pods.get(uid)) is not None:
             alike.setdefault(ask_of(pod), []).append(uid)
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for uids in _few(alike):
         pod = judge.cluster.pods.get(uids[0])
         if pod is None or pod.node:
             continue
         shown = explain(pod)
         if shown.verdict != "fits":
-            found.append(_entry(shown, None, len(uids), len(uids) * sum(count for _, count in pod.gpus)))
-        if len(found) == FIRST:
+            entries.append(_entry(shown, None, len(uids), len(uids) * sum(count for _, count in pod.gpus)))
+        if len(entries) == FIRST:
             break
-    return found
+    return entries
 
 
 def ask_of(pod: PodRecord) -> Hashable:
@@ -84,7 +84,7 @@ def _few(alike: dict[Hashable, list[str]]) -> Iterator[list[str]]:
 
 
 def _entry(shown: Explanation, gang: str | None, pods: int, gpus: int) -> dict[str, Any]:
-    said = shown.as_json()
+    explained = shown.as_json()
     return {
         "gang": gang,
         "pod": f"{shown.pod.namespace}/{shown.pod.name}",
@@ -93,6 +93,6 @@ def _entry(shown: Explanation, gang: str | None, pods: int, gpus: int) -> dict[s
         "gpus": gpus,
         "verdict": shown.verdict,
         "sentence": shown.sentence,
-        "nearest": said["nearest"],
-        "ways_out": said["ways_out"],
+        "nearest": explained["nearest"],
+        "ways_out": explained["ways_out"],
     }

@@ -34,19 +34,19 @@ def evict(judge: Judge, asked: Preemptor, nodes: Nodes) -> tuple[Way | None, str
     proved = True
     bounds = _bounds(judge, asked, nodes.open)
     first = nsmallest(CHUNK, bounds)
-    left = sorted(set(bounds).difference(first), key=itemgetter(1))
-    for some in (first, *(left[at : at + CHUNK] for at in range(0, len(left), CHUNK))):
+    others = sorted(set(bounds).difference(first), key=itemgetter(1))
+    for some in (first, *(others[at : at + CHUNK] for at in range(0, len(others), CHUNK))):
         names = sorted([name for cost, name in some if best is None or (cost, name) < (best.cost, best.node)])
         if not names:
             continue
         with judge.claims.of(asked.request, asked.now):
-            found = judge.search.find(asked, judge.rows(names), limited=False)
-        proved = proved and found.proved
-        one, other = found.best, found.above
-        if other is not None and found.ceiling is not None and (above is None or (other.cost, other.node) < above[0]):
-            above = (other.cost, other.node), found.ceiling.above(judge.policy, other.cost)
-        if one is not None and (best is None or (one.cost, one.node) < (best.cost, best.node)):
-            best = one
+            result = judge.search.find(asked, judge.rows(names), limited=False)
+        proved = proved and result.proved
+        eviction, other = result.best, result.above
+        if other is not None and result.ceiling is not None and (above is None or (other.cost, other.node) < above[0]):
+            above = (other.cost, other.node), result.ceiling.above(judge.policy, other.cost)
+        if eviction is not None and (best is None or (eviction.cost, eviction.node) < (best.cost, best.node)):
+            best = eviction
     if best is None:
         return None, "" if above is None else above[1]
     return found_way(judge, asked, nodes, best, proved=proved), ""
@@ -64,14 +64,14 @@ def _linkable(judge: Judge, asked: Preemptor, rows: array[int]) -> array[int]:
 def _bounds(judge: Judge, asked: Preemptor, names: list[str]) -> list[Bound]:
     """Of the nodes where an eviction may help. What is found on a node does not come before its bound: where the best
     one known comes before that, the node is not searched."""
-    found: list[Bound] = []
+    bounds: list[Bound] = []
     for block in blocks(names):
         rows = _linkable(judge, asked, judge.rows(block))
         with judge.claims.of(asked.request, asked.now):
             costs = judge.search.bounds(asked, rows)
-        there = zip(rows, costs, strict=True)
-        found += [(cost, judge.cluster.names[row]) for row, cost in there if cost is not None]
-    return found
+        row_costs = zip(rows, costs, strict=True)
+        bounds += [(cost, judge.cluster.names[row]) for row, cost in row_costs if cost is not None]
+    return bounds
 
 
 def found_way(judge: Judge, asked: Preemptor, nodes: Nodes, best: Eviction, *, proved: bool) -> Way | None:
@@ -117,5 +117,5 @@ def _way(judge: Judge, asked: Preemptor, nodes: Nodes, best: Eviction, *, proved
 
 def work_lost(cost: Any) -> float | None:
     """GPU-hours of a cost; None where it does not count them."""
-    found = next((one["value"] for one in cost or () if one["term"] == "work_lost_gpu_seconds"), None)
-    return None if found is None else found / 3600
+    lost = next((term["value"] for term in cost or () if term["term"] == "work_lost_gpu_seconds"), None)
+    return None if lost is None else lost / 3600

@@ -73,13 +73,13 @@ def situation(judge: Judge, asked: Preemptor) -> Situation | None:
 def situated(judge: Judge, gang: WaitingGang, *, ruled: bool = True) -> Situation:
     """A gang and what its queue may hold, before it is placed. `ruled`: whether the rules of queues count for it."""
     cluster = judge.cluster
-    there = finish(waits(cluster))
+    waiting = finish(waits(cluster))
     models = finish(Models.read(cluster))
     seats = {seat.uid: seat.node for seat in judge.claims.seats}
     late = absent.seated(cluster, judge.claims.seats)
     held = finish(models.held(seats, late))
     queues = QueueHoldings(cluster, models, rules_of(cluster.settings) if ruled else {}, held, late)
-    queues.wanted = finish(models.wanted(there))
+    queues.wanted = finish(models.wanted(waiting))
     return Situation(gang, queues, None, None)
 
 
@@ -103,11 +103,11 @@ def not_whole(judge: Judge, asked: Preemptor) -> str:
         return ""
     requests = [judge.claims.alone(pod) for pod in gang.pods]
     places, own = _places(judge, asked), [pod.uid for pod in gang.pods]
-    found = finish(places.steps(gang, gang.pods, requests, places.counted(requests[0], own)))
-    if isinstance(found, Placed) or found.most >= gang.lacking:
+    outcome = finish(places.steps(gang, gang.pods, requests, places.counted(requests[0], own)))
+    if isinstance(outcome, Placed) or outcome.most >= gang.lacking:
         return ""
     return (
-        f"its gang {gang.ref} cannot run whole: {found.text}; without the gate of the queue its pods start one by one"
+        f"its gang {gang.ref} cannot run whole: {outcome.text}; without the gate of the queue its pods start one by one"
     )
 
 
@@ -177,12 +177,14 @@ def _raised(judge: Judge, asked: Preemptor, now: Situation, placed: Placed) -> W
     tried = [_raises(now, _gpus(now.queues.models, gang, placed))]
     for raise_to in _enough(judge, asked, now):
         tried.append(_raises(now, raise_to))
-    found = [(sum(one.to - one.before for one in raises), raises) for raises in tried if raises]
-    if not found:
+    options = [(sum(change.to - change.before for change in raises), raises) for raises in tried if raises]
+    if not options:
         return None
-    more, raises = min(found, key=lambda one: one[0])
-    texts = [f"{one.field} of model {one.model} from {one.before} to {one.to}" for one in raises]
-    changes = [{"field": one.field, "model": one.model, "from": one.before, "to": one.to} for one in raises]
+    more, raises = min(options, key=lambda option: option[0])
+    texts = [f"{change.field} of model {change.model} from {change.before} to {change.to}" for change in raises]
+    changes = [
+        {"field": change.field, "model": change.model, "from": change.before, "to": change.to} for change in raises
+    ]
     return Way(
         "quota",
         f"raise for queue {gang.queue} {', '.join(texts)}",
@@ -198,18 +200,18 @@ def _enough(judge: Judge, asked: Preemptor, now: Situation) -> list[dict[str, in
     more = now.queues.quota.more(now.gang.queue)
     steps = _Steps(judge, asked, now, more)
     models = [model for model in now.queues.models.allowed(now.gang) if more.get(model, now.gang.gpus) < now.gang.gpus]
-    found: list[dict[str, int]] = []
+    enough: list[dict[str, int]] = []
     for model in models:
         least = steps.least(model, {})
         if least is not None:
-            found.append({model: least})
+            enough.append({model: least})
     for at, model in enumerate(models):
         for other in models[at + 1 :]:
             for gpus in steps.sums(model):
                 least = steps.least(other, {model: gpus})
                 if least is not None:
-                    found.append({model: gpus, other: least})
-    return found
+                    enough.append({model: gpus, other: least})
+    return enough
 
 
 @dataclass(slots=True)
@@ -226,25 +228,25 @@ class _Steps:
         """What some of the pods ask for together, beyond what the quota leaves of the model."""
         sums = {0}
         for pod in self.now.gang.pods:
-            sums |= {one + pod.gpu_count for one in sums}
-        return sorted(one for one in sums if one > self.more[model])
+            sums |= {total + pod.gpu_count for total in sums}
+        return sorted(total for total in sums if total > self.more[model])
 
     def least(self, model: str, raised: Mapping[str, int]) -> int | None:
         """The fewest GPUs of the model with which the gang has a place, beside other models that are `raised`."""
-        sums, found = self.sums(model), None
+        sums, fewest = self.sums(model), None
         low, high = 0, len(sums)
         while low < high and self.tried < MOST_TRIED:
             self.tried += 1
-            middle = len(sums) - 1 if found is None else (low + high) // 2
+            middle = len(sums) - 1 if fewest is None else (low + high) // 2
             allowed = self.now.queues.allowances({**self.more, **raised, model: sums[middle]})
             gang = self.now.gang
             if _placed(self.judge, self.asked, gang, gang.domain, allowed) is not None:
-                found, high = sums[middle], middle
-            elif found is None:
+                fewest, high = sums[middle], middle
+            elif fewest is None:
                 return None
             else:
                 low = middle + 1
-        return found
+        return fewest
 
 
 def _raises(now: Situation, asked: Mapping[str, int]) -> list[Raise]:

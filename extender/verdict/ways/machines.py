@@ -90,21 +90,21 @@ def _kinds(judge: Judge, asked: Preemptor, names: list[str]) -> dict[Hashable, _
     cluster, table, choosy = judge.cluster, judge.cluster.tables.nodes, is_choosy(asked.pod)
     each = tells_apart(asked.pod, cluster)
     rows = judge.rows(names)
-    there = [cluster.names[row] for row in rows]
+    node_names = [cluster.names[row] for row in rows]
     states = judge.policy.judge(cluster.tables, asked.request, rows)
     wrong = bytes(state if state in OF_THE_NODE else 0 for state in range(256))
-    admitted, restricted = [(True, True)] * len(there), cluster.restricted
-    for at, name in enumerate(there):
+    admitted, restricted = [(True, True)] * len(node_names), cluster.restricted
+    for at, name in enumerate(node_names):
         if each or name in restricted:
             node = cluster.nodes[name]
             here = not rejected(asked.pod, ready(node))
             # A copy differs in its name and label alone.
             admitted[at] = here, not rejected(asked.pod, copy(node)) if choosy else here
-    parts = map(_parts, map(cluster.gpus.divisions.get, there))
+    parts = map(_parts, map(cluster.gpus.divisions.get, node_names))
     keys = list(zip(survey.machines(table, rows), parts, admitted, map(wrong.__getitem__, states), strict=True))
     first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
     return {
-        (table.alloc_of(rows[at]), table.graph_of(rows[at]), *key[1:]): _Example(there[at], *key[2])
+        (table.alloc_of(rows[at]), table.graph_of(rows[at]), *key[1:]): _Example(node_names[at], *key[2])
         for key, at in sorted(first.items(), key=itemgetter(1))
         if any(key[2])
     }
@@ -114,9 +114,9 @@ def _parts(division: Division | None) -> tuple[int, int, str] | None:
     return None if division is None else (division.units, division.gpus, division.detail)
 
 
-def add_nodes(judge: Judge, found: Empty) -> Way | None:
+def add_nodes(judge: Judge, on_empty: Empty) -> Way | None:
     """One more machine of the smallest kind that takes the pod."""
-    node = judge.cluster.nodes.get(found.like)
+    node = judge.cluster.nodes.get(on_empty.like)
     if node is None:
         return None
     gpus = sum(node.gpus.values())

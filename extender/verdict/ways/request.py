@@ -60,15 +60,15 @@ def relax_links(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
 
 def smaller(judge: Judge, asked: Preemptor, nodes: Nodes) -> list[Way]:
     """The most GPUs, CPU or memory with which the pod fits, of each where less of it alone helps."""
-    found = []
+    ways = []
     gpus = _fewer_gpus(judge, asked, nodes)
     if gpus is not None:
-        found.append(gpus)
+        ways.append(gpus)
     for r, resource in enumerate(FIELDS):
         less = _less(judge, asked, nodes, r, resource)
         if less is not None:
-            found.append(less)
-    return found
+            ways.append(less)
+    return ways
 
 
 def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
@@ -105,11 +105,11 @@ def most_gpus(most: int, fits: Callable[[int], Way | None]) -> Way | None:
     best, low, high = None, MOST_GPUS, most
     while low < high:
         middle = (low + high + 1) // 2
-        found = fits(middle)
-        if found is None:
+        way = fits(middle)
+        if way is None:
             high = middle - 1
         else:
-            best, low = found, middle
+            best, low = way, middle
     for count in range(min(most, MOST_GPUS), 0, -1):
         if best is not None:
             break

@@ -42,8 +42,8 @@ class Passing(NamedTuple):
 def wait(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
     """The soonest moment at which the pod fits by what ends by itself."""
     passing: dict[str, list[Passing]] = {}
-    for node, one in claimed(judge, asked):
-        passing.setdefault(node, []).append(one)
+    for node, claim in claimed(judge, asked):
+        passing.setdefault(node, []).append(claim)
     cluster, going = judge.cluster, set[str]()
     for row in survey.terminating(cluster.tables.pods):
         pod = cluster.pods.get(cluster.pod_rows.uids[row])
@@ -56,10 +56,10 @@ def wait(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
     best: tuple[float, int, str] | None = None
     chosen: list[Passing] = []
     for name in sorted(passing.keys() & nodes.open):
-        there = sorted(passing[name])
-        if nodes.bare[name] in TOO_FEW and not any(one.running for one in there):
+        on_node = sorted(passing[name])
+        if nodes.bare[name] in TOO_FEW and not any(due.running for due in on_node):
             continue  # even without any claim too few GPUs are free
-        needed = _needed(judge, asked, name, there)
+        needed = _needed(judge, asked, name, on_node)
         if needed and (best is None or (needed[-1].seconds, len(needed), name) < best):
             best, chosen = (needed[-1].seconds, len(needed), name), needed
     if best is None or not _fits(judge, asked, best[2], chosen):
@@ -73,25 +73,26 @@ def claimed(judge: Judge, asked: Preemptor) -> Iterator[tuple[str, Passing]]:
     for pod in claims.assumed.current(now, unheard=request.links == "required" or request.by_position):
         if pod.uid == request.uid:
             continue
-        left = max(0.0, pod.until - now)
+        remaining = max(0.0, pod.until - now)
         name = _name(judge, pod.uid)
         text = f"{name}, which is assumed on {pod.node}"
-        text += ", to be seen in the watch" if pod.bound else f", for {seconds(left)} at most (hold.seconds)"
-        yield pod.node, Passing(left, "assumed", pod.uid, name, text)
+        text += ", to be seen in the watch" if pod.bound else f", for {seconds(remaining)} at most (hold.seconds)"
+        yield pod.node, Passing(remaining, "assumed", pod.uid, name, text)
     for seat in claims.seats:
         if seat.priority >= request.priority and seat.uid != request.uid:
             yield (
                 seat.node,
                 Passing(math.inf, "seat", seat.uid, seat.pod, f"{seat.pod}, which has a seat on {seat.node}"),
             )
-    for one in claims.reservations.current(now):
-        if one.priority >= request.priority:
-            left = max(0.0, one.at + claims.reservations.seconds + one.grace - now)
-            text = f"{one.pod}, for which GPUs on {one.node} are reserved, for {seconds(left)} at most"
-            if one.uid == request.uid:
-                yield from _victims(judge, one)
+    for reservation in claims.reservations.current(now):
+        if reservation.priority >= request.priority:
+            remaining = max(0.0, reservation.at + claims.reservations.seconds + reservation.grace - now)
+            text = f"{reservation.pod}, for which GPUs on {reservation.node} are reserved, "
+            text += f"for {seconds(remaining)} at most"
+            if reservation.uid == request.uid:
+                yield from _victims(judge, reservation)
             else:
-                yield one.node, Passing(left, "reservation", one.uid, one.pod, text)
+                yield reservation.node, Passing(remaining, "reservation", reservation.uid, reservation.pod, text)
     for uid, node in cluster.placements.nominated.items():
         other = cluster.pods.get(uid)
         if other is not None and other.priority >= request.priority and uid != request.uid:
@@ -118,27 +119,27 @@ def _name(judge: Judge, uid: str) -> str:
 
 def terminating(pod: PodRecord, wall: float) -> Passing:
     """The end of a pod that is terminating."""
-    left = math.inf if pod.deletion_at is None else max(0.0, pod.deletion_at - wall)
+    remaining = math.inf if pod.deletion_at is None else max(0.0, pod.deletion_at - wall)
     name = f"{pod.namespace}/{pod.name}"
-    when = "" if math.isinf(left) else f" ({seconds(left)} of grace left)"
-    return Passing(left, "terminating", pod.uid, name, f"{name}, which is terminating on {pod.node}{when}")
+    when = "" if math.isinf(remaining) else f" ({seconds(remaining)} of grace left)"
+    return Passing(remaining, "terminating", pod.uid, name, f"{name}, which is terminating on {pod.node}{when}")
 
 
-def _needed(judge: Judge, asked: Preemptor, node: str, there: list[Passing]) -> list[Passing]:
+def _needed(judge: Judge, asked: Preemptor, node: str, on_node: list[Passing]) -> list[Passing]:
     """As many of what is on the node, the first ones, as have to end so that the pod fits; none where all are not
     enough. What ends at one moment ends together."""
-    for last, one in enumerate(there, 1):
-        together = last < len(there) and there[last].seconds == one.seconds and not math.isinf(one.seconds)
-        if not together and _fits(judge, asked, node, there[:last]):
-            return there[:last]
+    for last, passing in enumerate(on_node, 1):
+        together = last < len(on_node) and on_node[last].seconds == passing.seconds and not math.isinf(passing.seconds)
+        if not together and _fits(judge, asked, node, on_node[:last]):
+            return on_node[:last]
     return []
 
 
 def _fits(judge: Judge, asked: Preemptor, node: str, gone: list[Passing]) -> bool:
     if judge.cluster.row(node) < 0:
         return False
-    claims = frozenset(one.uid for one in gone if not one.running)
-    pods = {one.uid for one in gone if one.running}
+    claims = frozenset(passing.uid for passing in gone if not passing.running)
+    pods = {passing.uid for passing in gone if passing.running}
     if not pods:
         return judge.fits(asked, node, claims)
     with judge.cluster.without(pods, node):
@@ -152,7 +153,7 @@ def way(where: Mapping[str, Any], chosen: list[Passing]) -> Way:
     return Way(
         "wait",
         "wait for " + " and ".join(_texts(chosen, str(where.get("node") or ""))),
-        {**where, "for": [{"what": one.what, "pod": one.pod, "uid": one.uid} for one in chosen]},
+        {**where, "for": [{"what": passing.what, "pod": passing.pod, "uid": passing.uid} for passing in chosen]},
         (term("seconds", known, "seconds"),),
         (last,),
     )
@@ -160,12 +161,12 @@ def way(where: Mapping[str, Any], chosen: list[Passing]) -> Way:
 
 def _texts(chosen: list[Passing], node: str) -> list[str]:
     """What ends, for people: several pods that are terminating on the node in one text."""
-    ending = [one for one in chosen if one.what == "terminating"]
+    ending = [passing for passing in chosen if passing.what == "terminating"]
     if len(ending) < 2 or not node:
-        return [one.text for one in chosen]
-    names = ", ".join(one.pod for one in ending[:MOST_NAMED])
+        return [passing.text for passing in chosen]
+    names = ", ".join(passing.pod for passing in ending[:MOST_NAMED])
     more = f" and {len(ending) - MOST_NAMED} more" if len(ending) > MOST_NAMED else ""
     last = ending[-1].seconds
     when = "" if math.isinf(last) else f" ({seconds(last)} of grace left)"
     together = f"{len(ending)} pods that are terminating on {node}{when}: {names}{more}"
-    return [*(one.text for one in chosen if one.what != "terminating"), together]
+    return [*(passing.text for passing in chosen if passing.what != "terminating"), together]

@@ -16,8 +16,8 @@ from starlette.responses import Response
 def document() -> dict[str, Any]:
     """The description."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml the slow one
-    found: dict[str, Any] = yaml.load(Path(__file__).with_name("openapi.yaml").read_bytes(), loader)
-    return found
+    schema: dict[str, Any] = yaml.load(Path(__file__).with_name("openapi.yaml").read_bytes(), loader)
+    return schema
 
 
 class OpenApiPage:

@@ -30,7 +30,7 @@ class ShadowPage:
         return await self._page(request)
 
     def _shown(self) -> dict[str, Any]:
-        found = self._report.as_json() if self._report is not None else {}
+        report = self._report.as_json() if self._report is not None else {}
         warnings = [NOT_IN_SHADOW_MODE] if self._report is None else []
         head: dict[str, Any] = {"apiVersion": "gpu-extender.io/v1", "kind": "Shadow", "warnings": warnings}
-        return head | found
+        return head | report

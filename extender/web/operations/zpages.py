@@ -50,8 +50,8 @@ class ZPages:
     async def flags(self, request: Request) -> Response:
         """Each field of the settings that count now, those that are not the default marked."""
         now, default = self._settings(), dict(_flat("", Settings().model_dump(mode="json", by_alias=True)))
-        said = _flat("", now.model_dump(mode="json", by_alias=True))
-        return _plain("flagz", (f"{name}={value}" + " (set)" * (default.get(name) != value) for name, value in said))
+        flags = _flat("", now.model_dump(mode="json", by_alias=True))
+        return _plain("flagz", (f"{name}={value}" + " (set)" * (default.get(name) != value) for name, value in flags))
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -34,8 +34,8 @@ class Kept:
         age = self._clock() - self._at
         if not self._answer or age >= (SAME_SECONDS if self._made_at == self._generation() else CHANGED_SECONDS):
             at, generation = self._clock(), self._generation()
-            if made := await make():  # else the client has left
-                self._at, self._made_at, self._answer = at, generation, made
+            if answer := await make():  # else the client has left
+                self._at, self._made_at, self._answer = at, generation, answer
         return self._answer
 
 
@@ -54,5 +54,5 @@ def prices_view(cluster: ClusterView, policy: Policy) -> JSON:
         {"type": name, "weight": weight, "slots_left": int(slots), "price": price}
         for name, weight, slots, price in rows
     ]
-    types.sort(key=lambda one: (-one["price"], one["type"]))
+    types.sort(key=lambda gpu_type: (-gpu_type["price"], gpu_type["type"]))
     return {"types": types[:MOST], "types_left_out": max(0, len(types) - MOST)}

@@ -55,29 +55,29 @@ def bars(parts: Iterable[tuple[str, float]], whole: float | None = None) -> list
     """The parts of a stacked bar, left to right; parts of 0 are left out. `whole`: what the full width stands for."""
     shown = [(name, value) for name, value in parts if value > 0]
     scale = BAR / (whole or sum(value for _, value in shown) or 1)
-    found, x = [], 0.0
+    drawn, x = [], 0.0
     for name, value in shown:
-        found.append({"name": name, "value": value, "x": round(x, 2), "width": round(value * scale, 2)})
+        drawn.append({"name": name, "value": value, "x": round(x, 2), "width": round(value * scale, 2)})
         x += value * scale
-    return found
+    return drawn
 
 
 def stacked(terms: Sequence[Mapping[str, Any]], whole: float) -> list[JSON]:
     """The terms of a score as one bar; `at`: the place of each in `terms`. `whole`: the points of the full width."""
-    places = {one["term"]: place for place, one in enumerate(terms)}
-    parts = bars([(one["term"], one["points"]) for one in terms], max(whole, 0.0))
+    places = {term["term"]: place for place, term in enumerate(terms)}
+    parts = bars([(term["term"], term["points"]) for term in terms], max(whole, 0.0))
     return [{**part, "at": places[part["name"]]} for part in parts]
 
 
 def split(terms: Sequence[Mapping[str, Any]]) -> list[JSON]:
     """Differences as bars to both sides of a line in the middle: longer ones have more points."""
-    most = max((abs(one["points"]) for one in terms), default=0.0) or 1.0
-    found = []
-    for one in terms:
-        width = abs(one["points"]) / most * BAR / 2
-        x = BAR / 2 if one["points"] >= 0 else BAR / 2 - width
-        found.append({**one, "x": round(x, 2), "width": round(width, 2)})
-    return found
+    most = max((abs(term["points"]) for term in terms), default=0.0) or 1.0
+    drawn = []
+    for term in terms:
+        width = abs(term["points"]) / most * BAR / 2
+        x = BAR / 2 if term["points"] >= 0 else BAR / 2 - width
+        drawn.append({**term, "x": round(x, 2), "width": round(width, 2)})
+    return drawn
 
 
 def strip(decisions: Sequence[Mapping[str, Any]]) -> list[JSON]:
@@ -87,14 +87,14 @@ def strip(decisions: Sequence[Mapping[str, Any]]) -> list[JSON]:
     first, last = decisions[-1]["at"], decisions[0]["at"]
     span = (last - first) / STRIP or 1.0
     counts: list[dict[str, int]] = [{} for _ in range(STRIP)]
-    for one in decisions:
-        column = counts[min(STRIP - 1, max(0, int((one["at"] - first) / span)))]
-        column[one["verb"]] = column.get(one["verb"], 0) + 1
+    for decision in decisions:
+        column = counts[min(STRIP - 1, max(0, int((decision["at"] - first) / span)))]
+        column[decision["verb"]] = column.get(decision["verb"], 0) + 1
     most = max(sum(column.values()) for column in counts)
-    found = []
+    drawn = []
     for place, column in enumerate(counts):
         y = 1.0
         for verb, number in sorted(column.items()):
             y -= number / most
-            found.append({"verb": verb, "column": place, "y": round(y, 4), "height": round(number / most, 4)})
-    return found
+            drawn.append({"verb": verb, "column": place, "y": round(y, 4), "height": round(number / most, 4)})
+    return drawn

@@ -43,11 +43,11 @@ def guarded(handler: Handler, hosts: Collection[str] | None) -> Handler:
 
 def ours(host: str, named: Collection[str]) -> bool:
     """Whether a `Host` header can name this server: an IP address, a name that no site has, or one of `named`."""
-    found = HOST.fullmatch(host.lower())
-    if found is None:
+    match = HOST.fullmatch(host.lower())
+    if match is None:
         return False
-    name = (found["address"] or found["name"]).rstrip(".")
-    if name in named or name.endswith(LOCAL) or (found["name"] and "." not in name):
+    name = (match["address"] or match["name"]).rstrip(".")
+    if name in named or name.endswith(LOCAL) or (match["name"] and "." not in name):
         return True
     try:
         ip_address(name)

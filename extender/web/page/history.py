@@ -40,19 +40,19 @@ def entry(decision: Decision, cluster: ClusterView) -> JSON:
     }
 
 
-def of_pod(kept: Sequence[Decision], pod: PodRecord) -> list[Decision]:
+def of_pod(decisions: Sequence[Decision], pod: PodRecord) -> list[Decision]:
     """Those about one pod, or with it as a victim, in their order."""
-    found = []
-    for decision in kept:
+    chosen = []
+    for decision in decisions:
         if decision.request.uid == pod.uid or decision.evicts(pod.uid):
-            found.append(decision)
-    return found
+            chosen.append(decision)
+    return chosen
 
 
-def timeline(kept: Sequence[Decision], cluster: ClusterView, verb: str) -> JSON:
+def timeline(decisions: Sequence[Decision], cluster: ClusterView, verb: str) -> JSON:
     """The latest decisions, newest first; `verb`: of one verb, "" all."""
     chosen, total = list[Decision](), 0
-    for decision in kept:
+    for decision in decisions:
         if verb in ("", decision.verb):
             total += 1
             if len(chosen) < MOST:
@@ -64,15 +64,15 @@ def timeline(kept: Sequence[Decision], cluster: ClusterView, verb: str) -> JSON:
     }
 
 
-def preemptions(kept: Sequence[Decision], reservations: Iterable[Reservation], cluster: ClusterView) -> JSON:
+def preemptions(decisions: Sequence[Decision], reservations: Iterable[Reservation], cluster: ClusterView) -> JSON:
     """The latest answers that evict pods, newest first, and the reservations that stand."""
     chosen, total = list[Decision](), 0
-    for decision in kept:
+    for decision in decisions:
         if decision.detail.get("victims"):
             total += 1
             if len(chosen) < MOST:
                 chosen.append(decision)
-    standing = [_reservation(one, cluster) for one in islice(reservations, MOST)]
+    standing = [_reservation(reservation, cluster) for reservation in islice(reservations, MOST)]
     return {
         "preemptions": _entries(chosen, cluster),
         "preemptions_left_out": total - len(chosen),
@@ -81,19 +81,19 @@ def preemptions(kept: Sequence[Decision], reservations: Iterable[Reservation], c
 
 
 def _entries(chosen: list[Decision], cluster: ClusterView) -> list[JSON]:
-    found = []
+    entries = []
     for decision in chosen:
-        found.append(entry(decision, cluster))
-    return found
+        entries.append(entry(decision, cluster))
+    return entries
 
 
-def _reservation(one: Reservation, cluster: ClusterView) -> JSON:
-    left = [pod for uid in one.victims if (pod := cluster.pods.get(uid)) is not None]
+def _reservation(reservation: Reservation, cluster: ClusterView) -> JSON:
+    remaining = [pod for uid in reservation.victims if (pod := cluster.pods.get(uid)) is not None]
     return {
-        "id": one.id,
-        "pod": one.pod or None,
-        "node": one.node,
-        "priority": one.priority,
-        "victims": len(one.victims),
-        "victims_left": [f"{pod.namespace}/{pod.name}" for pod in left],
+        "id": reservation.id,
+        "pod": reservation.pod or None,
+        "node": reservation.node,
+        "priority": reservation.priority,
+        "victims": len(reservation.victims),
+        "victims_left": [f"{pod.namespace}/{pod.name}" for pod in remaining],
     }

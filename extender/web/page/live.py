@@ -50,7 +50,7 @@ class Live:
         """Send events until the client has left, the server ends, or LONGEST_SECONDS have passed. `shown`: the
         generation that the reader has."""
         self._open += 1
-        ends = [asyncio.create_task(one) for one in (_gone(receive), _set(self._stopping))]
+        ends = [asyncio.create_task(coroutine) for coroutine in (_gone(receive), _set(self._stopping))]
         try:
             await self._send(send, ends, shown)
         finally:

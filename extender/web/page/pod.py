@@ -18,18 +18,18 @@ SHOWN: Final = 10
 JSON = dict[str, Any]
 
 
-def pod_view(explainer: Explainer, pod: PodRecord, kept: Decisions, cluster: ClusterView) -> JSON:
+def pod_view(explainer: Explainer, pod: PodRecord, recorded: Decisions, cluster: ClusterView) -> JSON:
     """As /debug/explain, with `nodes_by_reason`: the first nodes of each reason, `scores`: the best two nodes by term,
     and `evictions`: each plan that is known, by cost term."""
     shown = explainer.explain(pod)
-    about = of_pod(list(kept.latest()), pod)
-    decisions = [entry(one, cluster) for one in islice(about, SHOWN)]
+    about = of_pod(list(recorded.latest()), pod)
+    decisions = [entry(decision, cluster) for decision in islice(about, SHOWN)]
     answer = shown.as_json()
-    asked = next((one for one in decisions if one["verb"] == "preempt" and one["cost"]), None)
+    asked = next((decision for decision in decisions if decision["verb"] == "preempt" and decision["cost"]), None)
     return answer | {
         "gpus_asked": dict(pod.gpus),
         "nodes_by_reason": {key: list(names) for key, names in sorted(shown.rejected.items())},
-        "scores": [_score(one) for one in shown.best],
+        "scores": [_score(ranked) for ranked in shown.best],
         "evictions": [*_ways(answer["ways_out"]), *_plans(asked)],
         "decisions": decisions,
     }
@@ -49,13 +49,15 @@ def _plans(asked: Mapping[str, Any] | None) -> list[JSON]:
     """What the latest preempt call answered, and its runner-up."""
     if asked is None:
         return []
-    found = [{"what": f"answered: evict {_names(asked['victims'])} on {asked['node']}", "cost": asked["cost"]}]
+    plans = [{"what": f"answered: evict {_names(asked['victims'])} on {asked['node']}", "cost": asked["cost"]}]
     second = (asked["certificate"] or {}).get("runner_up")
     if second:
         text = f"runner-up: evict {_names(second['victims'])} on {second['node']}"
-        found.append({"what": text, "cost": second["cost"]})
-    return found
+        plans.append({"what": text, "cost": second["cost"]})
+    return plans
 
 
 def _names(victims: Sequence[Mapping[str, Any] | str]) -> str:
-    return ", ".join(one if isinstance(one, str) else f"{one['namespace']}/{one['name']}" for one in victims)
+    return ", ".join(
+        victim if isinstance(victim, str) else f"{victim['namespace']}/{victim['name']}" for victim in victims
+    )

@@ -36,8 +36,8 @@ class Groups:
             return model_of(node, self._keys)
         labels = node.labels
         for key in self._keys:
-            if found := labels.get(key):
-                return found
+            if label := labels.get(key):
+                return label
         return NONE
 
 
@@ -65,38 +65,40 @@ class Rack:
         }
 
 
-def racks(cluster: ClusterView, level: str, kept: Kept) -> list[dict[str, Any]]:
-    """Each group of nodes that offer GPUs, by name. `kept`: what is reserved, by node."""
-    groups, found = Groups(cluster, level), dict[str, Rack]()
+def racks(cluster: ClusterView, level: str, reserved_by_node: Kept) -> list[dict[str, Any]]:
+    """Each group of nodes that offer GPUs, by name. `reserved_by_node`: what is reserved, by node."""
+    groups, by_group = Groups(cluster, level), dict[str, Rack]()
     for name in list(cluster.gpus.topologies):
         node = cluster.nodes.get(name)
         if node is not None and node.gpus:
             group = groups.of(node)
-            rack = found.get(group)
+            rack = by_group.get(group)
             if rack is None:
-                rack = found[group] = Rack(group)
-            _add(rack, cluster, node, kept)
-    return [found[name].as_json() for name in sorted(found)]
+                rack = by_group[group] = Rack(group)
+            _add(rack, cluster, node, reserved_by_node)
+    return [by_group[name].as_json() for name in sorted(by_group)]
 
 
-def _add(rack: Rack, cluster: ClusterView, node: NodeRecord, kept: Mapping[str, list[dict[str, Any]]]) -> None:
+def _add(
+    rack: Rack, cluster: ClusterView, node: NodeRecord, reserved_by_node: Mapping[str, list[dict[str, Any]]]
+) -> None:
     row = cluster.row(node.name)
     if row < 0:
         return
     nodes = cluster.tables.nodes
     gpus = sum(nodes.alloc_of(row)[FIRST_GPU:])
-    left = min(gpus, free_gpus(cluster, row))
-    there = kept.get(node.name)
-    reserved = min(left, sum(one["count"] for one in there)) if there else 0
+    free = min(gpus, free_gpus(cluster, row))
+    reservations = reserved_by_node.get(node.name)
+    reserved = min(free, sum(reservation["count"] for reservation in reservations)) if reservations else 0
     broken = cluster.gpus.topologies[node.name].gpus - nodes.healthy_of(row).bit_count()
     rack.nodes += 1
     rack.gpus += gpus
-    rack.held += gpus - left
+    rack.held += gpus - free
     rack.reserved += reserved
     rack.unhealthy += max(0, broken)
     if node.closed:
-        rack.closed += left - reserved
+        rack.closed += free - reserved
         return
-    rack.free += left - reserved
-    rack.by_free[left - reserved] += 1
-    rack.whole += left - reserved == gpus > 0
+    rack.free += free - reserved
+    rack.by_free[free - reserved] += 1
+    rack.whole += free - reserved == gpus > 0

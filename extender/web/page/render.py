@@ -36,14 +36,14 @@ class Asset(NamedTuple):
 @cache
 def assets() -> Mapping[str, Asset]:
     """By file name."""
-    found = {}
+    by_name = {}
     for path in sorted((HERE / "static").iterdir()):
         if path.suffix in TYPES:
             content = path.read_bytes()
             digest = sha256(content).hexdigest()[:HASH]
             url = f"/static/{path.stem}.{digest}{path.suffix}"
-            found[path.name] = Asset(url, f"{TYPES[path.suffix]}; charset=utf-8", content)
-    return found
+            by_name[path.name] = Asset(url, f"{TYPES[path.suffix]}; charset=utf-8", content)
+    return by_name
 
 
 @cache
@@ -58,7 +58,7 @@ def templates() -> Mapping[str, Template]:
         auto_reload=False,
     )
     environment.globals |= {
-        "asset": {name: one.url for name, one in assets().items()},
+        "asset": {name: asset.url for name, asset in assets().items()},
         "count": count,
         "drawn": drawing.graph,
         "bars": drawing.bars,
@@ -88,8 +88,8 @@ def pieces(template: str, model: Mapping[str, Any]) -> Iterator[bytes]:
 
 def link(path: str, **query: object) -> str:
     """The address of a view; what is None or "" is left out."""
-    kept = {key.rstrip("_"): value for key, value in query.items() if value not in (None, "")}
-    return f"{path}?{urlencode(kept)}" if kept else path
+    parameters = {key.rstrip("_"): value for key, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(parameters)}" if parameters else path
 
 
 def number(value: float | None) -> str:

@@ -15,7 +15,7 @@ Kept = dict[str, list[dict[str, Any]]]
 def reserved(claims: Claims, cluster: ClusterView, now: float) -> Kept:
     """By node: for which pod, how many GPUs, which (None: not known), and by what. A pod counts once; `now`: seconds
     of the server's clock."""
-    found: Kept = {}
+    reserved_by_node: Kept = {}
     seen: set[str] = set()
 
     def add(uid: str, node: str, amounts: tuple[int, ...], gpus: int, by: str) -> None:
@@ -25,13 +25,13 @@ def reserved(claims: Claims, cluster: ClusterView, now: float) -> Kept:
             return
         seen.add(uid)
         name = None if pod is None else f"{pod.namespace}/{pod.name}"
-        there = list(gpus_of(gpus)) if gpus else None
-        found.setdefault(node, []).append({"pod": name, "by": by, "count": count, "gpus": there})
+        indices = list(gpus_of(gpus)) if gpus else None
+        reserved_by_node.setdefault(node, []).append({"pod": name, "by": by, "count": count, "gpus": indices})
 
     for seat in list(claims.seats):
         add(seat.uid, seat.node, seat.amounts, seat.gpus, "seat")
-    for one in claims.reservations.current(now):
-        add(one.uid, one.node, one.amounts, 0, "reservation")
+    for reservation in claims.reservations.current(now):
+        add(reservation.uid, reservation.node, reservation.amounts, 0, "reservation")
     for held in claims.assumed.current(now):
         add(held.uid, held.node, held.amounts, held.gpus, "assumed")
-    return found
+    return reserved_by_node

@@ -119,17 +119,17 @@ class Content:
         the groups, from 1."""
         level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", nodes.COLOURS)
         page, cluster = _page(query), self.verbs.cluster
-        found = self.explainer.waiting()
-        fleet = self.explainer.fleet(found)
-        pods = waiting.pods_view(found, "")
-        kept = self._reserved()
-        groups = racks(cluster, level, kept)
-        there = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
+        pods_waiting = self.explainer.waiting()
+        fleet = self.explainer.fleet(pods_waiting)
+        pods = waiting.pods_view(pods_waiting, "")
+        reserved_by_node = self._reserved()
+        groups = racks(cluster, level, reserved_by_node)
+        shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
         holders, drawn = nodes.Holders(cluster, colour), []
         if sum(rack["nodes"] for rack in groups) <= FEW_NODES:
-            for rack in there:
+            for rack in shown:
                 names = nodes.members(cluster, level, rack["name"])
-                drawn.append(nodes.maps(cluster, names, kept, holders))
+                drawn.append(nodes.maps(cluster, names, reserved_by_node, holders))
         return {
             "warnings": fleet["warnings"],
             "by": level,
@@ -140,7 +140,7 @@ class Content:
             "waiting": fleet["waiting"],
             "partial_gangs": fleet["partial_gangs"],
             "waiting_pods": pods["pods"][:FEW_WAITING],
-            "racks": there,
+            "racks": shown,
             "page_number": page,
             "pages": max(1, -(-len(groups) // GROUPS_PER_PAGE)),
             "maps": drawn,
@@ -152,9 +152,9 @@ class Content:
         level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", nodes.COLOURS)
         group, page, cluster = query.get("in", ""), _page(query), self.verbs.cluster
         names = nodes.members(cluster, level, group)
-        kept = self._reserved()
+        reserved_by_node = self._reserved()
         holders = nodes.Holders(cluster, colour)
-        there = names[(page - 1) * PER_PAGE : page * PER_PAGE]
+        shown = names[(page - 1) * PER_PAGE : page * PER_PAGE]
         return {
             "by": level,
             "group_name": group,
@@ -163,19 +163,19 @@ class Content:
             "page_number": page,
             "pages": max(1, -(-len(names) // PER_PAGE)),
             "nodes_in_all": len(names),
-            "nodes": nodes.maps(cluster, there, kept, holders),
+            "nodes": nodes.maps(cluster, shown, reserved_by_node, holders),
             "holders": holders.names(),
         }
 
     def node(self, query: Query) -> JSON:
         """`?node=`: which."""
-        kept = self._reserved()
-        return nodes.node_view(self.verbs.cluster, query.get("node", ""), kept)
+        reserved_by_node = self._reserved()
+        return nodes.node_view(self.verbs.cluster, query.get("node", ""), reserved_by_node)
 
     def waiting(self, query: Query) -> JSON:
         """`?reason=`: for one reason."""
-        found = self.explainer.waiting()
-        return waiting.pods_view(found, query.get("reason", ""))
+        pods_waiting = self.explainer.waiting()
+        return waiting.pods_view(pods_waiting, query.get("reason", ""))
 
     def pod(self, query: Query) -> JSON:
         """`?pod=NAMESPACE/NAME`: which."""

@@ -32,16 +32,16 @@ def pod_entry(pod: PodRecord, why: Why) -> JSON:
     }
 
 
-def pods_view(found: Sequence[tuple[PodRecord, Why]], reason: str) -> JSON:
-    """The pods that wait, the highest priority and then the oldest first. `found`: as `Explainer.waiting` gives them;
+def pods_view(waiting: Sequence[tuple[PodRecord, Why]], reason: str) -> JSON:
+    """The pods that wait, the highest priority and then the oldest first. `waiting`: as `Explainer.waiting` gives them;
     `reason`: for one reason, "" all."""
     counts: dict[str, int] = {}
     chosen = []
-    for pod, why in found:
+    for pod, why in waiting:
         counts[why.reason] = counts.get(why.reason, 0) + 1
         if reason in ("", why.reason):
             chosen.append((-pod.priority, pod.created or 0.0, f"{pod.namespace}/{pod.name}", pod, why))
-    chosen.sort(key=lambda one: one[:3])
+    chosen.sort(key=lambda row: row[:3])
     return {
         "reason": reason,
         "reasons": dict(sorted(counts.items())),
@@ -57,32 +57,32 @@ def queue_view(
     instance knows the order."""
     warnings = [not_the_leader(leader)] if report is None else []
     report = report or QueueReport()
-    waiting, incomplete, left = list[JSON](), list[JSON](), 0
-    for position, one in enumerate(report.waiting, 1):
-        shown = incomplete if one.code == "incomplete" else waiting
-        if queue not in ("", one.gang.queue):
+    waiting, incomplete, left_out = list[JSON](), list[JSON](), 0
+    for position, entry in enumerate(report.waiting, 1):
+        shown = incomplete if entry.code == "incomplete" else waiting
+        if queue not in ("", entry.gang.queue):
             continue
         if len(shown) < MOST:
             shown.append(report.entry(position))
         else:
-            left += 1
-    queues = [one for one in report.queues if queue in ("", one["name"])]
+            left_out += 1
+    queues = [entry for entry in report.queues if queue in ("", entry["name"])]
     return {
         "warnings": warnings,
         "queue": queue,
-        "queues": [dict(one) for one in queues[:MOST]],
+        "queues": [dict(entry) for entry in queues[:MOST]],
         "queues_left_out": max(0, len(queues) - MOST),
         "waiting": waiting,
         "incomplete": incomplete,
-        "waiting_left_out": left,
+        "waiting_left_out": left_out,
         "releasing": _releasing(seats, cluster, queue),
     }
 
 
 def _releasing(seats: Seats, cluster: ClusterView, queue: str) -> list[JSON]:
-    found = list[JSON]()
+    releases = list[JSON]()
     for name in list(seats.gangs):
         held = seats.gang(name)
-        if held and queue in ("", queue_page.queue_of_seats(held, cluster)) and len(found) < MOST:
-            found.append(queue_page.release(name, held[:MOST], cluster))
-    return found
+        if held and queue in ("", queue_page.queue_of_seats(held, cluster)) and len(releases) < MOST:
+            releases.append(queue_page.release(name, held[:MOST], cluster))
+    return releases
