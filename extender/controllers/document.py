@@ -56,10 +56,10 @@ class _Shard:
         self.size = 0
         """Characters of its keys and texts."""
 
-    def note(self, kept: StoredTexts) -> None:
+    def note(self, stored: StoredTexts) -> None:
         """The map was read."""
-        self.data, self.version = dict(kept.data), kept.version
-        self.size = sum(len(key) + len(text) for key, text in kept.data.items())
+        self.data, self.version = dict(stored.data), stored.version
+        self.size = sum(len(key) + len(text) for key, text in stored.data.items())
 
     def growth(self, key: str, text: str | None) -> int:
         """By how many characters it grows with this text under the key."""
@@ -132,8 +132,8 @@ class KeptDocument:
 
     def note(self, fetched: Sequence[StoredTexts]) -> None:
         """What `fetch` returned is what is known from now on."""
-        for shard, kept in zip(self._shards, fetched, strict=True):
-            shard.note(kept)
+        for shard, stored in zip(self._shards, fetched, strict=True):
+            shard.note(stored)
 
     async def read(self) -> None:
         """Fetch and note."""

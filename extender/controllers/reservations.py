@@ -72,21 +72,21 @@ class ReservationStore(Controller):
         self,
         verbs: Verbs,
         metrics: Metrics,
-        kept: ConfigMap | None,
+        configmap: ConfigMap | None,
         *,
         ready: Callable[[], bool] = lambda: True,
         clock: Clock | None = None,
     ) -> None:
-        """`kept`: None where the settings keep reservations in memory only; `ready`: whether the lists are in; before
-        that no plan can be judged."""
+        """`configmap`: None where the settings keep reservations in memory only; `ready`: whether the lists are in;
+        before that no reservation can be judged."""
         clock = clock or Clock()
         self._verbs, self._metrics, self._ready = verbs, metrics, ready
         self._clock = clock.monotonic
         self._entries = Entries(verbs.cluster.resources, clock.wall() - clock.monotonic())
         self._settings = verbs.settings.reservations
         self._lock = asyncio.Lock()
-        self._in_memory = kept is None
-        self._document = KeptDocument([] if kept is None else [kept], self._clock, MOST_ENTRIES)
+        self._in_memory = configmap is None
+        self._document = KeptDocument([] if configmap is None else [configmap], self._clock, MOST_ENTRIES)
         self._waiting: dict[str, int] = {}  # uids of the reservations that replies wait for, and how many do
         self._unsure: set[str] = set()  # written with no answer: they may be in the map
         # Taken over, and not compared with the lists yet: when the victims of our own plan for that pod were gone.

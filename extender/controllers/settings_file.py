@@ -93,15 +93,15 @@ def _content(file: Path) -> bytes | None:
         return None
 
 
-def _differing(one: Settings, other: Settings) -> list[str]:
+def _differing(ours: Settings, read: Settings) -> list[str]:
     """The fields of the first two levels that differ."""
-    a, b = (settings.model_dump(mode="json", by_alias=True, exclude={OF_THE_COMMAND}) for settings in (one, other))
+    a, b = (settings.model_dump(mode="json", by_alias=True, exclude={OF_THE_COMMAND}) for settings in (ours, read))
     return [path for name in a for path in _paths(name, a[name], b[name])]
 
 
-def _paths(name: str, one: Any, other: Any) -> list[str]:
-    if one == other:
+def _paths(name: str, ours: Any, read: Any) -> list[str]:
+    if ours == read:
         return []
-    if not isinstance(one, dict) or not isinstance(other, dict):
+    if not isinstance(ours, dict) or not isinstance(read, dict):
         return [name]
-    return [f"{name}.{key}" for key in sorted({*one, *other}) if one.get(key) != other.get(key)]
+    return [f"{name}.{key}" for key in sorted({*ours, *read}) if ours.get(key) != read.get(key)]

@@ -295,16 +295,16 @@ class Reflector:
             if change is not None:
                 yield from self._said(*change)
 
-    def _said(self, change: str, found: Record | Identity) -> Sequence[Event | None]:
+    def _said(self, change: str, record: Record | Identity) -> Sequence[Event | None]:
         """An object was added, modified or deleted, or a bookmark has come."""
         events: Sequence[Event | None] = (None,)
         if change == "DELETED":
-            key = key_of(found)
+            key = key_of(record)
             self.state.rejected.pop("/".join(key), None)
-            events = self._feed.deleted(key, found)
-        elif not isinstance(found, Identity):
-            events = self._feed.changed(found)
-        self._version = found.resource_version or self._version
+            events = self._feed.deleted(key, record)
+        elif not isinstance(record, Identity):
+            events = self._feed.changed(record)
+        self._version = record.resource_version or self._version
         return events
 
 

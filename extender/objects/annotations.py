@@ -115,7 +115,7 @@ is printed by `python -m extender.objects.annotations`.
 def page() -> str:
     """docs/annotations.md."""
     return HEAD + "".join(
-        f"| `{PREFIX}{one.name}` | {one.on} | {one.writer} | {one.values} | {one.meaning} |\n" for one in NAMES
+        f"| `{PREFIX}{name.name}` | {name.on} | {name.writer} | {name.values} | {name.meaning} |\n" for name in NAMES
     )
 
 

@@ -163,10 +163,10 @@ def claim_of(wire: ClaimWire) -> ResourceClaimRecord:
         resource_version=meta.resource_version or "",
         requests=_requests(wire.spec),
         allocated=None if status.allocation is None else _allocated(status.allocation),
-        reserved=tuple([one.uid for one in consumers if one.uid and _is_pod(one)]),
+        reserved=tuple([consumer.uid for consumer in consumers if consumer.uid and _is_pod(consumer)]),
         planned_node=intern((meta.annotations or {}).get(PLANNED_NODE) or ""),
         pod=owner.uid if owner is not None and (owner.api, owner.kind) == ("", "Pod") else "",
-        returns=FINALIZER in finalizers and all(one.uid and _is_pod(one) for one in consumers),
+        returns=FINALIZER in finalizers and all(consumer.uid and _is_pod(consumer) for consumer in consumers),
         terminating=meta.deletion_timestamp is not None,
     )
 
@@ -196,9 +196,9 @@ def _allocated(wire: _Allocation) -> tuple[AllocatedDevice, ...]:
     results = (wire.devices.results if wire.devices else None) or ()
     return tuple(
         [
-            AllocatedDevice(intern(one.driver or ""), intern(one.pool or ""), intern(one.device or ""))
-            for one in results
-            if not one.admin_access
+            AllocatedDevice(intern(result.driver or ""), intern(result.pool or ""), intern(result.device or ""))
+            for result in results
+            if not result.admin_access
         ]
     )
 
@@ -206,14 +206,14 @@ def _allocated(wire: _Allocation) -> tuple[AllocatedDevice, ...]:
 def _requests(spec: _ClaimSpec | None) -> tuple[tuple[DeviceChoice, ...], ...]:
     requests = (spec.devices.requests if spec and spec.devices else None) or ()
     constrained = bool(spec and spec.devices and spec.devices.constraints)
-    return tuple([_choices(one, constrained) for one in requests])
+    return tuple([_choices(request, constrained) for request in requests])
 
 
 def _choices(request: _Request, constrained: bool) -> tuple[DeviceChoice, ...]:
     stated: list[_Exactly] = request.first_available or []
     if request.exactly is not None or request.device_class_name is not None:
         stated = [request if request.exactly is None else request.exactly]
-    return tuple([_choice(one, constrained) for one in stated if not one.admin_access])
+    return tuple([_choice(choice, constrained) for choice in stated if not choice.admin_access])
 
 
 def _choice(wire: _Exactly, constrained: bool) -> DeviceChoice:
@@ -225,5 +225,5 @@ def _choice(wire: _Exactly, constrained: bool) -> DeviceChoice:
         "capacity": wire.capacity,
         "derived attributes": wire.derived_attributes,
     }
-    beyond = next((name for name, there in asked.items() if there), "")
+    beyond = next((name for name, is_stated in asked.items() if is_stated), "")
     return DeviceChoice(intern(wire.device_class_name or ""), count, beyond)

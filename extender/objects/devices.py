@@ -178,7 +178,9 @@ def slice_of(wire: SliceWire) -> ResourceSliceRecord:
         generation=pool.generation or 0,
         slices=pool.resource_slice_count or 0,
         node=intern(spec.node_name or ""),
-        devices=tuple([_device(one, plain=not spec.skip_node_operations) for one in spec.devices or () if one.name]),
+        devices=tuple(
+            [_device(device, plain=not spec.skip_node_operations) for device in spec.devices or () if device.name]
+        ),
     )
 
 
@@ -194,21 +196,21 @@ def _device(device: _Device, *, plain: bool) -> DeviceRecord:
         pci=_text(stated, PCI_BUS) or _text(stated, "pciBusID"),
         root=intern(_text(stated, PCIE_ROOT)),
         rdma=_truth(stated, "rdma") or _truth(stated, "dra.net/rdma"),
-        counters=tuple([intern(one.counter_set or "") for one in wire.consumes_counters or ()]),
-        taints=tuple([intern(one.key or "") for one in wire.taints or () if one.effect in BLOCKING]),
+        counters=tuple([intern(consumption.counter_set or "") for consumption in wire.consumes_counters or ()]),
+        taints=tuple([intern(taint.key or "") for taint in wire.taints or () if taint.effect in BLOCKING]),
         shared=bool(wire.allow_multiple_allocations),
         plain=plain and not (wire.binds_to_node or wire.binding_conditions or wire.node_allocatable_resources),
     )
 
 
 def _truth(stated: dict[str, _Attribute | None], name: str) -> bool:
-    found = stated.get(name)
-    return found is not None and bool(found.truth)
+    attribute = stated.get(name)
+    return attribute is not None and bool(attribute.truth)
 
 
 def _text(stated: dict[str, _Attribute | None], name: str) -> str:
-    found = stated.get(name)
-    return (found.text or "") if found is not None else ""
+    attribute = stated.get(name)
+    return (attribute.text or "") if attribute is not None else ""
 
 
 # -- DeviceClasses
@@ -256,5 +258,5 @@ def device_class(source: Source) -> DeviceClassRecord:
         name=meta.name or "",
         resource_version=meta.resource_version or "",
         extended_resource_name=spec.extended_resource_name or "",
-        selectors=tuple([(one.cel.expression if one.cel else None) or "" for one in spec.selectors or ()]),
+        selectors=tuple([(test.cel.expression if test.cel else None) or "" for test in spec.selectors or ()]),
     )

@@ -107,8 +107,8 @@ def _states(status: schema.PodStatus) -> Iterator[schema.StateDetail]:
         state, last = container.state, container.last_state
         if state is None:
             continue
-        for one in (state.waiting, state.terminated):
-            if one is not None:
-                yield one
+        for detail in (state.waiting, state.terminated):
+            if detail is not None:
+                yield detail
         if last is not None and last.terminated is not None and state.waiting is not None:
             yield last.terminated

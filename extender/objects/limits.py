@@ -113,9 +113,9 @@ def quota_of(wire: schema.Quota) -> QuotaRecord:
     hard, unreadable = _amounts(spec.hard)
     used, _ = _amounts(wire.status.used if wire.status else None)
     scopes = [QuotaScope(intern(name)) for name in spec.scopes or ()]
-    for one in (spec.scope_selector.match_expressions if spec.scope_selector else None) or ():
-        values = tuple([intern(text) for text in one.values or ()])
-        scopes.append(QuotaScope(intern(one.scope_name or ""), intern(one.operator or ""), values))
+    for expression in (spec.scope_selector.match_expressions if spec.scope_selector else None) or ():
+        values = tuple([intern(text) for text in expression.values or ()])
+        scopes.append(QuotaScope(intern(expression.scope_name or ""), intern(expression.operator or ""), values))
     return QuotaRecord(
         uid=meta.uid or "",
         namespace=intern(meta.namespace or "default"),
@@ -130,14 +130,14 @@ def quota_of(wire: schema.Quota) -> QuotaRecord:
 
 def _amounts(wire: schema.Resources) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]:
     """(what can be read, what is no quantity)."""
-    found: list[tuple[str, int]] = []
+    readable: list[tuple[str, int]] = []
     unreadable: list[tuple[str, str]] = []
     for name, text in sorted((wire or {}).items()):
         try:
-            found.append((intern(name), milli(text or 0) if name in _CPU else value(text or 0)))
+            readable.append((intern(name), milli(text or 0) if name in _CPU else value(text or 0)))
         except QuantityError:
             unreadable.append((name, str(text)))
-    return tuple(found), tuple(unreadable)
+    return tuple(readable), tuple(unreadable)
 
 
 # -- PriorityClasses

@@ -94,9 +94,9 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         if not self.taints:
             return ""
         own = {
-            one.key.removeprefix(PASSING)
-            for one in self.taints
-            if one.key.startswith(PASSING) and one.effect in NOT_ADMITTING
+            taint.key.removeprefix(PASSING)
+            for taint in self.taints
+            if taint.key.startswith(PASSING) and taint.effect in NOT_ADMITTING
         }
         first = next((why for why in ("unreachable", "not-ready") if why in own), None)
         return first or min(own, default="")
@@ -132,7 +132,7 @@ def node_of(wire: schema.Node, gpus: frozenset[str]) -> NodeRecord:
         labels=strings(meta.labels),
         annotations=ours(meta.annotations),
         unschedulable=bool(spec.unschedulable),
-        taints=tuple([_taint(one.key, one.value or "", one.effect) for one in spec.taints or ()]),
+        taints=tuple([_taint(taint.key, taint.value or "", taint.effect) for taint in spec.taints or ()]),
         cpu_milli=quantity(allocatable, "cpu", path),
         memory=quantity(allocatable, "memory", path),
         pods=quantity(allocatable, "pods", path),

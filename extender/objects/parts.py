@@ -132,10 +132,10 @@ def epoch(moment: datetime.datetime | None) -> float | None:
 
 def controller(meta: schema.Metadata) -> Owner | None:
     """The controlling owner, None without one."""
-    for one in meta.owner_references or ():
+    for ref in meta.owner_references or ():
         # Files written by hand leave `controller` out; these two kinds own pods in no other way.
-        if one.controller or (one.controller is None and one.kind in ("DaemonSet", "Node")):
-            owner = Owner(intern(one.kind or ""), one.name or "", one.uid or "", intern(api_group(one.api_version)))
+        if ref.controller or (ref.controller is None and ref.kind in ("DaemonSet", "Node")):
+            owner = Owner(intern(ref.kind or ""), ref.name or "", ref.uid or "", intern(api_group(ref.api_version)))
             return _owners(owner)
     return None
 

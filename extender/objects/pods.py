@@ -250,7 +250,7 @@ def pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
         fault=fault(status, gpus, others=phase == "Failed" and asks_devices(spec, gpus)) if stated.gpus else "",
         disruption_target=disruption_target, pod_scheduled=pod_scheduled, placeable=placeable,
         start=epoch(status.start_time),
-        restarts=sum([one.restart_count or 0 for one in status.container_statuses or ()]),
+        restarts=sum([container.restart_count or 0 for container in status.container_statuses or ()]),
         held=_held(status, gpus),
         claim_refs=_claim_refs(spec, status) if spec.resource_claims else (),
         extended_claim=_extended(status),
@@ -305,7 +305,7 @@ def _of_spec(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpu
     cpu_milli, memory, counts = pod_requests(spec, status, gpus)
     preferred, repelling, near, node_terms = affinity(spec.affinity, namespace)
     asking = gpu_containers(spec, gpus) if counts else ()
-    spread = [one.when_unsatisfiable for one in spec.topology_spread_constraints or ()]
+    spread = [constraint.when_unsatisfiable for constraint in spec.topology_spread_constraints or ()]
     return PodRecord(
         uid="", namespace="", name="", resource_version="", labels={}, annotations={}, owner=None, created=None,
         terminating=False, deletion_at=None, daemon=False, mirror=False, node="", nominated_node="", phase="",
@@ -314,7 +314,8 @@ def _of_spec(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpu
         scheduler_name=intern(spec.scheduler_name or "default-scheduler"),
         priority=spec.priority or 0, priority_given=spec.priority is not None,
         priority_class=intern(spec.priority_class_name or ""), never=spec.preemption_policy == "Never",
-        gates=_gates(tuple([one.name or UNREADABLE for one in spec.scheduling_gates])) if spec.scheduling_gates else (),
+        gates=() if not spec.scheduling_gates
+        else _gates(tuple([gate.name or UNREADABLE for gate in spec.scheduling_gates])),
         deadline_seconds=_deadline(spec.active_deadline_seconds),
         cpu_milli=_numbers(cpu_milli), memory=_numbers(memory),
         gpus=_counts(counts), gpu_containers=_asking(asking),
@@ -322,7 +323,9 @@ def _of_spec(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpu
         service_account=intern(spec.service_account_name or "default"),
         node_selector=_selectors(tuple(sorted(strings(spec.node_selector).items()))) if spec.node_selector else (),
         node_terms=node_terms, tolerations=tolerations(spec.tolerations), host_ports=asks_host_ports(spec),
-        volumes=any(one.persistent_volume_claim is not None or one.ephemeral is not None for one in spec.volumes or ()),
+        volumes=any(
+            volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in spec.volumes or ()
+        ),
         claims=bool(spec.resource_claims), other_resources=asks_others(spec, gpus),
         required_affinity=bool(repelling or near), preferred_affinity=preferred,
         anti_affinity_terms=repelling, affinity_terms=near,
@@ -337,8 +340,8 @@ def quota_facts(spec: schema.PodSpec, gpus: frozenset[str]) -> QuotaFacts:
     return QuotaFacts(amounts, unstated, best_effort, crosses_namespaces(spec.affinity))
 
 
-def _deadline(said: int | None) -> int | None:
-    return None if said is None else min(max(said, 0), LONGEST_DEADLINE)
+def _deadline(seconds: int | None) -> int | None:
+    return None if seconds is None else min(max(seconds, 0), LONGEST_DEADLINE)
 
 
 def _grace(seconds: int | None) -> int:
@@ -355,13 +358,13 @@ def _is_static(notes: Mapping[str, str | None] | None) -> bool:
 def _conditions(wire: Iterable[schema.Condition] | None) -> tuple[str, str, bool]:
     disruption_target = pod_scheduled = ""
     placeable = True
-    for one in wire or ():
-        if one.type == "DisruptionTarget" and one.status == "True":
-            disruption_target = intern(one.reason or "")
-        elif one.type == "PodScheduled" and one.status != "True":
-            pod_scheduled = _unscheduled(one.reason or "", one.message or "")
-        elif one.type == PLACEABLE:
-            placeable = one.status != "False"
+    for condition in wire or ():
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            disruption_target = intern(condition.reason or "")
+        elif condition.type == "PodScheduled" and condition.status != "True":
+            pod_scheduled = _unscheduled(condition.reason or "", condition.message or "")
+        elif condition.type == PLACEABLE:
+            placeable = condition.status != "False"
     return disruption_target, pod_scheduled, placeable
 
 
@@ -375,37 +378,36 @@ def _unscheduled(reason: str, message: str) -> str:
 
 
 def _held(status: schema.PodStatus, gpus: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    found: set[tuple[str, str]] = set()
+    held: set[tuple[str, str]] = set()
     for statuses in (status.init_container_statuses, status.container_statuses):
         for container in statuses or ():
             for resource in container.allocated_resources_status or ():
                 if resource.name in gpus:
                     name = intern(resource.name)
-                    found.update(
-                        (name, device.resource_id) for device in resource.resources or () if device.resource_id
-                    )
-    return tuple(sorted(found))
+                    held.update((name, device.resource_id) for device in resource.resources or () if device.resource_id)
+    return tuple(sorted(held))
 
 
 def _claim_refs(spec: schema.PodSpec, status: schema.PodStatus) -> tuple[PodClaimRef, ...]:
-    made = {one.name: one.resource_claim_name or "" for one in status.resource_claim_statuses or ()}
+    names = {entry.name: entry.resource_claim_name or "" for entry in status.resource_claim_statuses or ()}
     return tuple(
         [
-            PodClaimRef(one.resource_claim_name or made.get(one.name, ""), one.resource_claim_template_name or "")
-            for one in spec.resource_claims or ()
+            PodClaimRef(ref.resource_claim_name or names.get(ref.name, ""), ref.resource_claim_template_name or "")
+            for ref in spec.resource_claims or ()
         ]
     )
 
 
 def _extended(status: schema.PodStatus) -> str:
-    found = status.extended_resource_claim_status
-    return (found.resource_claim_name or "") if found is not None else ""
+    claim_status = status.extended_resource_claim_status
+    return (claim_status.resource_claim_name or "") if claim_status is not None else ""
 
 
 def _images(spec: schema.PodSpec, names: set[str]) -> tuple[str, ...]:
     containers = (*(spec.init_containers or ()), *(spec.containers or ()))
-    found = {one.image[:MOST_OF_IMAGE] for one in containers if one.image and (one.name or "") in names}
-    return tuple([intern(image) for image in sorted(found)[:MOST_IMAGES]])
+    stated = {container.image or "" for container in containers if (container.name or "") in names} - {""}
+    images = {image[:MOST_OF_IMAGE] for image in stated}
+    return tuple([intern(image) for image in sorted(images)[:MOST_IMAGES]])
 
 
 def _group_of(spec: schema.PodSpec) -> tuple[str, str, str] | None:

@@ -52,8 +52,8 @@ def protected_ms(pod: PodRecord, minimum_run: Mapping[str, float], most: int) ->
     """Until when the pod is never a victim, milliseconds since 1970: the annotation protect-for, which counts as `most`
     seconds at most, or the minimum run time of its PriorityClass (`minimum_run`, seconds by name), whichever is longer,
     after its start. 0: it is not protected (an invalid duration is ignored); NOT_STARTED while it has not started."""
-    said = min(duration(pod.annotations.get(PROTECT, "0")) or 0, most)
-    seconds = max(said, minimum_run.get(pod.priority_class, 0.0))
+    stated = min(duration(pod.annotations.get(PROTECT, "0")) or 0, most)
+    seconds = max(stated, minimum_run.get(pod.priority_class, 0.0))
     if seconds <= 0:
         return 0
     return NOT_STARTED if pod.start is None else int((pod.start + seconds) * 1000)

@@ -80,9 +80,9 @@ def domain_of(pod: PodRecord) -> Domain | None:
     notes = pod.annotations
     if not notes:
         return None
-    found = stated_domain(notes.get(DOMAIN, ""))
-    if found is not None:
-        return found
+    ours = stated_domain(notes.get(DOMAIN, ""))
+    if ours is not None:
+        return ours
     for key in _REQUIRED:
         if notes.get(key):
             return Domain(notes[key], True)

@@ -99,12 +99,12 @@ def amounts(pod: PodRecord) -> dict[str, int]:
     own |= {f"{_REQUESTS}cpu": pod.cpu_milli, f"{_REQUESTS}memory": pod.memory}
     claimed = dict(pod.claimed)  # GPUs by claims: the quotas of their classes count them
     own |= {_REQUESTS + name: count - claimed.get(name, 0) for name, count in pod.gpus}
-    found = {name: count for name, count in own.items() if count > 0}
-    for name in [name for name in found if name.startswith(_REQUESTS)]:
+    counted = {name: count for name, count in own.items() if count > 0}
+    for name in [name for name in counted if name.startswith(_REQUESTS)]:
         short = name.removeprefix(_REQUESTS)
         if short in _SHORT or short.startswith(_HUGE):
-            found[short] = found[name]
-    return found | dict.fromkeys(PODS, 1)
+            counted[short] = counted[name]
+    return counted | dict.fromkeys(PODS, 1)
 
 
 def of_class(pod: PodRecord, name: str, priority: int) -> PodRecord:
@@ -117,8 +117,8 @@ class QuotaUse:
 
     def __init__(self, quotas: Iterable[QuotaRecord]) -> None:
         self._quotas: dict[str, list[QuotaRecord]] = {}
-        for one in sorted(quotas, key=lambda one: (one.namespace, one.name)):
-            self._quotas.setdefault(one.namespace, []).append(one)
+        for quota in sorted(quotas, key=lambda quota: (quota.namespace, quota.name)):
+            self._quotas.setdefault(quota.namespace, []).append(quota)
         self._used: dict[tuple[str, str], dict[str, int]] = {}
 
     def __contains__(self, namespace: str) -> bool:
@@ -139,9 +139,9 @@ class QuotaUse:
         """Where a quota's status states that more is used than is counted, that counts: the API server admits pods by
         it, and an input may lack pods."""
         for quotas in self._quotas.values():
-            for one in quotas:
-                used = self._used_of(one)
-                used.update((name, max(count, used.get(name, 0))) for name, count in one.used)
+            for quota in quotas:
+                used = self._used_of(quota)
+                used.update((name, max(count, used.get(name, 0))) for name, count in quota.used)
 
     def add(self, pod: PodRecord) -> None:
         """The pod is created."""
@@ -149,40 +149,40 @@ class QuotaUse:
 
     def excess(self, pods: Sequence[PodRecord]) -> list[Excess]:
         """What of the quotas the pods would exceed if all of them were created, by quota and resource."""
-        found: list[Excess] = []
+        excesses: list[Excess] = []
         for namespace in sorted({pod.namespace for pod in pods} & self._quotas.keys()):
             for quota in self._quotas[namespace]:
                 used, asked = self._used_of(quota), dict[str, int]()
                 for pod in pods:
                     for name, count in amounts(pod).items() if counts(quota, pod) else ():
                         asked[name] = total(asked.get(name, 0), count)
-                found += [
+                excesses += [
                     Excess(quota, name, used.get(name, 0), hard, asked[name])
                     for name, hard in quota.hard
                     if counts_pods(name) and asked.get(name) and used.get(name, 0) + asked[name] > hard
                 ]
-        return found
+        return excesses
 
     def unstated(self, pod: PodRecord) -> list[tuple[QuotaRecord, tuple[str, ...]]]:
         """The quotas that want amounts stated by every container of the pod, which are not: the API server refuses the
         pod unless a LimitRange sets defaults."""
-        found = []
+        by_quota = []
         for quota in self._quotas.get(pod.namespace, ()):
             wanted = {_REQUESTS + name if name in _SHORT else name for name, _ in quota.hard} & MUST_BE_STATED
             missing = tuple(name for name in pod.quota_facts.unstated if name in wanted)
             if missing and counts(quota, pod):
-                found.append((quota, missing))
-        return found
+                by_quota.append((quota, missing))
+        return by_quota
 
     def of_claims(self, pod: PodRecord) -> list[tuple[QuotaRecord, tuple[str, ...]]]:
         """The quotas that may refuse a claim of the pod, with the names in spec.hard: a claim without which it waits.
         Quotas with scopes count no claims."""
-        found = []
+        by_quota = []
         for quota in self._quotas.get(pod.namespace, ()) if pod.claims else ():
             names = tuple(name for name, _ in quota.hard if name.endswith(_OF_CLAIMS))
             if names and not quota.scopes:
-                found.append((quota, names))
-        return found
+                by_quota.append((quota, names))
+        return by_quota
 
     def used(self, quota: QuotaRecord) -> Mapping[str, int]:
         """What is used of the quota, by name."""

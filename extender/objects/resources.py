@@ -31,12 +31,12 @@ def quantity(resources: Mapping[str, schema.Quantity], name: str, path: str) -> 
     try:
         if name == "cpu":
             return milli(text)
-        found = value(text)
-        if "/" in name and found == LARGEST:
+        count = value(text)
+        if "/" in name and count == LARGEST:
             raise QuantityError(f"more devices than any node has: {text!r}")
-        if "/" in name and milli(text) not in (found * 1000, LARGEST):
+        if "/" in name and milli(text) not in (count * 1000, LARGEST):
             raise QuantityError(f"not a whole number: {text!r}")
-        return found
+        return count
     except QuantityError as error:
         raise RecordError(f"{path}.{name}", str(error)) from error
 
@@ -47,10 +47,8 @@ def pod_requests(spec: schema.PodSpec, status: schema.PodStatus, gpus: frozenset
     The sum of the containers (see _aggregate); while a resize in place is under way, the largest of what is wanted,
     allocated and in effect; then the pod-level CPU and memory instead, where given; then the overhead.
     """
-    wanted = [_asked(one.resources, gpus, _path("containers", index)) for index, one in _numbered(spec.containers)]
-    wanted_first = [
-        _asked(one.resources, gpus, _path("initContainers", index)) for index, one in _numbered(spec.init_containers)
-    ]
+    wanted = _asked_each(spec.containers, gpus, "containers")
+    wanted_first = _asked_each(spec.init_containers, gpus, "initContainers")
     total = _aggregate(spec, wanted, wanted_first)
     if not as_specified(spec, status):
         total = _resized(spec, status, total, wanted, wanted_first, gpus)
@@ -69,26 +67,26 @@ def as_specified(spec: schema.PodSpec, status: schema.PodStatus) -> bool:
         return False
     asked: dict[str | None, schema.Resources] | None = None
     for statuses in (status.container_statuses, status.init_container_statuses):
-        for one in statuses or ():
-            in_effect = None if one.resources is None else one.resources.requests
-            for had in (one.allocated_resources, in_effect):
+        for container_status in statuses or ():
+            in_effect = None if container_status.resources is None else container_status.resources.requests
+            for had in (container_status.allocated_resources, in_effect):
                 if not had:
                     continue
                 if asked is None:
                     asked = _asked_by_name(spec)
-                if had != asked.get(one.name):
+                if had != asked.get(container_status.name):
                     return False
     return True
 
 
 def gpu_containers(spec: schema.PodSpec, gpus: frozenset[str]) -> tuple[tuple[str, str, int], ...]:
     """(container, resource, count) with counts above 0, in the order in which kubelet admits them."""
-    found: list[tuple[str, str, int]] = []
+    asks: list[tuple[str, str, int]] = []
     for where, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
-        for index, one in _numbered(containers):
-            asked = _asked(one.resources, gpus, _path(where, index))
-            found += [(intern(one.name or ""), intern(name), asked[name]) for name in sorted(gpus) if asked.get(name)]
-    return tuple(found)
+        for index, container in _numbered(containers):
+            asked = _asked(container.resources, gpus, _path(where, index))
+            asks += [(intern(container.name or ""), intern(gpu), asked[gpu]) for gpu in sorted(gpus) if asked.get(gpu)]
+    return tuple(asks)
 
 
 def asks_others(spec: schema.PodSpec, gpus: frozenset[str]) -> bool:
@@ -111,9 +109,9 @@ def quota_amounts(
     no quantity counts as absent.
     """
     containers, number = spec.containers or (), len(spec.containers or ())
-    stated = [_stated(one.resources) for one in (*containers, *(spec.init_containers or ()))]
+    stated = [_stated(container.resources) for container in (*containers, *(spec.init_containers or ()))]
     totals = [
-        _aggregate(spec, *([one[kind] for one in part] for part in (stated[:number], stated[number:])))
+        _aggregate(spec, *([amounts[kind] for amounts in part] for part in (stated[:number], stated[number:])))
         for kind in (REQUESTS, LIMITS)
     ]
     whole = _stated(spec.resources)
@@ -124,11 +122,11 @@ def quota_amounts(
         for kind in (REQUESTS, LIMITS):
             if kind == REQUESTS or totals[kind].get(name):
                 totals[kind][name] = totals[kind].get(name, 0) + count
-    found = {f"limits.{name}": count for name, count in totals[LIMITS].items() if name in _LIMITED and count}
+    counted = {f"limits.{name}": count for name, count in totals[LIMITS].items() if name in _LIMITED and count}
     for name, count in totals[REQUESTS].items():
         if count and name not in gpus and name not in ("cpu", "memory"):
-            found[f"requests.{name}"] = count
-    return tuple(sorted(found.items())), () if any(whole) else _unstated(stated), _best_effort([*stated, whole])
+            counted[f"requests.{name}"] = count
+    return tuple(sorted(counted.items())), () if any(whole) else _unstated(stated), _best_effort([*stated, whole])
 
 
 REQUESTS, LIMITS = 0, 1
@@ -144,12 +142,12 @@ def _stated(resources: schema.Requirements | None) -> _Stated:
 
 
 def _readable(resources: schema.Resources) -> Amounts:
-    found: Amounts = {}
+    amounts: Amounts = {}
     for name, text in (resources or {}).items():
         with suppress(QuantityError):
             if text is not None:
-                found[intern(name)] = milli(text) if name == "cpu" else value(text)
-    return found
+                amounts[intern(name)] = milli(text) if name == "cpu" else value(text)
+    return amounts
 
 
 def _unstated(stated: Sequence[_Stated]) -> tuple[str, ...]:
@@ -158,16 +156,17 @@ def _unstated(stated: Sequence[_Stated]) -> tuple[str, ...]:
         f"{text}.{name}"
         for text, kind in kinds
         for name in ("cpu", "memory")
-        if any(name not in one[kind] for one in stated)
+        if any(name not in amounts[kind] for amounts in stated)
     )
 
 
 def _best_effort(stated: Sequence[_Stated]) -> bool:
-    return not any(one[kind].get(name) for one in stated for kind in (REQUESTS, LIMITS) for name in ("cpu", "memory"))
+    return not any(part[kind].get(name) for part in stated for kind in (REQUESTS, LIMITS) for name in ("cpu", "memory"))
 
 
 def _names(spec: schema.PodSpec) -> set[str]:
-    parts = [one.resources for one in (*(spec.containers or ()), *(spec.init_containers or ()))] + [spec.resources]
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    parts = [*(container.resources for container in containers), spec.resources]
     return {name for part in parts if part for listed in (part.requests, part.limits) for name in listed or ()}
 
 
@@ -182,8 +181,8 @@ def _aggregate(spec: schema.PodSpec, containers: Sequence[Amounts], init_contain
         _add(total, amounts)
     sidecars: Amounts = {}
     largest: Amounts = {}
-    for one, amounts in zip(spec.init_containers or (), init_containers, strict=True):
-        if one.restart_policy == "Always":
+    for container, amounts in zip(spec.init_containers or (), init_containers, strict=True):
+        if container.restart_policy == "Always":
             _add(total, amounts)
             _add(sidecars, amounts)
         else:
@@ -196,9 +195,9 @@ def _aggregate(spec: schema.PodSpec, containers: Sequence[Amounts], init_contain
 
 def _asked_by_name(spec: schema.PodSpec) -> dict[str | None, schema.Resources]:
     return {
-        one.name: None if one.resources is None else one.resources.requests
+        container.name: None if container.resources is None else container.resources.requests
         for containers in (spec.containers, spec.init_containers)
-        for one in containers or ()
+        for container in containers or ()
     }
 
 
@@ -218,12 +217,13 @@ def _resized(
         had.append(_listed(status.allocated_resources, gpus, "status.allocatedResources"))
         had.append(_listed(in_effect, gpus, "status.resources.requests"))
     else:
-        known = {one.name: one for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ()))}
+        statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+        known = {container_status.name: container_status for container_status in statuses}
         for choose in (_allocated, _in_effect):
             by_container = [
                 [
-                    _found(known.get(one.name), choose, {} if infeasible else asked, gpus)
-                    for one, asked in zip(containers or (), amounts, strict=True)
+                    _found(known.get(container.name), choose, {} if infeasible else asked, gpus)
+                    for container, asked in zip(containers or (), amounts, strict=True)
                 ]
                 for containers, amounts in ((spec.containers, wanted), (spec.init_containers, wanted_first))
             ]
@@ -235,9 +235,9 @@ def _resized(
 
 
 def _infeasible(status: schema.PodStatus) -> bool:
-    for one in status.conditions or ():
-        if one.type == "PodResizePending":
-            return one.reason == "Infeasible"
+    for condition in status.conditions or ():
+        if condition.type == "PodResizePending":
+            return condition.reason == "Infeasible"
     return False
 
 
@@ -276,13 +276,17 @@ def _apply_pod_level(total: Amounts, resources: schema.Requirements, status: sch
     total.update(asked)
 
 
+def _asked_each(containers: Sequence[schema.Container] | None, gpus: frozenset[str], where: str) -> list[Amounts]:
+    return [_asked(container.resources, gpus, _path(where, index)) for index, container in _numbered(containers)]
+
+
 def _asked(resources: schema.Requirements | None, gpus: frozenset[str], path: str) -> Amounts:
     """What one container asks for; a limit stands for a request that is missing, as the API defaults it."""
     if resources is None:
         return {}
-    found = _listed(resources.limits, gpus, f"{path}.limits")
-    found.update(_listed(resources.requests, gpus, f"{path}.requests"))
-    return found
+    amounts = _listed(resources.limits, gpus, f"{path}.limits")
+    amounts.update(_listed(resources.requests, gpus, f"{path}.requests"))
+    return amounts
 
 
 def _listed(resources: schema.Resources, gpus: frozenset[str], path: str) -> Amounts:

@@ -469,13 +469,13 @@ _WRONG_WORD = re.compile(r"Invalid enum value (.*)")
 
 def _plain(message: str, path: str) -> str:
     """What msgspec found, for people: types in words, and which words are allowed."""
-    if found := _EXPECTED.fullmatch(message):
-        wanted = [_WORDS.get(one, one) for one in found[1].split(" | ") if one != "null"]
-        return f"expected {' or '.join(wanted)}, not {_WORDS.get(found[2], found[2])}"
-    if found := _WRONG_WORD.fullmatch(message):
+    if match := _EXPECTED.fullmatch(message):
+        wanted = [_WORDS.get(word, word) for word in match[1].split(" | ") if word != "null"]
+        return f"expected {' or '.join(wanted)}, not {_WORDS.get(match[2], match[2])}"
+    if match := _WRONG_WORD.fullmatch(message):
         field = path.rpartition(".")[2]
         allowed = get_args(_Effect if field == "effect" else _Tolerates if ".tolerations[" in path else _Test)
-        return f"{found[1][:100]} is not one of " + ", ".join(word for word in allowed if word)
+        return f"{match[1][:100]} is not one of " + ", ".join(word for word in allowed if word)
     return message
 
 

@@ -29,23 +29,23 @@ class Requirement(NamedTuple):
 
     def matches(self, labels: Labels) -> bool:
         """Whether these labels pass."""
-        found = labels.get(self.key)
+        value = labels.get(self.key)
         match self.operator:
             case "In":
-                return found in self.values
+                return value in self.values
             case "NotIn":
-                return found not in self.values
+                return value not in self.values
             case "Exists":
-                return found is not None
+                return value is not None
             case "DoesNotExist":
-                return found is None
+                return value is None
             case "Gt" | "Lt":
-                return self._compares(found)
+                return self._compares(value)
 
-    def _compares(self, found: str | None) -> bool:
+    def _compares(self, value: str | None) -> bool:
         # As apimachinery's labels.Requirement: both sides must be int64, else no match.
         bound = integer(self.values[0]) if len(self.values) == 1 else None
-        number = None if found is None else integer(found)
+        number = None if value is None else integer(value)
         if bound is None or number is None:
             return False
         return number > bound if self.operator == "Gt" else number < bound
@@ -64,7 +64,7 @@ class Selector(NamedTuple):
 
     def matches(self, labels: Labels) -> bool:
         """Whether an object with these labels is chosen."""
-        return not self.nothing and all(one.matches(labels) for one in self.requirements)
+        return not self.nothing and all(requirement.matches(labels) for requirement in self.requirements)
 
 
 NOTHING = Selector(nothing=True)
@@ -107,7 +107,7 @@ class NodeTerm(NamedTuple):
         if not self.labels and not self.fields:
             return False
         named = {"metadata.name": name}
-        return all(one.matches(labels) for one in self.labels) and all(one.matches(named) for one in self.fields)
+        return all(test.matches(labels) for test in self.labels) and all(test.matches(named) for test in self.fields)
 
 
 class Taint(NamedTuple):
@@ -144,7 +144,7 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> T
     """The first taint that keeps the pod off the node (NoSchedule and NoExecute do), or None."""
     held = tuple(tolerations)
     for taint in taints:
-        if taint.effect != "PreferNoSchedule" and not any(one.tolerates(taint) for one in held):
+        if taint.effect != "PreferNoSchedule" and not any(toleration.tolerates(taint) for toleration in held):
             return taint
     return None
 
@@ -174,21 +174,21 @@ _SHARED: Final = 1024  # characters of their keys and values
 def asks_host_ports(spec: schema.PodSpec) -> bool:
     """Whether any container uses a port of the node."""
     for containers in (spec.containers, spec.init_containers):
-        for one in containers or ():
-            if one.ports and (spec.host_network or any(port.host_port for port in one.ports)):
+        for container in containers or ():
+            if container.ports and (spec.host_network or any(port.host_port for port in container.ports)):
                 return True
     return False
 
 
 def requirements(wire: Iterable[schema.Expression] | None, path: str) -> Iterator[Requirement]:
     """The tests of labels; RecordError, at `path`, for a number of values that the operator does not allow."""
-    for index, one in enumerate(wire or ()):
-        values = tuple(one.values or ())
+    for index, test in enumerate(wire or ()):
+        values = tuple(test.values or ())
         # An empty In matches nothing and an empty NotIn everything: the API refuses them, so do we.
-        wrong = not values if one.operator in ("In", "NotIn") else bool(values) if "Exist" in one.operator else False
+        wrong = not values if test.operator in ("In", "NotIn") else bool(values) if "Exist" in test.operator else False
         if wrong:
-            raise RecordError(f"{path}[{index}].values", f"{len(values)} values for operator {one.operator}")
-        yield Requirement(intern(one.key), intern(one.operator), values)  # type: ignore[arg-type]
+            raise RecordError(f"{path}[{index}].values", f"{len(values)} values for operator {test.operator}")
+        yield Requirement(intern(test.key), intern(test.operator), values)  # type: ignore[arg-type]
 
 
 def selector(wire: schema.LabelSelector | None, path: str) -> Selector:
@@ -196,12 +196,12 @@ def selector(wire: schema.LabelSelector | None, path: str) -> Selector:
     if wire is None:
         return NOTHING
     equal: Operator = "In"
-    found = [Requirement(key, equal, (text,)) for key, text in sorted(strings(wire.match_labels).items())]
-    for one in requirements(wire.match_expressions, f"{path}.matchExpressions"):
-        if one.operator in ("Gt", "Lt"):
-            raise RecordError(f"{path}.matchExpressions", f"operator {one.operator} is for nodes only")
-        found.append(one)
-    return Selector(tuple(found))
+    tests = [Requirement(key, equal, (text,)) for key, text in sorted(strings(wire.match_labels).items())]
+    for test in requirements(wire.match_expressions, f"{path}.matchExpressions"):
+        if test.operator in ("Gt", "Lt"):
+            raise RecordError(f"{path}.matchExpressions", f"operator {test.operator} is for nodes only")
+        tests.append(test)
+    return Selector(tuple(tests))
 
 
 def affinity(
@@ -213,8 +213,8 @@ def affinity(
     nodes, near, apart = wire.node_affinity, wire.pod_affinity, wire.pod_anti_affinity
     repelling, attracting = (
         tuple(
-            pod_term(one, namespace, f"spec.affinity.{field}.requiredDuringScheduling[{index}]")
-            for index, one in enumerate((part and part.required) or ())
+            pod_term(term, namespace, f"spec.affinity.{field}.requiredDuringScheduling[{index}]")
+            for index, term in enumerate((part and part.required) or ())
         )
         for field, part in (("podAntiAffinity", apart), ("podAffinity", near))
     )
@@ -224,10 +224,10 @@ def affinity(
         path = "spec.affinity.nodeAffinity"
         terms = tuple(
             NodeTerm(
-                tuple(requirements(one.match_expressions, f"{path}.matchExpressions")),
-                tuple(requirements(one.match_fields, f"{path}.matchFields")),
+                tuple(requirements(term.match_expressions, f"{path}.matchExpressions")),
+                tuple(requirements(term.match_fields, f"{path}.matchFields")),
             )
-            for one in nodes.required.node_selector_terms or ()
+            for term in nodes.required.node_selector_terms or ()
         )
     return preferred, repelling, attracting, terms
 
@@ -260,10 +260,11 @@ def pod_term(wire: schema.PodAffinityTerm, namespace: str, path: str) -> PodTerm
 
 def tolerations(wire: Iterable[schema.Toleration] | None) -> tuple[Toleration, ...]:
     """The tolerations of a pod; short ones are shared among pods."""
-    found = tuple([(one.key, one.operator, one.value, one.effect) for one in wire or ()])
-    if len(found) <= _SHARED_TOLERATIONS and sum([len(one[0] or "") + len(one[2] or "") for one in found]) <= _SHARED:
-        return shared_tolerations(found)
-    return _made(found)
+    fields = tuple([(entry.key, entry.operator, entry.value, entry.effect) for entry in wire or ()])
+    size = sum([len(key or "") + len(value or "") for key, _, value, _ in fields])
+    if len(fields) <= _SHARED_TOLERATIONS and size <= _SHARED:
+        return shared_tolerations(fields)
+    return _made(fields)
 
 
 def _made(all_of_one_pod: tuple[tuple[Any, Any, Any, Any], ...]) -> tuple[Toleration, ...]:

@@ -79,9 +79,9 @@ def read(
         if not isinstance(source, Mapping):
             raw = source.encode() if isinstance(source, str) else bytes(source)
             shallow = prune.prune(raw, DEEPEST)
-            if shallow != raw and (found := _exact(kind, shallow, gpus, group)) is not None:
+            if shallow != raw and (record_of_shallow := _exact(kind, shallow, gpus, group)) is not None:
                 message = f"nested deeper than {DEEPEST} levels; what is deeper is left out, all else counts"
-                return TolerantReading(found, _identity_of(found), "too-deep", message)
+                return TolerantReading(record_of_shallow, _identity_of(record_of_shallow), "too-deep", message)
         plain = _plain(shallow)
         if not isinstance(plain, dict):
             return TolerantReading(None, unknown, "unreadable", "not an object; it does not count")
@@ -103,8 +103,8 @@ def page(source: bytes) -> Page:
         return records.page(source)
     except RecordError as error:
         try:
-            found = prune.members(source)
-            start, end = found.get(b"items", (0, 0))
+            members = prune.members(source)
+            start, end = members.get(b"items", (0, 0))
             spans = prune.elements(source, start, end) if source[start:end] not in (b"", b"null") else []
             head = records.page(prune.prune(source[:start] + b"[]" + source[end:] if end else source, DEEPEST))
         except ValueError:
@@ -123,9 +123,9 @@ def invalid(source: bytes, message: str) -> Invalid:
     plain: Any = None
     with suppress(Exception):
         plain = _plain(source)
-    said = plain if isinstance(plain, dict) else {}
-    kind = said.get("kind")
-    return Invalid(kind[:63] if isinstance(kind, str) and kind else "Object", name_of(_identity(said)), message)
+    known = plain if isinstance(plain, dict) else {}
+    kind = known.get("kind")
+    return Invalid(kind[:63] if isinstance(kind, str) and kind else "Object", name_of(_identity(known)), message)
 
 
 def merged(before: PodRecord, now: PodRecord) -> PodRecord:
@@ -178,8 +178,8 @@ def _identity_of(record: Record) -> Identity:
 
 def _identity(plain: Mapping[str, Any]) -> Identity:
     meta = plain.get("metadata")
-    said = meta if isinstance(meta, dict) else {}
-    texts = [said.get(key) for key in ("namespace", "name", "uid", "resourceVersion")]
+    fields = meta if isinstance(meta, dict) else {}
+    texts = [fields.get(key) for key in ("namespace", "name", "uid", "resourceVersion")]
     return Identity(*[text if isinstance(text, str) else "" for text in texts])
 
 
@@ -213,12 +213,12 @@ def _strip(plain: Any, wanted: type[_W]) -> tuple[_W, set[str]]:
 
 def _steps(text: str) -> _Path:
     """`.spec.containers[0].limits[...]` as ("spec", "containers", 0, "limits"): of a map, the whole map."""
-    found: list[str | int] = []
+    steps: list[str | int] = []
     for step in _STEP.finditer(text):
         if step[0] == "[...]":
             break
-        found.append(step[1] or int(step[2]))
-    return tuple(found)
+        steps.append(step[1] or int(step[2]))
+    return tuple(steps)
 
 
 def _without(plain: Any, path: _Path) -> str:
@@ -240,17 +240,17 @@ def _without(plain: Any, path: _Path) -> str:
 
 def _skeleton(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The few fields that must not be missed, each for itself."""
-    found: dict[str, Any] = {}
+    skeleton: dict[str, Any] = {}
     for part, key, kind in (
         ("metadata", "uid", str), ("metadata", "name", str), ("metadata", "namespace", str),
         ("metadata", "resourceVersion", str), ("spec", "nodeName", str), ("spec", "priority", int),
         ("status", "phase", str),
     ):  # fmt: skip
         inside = plain.get(part)
-        said = inside.get(key) if isinstance(inside, dict) else None
-        if type(said) is kind and (not isinstance(said, int) or -(2**31) <= said < 2**31):
-            found.setdefault(part, {})[key] = said
-    return found
+        stated = inside.get(key) if isinstance(inside, dict) else None
+        if type(stated) is kind and (not isinstance(stated, int) or -(2**31) <= stated < 2**31):
+            skeleton.setdefault(part, {})[key] = stated
+    return skeleton
 
 
 # ---- step 3: what is missing counts as the worst
@@ -317,10 +317,11 @@ def _mend_quantities(spec: schema.PodSpec, status: schema.PodStatus, gpus: froze
     all_read = True
     statuses = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
     containers = [*(spec.containers or ()), *(spec.init_containers or ())]
-    asked = [part for one in containers if one.resources for part in (one.resources.requests, one.resources.limits)]
+    stated = [container.resources for container in containers if container.resources]
+    asked = [amounts for resources in stated for amounts in (resources.requests, resources.limits)]
     asked.append(spec.overhead)
-    others = [status.allocated_resources, *(one.allocated_resources for one in statuses)]
-    for part in (spec.resources, status.resources, *(one.resources for one in statuses)):
+    others = [status.allocated_resources, *(container_status.allocated_resources for container_status in statuses)]
+    for part in (spec.resources, status.resources, *(container_status.resources for container_status in statuses)):
         others += [part.requests, part.limits] if part else []
     for resources in asked:
         all_read = _mend(resources, gpus) and all_read
@@ -367,9 +368,9 @@ def _budget(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str])
     widened = any(path.split(".")[0] == "spec" for path in left_out)
     selector = wire.spec.selector if wire.spec else None
     if selector is not None and selector.match_expressions:
-        kept = [one for one in selector.match_expressions if _is_selector(schema.LabelSelector(None, [one]))]
-        widened = widened or len(kept) < len(selector.match_expressions)
-        selector.match_expressions = kept
+        valid = [test for test in selector.match_expressions if _is_selector(schema.LabelSelector(None, [test]))]
+        widened = widened or len(valid) < len(selector.match_expressions)
+        selector.match_expressions = valid
     record: PdbRecord = records.budget_of(wire)
     if widened and (record.selector.nothing or record.selector.empty):
         record = msgspec.structs.replace(record, selector=EVERYTHING)
@@ -386,7 +387,7 @@ def _is_selector(wire: schema.LabelSelector) -> bool:
 
 def _group(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -> _Read:
     named, _ = _strip({"metadata": plain.get("metadata")}, schema.Named)
-    texts = {key: said for key in ("apiVersion", "kind") if isinstance(said := plain.get(key), str)}
+    texts = {key: text for key in ("apiVersion", "kind") if isinstance(text := plain.get(key), str)}
     bare = texts | {"metadata": msgspec.to_builtins(named.metadata)}
     record: GroupRecord = gangs.group(bare, *group)
     return msgspec.structs.replace(record, minimum=-1), "all of its pods must run"
@@ -447,7 +448,7 @@ class ObjectFaults(NamedTuple):
 
 def warnings(invalid: Sequence[Invalid], most: int = 20) -> list[dict[str, str]]:
     """At most `most` of them, and how many more there are."""
-    shown = [one.warning() for one in invalid[:most]]
+    shown = [entry.warning() for entry in invalid[:most]]
     more = len(invalid) - most
     return [*shown, {"code": "invalid-object", "message": f"and {more} more"}] if more > 0 else shown
 
@@ -460,7 +461,7 @@ def all_of(
         try:
             yield decode.record(kind, raw, gpus, group)
         except Exception as error:
-            found = read(kind, raw, gpus, str(error), group or ("", ""))
-            invalid.append(Invalid(group[1] if group else kind, name_of(found.identity), found.message))
-            if found.record is not None:
-                yield found.record
+            reading = read(kind, raw, gpus, str(error), group or ("", ""))
+            invalid.append(Invalid(group[1] if group else kind, name_of(reading.identity), reading.message))
+            if reading.record is not None:
+                yield reading.record

@@ -64,10 +64,10 @@ FORMS: Final[Mapping[str, Form]] = {
     gangs.OUR_MINIMUM: NUMBER,
     gangs.OUR_SIZE: NUMBER,
 }
-WORDS: Final[Mapping[str, tuple[str, ...]]] = {PREFIX + one.name: one.words for one in NAMES if one.words}
-_BY_NAME: Final[Mapping[str, Name]] = {PREFIX + one.name: one for one in NAMES}
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {PREFIX + name.name: name.words for name in NAMES if name.words}
+_BY_NAME: Final[Mapping[str, Name]] = {PREFIX + name.name: name for name in NAMES}
 _READ: Final = {
-    (kind, place): frozenset(PREFIX + one.name for one in NAMES if one.kind == kind and place in one.places)
+    (kind, place): frozenset(PREFIX + name.name for name in NAMES if name.kind == kind and place in name.places)
     for kind in ("pod", "node")
     for place in ("annotation", "label", "gate")
 }
@@ -89,25 +89,25 @@ def of_node(node: NodeRecord) -> list[Typo]:
 
 def _plain(pod: PodRecord) -> bool:
     """Whether there is nothing to look at, as on most pods: all are looked at again and again."""
-    for key, said in pod.annotations.items():
-        if key not in _WITHOUT_VALUES and said not in WORDS.get(key, ()):
+    for key, text in pod.annotations.items():
+        if key not in _WITHOUT_VALUES and text not in WORDS.get(key, ()):
             return False
     return pod.gates in ((), (queueing.GATE,)) and PREFIX not in "\n".join(pod.labels)
 
 
-def _first(found: Iterator[Typo]) -> list[Typo]:
-    return [typo for typo, _ in zip(found, range(MOST), strict=False)]
+def _first(typos: Iterator[Typo]) -> list[Typo]:
+    return [typo for typo, _ in zip(typos, range(MOST), strict=False)]
 
 
 def _of_pod(pod: PodRecord, levels: Collection[str]) -> Iterator[Typo]:
     places: dict[Place, Collection[str]] = {"annotation": pod.annotations, "label": pod.labels, "gate": pod.gates}
     yield from _names("pod", places)
-    for key, said in pod.annotations.items():
+    for key, text in pod.annotations.items():
         if key in WORDS or key in FORMS or key == queueing.DOMAIN:
-            yield from _value(key, said, levels)
-    said = pod.labels.get(gangs.OUR_MINIMUM, "")
-    if said:
-        yield from _value(gangs.OUR_MINIMUM, said, levels)
+            yield from _value(key, text, levels)
+    minimum = pod.labels.get(gangs.OUR_MINIMUM, "")
+    if minimum:
+        yield from _value(gangs.OUR_MINIMUM, minimum, levels)
 
 
 def _names(kind: str, places: Mapping[Place, Collection[str]]) -> Iterator[Typo]:
@@ -127,8 +127,8 @@ def _unknown(kind: str, place: Place, key: str) -> Typo:
         return Typo("unknown-name", key, text, known.places[0])
     if known is not None:
         return Typo("unknown-name", key, f"{place} {shown} is read on a {known.on.partition(' ')[0]} only", None)
-    words = [one.name for one in NAMES if one.kind == kind and place in one.places]
-    others = [one.name for one in NAMES if one.kind == kind and place not in one.places]
+    words = [known_name.name for known_name in NAMES if known_name.kind == kind and place in known_name.places]
+    others = [known_name.name for known_name in NAMES if known_name.kind == kind and place not in known_name.places]
     word = key.removeprefix(PREFIX)
     near, where = nearest(word, words), ""
     if near is None and (near := nearest(word, others)) is not None:
@@ -139,41 +139,41 @@ def _unknown(kind: str, place: Place, key: str) -> Typo:
     return Typo("unknown-name", key, f"{place} {shown} is unknown: did you mean {where}{near}?", near)
 
 
-def _value(key: str, said: str, levels: Collection[str]) -> Iterator[Typo]:
+def _value(key: str, text: str, levels: Collection[str]) -> Iterator[Typo]:
     if key in WORDS:
         words = WORDS[key]
-        if said.strip().lower() not in words:
-            yield _unknown_value(key, said, f"none of {', '.join(words)}", nearest(said, words))
+        if text.strip().lower() not in words:
+            yield _unknown_value(key, text, f"none of {', '.join(words)}", nearest(text, words))
     elif key == queueing.DOMAIN:
-        yield from _domain(said, levels)
-    elif not FORMS[key].valid(said):
-        yield _unknown_value(key, said, f"not {FORMS[key].expected}", None)
+        yield from _domain(text, levels)
+    elif not FORMS[key].valid(text):
+        yield _unknown_value(key, text, f"not {FORMS[key].expected}", None)
 
 
-def _domain(said: str, levels: Collection[str]) -> Iterator[Typo]:
+def _domain(text: str, levels: Collection[str]) -> Iterator[Typo]:
     """A level may be any node label; one that is near to a short name, and no label that is known, is taken for it."""
-    way, colon, level = (part.strip() for part in said[: 2 * LONGEST_WORD + 1].partition(":"))
+    way, colon, level = (part.strip() for part in text[: 2 * LONGEST_WORD + 1].partition(":"))
     if way not in WAYS or not level:
         near = nearest(way, WAYS)
         whole = f"{near}:{level or 'rack'}" if near is not None and colon else None
-        yield _unknown_value(queueing.DOMAIN, said, "neither required:LEVEL nor preferred:LEVEL", whole)
+        yield _unknown_value(queueing.DOMAIN, text, "neither required:LEVEL nor preferred:LEVEL", whole)
     elif level not in LEVELS and level not in levels and "/" not in level:
         near = nearest(level, LEVELS)
         if near is not None:
-            yield _unknown_value(queueing.DOMAIN, said, "of a level that is not known", f"{way}:{near}")
+            yield _unknown_value(queueing.DOMAIN, text, "of a level that is not known", f"{way}:{near}")
 
 
-def _unknown_value(key: str, said: str, why: str, near: str | None) -> Typo:
+def _unknown_value(key: str, text: str, why: str, near: str | None) -> Typo:
     hint = "" if near is None else f": did you mean {near}?"
-    return Typo("unknown-value", key, f"{key} is {shown_of(said)!r}, which is {why}{hint}", near)
+    return Typo("unknown-value", key, f"{key} is {shown_of(text)!r}, which is {why}{hint}", near)
 
 
 def nearest(word: str, words: Collection[str]) -> str | None:
     """The word that is most like this one; None where none is."""
     if len(word) > LONGEST_WORD:
         return None
-    found = get_close_matches(word.strip().lower().replace("_", "-"), list(words), 1)
-    return found[0] if found else None
+    matches = get_close_matches(word.strip().lower().replace("_", "-"), list(words), 1)
+    return matches[0] if matches else None
 
 
 def shown_of(text: str) -> str:

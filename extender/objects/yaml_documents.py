@@ -69,10 +69,10 @@ class _Open:
             self.key_event = None
 
     def _merge(self, event: Any, value: Any) -> None:
-        for one in value if isinstance(value, list) else [value]:
-            if not isinstance(one, dict):
+        for mapping in value if isinstance(value, list) else [value]:
+            if not isinstance(mapping, dict):
                 raise self._wrong("expected a mapping or list of mappings for merging", event)
-            self.merged = one | self.merged  # the first of several counts
+            self.merged = mapping | self.merged  # the first of several counts
 
     def ended(self) -> Any:
         """The whole value: what is merged counts where the mapping itself has no such key."""

@@ -41,26 +41,26 @@ class StandIns:
         self.remade = Remade(wall)
         self._kept: dict[gangs.Ref, _Kept] = {}
 
-    def of(self, named: gangs.Ref, there: Sequence[PodRecord]) -> list[PodRecord]:
+    def of(self, named: gangs.Ref, existing: Sequence[PodRecord]) -> list[PodRecord]:
         """As `steps`, in one go."""
-        return finish(self.steps(named, there))
+        return finish(self.steps(named, existing))
 
-    def steps(self, named: gangs.Ref, there: Sequence[PodRecord]) -> Sliced[list[PodRecord]]:
-        """Of the late pods of the gang those that do not exist. `there`: its pods that exist. Their priority is the
-        lowest of `there`: a template names a class, and the API server writes the number."""
+    def steps(self, named: gangs.Ref, existing: Sequence[PodRecord]) -> Sliced[list[PodRecord]]:
+        """Of the late pods of the gang those that do not exist. `existing`: its pods that exist. Their priority is the
+        lowest of `existing`: a template names a class, and the API server writes the number."""
         objects = self.cluster.gangs.objects
         owner = gangs.owner_of(named, objects)
         if owner is None or not owner.late_pods:
             return []
-        ranks = {rank_of(pod) for pod in there}
-        unnumbered = Counter(role for role, index in map(rank_of, there) if index < 0)
+        ranks = {rank_of(pod) for pod in existing}
+        unnumbered = Counter(role for role, index in map(rank_of, existing) if index < 0)
         stand_ins: list[PodRecord] = []
-        ranked = yield from self._all(named, owner, min((pod.priority for pod in there), default=0))
+        ranked = yield from self._all(named, owner, min((pod.priority for pod in existing), default=0))
         for late, pods in zip(owner.late_pods, ranked, strict=True):
             missing = [pod for rank, pod in pods if rank not in ranks]
             creator = objects.get(("batch", "Job", named.namespace, late.creator))
             if creator is not None and creator.size is not None:  # what the Job has completed does not come again
-                created = sum(pod.owner is not None and pod.owner.name == late.creator for pod in there)
+                created = sum(pod.owner is not None and pod.owner.name == late.creator for pod in existing)
                 missing = missing[: max(0, creator.size - created)]
             role = rank_of(late.template)[0]
             taken = min(unnumbered[role], len(missing))
@@ -77,19 +77,19 @@ class StandIns:
         for name in list(seats.absent):
             yield
             named = gangs.Ref.of(name)
-            there = present(cluster, named)
-            if name not in again or not any(pod.uid in cluster.placements.queued for pod in there):
-                by_uid.update({pod.uid: pod for pod in (yield from self.steps(named, there))})
-                by_uid.update((yield from self._not_taken(named, there, seats)))
+            existing = present(cluster, named)
+            if name not in again or not any(pod.uid in cluster.placements.queued for pod in existing):
+                by_uid.update({pod.uid: pod for pod in (yield from self.steps(named, existing))})
+                by_uid.update((yield from self._not_taken(named, existing, seats)))
         return by_uid
 
-    def _not_taken(self, named: gangs.Ref, there: Sequence[PodRecord], seats: Seats) -> Sliced[dict[str, PodRecord]]:
+    def _not_taken(self, named: gangs.Ref, existing: Sequence[PodRecord], seats: Seats) -> Sliced[dict[str, PodRecord]]:
         """The stand-ins that have seats still, of pods of the gang that exist."""
         owner = gangs.owner_of(named, self.cluster.gangs.objects)
-        new = {rank_of(pod) for pod in there if not pod.node and seats.of(pod.uid) is None}
+        new = {rank_of(pod) for pod in existing if not pod.node and seats.of(pod.uid) is None}
         if owner is None or not new:
             return {}
-        ranked = yield from self._all(named, owner, min(pod.priority for pod in there))
+        ranked = yield from self._all(named, owner, min(pod.priority for pod in existing))
         return {pod.uid: pod for pods in ranked for rank, pod in pods if rank in new and seats.of(pod.uid) is not None}
 
     def _all(self, named: gangs.Ref, owner: GroupRecord, priority: int) -> Sliced[_Ranks]:
@@ -100,13 +100,13 @@ class StandIns:
             ranks = _Ranks()
             for late in owner.late_pods:
                 ranked = []
-                for one, pause in pauses(_ranked(named, late, priority)):
+                for ranked_pod, pause in pauses(_ranked(named, late, priority)):
                     if pause:
                         yield
-                    ranked.append(one)
+                    ranked.append(ranked_pod)
                 ranks.append(ranked)
             known = _Kept(owner, priority, ranks)
-            number = sum(one.number for one in (*self._kept.values(), known))
+            number = sum(ranks_kept.number for ranks_kept in (*self._kept.values(), known))
             while self._kept and number > MOST_KEPT:
                 number -= self._kept.pop(next(iter(self._kept))).number
             self._kept[named] = known

@@ -95,7 +95,7 @@ class HeadReservation:
     @property
     def blocked_by(self) -> tuple[str, ...]:
         """Uids of those of them that are on the nodes of its seats."""
-        return tuple(one.uid for one in self.gone if one.row in self.seats.rows)
+        return tuple(ending.uid for ending in self.gone if ending.row in self.seats.rows)
 
 
 def _none(_gang: WaitingGang) -> None:
@@ -246,20 +246,20 @@ class _Schedule:
 
     def _reserved(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
         """The reservation of the gang; None: it fits nowhere, whatever ends."""
-        found = (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
-        for one, pause in pauses(() if found is None or found.start is None else found.gone, RUN):
+        reservation = (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
+        for ending, pause in pauses(() if reservation is None or reservation.start is None else reservation.gone, RUN):
             if pause:
                 yield
-            if one.rejected:
-                return found and replace(found, start=None)
-        return found
+            if ending.rejected:
+                return reservation and replace(reservation, start=None)
+        return reservation
 
     def _earliest(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
         """The reservation after the fewest endings; None where the gang does not fit after all of them. The more pods
         have ended the more fits, so the search halves what is left. It begins where it ended in the look before."""
         endings = self.situation.endings
         counts = yield from prefixes(endings)
-        found: HeadReservation | None = None
+        reservation: HeadReservation | None = None
         low, high, last = 0, len(counts), len(counts) - 1  # it fits after counts[high], and not before counts[low]
         ended = yield from self._ended_before(gang)
         guess = bisect_left(counts, ended)
@@ -267,27 +267,27 @@ class _Schedule:
         while low < high:
             while likely and not low <= likely[-1] < high:
                 likely.pop()
-            middle = likely.pop() if likely else last if found is None else (low + high) // 2
+            middle = likely.pop() if likely else last if reservation is None else (low + high) // 2
             gone = endings[: counts[middle]]
             seats = yield from self.place(gang, Trial(gone))
             if not isinstance(seats, str | OverQuota):
-                found, high = HeadReservation(gang, seats, gone, gone[-1].at), middle
+                reservation, high = HeadReservation(gang, seats, gone, gone[-1].at), middle
             elif middle == last:
                 return None
             else:
                 low = middle + 1
-        return found
+        return reservation
 
     def _without_plain(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
         """The reservation once pods without GPUs have ended too: those that state when, else all; None where the gang
         does not fit even then."""
         if self.plain is None:
             self.plain = yield from self.situation.plain()
-        timed = [one for one in self.plain if one.at is not None]
+        timed = [ending for ending in self.plain if ending.at is not None]
         for plain in (timed, self.plain) if 0 < len(timed) < len(self.plain) else (self.plain,):
-            found = (yield from self._after(gang, plain)) if plain else None
-            if found is not None:
-                return found
+            reservation = (yield from self._after(gang, plain)) if plain else None
+            if reservation is not None:
+                return reservation
         return None
 
     def _after(self, gang: WaitingGang, plain: Sequence[Ending]) -> Generator[None, None, HeadReservation | None]:
@@ -295,33 +295,34 @@ class _Schedule:
         its seats have to end."""
         endings = self.situation.endings
         counts = [0, *(yield from prefixes(endings))]
-        found: HeadReservation | None = None
+        reservation: HeadReservation | None = None
         low, high = 0, len(counts)
         while low < high:
-            middle = len(counts) - 1 if found is None else (low + high) // 2
+            middle = len(counts) - 1 if reservation is None else (low + high) // 2
             gone = endings[: counts[middle]]
             seats = yield from self.place(gang, Trial([*gone, *plain]))
             if not isinstance(seats, str | OverQuota):
                 rows = frozenset(seats.rows)
-                left = [one for one in plain if one.row in rows]
-                found, high = HeadReservation(gang, seats, [*gone, *left], _latest([*gone[-1:], *left]), left), middle
-            elif found is None:
+                on_seats = [ending for ending in plain if ending.row in rows]
+                at = _latest([*gone[-1:], *on_seats])
+                reservation, high = HeadReservation(gang, seats, [*gone, *on_seats], at, on_seats), middle
+            elif reservation is None:
                 return None
             else:
                 low = middle + 1
-        return found
+        return reservation
 
     def _ended_before(self, gang: WaitingGang) -> Generator[None, None, int]:
         """After how many endings the gang had its place in the look before; 0 where it had none."""
         before, endings = self.situation.before, self.situation.endings
         if before is None or before.gang.ref != gang.ref:
             return 0
-        gone = {one.uid for one in before.gone[-NEAR:]}
+        gone = {ending.uid for ending in before.gone[-NEAR:]}
         count = 0
-        for number, (one, pause) in enumerate(pauses(endings, RUN), 1):
+        for number, (ending, pause) in enumerate(pauses(endings, RUN), 1):
             if pause:
                 yield
-            if one.uid in gone:
+            if ending.uid in gone:
                 count = number
         return count
 
@@ -375,7 +376,7 @@ def _text(why: str | OverQuota) -> str:
 
 def _latest(endings: Sequence[Ending]) -> float | None:
     """When all of them have ended; None where one does not state it."""
-    ats = [one.at for one in endings if one.at is not None]
+    ats = [ending.at for ending in endings if ending.at is not None]
     return max(ats) if len(ats) == len(endings) else None
 
 
@@ -393,5 +394,5 @@ def _missing(gang: WaitingGang) -> str:
         return "how many pods it has is not known: its owner does not exist, or states no number (gang-size, gang-min)"
     if gang.missing:
         return f"{gang.missing} does not exist"
-    there = len(gang.pods) + len(gang.members)
-    return f"{there} of {gang.minimum} pods exist" if there < gang.minimum else "a pod cannot be read in full"
+    existing = len(gang.pods) + len(gang.members)
+    return f"{existing} of {gang.minimum} pods exist" if existing < gang.minimum else "a pod cannot be read in full"

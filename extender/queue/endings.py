@@ -55,7 +55,7 @@ class Endings:
         """All bound GPU pods on nodes that are known: by the time at which they end, then those without one, the oldest
         gangs first. `now`: seconds since the epoch."""
         cluster, before = self._cluster, self._known
-        found: dict[str, _Known] = {}
+        by_uid: dict[str, _Known] = {}
         deadlines: dict[tuple[str, Owner], float] = {}  # of the owners: the pods of one owner are many
         same, seen = True, 0
         for node in list(cluster.gpus.topologies):
@@ -70,13 +70,13 @@ class Endings:
                 known = before.get(pod.uid)
                 if known is None or not _stands(known, pod, row, deadline, cluster, now):
                     known, same = _read(pod, row, deadline, cluster, now), False
-                found[pod.uid] = known
+                by_uid[pod.uid] = known
             if seen >= STEP:
                 seen = 0
                 yield
-        if not same or len(found) != len(before):
-            self._order = yield from _in_order(list(found.values()))
-        self._known = found
+        if not same or len(by_uid) != len(before):
+            self._order = yield from _in_order(list(by_uid.values()))
+        self._known = by_uid
         yield
         return list(self._order)
 
@@ -84,7 +84,7 @@ class Endings:
 def without_gpus(cluster: ClusterView, now: float) -> Sliced[list[Ending]]:
     """The bound pods without GPUs on the nodes with GPUs, but those that never end: of a DaemonSet, and static ones. In
     no order. `now`: seconds since the epoch."""
-    found: list[Ending] = []
+    plain: list[Ending] = []
     seen = 0
     for node in list(cluster.gpus.topologies):
         row = cluster.row(node)
@@ -92,11 +92,11 @@ def without_gpus(cluster: ClusterView, now: float) -> Sliced[list[Ending]]:
             seen += 1
             if not (pod.gpus or pod.daemon or pod.mirror):
                 at = _end(pod, _or_never(ends_at(pod, cluster)), now)
-                found.append(Ending(pod.uid, row, at if at < inf else None))
+                plain.append(Ending(pod.uid, row, at if at < inf else None))
         if seen >= STEP:
             seen = 0
             yield
-    return found
+    return plain
 
 
 def endings(cluster: ClusterView, now: float) -> list[Ending]:
@@ -114,11 +114,11 @@ def _of_owner(pod: PodRecord, owner: Owner, deadlines: dict[tuple[str, Owner], f
 
 def _stands(known: _Known, pod: PodRecord, row: int, deadline: float, cluster: ClusterView, now: float) -> bool:
     """Whether what was read of a pod is so still."""
-    one = known.ending
-    same = known.pod is pod and known.deadline == deadline and one.row == row
+    ending = known.ending
+    same = known.pod is pod and known.deadline == deadline and ending.row == row
     if not same or known.at <= now or pod.start is None:
         return False
-    return one.at is not None or one.gang == cluster.workloads.gang_of(pod.uid)
+    return ending.at is not None or ending.gang == cluster.workloads.gang_of(pod.uid)
 
 
 def _read(pod: PodRecord, row: int, deadline: float, cluster: ClusterView, now: float) -> _Known:
@@ -128,20 +128,20 @@ def _read(pod: PodRecord, row: int, deadline: float, cluster: ClusterView, now: 
     return _Known(pod, deadline, at, start, Ending(pod.uid, row, None, cluster.workloads.gang_of(pod.uid)))
 
 
-def _in_order(found: Sequence[_Known]) -> Sliced[list[Ending]]:
+def _in_order(known_pods: Sequence[_Known]) -> Sliced[list[Ending]]:
     oldest: dict[Ref, float] = {}  # when the first pod of a gang began
-    for one, pause in pauses(found, RUN):
+    for known, pause in pauses(known_pods, RUN):
         if pause:
             yield
-        if (gang := one.ending.gang) is not None:
-            oldest[gang] = min(one.start, oldest.get(gang, inf))
+        if (gang := known.ending.gang) is not None:
+            oldest[gang] = min(known.start, oldest.get(gang, inf))
     keyed = []
-    for one, pause in pauses(found, RUN):
+    for known, pause in pauses(known_pods, RUN):
         if pause:
             yield
-        gang = one.ending.gang
-        start, name = (one.start, NO_GANG) if gang is None else (oldest[gang], gang)
-        keyed.append((one.at, start, name, one.ending.uid, one.ending))
+        gang = known.ending.gang
+        start, name = (known.start, NO_GANG) if gang is None else (oldest[gang], gang)
+        keyed.append((known.at, start, name, known.ending.uid, known.ending))
     order = []
     keyed = yield from in_order(keyed)
     keyed.reverse()
@@ -174,8 +174,8 @@ def seated(pod: PodRecord, row: int, cluster: ClusterView, now: float) -> Ending
 def put(order: list[Ending], new: Iterable[Ending]) -> Sliced[None]:
     """Put the endings of pods that start now into an order of `endings`: the youngest are last where times are equal,
     or not known. The pods of a gang, which end together, are put there together."""
-    for number, (at, together) in enumerate(groupby(new, lambda one: one.at), 1):
-        place = bisect_right(order, _or_never(at), key=lambda one: _or_never(one.at))
+    for number, (at, together) in enumerate(groupby(new, lambda ending: ending.at), 1):
+        place = bisect_right(order, _or_never(at), key=lambda ending: _or_never(ending.at))
         order[place:place] = together
         if number % STEP == 0:
             yield
@@ -199,14 +199,14 @@ def _or_never(at: float | None) -> float:
 def prefixes(order: Sequence[Ending]) -> Sliced[list[int]]:
     """How many of the endings have come at each moment that there is: all that end at one time come together, and of
     those without a time the pods of one gang."""
-    found = []
+    counts = []
     for count, pause in pauses(range(1, len(order) + 1), RUN):
         if pause:
             yield
         if count == len(order) or not _together(order[count - 1], order[count]):
-            found.append(count)
-    return found
+            counts.append(count)
+    return counts
 
 
-def _together(one: Ending, other: Ending) -> bool:
-    return one.at == other.at and (one.at is not None or (one.gang is not None and one.gang == other.gang))
+def _together(ending: Ending, other: Ending) -> bool:
+    return ending.at == other.at and (ending.at is not None or (ending.gang is not None and ending.gang == other.gang))

@@ -66,10 +66,10 @@ class EvictionPlan:
 
 @dataclass(frozen=True, slots=True)
 class EvictionFound:
-    """What a search found. `placed`: where the gang goes without the `victims`, None: no eviction makes room for it."""
+    """What a search found."""
 
-    found: GangFound
-    placed: Placed | None = None
+    search: GangFound
+    placed: Placed | None = None  # where the gang goes without the victims; None: no eviction makes room for it
     victims: tuple[PodRecord, ...] = ()
 
 
@@ -104,9 +104,9 @@ class EvictionPlanner:
             if planned.on and pod.claimed and (why := planned.why_not(pod)):
                 return f"kube-scheduler allocates the devices of {pod.namespace}/{pod.name}: {why}"
         evicted = yield from self.cheapest(head, pods, spared, Pace(SLICE_MILLISECONDS, LIMIT_MILLISECONDS))
-        best = evicted.found.best
+        best = evicted.search.best
         if best is None or evicted.placed is None:
-            return evicted.found.why
+            return evicted.search.why
         return self._plan(gang, pods, evicted, best, evicted.placed)
 
     def cheapest(
@@ -117,15 +117,15 @@ class EvictionPlanner:
         rows, reclaim, allowances = yield from self._room(head)
         own = {pod.uid for pod in (*gang.pods, *gang.members)}
         asked = Gang(pods, tuple(requests), self._clock(), self._wall(), frozenset(own.union(spared)))
-        kept = KeptPlaces(cluster, self._placement, gang, asked, allowances)
-        way = Way(reclaim, kept.joint, lambda: of_others(self._claims, requests[0], self._clock(), own), pace)
+        places = KeptPlaces(cluster, self._placement, gang, asked, allowances)
+        way = Way(reclaim, places.joint, lambda: of_others(self._claims, requests[0], self._clock(), own), pace)
         domains = candidates(cluster, self._placement.layout, gang, rows)
-        found = in_a_domain((yield from self._search.steps(asked, list(domains), way)))
-        if found.best is None:
-            return EvictionFound(found)
-        placed = kept.places[found.best.rows]
+        search = in_a_domain((yield from self._search.steps(asked, list(domains), way)))
+        if search.best is None:
+            return EvictionFound(search)
+        placed = places.places[search.best.rows]
         # The placement may leave a node alone that the search has chosen: no pod is evicted there.
-        return EvictionFound(found, placed, tuple([pod for pod in found.best.pods if pod.node in placed.nodes]))
+        return EvictionFound(search, placed, tuple([pod for pod in search.best.pods if pod.node in placed.nodes]))
 
     def hindrance(self, plan: EvictionPlan) -> str:
         """Why a plan may not be carried out, by the tables as they are now; "" where it may."""
@@ -172,12 +172,12 @@ class EvictionPlanner:
         pods = [pod for pod in gang.pods[: gang.needed] if pod.gpus]
         asked, most = sum(pod.gpu_count for pod in pods), quota.more(gang.queue)
         smallest = min((pod.gpu_count for pod in pods), default=0)
-        allowed = [one for one in models.allowed(gang) if most.get(one, asked) >= smallest]
+        allowed = [model for model in models.allowed(gang) if most.get(model, asked) >= smallest]
         # The search itself does not know which nodes have GPUs for claims alone, or none for them.
         alike = len({bool(pod.claimed) for pod in gang.pods}) == 1
         unfit = without_devices(cluster, gang.pods[0]) if alike else set()
         seated = {seat.node for seat in self._claims.seats}
-        entitled = [one for one in allowed if quota.within_guarantee(gang.queue, {one: asked})]
+        entitled = [model for model in allowed if quota.within_guarantee(gang.queue, {model: asked})]
         reclaim = (yield from self._reclaim(head)) if entitled else None
         other = models.capacity.keys() - set(entitled or allowed)
         rows = [
@@ -225,16 +225,16 @@ class EvictionPlanner:
         for pod in victims:
             waits.setdefault(pod.node, []).append(pod.uid)
         seats = seats_of(cluster, name, pods, placed, self._clock(), waits)
-        cost = cost_of(evicted.found, best)
-        there = _present(cluster, victims)
+        cost = cost_of(evicted.search, best)
+        existing = _present(cluster, victims)
         spec = {
             "domain": None if best.domain is None else {"level": best.domain[0], "value": best.domain[1]},
             "nodes": sorted(set(placed.nodes)),
             "victims": shown_victims(cluster, victims),
-            "certificate": gang_certificate(cluster, evicted.found),
+            "certificate": gang_certificate(cluster, evicted.search),
         }
         shown = {"kind": "evict", "change": _change(victims), "spec": spec, "cost": cost, "verified": True}
-        return EvictionPlan(name, gang, seats, victims, certificate.violations(cluster, there), cost, shown)
+        return EvictionPlan(name, gang, seats, victims, certificate.violations(cluster, existing), cost, shown)
 
 
 def shown_victims(cluster: Cluster, victims: Sequence[PodRecord]) -> list[dict[str, Any]]:
@@ -307,18 +307,18 @@ def candidates(cluster: Cluster, layout: Layout, gang: WaitingGang, rows: Collec
             of_domain.setdefault(number, []).append(row)
             if row in members:
                 anchors.add(number)
-    for number, there in of_domain.items():
-        kept = [row for row in there if row in rows]
-        if kept and (not anchors or number in anchors):
-            yield Candidates(_named(cluster, level, there[0]), array("i", kept))
+    for number, domain_rows in of_domain.items():
+        candidate_rows = [row for row in domain_rows if row in rows]
+        if candidate_rows and (not anchors or number in anchors):
+            yield Candidates(_named(cluster, level, domain_rows[0]), array("i", candidate_rows))
 
 
-def in_a_domain(found: GangFound) -> GangFound:
+def in_a_domain(search: GangFound) -> GangFound:
     """Of plans that cost the same the one inside a domain is first: the gang prefers one."""
-    best, other = found.best, found.runner_up
+    best, other = search.best, search.runner_up
     if best is None or other is None or best.domain is not None or other.domain is None or other.cost > best.cost:
-        return found
-    return replace(found, evictions=(other, best))
+        return search
+    return replace(search, evictions=(other, best))
 
 
 def _named(cluster: Cluster, level: TopologyLevel, row: int) -> tuple[str, str]:

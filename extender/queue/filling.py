@@ -55,10 +55,10 @@ class SearchLimits:
         """(nodes of one group, the most GPUs that may be taken of them, -1: any number), of the nodes `at`."""
         if not self.most or not at:
             return [(at, -1)]
-        found: dict[int, array[int]] = {}
+        by_group: dict[int, array[int]] = {}
         for node in at:
-            found.setdefault(self.group[node], array("i")).append(node)
-        return [(nodes, self.most[group] if group >= 0 else -1) for group, nodes in sorted(found.items())]
+            by_group.setdefault(self.group[node], array("i")).append(node)
+        return [(nodes, self.most[group] if group >= 0 else -1) for group, nodes in sorted(by_group.items())]
 
 
 @dataclass(slots=True)
@@ -114,8 +114,8 @@ def solve(
     search: Search | Union
     for partial in (False, True) if len(parts) == 1 else (True,):
         searches = [Search(joint, nodes, partial, limits.sizes, most) for nodes, most in parts]
-        for one in searches:
-            while not one.advance(SLICE):
+        for part_search in searches:
+            while not part_search.advance(SLICE):
                 yield
         search = searches[0] if len(searches) == 1 else Union(searches)
         while not search.advance(SLICE):
@@ -141,19 +141,19 @@ def _fill(joint: Joint, at: array[int], counts: Sequence[int], limits: SearchLim
                 yield
         rooms.sort()
         yield
-        left = count
+        unplaced = count
         for node, taken in _taken(rooms, count, c, left_of):
             used.setdefault(node, list(none))[c] += taken
-            left -= taken
-        placed = placed and left == 0
+            unplaced -= taken
+        placed = placed and unplaced == 0
         yield
     least = yield from _least(joint, at, counts)
     price = 0
-    for i, (node, there) in enumerate(used.items()):
-        price += joint.price(node, there) or 0
+    for i, (node, pods_on_node) in enumerate(used.items()):
+        price += joint.price(node, pods_on_node) or 0
         if i % PRICED == PRICED - 1:
             yield
-    chosen = sorted((node, tuple(there)) for node, there in used.items())
+    chosen = sorted((node, tuple(pods_on_node)) for node, pods_on_node in used.items())
     return Solution(chosen, price, least, proved=False, placed=placed)
 
 
@@ -167,23 +167,23 @@ class NodeRoom(NamedTuple):
 
 def _taken(rooms: list[NodeRoom], count: int, role: int, left_of: _Left) -> Iterator[tuple[int, int]]:
     """(node, pods): equal pods on the fewest of the nodes; the last is the smallest that takes the rest."""
-    left = count
+    unplaced = count
     for i, room in enumerate(rooms):
-        if left <= 0:
+        if unplaced <= 0:
             return
         most = min(-room.less, left_of.pods(room.node, role))
         if most <= 0:
             continue
-        if left < -room.less and left <= most:
+        if unplaced < -room.less and unplaced <= most:
             enough = (
-                one
-                for one in rooms[i:]
-                if one.unused == room.unused and min(-one.less, left_of.pods(one.node, role)) >= left
+                other
+                for other in rooms[i:]
+                if other.unused == room.unused and min(-other.less, left_of.pods(other.node, role)) >= unplaced
             )
-            room, most = min(enough, key=_smallest), left
+            room, most = min(enough, key=_smallest), unplaced
         left_of.take(room.node, role, most)
         yield room.node, most
-        left -= most
+        unplaced -= most
 
 
 def _smallest(room: NodeRoom) -> tuple[int, int]:

@@ -118,13 +118,13 @@ class WaitingGang:
 
 def waiting(cluster: ClusterView) -> list[WaitingGang]:
     """All gangs that have pods behind our gate, by ref."""
-    return sorted(finish(waits(cluster)), key=lambda one: one.ref)
+    return sorted(finish(waits(cluster)), key=lambda gang: gang.ref)
 
 
-def waits(cluster: ClusterView, made: StandIns | None = None) -> Sliced[list[WaitingGang]]:
-    """As `waiting`, in slices and in no order. Each gang is as the cluster is at its slices. `made`: the stand-ins of
-    looks before."""
-    made = made or StandIns(cluster)
+def waits(cluster: ClusterView, stand_ins: StandIns | None = None) -> Sliced[list[WaitingGang]]:
+    """As `waiting`, in slices and in no order. Each gang is as the cluster is at its slices. `stand_ins`: those
+    of looks before."""
+    stand_ins = stand_ins or StandIns(cluster)
     by_gang: dict[gangs.Ref, list[str]] = {}
     for uid, pause in pauses(list(cluster.placements.queued)):
         if pause:
@@ -139,18 +139,18 @@ def waits(cluster: ClusterView, made: StandIns | None = None) -> Sliced[list[Wai
             seen = 0
             yield
         if pods := [cluster.pods[uid] for uid in uids if uid in cluster.placements.queued]:
-            gangs_now = yield from _gangs(cluster, made, named, pods)
+            gangs_now = yield from _gangs(cluster, stand_ins, named, pods)
             seen += sum([len(gang.pods) for gang in gangs_now])  # stand-ins are made of a few pods
             waiting_gangs += gangs_now
     return waiting_gangs
 
 
 def together(
-    cluster: ClusterView, uids: Collection[str], name: str = "", made: StandIns | None = None
+    cluster: ClusterView, uids: Collection[str], name: str = "", stand_ins: StandIns | None = None
 ) -> Sliced[WaitingGang | None]:
     """The gang of these pods, with all of its pods behind our gate, as if each of these that is not bound were behind
-    it too: to place it again. `name`: as in its seats, "": the gang that the first of the pods names; `made`: as for
-    `waits`. None: no such pod is left, and none comes. In slices where the pods are many."""
+    it too: to place it again. `name`: as in its seats, "": the gang that the first of the pods names; `stand_ins`: as
+    for `waits`. None: no such pod is left, and none comes. In slices where the pods are many."""
     placed: list[PodRecord] = []
     for uid, pause in pauses(uids):
         if pause:
@@ -171,13 +171,13 @@ def together(
             pods[pod.uid] = pod
         elif pod.uid not in pods and pod.uid not in uids:
             others.append(pod)
-    made = made or StandIns(cluster)
-    whole = yield from _whole(cluster, made, named, list(pods.values()), others)
+    stand_ins = stand_ins or StandIns(cluster)
+    whole = yield from _whole(stand_ins, named, list(pods.values()), others)
     if not pods and not whole.late:
         return None
     if whole.number >= STEP:
         yield
-    return (yield from _gang(cluster, named, whole, _stated(made, named, whole) or (1, 1)))
+    return (yield from _gang(cluster, named, whole, _stated(stand_ins, named, whole) or (1, 1)))
 
 
 def formed(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) -> WaitingGang | None:
@@ -186,9 +186,9 @@ def formed(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) ->
     own = {pod.uid for pod in pods}
     present_pods = [pod for pod in present(cluster, named) if pod.uid not in own]
     waiting = [*pods, *(pod for pod in present_pods if not pod.node)]
-    made = StandIns(cluster)
-    whole = finish(_whole(cluster, made, named, waiting, [pod for pod in present_pods if pod.node]))
-    stated = _stated(made, named, whole)
+    stand_ins = StandIns(cluster)
+    whole = finish(_whole(stand_ins, named, waiting, [pod for pod in present_pods if pod.node]))
+    stated = _stated(stand_ins, named, whole)
     return None if stated is None else finish(_gang(cluster, named, whole, stated))
 
 
@@ -201,7 +201,7 @@ def ends_at(pod: PodRecord, cluster: ClusterView) -> float | None:
     """When the deadline of one of the pod's owners ends it, seconds since the epoch; None without one."""
     objects = cluster.gangs.objects
     owners = (objects.get(key) for key in gangs.owners(pod.namespace, pod.owner, objects))
-    return min((one.ends_at for one in owners if one is not None and one.ends_at is not None), default=None)
+    return min((owner.ends_at for owner in owners if owner is not None and owner.ends_at is not None), default=None)
 
 
 def _alone(pod: PodRecord) -> gangs.Ref:
@@ -209,7 +209,7 @@ def _alone(pod: PodRecord) -> gangs.Ref:
 
 
 def _gangs(
-    cluster: ClusterView, made: StandIns, named: gangs.Ref, pods: Sequence[PodRecord]
+    cluster: ClusterView, stand_ins: StandIns, named: gangs.Ref, pods: Sequence[PodRecord]
 ) -> Sliced[list[WaitingGang]]:
     """One gang, or each pod for itself where the pods do not depend on each other."""
     if named.source == SINGLE:
@@ -219,12 +219,12 @@ def _gangs(
         alone = [pod for pod in pods if rank_of(pod)[0] in first]
         pods = [pod for pod in pods if rank_of(pod)[0] not in first]
         completing = yield from _each(cluster, alone)
-        return completing + (yield from _gangs_of(cluster, made, named, pods)) if pods else completing
-    return (yield from _gangs_of(cluster, made, named, pods))
+        return completing + (yield from _gangs_of(cluster, stand_ins, named, pods)) if pods else completing
+    return (yield from _gangs_of(cluster, stand_ins, named, pods))
 
 
 def _gangs_of(
-    cluster: ClusterView, made: StandIns, named: gangs.Ref, pods: Sequence[PodRecord]
+    cluster: ClusterView, stand_ins: StandIns, named: gangs.Ref, pods: Sequence[PodRecord]
 ) -> Sliced[list[WaitingGang]]:
     """As `_gangs`, of pods that belong to the gang."""
     first = _before(cluster, named)
@@ -235,10 +235,10 @@ def _gangs_of(
     ]
     if len(others) + len(pods) >= STEP:
         yield
-    whole = yield from _whole(cluster, made, named, pods, others)
+    whole = yield from _whole(stand_ins, named, pods, others)
     if whole.number >= STEP:
         yield
-    stated = _stated(made, named, whole)
+    stated = _stated(stand_ins, named, whole)
     if stated is None and _tried_as_one(pods):
         return [(yield from _gang(cluster, named, whole, (None, 1)))]
     if stated is not None:
@@ -269,25 +269,25 @@ def _each(cluster: ClusterView, pods: Sequence[PodRecord]) -> Sliced[list[Waitin
 
 
 def _whole(
-    cluster: ClusterView, made: StandIns, named: gangs.Ref, queued: Sequence[PodRecord], others: Sequence[PodRecord]
+    stand_ins: StandIns, named: gangs.Ref, queued: Sequence[PodRecord], others: Sequence[PodRecord]
 ) -> Sliced[_Pods]:
     """With the stand-ins of those that do not exist."""
-    owner = gangs.owner_of(named, cluster.gangs.objects)
+    owner = gangs.owner_of(named, stand_ins.cluster.gangs.objects)
     if owner is None or not owner.late:
         return _Pods(queued, (), others)
-    late = yield from made.steps(named, [*queued, *others])
+    late = yield from stand_ins.steps(named, [*queued, *others])
     return _Pods(queued, late, others, owner.unread)
 
 
-def _stated(made: StandIns, named: gangs.Ref, pods: _Pods) -> tuple[int | None, int | None] | None:
+def _stated(stand_ins: StandIns, named: gangs.Ref, pods: _Pods) -> tuple[int | None, int | None] | None:
     """(size, how many must start together), each None where nothing states it; None: its pods do not depend on each
     other. Pods that have ended count in neither."""
-    members, objects = gangs.Members([*pods.queued, *pods.others]), made.cluster.gangs.objects
+    members, objects = gangs.Members([*pods.queued, *pods.others]), stand_ins.cluster.gangs.objects
     size, least = gangs.wanted(named, members, objects)
     if least == 0 or (least == 1 and not gangs.SOURCES[named.source].alone):
         return None
     needed = size if least is None else least
-    if needed is not None and needed > pods.number and made.remade.settled(named, pods.queued, pods.others):
+    if needed is not None and needed > pods.number and stand_ins.remade.settled(named, pods.queued, pods.others):
         size, least = None if size is None else pods.number, pods.number
     if size is None:
         return None, least
@@ -350,7 +350,7 @@ def _in_order(pods: Sequence[PodRecord]) -> Sliced[list[PodRecord]]:
         if pause:
             yield
         keyed.append((rank_of(pod), pod.name, pod.uid, number, pod))
-    return [one[-1] for one in (yield from in_order(keyed))]
+    return [entry[-1] for entry in (yield from in_order(keyed))]
 
 
 def _tried_as_one(pods: Iterable[PodRecord]) -> bool:
@@ -377,7 +377,8 @@ def _domain(pods: Sequence[PodRecord], levels: Sequence[str]) -> Sliced[tuple[Do
     if len(stated) < 2:
         return next(iter(stated), None), apart
     places = {level: place for place, level in enumerate((*SHORT, *levels))}
-    return min(stated, key=lambda one: (not one.required, places.get(one.level, len(places)), one.level)), apart
+    first = min(stated, key=lambda choice: (not choice.required, places.get(choice.level, len(places)), choice.level))
+    return first, apart
 
 
 def job_of(pod: PodRecord) -> Hashable:
@@ -394,8 +395,8 @@ def _owners_ends(pods: Sequence[PodRecord], cluster: ClusterView) -> Iterator[fl
 def _latest(stated: Iterable[float | None]) -> float | None:
     """The latest of them; None where one is not stated."""
     latest = 0.0
-    for one in stated:
-        if one is None:
+    for at in stated:
+        if at is None:
             return None
-        latest = max(latest, one)
+        latest = max(latest, at)
     return latest

@@ -45,7 +45,7 @@ class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
         """`late`: as of `Models.held`."""
         self.models, self.rules, self.held = models, rules, held
         self.wanted: dict[str, dict[str, int]] = {}
-        self.ruled = any(one.limit or one.guaranteed or not one.borrow for one in rules.values())
+        self.ruled = any(rule.limit or rule.guaranteed or not rule.borrow for rule in rules.values())
         self._cluster, self._late = cluster, late
         self._gangs: Mapping[gangs.Ref, WaitingGang] = {}
         self._waits_for: dict[gangs.Ref, list[str]] = {}  # the models of which a gang is counted in `wanted`
@@ -102,7 +102,7 @@ class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
         if _holds([more[model] for model in models], sizes):
             return None
         refusals = (quota.refused(gang.queue, {model: sum(sizes)}) for model in models)
-        return next((one for one in refusals if one is not None), None)
+        return next((refusal for refusal in refusals if refusal is not None), None)
 
     # -- what a gang may take -------------------------------------------------------------------------------------
 
@@ -119,12 +119,12 @@ class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
     def changed(self, ended: Iterable[Ending], taken: Iterable[tuple[str, Taken]] = ()) -> Sliced[Quota]:
         """What the queues hold once these pods have ended, and with what (queue, seats) take."""
         held = {queue: dict(counts) for queue, counts in self.held.items()}
-        for one, pause in pauses(ended, RUN):
+        for ending, pause in pauses(ended, RUN):
             if pause:
                 yield
-            pod = self._cluster.pods.get(one.uid) or self._late.get(one.uid)
+            pod = self._cluster.pods.get(ending.uid) or self._late.get(ending.uid)
             if pod is not None and pod.gpus:
-                model = self.models.by_node.get(self._cluster.names[one.row], NO_MODEL)
+                model = self.models.by_node.get(self._cluster.names[ending.row], NO_MODEL)
                 _add(held, queue_of(pod), {model: -pod.gpu_count})
         wanted = {queue: dict(counts) for queue, counts in self.wanted.items()}
         for queue, seats in taken:
@@ -157,18 +157,18 @@ class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
 
 def least(bounds: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """The lowest of several bounds, by model."""
-    found: dict[str, int] = {}
+    lowest: dict[str, int] = {}
     for bound in bounds:
         for model, most in bound.items():
-            found[model] = min(most, found.get(model, most))
-    return found
+            lowest[model] = min(most, lowest.get(model, most))
+    return lowest
 
 
 def _holds(rooms: Collection[int], sizes: Sequence[int]) -> bool:
     """Whether pods of these sizes, the largest first, may fit in these rooms, by counting those of each size. It is
     exact for equal pods, and for sizes that divide each other."""
     for size in sorted(set(sizes)):
-        units = sum(one // size for one in sizes if one >= size)
+        units = sum(other // size for other in sizes if other >= size)
         if sum(room // size for room in rooms) < units:
             return False
     return True

@@ -111,10 +111,10 @@ class Layout:
         keys = keys_of(name, settings)
         if NODE in keys:
             return nodes(len(rows))
-        found = {one.keys[0]: one.domain for one in levels if one.keys[0] in keys}
+        domain_by_key = {level.keys[0]: level.domain for level in levels if level.keys[0] in keys}
         for key in [key for key in keys if key not in settings]:
-            found[key] = self._labelled(key, rows)
-        columns = [(key, found[key]) for key in keys if key in found]
+            domain_by_key[key] = self._labelled(key, rows)
+        columns = [(key, domain_by_key[key]) for key in keys if key in domain_by_key]
         if len(columns) == 1:
             key, domain = columns[0]
             return TopologyLevel(name, (key,), domain, max(domain, default=-1) + 1)

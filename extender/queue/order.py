@@ -54,7 +54,7 @@ def order(
         waited = now - gang.created >= patience
         share = 0.0 if waited else shares.get(gang.queue, 0.0)
         keyed.append((-gang.priority, not _begun(gang), not waited, share, gang.created, gang.ref, number, gang))
-    return [one[-1] for one in (yield from in_order(keyed))]
+    return [entry[-1] for entry in (yield from in_order(keyed))]
 
 
 def behind(gangs: Iterable[WaitingGang], now: float) -> Sliced[list[WaitingGang]]:
@@ -69,7 +69,7 @@ def behind(gangs: Iterable[WaitingGang], now: float) -> Sliced[list[WaitingGang]
         if pause:
             yield
         keyed.append((-gang.priority, not _begun(gang), -response(gang, now), number, gang))
-    return [one[-1] for one in (yield from in_order(keyed))]
+    return [entry[-1] for entry in (yield from in_order(keyed))]
 
 
 def _begun(gang: WaitingGang) -> bool:

@@ -163,8 +163,8 @@ class JointPlacement:
             try:
                 next(steps)
             except StopIteration as end:
-                found: Placed | NoPlace = end.value
-                return found
+                result: Placed | NoPlace = end.value
+                return result
 
     def steps(
         self,
@@ -209,10 +209,10 @@ class JointPlacement:
         """The first of these searches that finds a place, else the one that placed most pods."""
         failed: NoPlace | None = None
         for way, steps in tried:
-            found = yield from steps
-            if isinstance(found, Placed):
-                return _of_pods(units, way, found)
-            failed = found if failed is None or found.most > failed.most else failed
+            result = yield from steps
+            if isinstance(result, Placed):
+                return _of_pods(units, way, result)
+            failed = result if failed is None or result.most > failed.most else failed
         if failed is None:
             return NoPlace(0, None, "no node has GPUs for its claims")
         if any(pod.claim_numbers for pod in units.pods):
@@ -281,11 +281,11 @@ class JointPlacement:
         except Unplaceable:
             return False
         role_of = {at: c for c, role in enumerate(roles) for at in role.at}
-        for node, there in enumerate(on.values()):
+        for node, placed_here in enumerate(on.values()):
             counts = [0] * len(roles)
-            for at in there:
+            for at in placed_here:
                 counts[role_of[at]] += 1
-            masks = [placed.gpus[at] for at in sorted(there, key=role_of.__getitem__)]
+            masks = [placed.gpus[at] for at in sorted(placed_here, key=role_of.__getitem__)]
             if not joint.holds(node, counts, masks):
                 return False
         return True
@@ -306,11 +306,11 @@ class JointPlacement:
         required = domain is not None and domain.required
         levels = _levels(known, asked, len(rows), required=required)
         running = frozenset(members)
-        there = {i for i, row in enumerate(rows) if row in running} if running else set()
+        indices = {i for i, row in enumerate(rows) if row in running} if running else set()
         names = list(self._cluster.names)
         limits = _limits(roles, rows, choice.allowances)
         gang = _Gang(
-            self._cluster, self._joint(roles), roles, names, levels, asked, there, required, limits, SearchBudget()
+            self._cluster, self._joint(roles), roles, names, levels, asked, indices, required, limits, SearchBudget()
         )
         return gang, rows
 
@@ -324,7 +324,7 @@ class JointPlacement:
                 without_devices(self._cluster, role.pod),
                 others,
                 () if sized is None or not role.pod.claim_numbers else (row for row in rows if row not in sized),
-                *(one.rows for one in choice.allowances if one.most < role.pod.gpu_count),
+                *(allowance.rows for allowance in choice.allowances if allowance.most < role.pod.gpu_count),
             )
             for role in roles
         ]
@@ -357,8 +357,8 @@ class JointPlacement:
             try:
                 next(search)
             except StopIteration as end:
-                found: Placed | NoPlace = end.value
-                return found
+                result: Placed | NoPlace = end.value
+                return result
             yield
 
 
@@ -374,7 +374,7 @@ def not_modelled(pod: PodRecord) -> tuple[str, ...]:
         "resource claims": pod.claims,
         "other resources": pod.other_resources,
     }
-    return tuple([name for name, there in asked.items() if there])
+    return tuple([name for name, is_asked in asked.items() if is_asked])
 
 
 def without_devices(cluster: ClusterView, pod: PodRecord) -> set[int]:
@@ -390,7 +390,7 @@ def without_devices(cluster: ClusterView, pod: PodRecord) -> set[int]:
     return {cluster.row(name) for name, node in cluster.nodes.items() if asked.mismatch(node) in reasons}
 
 
-def _of_pods(units: Units, way: Sized, found: Placed) -> Placed:
+def _of_pods(units: Units, way: Sized, of_units: Placed) -> Placed:
     """The place of each pod, by that of its unit. The first pod of a unit has its GPUs."""
     first = {unit: at for at, unit in reversed(list(enumerate(units.of)))}
     none = units.cluster.tables.nodes.resources - FIRST_GPU
@@ -399,10 +399,10 @@ def _of_pods(units: Units, way: Sized, found: Placed) -> Placed:
     ]
     amounts = [(*own[:FIRST_GPU], *more) for own, more in zip(units.own, gpus, strict=True)]
     return replace(
-        found,
-        rows=tuple([found.rows[unit] for unit in units.of]),
-        gpus=tuple([found.gpus[unit] if first[unit] == at else 0 for at, unit in enumerate(units.of)]),
-        nodes=tuple([found.nodes[unit] for unit in units.of]),
+        of_units,
+        rows=tuple([of_units.rows[unit] for unit in units.of]),
+        gpus=tuple([of_units.gpus[unit] if first[unit] == at else 0 for at, unit in enumerate(units.of)]),
+        nodes=tuple([of_units.nodes[unit] for unit in units.of]),
         amounts=tuple(amounts),
     )
 
@@ -440,11 +440,12 @@ def _limits(roles: Sequence[PodRole], rows: Sequence[int], allowances: Sequence[
     """Those allowances that do not leave all pods on their nodes, as the search reads them."""
     sizes = tuple([role.pod.gpu_count for role in roles])
     asked = sum([size * len(role.at) for size, role in zip(sizes, roles, strict=True)])
-    scarce = [one for one in allowances if one.most < asked]
+    scarce = [allowance for allowance in allowances if allowance.most < asked]
     if not scarce:
         return NO_LIMITS
-    groups = {row: group for group, one in enumerate(scarce) for row in one.rows}
-    return SearchLimits(array("i", [groups.get(row, -1) for row in rows]), tuple([one.most for one in scarce]), sizes)
+    groups = {row: group for group, allowance in enumerate(scarce) for row in allowance.rows}
+    most = tuple([allowance.most for allowance in scarce])
+    return SearchLimits(array("i", [groups.get(row, -1) for row in rows]), most, sizes)
 
 
 def _levels(
@@ -454,7 +455,7 @@ def _levels(
     node, anywhere = nodes(height), TopologyLevel(ANYWHERE, (), array("i", bytes(4 * height)), min(1, height))
     if asked is None or (not required and NODE in asked.keys):
         return [node, *known, anywhere]
-    places = [i for i, one in enumerate(known) if one.keys[0] in asked.keys]
+    places = [i for i, level in enumerate(known) if level.keys[0] in asked.keys]
     if not required:
         return [node, *known, anywhere] if places else [node, asked, *known, anywhere]
     closer = [] if NODE in asked.keys else [node, *known[: min(places, default=0)]]
@@ -463,48 +464,48 @@ def _levels(
 
 def _search(gang: _Gang) -> Steps:
     for level in gang.levels:
-        one = inside(level, gang.outer)
+        narrowed = inside(level, gang.outer)
         yield
-        solution = yield from (_alone(gang, one) if NODE in one.keys else _together(gang, one))
+        solution = yield from (_alone(gang, narrowed) if NODE in narrowed.keys else _together(gang, narrowed))
         if solution is not None:
-            return (yield from _placed(gang, one, solution))
+            return (yield from _placed(gang, narrowed, solution))
     return (yield from _nowhere(gang, gang.levels[-1]))
 
 
-def _anchors(gang: _Gang, one: TopologyLevel) -> set[int] | None:
+def _anchors(gang: _Gang, level: TopologyLevel) -> set[int] | None:
     """The domains that running members leave to choose from; None: all."""
-    if not gang.members or one.name == ANYWHERE:
+    if not gang.members or level.name == ANYWHERE:
         return None
-    found = {one.domain[i] for i in gang.members} - {-1}
-    return found if len(found) == 1 or one is gang.asked else set()
+    domains = {level.domain[i] for i in gang.members} - {-1}
+    return domains if len(domains) == 1 or level is gang.asked else set()
 
 
-def _alone(gang: _Gang, one: TopologyLevel) -> Generator[None, None, Solution | None]:
+def _alone(gang: _Gang, level: TopologyLevel) -> Generator[None, None, Solution | None]:
     """All pods on one node."""
-    anchors, height = _anchors(gang, one), gang.joint.height
-    domain = one.domain
+    anchors, height = _anchors(gang, level), gang.joint.height
+    domain = level.domain
     if anchors is not None:
         domain = array("i", [number if number in anchors else -1 for number in domain])
     if gang.limits.most:  # none of these groups has enough for all
         domain = array("i", [-1 if group >= 0 else n for n, group in zip(domain, gang.limits.group, strict=True)])
     best: tuple[int, int] | None = None  # price, node
     for first in range(0, height, NODES):
-        found = gang.joint.alone(first, min(first + NODES, height), domain)
-        if found is not None and (best is None or found[1] < best[0]):
-            best = found[1], found[0]
+        node_price = gang.joint.alone(first, min(first + NODES, height), domain)
+        if node_price is not None and (best is None or node_price[1] < best[0]):
+            best = node_price[1], node_price[0]
         yield
     if best is None:
         return None
     return Solution([(best[1], tuple(gang.counts))], best[0], 1, proved=True, placed=True)
 
 
-def _together(gang: _Gang, one: TopologyLevel) -> Generator[None, None, Solution | None]:
+def _together(gang: _Gang, level: TopologyLevel) -> Generator[None, None, Solution | None]:
     """All pods in one domain of a level."""
     best: Solution | None = None
-    for number, pods in _rooms(gang, one):
+    for number, pods in _rooms(gang, level):
         if pods < sum(gang.counts):
             continue
-        solution = yield from _solved(gang, one, number)
+        solution = yield from _solved(gang, level, number)
         gang.proved = gang.proved and solution.proved
         if solution.placed and (best is None or _key(solution) < _key(best)):
             best = solution
@@ -512,73 +513,73 @@ def _together(gang: _Gang, one: TopologyLevel) -> Generator[None, None, Solution
     return best
 
 
-def _solved(gang: _Gang, one: TopologyLevel, number: int) -> Generator[None, None, Solution]:
+def _solved(gang: _Gang, level: TopologyLevel, number: int) -> Generator[None, None, Solution]:
     """All pods on the nodes of one domain."""
-    return solve(gang.joint, gang.joint.members(one.domain, number), gang.counts, gang.budget, gang.limits)
+    return solve(gang.joint, gang.joint.members(level.domain, number), gang.counts, gang.budget, gang.limits)
 
 
 def _key(solution: Solution) -> tuple[int, int]:
     return solution.price, len(solution.chosen)
 
 
-def _rooms(gang: _Gang, one: TopologyLevel) -> list[tuple[int, int]]:
+def _rooms(gang: _Gang, level: TopologyLevel) -> list[tuple[int, int]]:
     """(domain, pods): the domains that may be chosen, and how many pods fit there at most, by each role alone."""
-    counts, anchors = gang.counts, _anchors(gang, one)
-    rooms = _by_role(gang, one)
+    counts, anchors = gang.counts, _anchors(gang, level)
+    rooms = _by_role(gang, level)
     width = len(counts)
     return [
         (number, sum([min(count, rooms[number * width + c]) for c, count in enumerate(counts)]))
-        for number in range(one.domains)
+        for number in range(level.domains)
         if anchors is None or number in anchors
     ]
 
 
-def _by_role(gang: _Gang, one: TopologyLevel) -> Sequence[int]:
+def _by_role(gang: _Gang, level: TopologyLevel) -> Sequence[int]:
     """[domain, role]: how many pods of each role alone fit in each domain at most."""
     limits = gang.limits
     if not limits.most:
-        return gang.joint.sums(one.domain, one.domains)
+        return gang.joint.sums(level.domain, level.domains)
     width, groups = len(gang.counts), len(limits.most) + 1
-    parts = array("i", [n * groups + g + 1 if n >= 0 else -1 for n, g in zip(one.domain, limits.group, strict=True)])
-    sums = gang.joint.sums(parts, one.domains * groups)
-    found = [0] * (one.domains * width)
+    parts = array("i", [n * groups + g + 1 if n >= 0 else -1 for n, g in zip(level.domain, limits.group, strict=True)])
+    sums = gang.joint.sums(parts, level.domains * groups)
+    rooms = [0] * (level.domains * width)
     for at, room in enumerate(sums):
         part, c = divmod(at, width)
         number, group = divmod(part, groups)
         size = limits.sizes[c]
-        found[number * width + c] += min(room, limits.most[group - 1] // size) if group and size else room
-    return found
+        rooms[number * width + c] += min(room, limits.most[group - 1] // size) if group and size else room
+    return rooms
 
 
-def _nowhere(gang: _Gang, one: TopologyLevel) -> Generator[None, None, NoPlace]:
+def _nowhere(gang: _Gang, level: TopologyLevel) -> Generator[None, None, NoPlace]:
     """Why not, by the domain that takes most."""
-    bounds = sorted([(-pods, number) for number, pods in _rooms(gang, one)])
+    bounds = sorted([(-pods, number) for number, pods in _rooms(gang, level)])
     best: tuple[Solution, int] | None = None
     for bound, number in bounds[:MOST_DOMAINS]:
         if best is not None and best[0].pods >= -bound:
             break
-        solution = yield from _solved(gang, one, number)
+        solution = yield from _solved(gang, level, number)
         if best is None or solution.pods > best[0].pods:
             best = solution, number
         yield
     if best is None:
-        if one.name == ANYWHERE:
+        if level.name == ANYWHERE:
             return NoPlace(0, None, "there is no node that may be chosen", gang.proved)
-        text = f"no node that may be chosen is in a domain of level {one.name}"
-        if not one.domains and (labels := (yield from unread(gang.cluster))):
+        text = f"no node that may be chosen is in a domain of level {level.name}"
+        if not level.domains and (labels := (yield from unread(gang.cluster))):
             text += f": nodes have {', '.join(labels)}, which topologyLevels of the settings does not list"
         return NoPlace(0, None, text, gang.proved)
     solution, number = best
-    domain = gang.domain(one, [one.domain.index(number)])
+    domain = gang.domain(level, [level.domain.index(number)])
     proved = gang.proved and solution.proved
     where = "the cluster" if domain is None else f"{domain[0]}={domain[1]}, the domain that takes most"
     text = f"{solution.pods} of {sum(gang.counts)} pods fit now in {where}"
     return NoPlace(solution.pods, domain, text if proved else f"{text} (found by filling: more may fit)", proved)
 
 
-def _placed(gang: _Gang, one: TopologyLevel, solution: Solution) -> Generator[None, None, Placed]:
+def _placed(gang: _Gang, level: TopologyLevel, solution: Solution) -> Generator[None, None, Placed]:
     """The pods in their order on the chosen nodes in theirs."""
-    left = [iter(role.at) for role in gang.roles]
+    pods_of_role = [iter(role.at) for role in gang.roles]
     size = sum(gang.counts)
     nodes, gpus = [0] * size, [0] * size
     for i, (node, counts) in enumerate(solution.chosen):
@@ -587,14 +588,14 @@ def _placed(gang: _Gang, one: TopologyLevel, solution: Solution) -> Generator[No
         masks = iter(gang.joint.gpus(node, counts) or ())
         for c, count in enumerate(counts):
             for _ in range(count):
-                at = next(left[c])
+                at = next(pods_of_role[c])
                 nodes[at], gpus[at] = node, next(masks)
     used = {node for node, _ in solution.chosen}
     rows = tuple([gang.joint.row(node) for node in nodes])
     return Placed(
         rows=rows,
         gpus=tuple(gpus),
-        domain=gang.domain(gang.asked, used) or gang.domain(one, used),
+        domain=gang.domain(gang.asked, used) or gang.domain(level, used),
         proved=gang.proved and solution.proved,
         nodes=tuple([gang.names[row] for row in rows]),
         least=solution.least,

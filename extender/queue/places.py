@@ -61,12 +61,12 @@ class Places:
         it. `requests`: of all its pods; the others as of `steps`."""
         most = len(gang.pods)
         while True:
-            found = yield from self.steps(gang, gang.pods[:most], requests[:most], counted, allowances)
-            if isinstance(found, Placed):
-                return found
-            most = min(found.most, most - 1)
+            result = yield from self.steps(gang, gang.pods[:most], requests[:most], counted, allowances)
+            if isinstance(result, Placed):
+                return result
+            most = min(result.most, most - 1)
             if most < max(1, gang.needed):
-                return found
+                return result
 
     def _of_other_job_sets(self, gang: WaitingGang) -> Sliced[set[int]]:
         """Rows of the nodes with pods of other JobSets, and with their seats."""
@@ -84,17 +84,17 @@ class Places:
         request: PodRequest,
         own: Collection[str],
         gone: Mapping[int, Sequence[str]] = NO_ROWS,
-        kept: Sequence[Part] = (),
+        taken: Sequence[Part] = (),
     ) -> Counted:
         """The tables as a search reads them: with the claims of all others, without the pods of `gone`, by row, and
-        with the seats of `kept` and of further parts taken. `own`: uids that do not count."""
+        with the seats of `taken` and of further parts taken. `own`: uids that do not count."""
 
         def with_parts(parts: Sequence[Part]) -> Within:
             @contextmanager
             def within(rows: Sequence[int]) -> Iterator[None]:
                 ended = [uid for row in rows for uid in gone.get(row, ())]
                 with self._cluster.absent(ended), of_others(self._claims, request, self._clock(), {*own, *ended}):
-                    for part in (*kept, *parts):
+                    for part in (*taken, *parts):
                         self._take(part, rows)
                     yield
 
@@ -104,10 +104,10 @@ class Places:
 
     def _take(self, part: Part, rows: Collection[int]) -> None:
         """Count the seats of other pods on these rows as taken, inside of the claims."""
-        there = frozenset(rows)
+        counted_rows = frozenset(rows)
         amounts = part.placed.amounts or [request.amounts for request in part.requests]
         for counted, row, gpus in zip(amounts, part.placed.rows, part.placed.gpus, strict=True):
-            if row in there:
+            if row in counted_rows:
                 self._cluster.tables.nodes.add_claim(row, counted, gpus, False)
 
     def _members(self, gang: WaitingGang) -> list[tuple[PodRecord, int]]:
@@ -161,31 +161,32 @@ def place_apart(
     rows, _ = placement.layout.read()
     domain_of = dict(zip(rows, placement.layout.asked(apart.level).domain, strict=True))
     users: dict[int, Hashable] = {domain_of[row]: None for row in apart.others if row in domain_of}
-    users |= {domain_of[row]: job for job, there in apart.running.items() for row in there if row in domain_of}
-    found: dict[int, tuple[int, int, str]] = {}  # by place among the pods: row, mask, node
+    users |= {domain_of[row]: job for job, job_rows in apart.running.items() for row in job_rows if row in domain_of}
+    placed_at: dict[int, tuple[int, int, str]] = {}  # by place among the pods: row, mask, node
     parts: list[Part] = []
     amounts: dict[int, tuple[int, ...]] = {}  # by place among the pods
-    for job, there in sorted(jobs.items(), key=lambda one: (one[0] not in apart.running, -len(one[1]), one[1])):
+    in_turn = sorted(jobs.items(), key=lambda entry: (entry[0] not in apart.running, -len(entry[1]), entry[1]))
+    for job, members in in_turn:
         yield
         free = frozenset(row for row, number in domain_of.items() if number >= 0 and users.get(number, job) == job)
-        asked = [requests[at] for at in there]
+        asked = [requests[at] for at in members]
         placed = yield from placement.steps(
-            [pods[at] for at in there],
+            [pods[at] for at in members],
             asked,
             Domain(apart.level, True),
             apart.running.get(job, ()),
             apart.within(parts),
-            choice=NodeChoice(free, _beside(apart.allowances, pods, found)),
+            choice=NodeChoice(free, _beside(apart.allowances, pods, placed_at)),
         )
         if isinstance(placed, NoPlace):
             text = f"each of its {len(jobs)} Jobs needs a domain of {apart.level} of its own, {len(parts)} have one"
             return NoPlace(0, placed.domain, f"{text}: {placed.text}", proved=False)
         parts.append(Part(asked, placed))
         users[domain_of[placed.rows[0]]] = job
-        for at, row, gpus, node in zip(there, placed.rows, placed.gpus, placed.nodes, strict=True):
-            found[at] = row, gpus, node
-        amounts.update(zip(there, placed.amounts or [request.amounts for request in asked], strict=True))
-    in_order = [found[at] for at in range(len(pods))]
+        for at, row, gpus, node in zip(members, placed.rows, placed.gpus, placed.nodes, strict=True):
+            placed_at[at] = row, gpus, node
+        amounts.update(zip(members, placed.amounts or [request.amounts for request in asked], strict=True))
+    in_order = [placed_at[at] for at in range(len(pods))]
     return Placed(
         rows=tuple([row for row, _, _ in in_order]),
         gpus=tuple([gpus for _, gpus, _ in in_order]),
@@ -198,10 +199,11 @@ def place_apart(
 
 
 def _beside(
-    allowances: Sequence[GpuAllowance], pods: Sequence[PodRecord], found: Mapping[int, tuple[int, int, str]]
+    allowances: Sequence[GpuAllowance], pods: Sequence[PodRecord], placed_at: Mapping[int, tuple[int, int, str]]
 ) -> list[GpuAllowance]:
     """What the pods that have a place leave of the allowances."""
-    taken = [(row, pods[at].gpu_count) for at, (row, _, _) in found.items()]
+    taken = [(row, pods[at].gpu_count) for at, (row, _, _) in placed_at.items()]
     return [
-        GpuAllowance(one.rows, one.most - sum(gpus for row, gpus in taken if row in one.rows)) for one in allowances
+        GpuAllowance(allowance.rows, allowance.most - sum(gpus for row, gpus in taken if row in allowance.rows))
+        for allowance in allowances
     ]

@@ -108,9 +108,9 @@ class _Look:
             if len(gang.pods) == 1 and not gang.members and gang.complete:
                 self._singles.setdefault(kind, {})[gang.ref] = gang
 
-    def over(self, gang: WaitingGang, found: FoundPlace) -> OverQuota | None:
+    def over(self, gang: WaitingGang, place: FoundPlace) -> OverQuota | None:
         """Why the queue may not hold what was found."""
-        return self.queues.quota.refused(gang.queue, found.gpus(self.queues.models))
+        return self.queues.quota.refused(gang.queue, place.gpus(self.queues.models))
 
     def kind(self, gang: WaitingGang) -> Hashable:
         """Gangs of one kind have a place, or not, alike."""
@@ -168,29 +168,29 @@ class Planner:
         report and the head are of this look. `paused`: names of gangs that do not start now, and why;
         `paused_namespaces`: of namespaces, none of whose gangs does."""
         wall, settings = self._wall(), self._cluster.settings.queue
-        there = yield from waits(self._cluster, self.stand_ins)
+        waiting_gangs = yield from waits(self._cluster, self.stand_ins)
         queues = yield from self._queues()
         use = self._use.of(queues.held, self._clock(), settings.use_half_life_seconds)
         shares = fair_shares(use, queues.models.capacity, self._rules.now())
         yield None
-        sorted_gangs = yield from order(there, shares, now=wall, patience=settings.patience_seconds)
+        sorted_gangs = yield from order(waiting_gangs, shares, now=wall, patience=settings.patience_seconds)
 
         def pause_of(gang: WaitingGang) -> str | None:
             """Why it is not started now, whatever the order."""
             return paused.get(gang_name(gang)) or paused_namespaces.get(gang.ref.namespace)
 
-        left = yield from self._left(sorted_gangs, pause_of)
-        running = (yield from self._endings.read(wall)) if left else []
+        to_place = yield from self._left(sorted_gangs, pause_of)
+        running = (yield from self._endings.read(wall)) if to_place else []
         yield from put(running, (yield from self._ends(list(self._claims.seats), wall)))
         look = _Look(queues, frozenset(self._claims.seats.absent), LabelClasses(self._cluster))
         oldest = self._clock() - ABLE_SECONDS
         self._able = {kind: known for kind, known in self._able.items() if known[1] > oldest}
-        yield from look.read(left)
+        yield from look.read(to_place)
         yield None
-        queues.of(left)
-        yield from self._want(left, running, look)
+        queues.of(to_place)
+        yield from self._want(to_place, running, look)
         situation = QueueSituation(
-            left,
+            to_place,
             queues,
             running,
             wall,
@@ -203,9 +203,9 @@ class Planner:
             guaranteed=partial(_guaranteed, queues),
         )
         decision = yield from self._schedule(situation, running, look)
-        yield from self._hopeless(decision, left, running, look)
+        yield from self._hopeless(decision, to_place, running, look)
         if decision.head is not None:
-            decision.head = yield from self._delayed(decision.head, decision.waits, left, look)
+            decision.head = yield from self._delayed(decision.head, decision.waits, to_place, look)
             decision.head = replace(decision.head, displaced=(yield from self._displaced()))
         self._head = decision.head
         self.head = None if decision.head is None else QueueHead(decision.head.gang, queues)
@@ -213,7 +213,7 @@ class Planner:
         del running, situation, look  # what is large is freed a part at a time
         yield None
         listed = yield from self._listed(sorted_gangs, decision, pause_of)
-        waiting = Counter(one.gang.queue for one in listed)
+        waiting = Counter(entry.gang.queue for entry in listed)
         names = sorted({*self._rules.now(), *queues.held, *queues.wanted})
         numbers = tuple(self._queue(name, queues, shares, waiting[name]) for name in names)
         before = list(self.report.waiting)
@@ -305,15 +305,15 @@ class Planner:
         if head.start is None or not look.queues.ruled:
             return head
         earlier: list[Ending] = []
-        for one, pause in pauses(head.gone, RUN):
+        for ending, pause in pauses(head.gone, RUN):
             if pause:
                 yield
-            if one.at is not None and one.at < head.start:
-                earlier.append(one)
+            if ending.at is not None and ending.at < head.start:
+                earlier.append(ending)
         quota = yield from look.queues.changed(head.gone)
         before = quota.before(head.gang.queue, _found(head.seats).gpus(look.queues.models))
         kinds: set[Hashable] = set()
-        kept: tuple[TakenSeats, ...] = ()
+        taken: tuple[TakenSeats, ...] = ()
         for gang, pause in pauses(in_order if before else ()):
             if pause:
                 yield
@@ -322,13 +322,13 @@ class Planner:
             if len(kinds) == MOST_ASKED:
                 return replace(head, after=before)
             kinds.add(look.kind(gang))
-            seats = yield from self._place(gang, Trial(earlier, kept), look)
+            seats = yield from self._place(gang, Trial(earlier, taken), look)
             if not isinstance(seats, FoundPlace) or not (
                 yield from _guaranteed(look.queues, TakenSeats(gang, seats), earlier)
             ):
                 continue
-            kept += (TakenSeats(gang, seats),)
-            if not isinstance((yield from self._place(head.gang, Trial(head.gone, kept), look)), FoundPlace):
+            taken += (TakenSeats(gang, seats),)
+            if not isinstance((yield from self._place(head.gang, Trial(head.gone, taken), look)), FoundPlace):
                 return replace(head, after=[gang.queue])
         return head
 
@@ -369,7 +369,7 @@ class Planner:
         self, in_order: Sequence[WaitingGang], pause_of: Callable[[WaitingGang], str | None]
     ) -> Sliced[list[WaitingGang]]:
         """The gangs that may start, in order."""
-        found: list[WaitingGang] = []
+        may_start: list[WaitingGang] = []
         # Of a gang that has absent seats alone, pods came that take none of these over: it is placed again.
         seated = self._claims.seats.gangs.keys() - set(alone(self._claims.seats))
         for gang, pause in pauses(in_order):
@@ -377,8 +377,8 @@ class Planner:
                 yield
             name = gang_name(gang)
             if (name not in seated or self._joins(gang)) and pause_of(gang) is None:
-                found.append(gang)
-        return found
+                may_start.append(gang)
+        return may_start
 
     def _joins(self, gang: WaitingGang) -> bool:
         """Whether its pods join an in-tree group that was released: they hold it back, so they do not wait for it."""
@@ -414,16 +414,16 @@ class Planner:
     def _ends(self, seats: Sequence[Seat], wall: float) -> Sliced[list[Ending]]:
         """When the pods of seats end, as if they started now. Of those that do not exist it is not known."""
         cluster = self._cluster
-        found: list[Ending] = []
+        endings: list[Ending] = []
         for seat, pause in pauses(seats):
             if pause:
                 yield
             pod, row = cluster.pods.get(seat.uid), cluster.row(seat.node)
             if row >= 0 and seat.absent:
-                found.append(Ending(seat.uid, row, None))
+                endings.append(Ending(seat.uid, row, None))
             elif row >= 0 and pod is not None and not pod.node:
-                found.append(seated(pod, row, cluster, wall))
-        return found
+                endings.append(seated(pod, row, cluster, wall))
+        return endings
 
     def again(
         self, name: str, seats: Sequence[Seat], fixed: Collection[str] = ()
@@ -431,20 +431,20 @@ class Planner:
         """Other seats for the pods of a gang that has lost some, all that are not bound, beside those that are; else
         why there are none. Pods that replace deleted ones are placed with them, and those that do not exist yet.
         `fixed`: uids of pods that keep their seats. Yields where others may run."""
-        kept = tuple([seat for seat in seats if seat.uid in fixed])
+        kept_seats = tuple([seat for seat in seats if seat.uid in fixed])
         seats = [seat for seat in seats if seat.uid not in fixed]
-        there = [pod for seat in seats if (pod := self._cluster.pods.get(seat.uid)) is not None]
+        existing = [pod for seat in seats if (pod := self._cluster.pods.get(seat.uid)) is not None]
         seated = {seat.uid for seat in seats}
         gang = yield from together(self._cluster, seated, name, self.stand_ins)
         if gang is None:
             return "no pod of it waits"
         if len(seats) >= STEP:
             yield
-        if kept:
+        if kept_seats:
             gang = _beside(gang, fixed, self._cluster)
         waits = [pod for pod in gang.pods if pod.uid in seated]
         others = sorted((pod for pod in gang.pods if pod.uid not in seated), key=lambda pod: is_absent(pod.uid))
-        deleted = sum(not seat.absent for seat in seats) - sum(not pod.terminating for pod in there)
+        deleted = sum(not seat.absent for seat in seats) - sum(not pod.terminating for pod in existing)
         if deleted > len(others) and len(gang.members) + len(waits) + len(others) < gang.minimum:
             return "a pod of it is deleted"
         own = seated | {pod.uid for pod in others[:deleted]}
@@ -462,7 +462,7 @@ class Planner:
         if not (yield from self.starts.fit(pods, placed, own)):
             return "its new place was taken meanwhile"
         # One release, however often it is placed again.
-        return kept + (yield from self.starts.seats(name, pods, placed, seats[0].at))
+        return kept_seats + (yield from self.starts.seats(name, pods, placed, seats[0].at))
 
     def _allowed_again(self, gang: WaitingGang, moves: Sequence[Seat]) -> Sliced[Sequence[GpuAllowance]]:
         """What the own rules of its queue leave a gang of which these seats are given up. What others wait for does not
@@ -482,9 +482,9 @@ class Planner:
         allowances = yield from self._allowed(gang, trial, look)
         now = not trial.gone and not trial.kept
         if now and (peers := look.peers(gang)):
-            found = yield from self._prepared(gang, allowances, look, peers)
-            if found is not None and not look.over(gang, found):
-                return found
+            place = yield from self._prepared(gang, allowances, look, peers)
+            if place is not None and not look.over(gang, place):
+                return place
         requests = yield from self._requests(gang, look)
         counted = yield from self._counted(gang, requests, trial)
         placed = yield from self._places.enough(gang, requests, counted, allowances)
@@ -502,33 +502,33 @@ class Planner:
         queues = look.queues
         if not queues.ruled:
             return ()
-        kept = [(held.gang.queue, _found(held.seats)) for held in trial.kept]
-        if not trial.later and not kept:
+        taken = [(held.gang.queue, _found(held.seats)) for held in trial.kept]
+        if not trial.later and not taken:
             return queues.allowances((yield from queues.changed(trial.gone)).more(gang.queue))
-        bounds = [(yield from queues.changed(trial.gone or trial.later, kept)).more(gang.queue)]
+        bounds = [(yield from queues.changed(trial.gone or trial.later, taken)).more(gang.queue)]
         if trial.later:
             before = yield from queues.changed(trial.later)
             bounds.append(queues.quota.more(gang.queue))
-            bounds += [before.lends(queue, seats.gpus(queues.models), gang.queue) for queue, seats in kept]
+            bounds += [before.lends(queue, seats.gpus(queues.models), gang.queue) for queue, seats in taken]
         return queues.allowances(least(bounds))
 
     def _requests(self, gang: WaitingGang, look: _Look) -> Sliced[Sequence[PodRequest]]:
         """Of its pods, one each. Those of many pods are kept for the look: the gang may be placed several times."""
-        found = look.requests.get(gang.ref)
-        if found is None:
-            found = yield from self._alone(gang.pods)
-            if len(found) >= STEP:
-                look.requests[gang.ref] = found
-        return found
+        requests = look.requests.get(gang.ref)
+        if requests is None:
+            requests = yield from self._alone(gang.pods)
+            if len(requests) >= STEP:
+                look.requests[gang.ref] = requests
+        return requests
 
     def _alone(self, pods: Sequence[PodRecord]) -> Sliced[list[PodRequest]]:
         """The requests of the pods, one each."""
-        found = []
+        requests = []
         for pod, pause in pauses(pods):
             if pause:
                 yield
-            found.append(self._claims.alone(pod))
-        return found
+            requests.append(self._claims.alone(pod))
+        return requests
 
     def _prepared(
         self, gang: WaitingGang, allowances: Sequence[GpuAllowance], look: _Look, peers: Sequence[WaitingGang]
@@ -536,13 +536,13 @@ class Planner:
         """A place for a single pod, found together with those of its `peers`; None: they do not all fit."""
         ref, requests = gang.ref, [self._claims.alone(gang.pods[0])]
         if ref not in look.ready:
-            pods = [one.pods[0] for one in peers]
+            pods = [peer.pods[0] for peer in peers]
             together = yield from self._steps(gang, pods, requests * len(pods), Trial(), allowances)
             if isinstance(together, NoPlace):
                 return None
-            for at, one in enumerate(peers):
+            for at, peer in enumerate(peers):
                 row, gpus, node = together.rows[at], together.gpus[at], together.nodes[at]
-                look.ready[one.ref] = Placed((row,), (gpus,), None, proved=False, nodes=(node,))
+                look.ready[peer.ref] = Placed((row,), (gpus,), None, proved=False, nodes=(node,))
         return FoundPlace(gang.pods, requests, look.ready.pop(ref))
 
     def _steps(
@@ -564,10 +564,10 @@ class Planner:
             if pause:
                 yield
             gone.setdefault(ending.row, []).append(ending.uid)
-        kept = [
+        taken = [
             Part(held.seats.requests, held.seats.placed) for held in trial.kept if isinstance(held.seats, FoundPlace)
         ]
-        return self._places.counted(requests[0], self.starts.own(gang), gone, kept)
+        return self._places.counted(requests[0], self.starts.own(gang), gone, taken)
 
     def _queue(
         self, name: str, queues: QueueHoldings, shares: Mapping[str, float], waiting: int
@@ -681,5 +681,5 @@ def _waiting(cluster: ClusterView, gang: WaitingGang, decision: StartDecision) -
 def _plain(cluster: ClusterView, head: HeadReservation) -> str:
     """The pods without GPUs that the head waits for, for people; "" for none."""
     rows, pods = frozenset(head.seats.rows), cluster.pods
-    there = [pod for one in head.plain if one.row in rows and (pod := pods.get(one.uid)) is not None]
-    return pod_names(there)
+    waits_for = [pod for ending in head.plain if ending.row in rows and (pod := pods.get(ending.uid)) is not None]
+    return pod_names(waits_for)

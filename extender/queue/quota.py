@@ -83,13 +83,13 @@ class Quota:
     def lends(self, queue: str, asked: Mapping[str, int], other: str) -> dict[str, int]:
         """How many more GPUs of each model the queue `other` may hold, so that `queue` may still hold `asked` more of
         what it borrows; any number of models that are absent."""
-        found: dict[str, int] = {}
+        lent: dict[str, int] = {}
         for model, count in sorted(asked.items()):
-            kept = self._kept(queue, model) if queue != other else 0
-            if kept and not self.within_guarantee(queue, {model: count}):
+            reserved = self._kept(queue, model) if queue != other else 0
+            if reserved and not self.within_guarantee(queue, {model: count}):
                 # What the other queue takes within its guarantee is kept for it already.
-                found[model] = max(0, self._free(model) - kept - count) + self.unmet(other, model)
-        return found
+                lent[model] = max(0, self._free(model) - reserved - count) + self.unmet(other, model)
+        return lent
 
     def within_guarantee(self, queue: str, asked: Mapping[str, int]) -> bool:
         """Whether the queue holds no more than its guarantee once it holds `asked` more GPUs, by model."""
@@ -116,10 +116,10 @@ class Quota:
         bounds: list[tuple[Rule, int]] = [] if limit is None else [("limit", limit)]
         if not rules.borrow:
             bounds.append(("guarantee", guaranteed))
-        elif kept := self._kept(queue, model):
+        elif reserved := self._kept(queue, model):
             # What other queues wait for within their guarantees is not lent.
             now = self.held.get(queue, _NONE).get(model, 0)
-            bounds.append(("lent", max(guaranteed, now + max(0, self._free(model) - kept))))
+            bounds.append(("lent", max(guaranteed, now + max(0, self._free(model) - reserved))))
         return min(bounds, key=lambda bound: bound[1], default=None)
 
     def _kept(self, queue: str, model: str) -> int:

@@ -72,8 +72,8 @@ class QueueReport:
 
     def entry(self, position: int) -> dict[str, Any]:
         """The JSON form of a gang that waits; `position`: from 1."""
-        one = self.waiting[position - 1]
-        gang = one.gang
+        waiting = self.waiting[position - 1]
+        gang = waiting.gang
         domain = None if gang.domain is None else {"level": gang.domain.level, "required": gang.domain.required}
         return {
             "gang": str(gang.ref),
@@ -85,15 +85,15 @@ class QueueReport:
             "min": gang.minimum,
             "gpus": gang.gpus,
             "position": position,
-            "reason": one.code,
-            "text": one.text,
-            "blocked_by": one.blocked_by or None,
-            "earliest_start_seconds": None if one.start is None else round(max(0.0, one.start - self.wall), 1),
+            "reason": waiting.code,
+            "text": waiting.text,
+            "blocked_by": waiting.blocked_by or None,
+            "earliest_start_seconds": None if waiting.start is None else round(max(0.0, waiting.start - self.wall), 1),
             "domain": domain,
             "left_devices": sorted({pod.left_devices for pod in gang.pods} - {""})[:MOST_WHYS],
-            "not_modelled": sorted({what for pod in gang.pods for what in not_modelled(pod)}),
+            "not_modelled": sorted({feature for pod in gang.pods for feature in not_modelled(pod)}),
             "ways_out": self.ways_out.get(gang.ref.text, []),
-            "not_evicted": self.why_not_evicted(one) or None,
+            "not_evicted": self.why_not_evicted(waiting) or None,
         }
 
     def why_not_evicted(self, waiting: Waiting) -> str:

@@ -61,16 +61,16 @@ def rooms(
             marks = [judged(cluster, policy, role, portion, off) for role in roles]
             joint.read(cluster.tables.nodes, cluster.tables.hazards, portion, marks)
         yield
-    found: list[list[DomainRoom]] = [[] for _ in roles]
+    by_role: list[list[DomainRoom]] = [[] for _ in roles]
     for level in (nodes(len(rows)), *levels, everywhere):
         sums = joint.sums(level.domain, level.domains)
-        for at, rooms_of_one in enumerate(found):
+        for at, rooms_of_one in enumerate(by_role):
             column = sums[at :: len(roles)]
             most = max(column, default=0)
             first = level.domain.index(column.index(most)) if most else -1
             rooms_of_one.append(DomainRoom(_key(level), _value(cluster, level, names, rows, first), most))
         yield
-    return found
+    return by_role
 
 
 def _key(level: TopologyLevel) -> str:

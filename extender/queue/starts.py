@@ -43,26 +43,26 @@ class Starts:
     def begin(self, gang: WaitingGang, pods: Sequence[PodRecord], placed: Placed) -> Sliced[GangStart | None]:
         """Reserve the seats of these pods of a gang; None: they do not all stand, and the seats are as before."""
         name, own, seats = gang.ref.text, self.own(gang), self._claims.seats
-        made: dict[int, Seat] = {}  # by the place of the pod
+        new_seats: dict[int, Seat] = {}  # by the place of the pod
         before: list[Seat] = []  # what the gang gave up for it
         done = False
         try:
             for part in _parts(placed):
                 if len(part) < len(pods):
                     yield
-                there, where = self._waiting([pods[at] for at in part]), _part(placed, part)
-                if len(there) < len(part) or not self._fit(there, where, own):
+                waiting, where = self._waiting([pods[at] for at in part]), _part(placed, part)
+                if len(waiting) < len(part) or not self._fit(waiting, where, own):
                     return None
-                new = seats_of(self._cluster, name, there, where, self._clock())
-                before += [seat for one in new if (seat := seats.of(one.uid)) is not None]
+                new = seats_of(self._cluster, name, waiting, where, self._clock())
+                before += [seat for seat_of_pod in new if (seat := seats.of(seat_of_pod.uid)) is not None]
                 seats.reserve(new)
-                made |= zip(part, new, strict=True)
-            seats.end_absent(name, made.values())
+                new_seats |= zip(part, new, strict=True)
+            seats.end_absent(name, new_seats.values())
             done = True
         finally:
             if not done:
-                self._restore(made.values(), before)
-        return GangStart(name, gang, tuple([made[at] for at in range(len(pods))]), placed)
+                self._restore(new_seats.values(), before)
+        return GangStart(name, gang, tuple([new_seats[at] for at in range(len(pods))]), placed)
 
     def stand(self, start: GangStart) -> Sliced[bool]:
         """Whether all pods of a gang that is not released yet still have their seats, by the tables as they are now."""
@@ -81,13 +81,13 @@ class Starts:
 
     def seats(self, name: str, pods: Sequence[PodRecord], placed: Placed, at: float) -> Sliced[tuple[Seat, ...]]:
         """As `seats_of`, in slices. `at`: when the gang was released."""
-        made: dict[int, Seat] = {}
+        new_seats: dict[int, Seat] = {}
         for part in _parts(placed):
-            if made:
+            if new_seats:
                 yield
-            there = [pods[one] for one in part]
-            made |= zip(part, seats_of(self._cluster, name, there, _part(placed, part), at), strict=True)
-        return tuple([made[one] for one in range(len(pods))])
+            part_pods = [pods[at_pod] for at_pod in part]
+            new_seats |= zip(part, seats_of(self._cluster, name, part_pods, _part(placed, part), at), strict=True)
+        return tuple([new_seats[at_pod] for at_pod in range(len(pods))])
 
     def own(self, gang: WaitingGang) -> set[str]:
         """The uids under which the gang's own seats count: those of its pods, and its absent ones."""
@@ -95,8 +95,8 @@ class Starts:
 
     def _waiting(self, pods: Sequence[PodRecord]) -> list[PodRecord]:
         """Those of these pods that still wait for their seats, as they are now, and those that do not exist yet."""
-        there = self._cluster.pods
-        known = [pod if is_absent(pod.uid) else there.get(pod.uid) for pod in pods]
+        known_pods = self._cluster.pods
+        known = [pod if is_absent(pod.uid) else known_pods.get(pod.uid) for pod in pods]
         return [pod for pod in known if pod is not None and not pod.node and not pod.terminating]
 
     def _fit(self, pods: Sequence[PodRecord], placed: Placed, own: Collection[str]) -> bool:
@@ -104,11 +104,11 @@ class Starts:
         with of_others(self._claims, requests[0], self._clock(), own, placed.rows):
             return self._placement.still_fits(placed, pods, requests)
 
-    def _restore(self, made: Collection[Seat], before: Sequence[Seat]) -> None:
+    def _restore(self, reserved: Collection[Seat], before: Sequence[Seat]) -> None:
         """Take back what was made, and what stood there before. A pod whose seat was written since, by another reading
         of the maps, keeps that."""
         seats = self._claims.seats
-        ours = {seat.uid for seat in made if seats.of(seat.uid) is seat}
+        ours = {seat.uid for seat in reserved if seats.of(seat.uid) is seat}
         for uid in ours:
             seats.drop(uid)
         seats.reserve(seat for seat in before if seat.uid in ours)
@@ -144,8 +144,8 @@ def _parts(placed: Placed) -> Iterator[list[int]]:
     for at, row in enumerate(placed.rows):
         on.setdefault(row, []).append(at)
     part: list[int] = []
-    for there in on.values():
-        part += there
+    for on_node in on.values():
+        part += on_node
         if len(part) >= PART:
             yield part
             part = []

@@ -62,13 +62,13 @@ class Units:
             )
             unit_of.update(dict.fromkeys(keys, known[0]))
         of = [0] * len(pods)
-        made: list[tuple[PodRecord, PodRequest]] = []
-        for there in filter(None, groups):
-            for at in there:
-                of[at] = len(made)
-            made.append(_unit(cluster, [pods[at] for at in there], [requests[at] for at in there]))
+        units: list[tuple[PodRecord, PodRequest]] = []
+        for group in filter(None, groups):
+            for at in group:
+                of[at] = len(units)
+            units.append(_unit(cluster, [pods[at] for at in group], [requests[at] for at in group]))
         own = tuple([request.amounts for request in requests])
-        return cls(cluster, tuple(of), [pod for pod, _ in made], [request for _, request in made], own)
+        return cls(cluster, tuple(of), [pod for pod, _ in units], [request for _, request in units], own)
 
     def ways(self) -> Iterator[Sized]:
         """What to try, the preferred numbers first, then the smallest nodes."""
@@ -80,17 +80,17 @@ class Units:
         for name, node in self.cluster.nodes.items():
             if published := size(node):
                 by_size.setdefault(published, set()).add(self.cluster.row(name))
-        found: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], frozenset[int] | None]] = {}
+        by_rank: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], frozenset[int] | None]] = {}
         for published, rows in sorted(by_size.items()):
             if len(self.pods) == 1:
                 for rank, number in enumerate(self.pods[0].claim_numbers):
                     key = (rank, 0 if number else published)
-                    found[key] = (number or published,), key, None if number else frozenset(rows)
+                    by_rank[key] = (number or published,), key, None if number else frozenset(rows)
                 continue
             numbers = tuple([most(pod, published) if pod.claim_numbers else 0 for pod in self.pods])
             ranks = tuple([_rank(self.pods[at], numbers[at]) for at in open_at])
-            found[*ranks, published] = numbers, ranks, frozenset(rows)
-        for _, (numbers, _, where) in sorted(found.items()):
+            by_rank[*ranks, published] = numbers, ranks, frozenset(rows)
+        for _, (numbers, _, where) in sorted(by_rank.items()):
             yield self.sized(numbers, where)
 
     def sized(self, numbers: Sequence[int], rows: frozenset[int] | None = None) -> Sized:
@@ -135,8 +135,8 @@ def _unit(
                 f"pods that share a claim of pod {first.namespace}/{first.name} differ in where they may run"
             )
     whole = cluster.dra.joint(pods)
-    base = max(requests, key=lambda one: one.wanted)
-    sums = tuple(map(sum, zip(*(one.amounts for one in requests), strict=True)))
+    base = max(requests, key=lambda request: request.wanted)
+    sums = tuple(map(sum, zip(*(request.amounts for request in requests), strict=True)))
     amounts = (*sums[:FIRST_GPU], *cluster.amounts(whole)[FIRST_GPU:])
     return whole, asking(replace(base, uid=requests[0].uid), amounts)
 

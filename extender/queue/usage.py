@@ -29,8 +29,8 @@ NO_PODS: Final[Mapping[str, PodRecord]] = {}
 def rules_of(settings: Settings) -> dict[str, QueueRules]:
     """The rules of the queues that the settings name."""
     return {
-        name: QueueRules(one.weight, one.guaranteed_gpus, one.limit_gpus, one.borrow)
-        for name, one in settings.queue.queues.items()
+        name: QueueRules(rule.weight, rule.guaranteed_gpus, rule.limit_gpus, rule.borrow)
+        for name, rule in settings.queue.queues.items()
     }
 
 
@@ -52,8 +52,8 @@ class Rules:
 def model_of(node: NodeRecord, labels: Sequence[str]) -> str:
     """The GPU model of a node: the value of the first of the `labels` that it has, else its first GPU resource."""
     for key in labels:  # a generator would cost twice as much, and all nodes are asked about
-        if found := node.labels.get(key):
-            return found
+        if model := node.labels.get(key):
+            return model
     return min(node.gpus, default=NO_MODEL)
 
 
@@ -185,7 +185,7 @@ class Models:
                 rows = int.from_bytes(eligibility.rows(eligibility.program(*asked, MOST_PARTS)).tobytes(), "little")
             except TooLong:
                 rows = -1
-            known = self._admitted[asked] = frozenset(one for one, of in self._rows().items() if rows & of)
+            known = self._admitted[asked] = frozenset(model for model, of in self._rows().items() if rows & of)
         return known
 
     def _rows(self) -> Mapping[str, int]:

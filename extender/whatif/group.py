@@ -168,7 +168,7 @@ def _evicting(task: Task, now: Situation) -> Seating:
     )
     pace = Pace(0.0, LIMIT_MILLISECONDS) if snapshot.live else Pace()
     evicted = finish(planner.cheapest(QueueHead(gang, now.queues), gang.pods, (), pace))
-    return Seating(evicted.placed, evicted.victims, evicted.found)
+    return Seating(evicted.placed, evicted.victims, evicted.search)
 
 
 def _by_pod(task: Task) -> list[Nodes | None]:

@@ -66,15 +66,15 @@ class AbsentSeats:
         named = gangs.Ref.of(name)
         for _ in self._stand_ins.steps(named, present(self._cluster, named)):
             await asyncio.sleep(0)
-        there = present(self._cluster, named)
-        missing = {pod.uid: pod for pod in self._stand_ins.of(named, there)}
-        new = sorted((pod for pod in there if self._may_take(pod)), key=rank_of)
+        pods = present(self._cluster, named)
+        missing = {pod.uid: pod for pod in self._stand_ins.of(named, pods)}
+        new = sorted((pod for pod in pods if self._may_take(pod)), key=rank_of)
         given = self._replaced(name, new, missing, now)
         for pod in new:
             if self._seats.of(pod.uid) is None:
                 seat = self._seats.free(name, rank_of(pod), self._cluster.amounts(pod))
                 given |= seat is not None and self._give(seat, pod, now)
-        self._end(name, there, missing, now)
+        self._end(name, pods, missing, now)
         if given:  # the gang comes along: the seats of the others wait for them
             waits = [seat for seat in self._seats.gang(name) if seat.absent]
             self._seats.reserve(seat._replace(at=now) for seat in waits)
@@ -108,9 +108,9 @@ class AbsentSeats:
         ])  # fmt: skip
         return True
 
-    def _end(self, name: str, there: Sequence[PodRecord], missing: dict[str, PodRecord], now: float) -> None:
+    def _end(self, name: str, pods: Sequence[PodRecord], missing: dict[str, PodRecord], now: float) -> None:
         """End the seats of pods that exist by now on other seats, that do not come any more, or do not come in time."""
-        by_rank = {rank_of(pod): pod for pod in there}
+        by_rank = {rank_of(pod): pod for pod in pods}
         late: list[Seat] = []
         for seat in [seat for seat in self._seats.gang(name) if seat.absent]:
             cause = "" if seat.uid in missing else self._over(seat, by_rank.get((seat.role, seat.ordinal)))
@@ -121,7 +121,7 @@ class AbsentSeats:
                 self._seats.drop(seat.uid)
                 self._metrics.queue_seats_ended.labels(cause).inc()
         if late:
-            self._teller.not_created(name, there, late, self._seconds)
+            self._teller.not_created(name, pods, late, self._seconds)
 
     def _over(self, seat: Seat, pod: PodRecord | None) -> str:
         """Why a seat ends whose pod does not come any more, or exists by now and has not taken it. "" while it may take

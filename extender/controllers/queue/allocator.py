@@ -91,8 +91,8 @@ class DeviceAllocator:
 
     def plan(self, seat: Seat, pod: PodRecord) -> tuple[ClaimDevices, ...]:
         """The devices of each claim of the pod; () where it gets none of ours, and while they are not known."""
-        found = self._verdict(seat, pod)
-        return () if found is None or isinstance(found, str) else found
+        verdict = self._verdict(seat, pod)
+        return () if verdict is None or isinstance(verdict, str) else verdict
 
     def _verdict(self, seat: Seat, pod: PodRecord) -> tuple[ClaimDevices, ...] | str | None:
         """As `plan`; why kube-scheduler allocates the devices instead; None: it is not known yet."""
@@ -100,10 +100,10 @@ class DeviceAllocator:
             return ()
         if GATE not in pod.gates and PINNED not in pod.annotations:
             return "it cannot be pinned to its node: its gate is open already"
-        found = self._devices(seat, pod)
-        if found is None and self._clock.monotonic() - seat.at > CREATED_SECONDS:
+        devices = self._devices(seat, pod)
+        if devices is None and self._clock.monotonic() - seat.at > CREATED_SECONDS:
             return "its claim is not created, or its node has no devices"
-        return found
+        return devices
 
     def _devices(self, seat: Seat, pod: PodRecord) -> tuple[ClaimDevices, ...] | str | None:
         node = self._cluster.nodes.get(seat.node)
@@ -112,7 +112,7 @@ class DeviceAllocator:
         if node.devices.plugin[1]:
             return "a device plugin offers GPUs of its node too"
         indices = self._cluster.gpus.indices(seat.node)
-        ids = {indices[one.id]: one.id for one in node.devices.gpus if one.id in indices and one.plain}
+        ids = {indices[gpu.id]: gpu.id for gpu in node.devices.gpus if gpu.id in indices and gpu.plain}
         gpus = gpus_of(seat.gpus)
         if not ids.keys() >= set(gpus):
             return "which devices its GPUs are is not known"
@@ -120,8 +120,8 @@ class DeviceAllocator:
 
     def intact(self, seat: Seat, pod: PodRecord) -> bool:
         """Whether the pod has claims that are allocated as its seat states."""
-        found = self.plan(seat, pod)
-        return bool(found) and all(one.allocated for one in found)
+        plan = self.plan(seat, pod)
+        return bool(plan) and all(claim.allocated for claim in plan)
 
     def holds(self, pod: PodRecord) -> bool:
         """Whether a claim of the pod has devices that the queue allocated."""
@@ -135,10 +135,10 @@ class DeviceAllocator:
         if node is None or node.devices is None:
             return self.holds(pod)
         indices = self._cluster.gpus.indices(seat.node)
-        states = {indices[one.id]: one.state for one in node.devices.gpus if one.id in indices}
+        states = {indices[gpu.id]: gpu.state for gpu in node.devices.gpus if gpu.id in indices}
         if any(states.get(gpu, "usable") != "usable" for gpu in gpus_of(seat.gpus)):
             return True
-        return any(self._planned.others(device, one.key) for one in self.plan(seat, pod) for device in one.devices)
+        return any(self._planned.others(gpu, claim.key) for claim in self.plan(seat, pod) for gpu in claim.devices)
 
     def _leave(self, pod: PodRecord, why: str) -> None:
         self.left[pod.uid] = why
@@ -150,21 +150,21 @@ class DeviceAllocator:
         """Allocate the devices of these pods, as far as the API server lets us now; whether the gates may open."""
         if self._claims is None:
             return True
-        there: list[tuple[Seat, PodRecord, ClaimDevices]] = []
+        planned: list[tuple[Seat, PodRecord, ClaimDevices]] = []
         for seat, pod in pods:
-            found = self._verdict(seat, pod)
-            if found is None:
+            verdict = self._verdict(seat, pod)
+            if verdict is None:
                 return False
-            if isinstance(found, str):
-                self._leave(pod, found)
+            if isinstance(verdict, str):
+                self._leave(pod, verdict)
             else:
-                there += [(seat, pod, one) for one in found]
-        if not there:
+                planned += [(seat, pod, claim) for claim in verdict]
+        if not planned:
             return True
-        if any(self.lost(seat, pod) for seat, pod, _ in there):
+        if any(self.lost(seat, pod) for seat, pod, _ in planned):
             return False
-        await asyncio.gather(*(self._allocate(seat, pod, one) for seat, pod, one in there if not one.allocated))
-        keys = [one.key for _, pod, one in there if pod.uid not in self.left]
+        await asyncio.gather(*(self._allocate(seat, pod, claim) for seat, pod, claim in planned if not claim.allocated))
+        keys = [claim.key for _, pod, claim in planned if pod.uid not in self.left]
         if not await self._shown(lambda: all(self._is_allocated(key) for key in keys)):
             return False
         now = self._clock.monotonic()
@@ -172,7 +172,7 @@ class DeviceAllocator:
         if now - since < SETTLE_SECONDS and now < self._settled_at(since, now):
             return False
         # Others ran meanwhile: the pods, their seats and devices as they are now.
-        known = [(self._seats.of(seat.uid), self._cluster.pods.get(pod.uid)) for seat, pod, _ in there]
+        known = [(self._seats.of(seat.uid), self._cluster.pods.get(pod.uid)) for seat, pod, _ in planned]
         return all(
             seat is not None and pod is not None and (pod.uid in self.left or self._stands(seat, pod))
             for seat, pod in known
@@ -195,40 +195,40 @@ class DeviceAllocator:
     def _seeking(self) -> list[str]:
         """The uids of the pods that are not ours to which kube-scheduler may be allocating devices."""
         pods, seats, planned = self._cluster.pods, self._seats, self._planned
-        served = {one.extended_resource_name for one in self._cluster.device_classes.values()}
+        served = {device_class.extended_resource_name for device_class in self._cluster.device_classes.values()}
         most = planned.most
-        found: list[str] = []
+        uids: list[str] = []
         for uid in self._cluster.placements.waiting:
             counts = [count for name, count in pods[uid].gpus if name in served]
             if counts and seats.of(uid) is None and (most is None or max(counts) <= most):
-                found.append(uid)
+                uids.append(uid)
         users = (pods.get(uid) for uid in planned.seekers())
-        return found + [pod.uid for pod in users if pod is not None and not pod.gated and not pod.terminating]
+        return uids + [pod.uid for pod in users if pod is not None and not pod.gated and not pod.terminating]
 
-    async def _allocate(self, seat: Seat, pod: PodRecord, one: ClaimDevices) -> None:
+    async def _allocate(self, seat: Seat, pod: PodRecord, planned: ClaimDevices) -> None:
         """Write the allocation of one claim; another one of before is taken away first."""
         assert self._claims is not None
-        claim, now = one.claim, self._clock.monotonic()
-        if self._paused.get(one.key, 0.0) > now:
+        claim, now = planned.claim, self._clock.monotonic()
+        if self._paused.get(planned.key, 0.0) > now:
             return
-        self._paused[one.key] = now + AGAIN_SECONDS
-        self._since.pop(one.key, None)
+        self._paused[planned.key] = now + AGAIN_SECONDS
+        self._since.pop(planned.key, None)
         async with self._slots:
             if claim.allocated is not None:
-                await self._claims.allocate(*one.key, claim.resource_version, None)
+                await self._claims.allocate(*planned.key, claim.resource_version, None)
                 return
             try:
-                stated, classes = await self._read(one.key)
-                allocation = allocation_of(stated, classes, one.devices, seat.node, self._clock.wall())
+                stated, classes = await self._read(planned.key)
+                allocation = allocation_of(stated, classes, planned.devices, seat.node, self._clock.wall())
             except (ApiError, Unreachable) as error:
-                log.warning("a claim cannot be read", claim="/".join(one.key), err=str(error))
+                log.warning("a claim cannot be read", claim="/".join(planned.key), err=str(error))
                 return
             except (Unknown, LookupError, TypeError, AttributeError, ValueError) as error:
                 self._leave(pod, str(error))
                 return
-            written = await self._claims.protect(*one.key, claim.resource_version, seat.node)
+            written = await self._claims.protect(*planned.key, claim.resource_version, seat.node)
             if written.outcome == "written":
-                written = await self._claims.allocate(*one.key, written.version, allocation)
+                written = await self._claims.allocate(*planned.key, written.version, allocation)
         if written.outcome == "refused":
             self._leave(pod, f"the API server refuses the allocation: {written.message}")
 
@@ -239,10 +239,10 @@ class DeviceAllocator:
         if stated is None:
             raise Unknown("its claim is deleted")
         classes = {name: await self._claims.device_class(name) for name in sorted(class_names(stated))}
-        found = {name: one for name, one in classes.items() if one is not None}
-        if len(found) < len(classes):
+        existing = {name: device_class for name, device_class in classes.items() if device_class is not None}
+        if len(existing) < len(classes):
             raise Unknown("a DeviceClass of its claim is deleted")
-        return stated, found
+        return stated, existing
 
     # -- taking back ----------------------------------------------------------------------------------------------
 
@@ -251,8 +251,8 @@ class DeviceAllocator:
         pod holds by now is not the seat's any more, and nothing to wait for."""
         if self._claims is None:
             return True
-        own = [(pod, one) for pod in pods for one in self._planned.named(pod.uid) if _is_ours(one)]
-        keys = [(one.namespace, one.name) for pod, one in own if not one.reserved or pod.uid in one.reserved]
+        own = [(pod, claim) for pod in pods for claim in self._planned.named(pod.uid) if _is_ours(claim)]
+        keys = [(claim.namespace, claim.name) for pod, claim in own if not claim.reserved or pod.uid in claim.reserved]
         await asyncio.gather(*map(self._deallocate, keys))
         return await self._shown(lambda: not any(self._is_allocated(key) for key in keys))
 
@@ -274,12 +274,13 @@ class DeviceAllocator:
         now, pods = self._clock.monotonic(), self._cluster.pods
         self.left = {uid: why for uid, why in self.left.items() if uid in pods}
         unused = [claim for claim in self._planned.unused(self._since) if self._is_unused(claim)]
-        self._unused = {(one.namespace, one.name): self._unused.get((one.namespace, one.name), now) for one in unused}
+        keys = [(claim.namespace, claim.name) for claim in unused]
+        self._unused = {key: self._unused.get(key, now) for key in keys}
         due = [key for key, since in self._unused.items() if now - since >= LEFT_SECONDS]
         for key in due:
             self._unused[key] = now
             log.warning("an allocation of the queue that no pod uses is taken back", claim="/".join(key))
-        late = [(one.namespace, one.name) for one in self._planned.unused() if self._is_late_duplicate(one)]
+        late = [(claim.namespace, claim.name) for claim in self._planned.unused() if self._is_late_duplicate(claim)]
         for key in late:
             log.error("a device was allocated to another claim after the gate opened", claim="/".join(key))
         await asyncio.gather(*map(self._deallocate, {*due, *late}))
@@ -336,12 +337,12 @@ def allocation_of(
     if strange := sorted(spec.keys() - DEVICES):
         raise Unknown(f"its claim states {', '.join(strange)}")
     requests: list[Object] = spec["requests"]
-    left, results = list(devices), []
+    remaining, results = list(devices), []
     for request in requests:
         count = _count(request)
-        results += [{"request": request["name"], **one._asdict()} for one in left[:count]]
-        del left[:count]
-    if left or len(results) != sum(map(_count, requests)):
+        results += [{"request": request["name"], **device._asdict()} for device in remaining[:count]]
+        del remaining[:count]
+    if remaining or len(results) != sum(map(_count, requests)):
         raise Unknown("its claim asks for another number of devices")
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     stated: dict[str, object] = {"results": results}
@@ -356,7 +357,7 @@ def allocation_of(
 
 def class_names(claim: Object) -> set[str]:
     """The DeviceClasses that the requests of the claim name."""
-    return {str(one.get("exactly", {}).get("deviceClassName", "")) for one in claim["spec"]["devices"]["requests"]}
+    return {str(asked.get("exactly", {}).get("deviceClassName", "")) for asked in claim["spec"]["devices"]["requests"]}
 
 
 def _count(request: Object) -> int:
@@ -385,9 +386,9 @@ def _config(spec: Object, classes: Mapping[str, Object]) -> list[dict[str, objec
         for config in spec.get("config") or ()
         if not config.get("requests") or not set(names).isdisjoint(config["requests"])
     ]
-    found: list[dict[str, object]] = []
+    configs: list[dict[str, object]] = []
     for source, users, config in stated:
         only = {"requests": list(users)} if not set(users) >= set(names) and users else {}
         parameters = {key: value for key, value in config.items() if key != "requests"}
-        found.append({"source": source, **only, **parameters})
-    return found
+        configs.append({"source": source, **only, **parameters})
+    return configs

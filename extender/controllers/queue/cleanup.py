@@ -50,8 +50,8 @@ class Strangers:
         if self._generation != cluster.generation:
             self._generation = cluster.generation
             queued, nominated = cluster.placements.queued, cluster.placements.nominated
-            there = [uid for uid in nominated if uid in queued and self._seats.of(uid) is None]
-            self._since = {uid: self._since.get(uid, now) for uid in there}
+            strangers = [uid for uid in nominated if uid in queued and self._seats.of(uid) is None]
+            self._since = {uid: self._since.get(uid, now) for uid in strangers}
         due = [uid for uid, since in self._since.items() if now - since >= STAND_SECONDS and self._is_one(uid)][:MOST]
         if not due:
             return
@@ -102,8 +102,8 @@ class Stranded:
         now, pods = self._clock(), self._cluster.pods
         if self._generation != self._cluster.generation:
             self._generation = self._cluster.generation
-            there = [uid for uid in self._cluster.placements.waiting if self._is_one(pods[uid])]
-            self._due = {uid: self._due.get(uid, now + STRANDED_SECONDS) for uid in there}
+            stranded = [uid for uid in self._cluster.placements.waiting if self._is_one(pods[uid])]
+            self._due = {uid: self._due.get(uid, now + STRANDED_SECONDS) for uid in stranded}
         for uid in [uid for uid, at in self._due.items() if at <= now][:MOST_EVICTIONS]:
             pod = pods.get(uid)
             if pod is None or not self._is_one(pod):
@@ -112,14 +112,14 @@ class Stranded:
             node = pod.annotations[PINNED]
             why = f"it may run on node {node} alone, which is lost for it; its owner creates another pod"
             self._victims.note([pod], Cause(QUEUE, why, at=self._wall(), victims=1))
-            said = await self._evicts.evict(pod)
+            answer = await self._evicts.evict(pod)
             name = f"{pod.namespace}/{pod.name}"
-            if said.outcome != "gone":
-                self._metrics.queue_failed_pins.labels("evicted" if said.outcome == "evicted" else "rejected").inc()
-            if said.outcome == "evicted":
+            if answer.outcome != "gone":
+                self._metrics.queue_failed_pins.labels("evicted" if answer.outcome == "evicted" else "rejected").inc()
+            if answer.outcome == "evicted":
                 log.warning("a pod that may run on a lost node alone is evicted", pod=name, node=node)
-            elif said.outcome != "gone":
-                log.warning("a pod that may run on a lost node alone cannot be evicted", pod=name, err=said.message)
+            elif answer.outcome != "gone":
+                log.warning("a pod that may run on a lost node alone cannot be evicted", pod=name, err=answer.message)
 
     def _is_one(self, pod: PodRecord) -> bool:
         """Whether the pod waits for a node that it does not get."""
@@ -132,7 +132,7 @@ class Stranded:
 def _only(pod: PodRecord, node: str) -> bool:
     """Whether the required affinity of the pod leaves no other node: the annotation alone is no proof."""
     return bool(pod.node_terms) and all(
-        any(one.operator == "In" and one.values == (node,) for one in term.fields)
+        any(requirement.operator == "In" and requirement.values == (node,) for requirement in term.fields)
         for term in pod.node_terms or ()
         if term.labels or term.fields
     )

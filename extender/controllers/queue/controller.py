@@ -317,7 +317,7 @@ class QueueController(Controller):
         `spent`: CPU time of the look."""
         if len(namespaces) <= 1:
             return len(start.seats) > 1 or len(planned) >= BATCH
-        shared = namespaces <= {one.gang.ref.namespace for one in planned} and len(planned) >= BATCH
+        shared = namespaces <= {other.gang.ref.namespace for other in planned} and len(planned) >= BATCH
         return shared or spent > PLAN_SECONDS
 
     async def _release_in_turns(self, planned: Sequence[GangStart], later: GangStart | None = None) -> bool:
@@ -352,17 +352,17 @@ class QueueController(Controller):
             return False
         try:
             why = await self._acting.store.keep(gangs)
-            kept = await self._with_room(starts, why) if why else starts
+            written = await self._with_room(starts, why) if why else starts
         except (VersionConflict, ApiError, Unreachable):
             self._give_up([*starts, *later])
             raise
-        wall, names = self._time.wall(), [start.name for start in kept]
+        wall, names = self._time.wall(), [start.name for start in written]
         try:
             await self._releases.end_of(names)  # of pods that joined a gang which was released before
             self._judge(self._releases.ended())
-            return await self._carry_out(names) and bool(kept)
+            return await self._carry_out(names) and bool(written)
         finally:
-            for start in kept:
+            for start in written:
                 if not self._repairs.takes_back(start.name):
                     self._repairs.started(start.name)
                     self._teller.started(start, wall)
@@ -370,17 +370,17 @@ class QueueController(Controller):
     async def _with_room(self, starts: Sequence[GangStart], why: str) -> list[GangStart]:
         """Those of the gangs whose seats have room in the maps; they are written. The others wait for a while, so that
         they keep no other gang from starting. `why`: not all have room together."""
-        kept: list[GangStart] = []
+        written: list[GangStart] = []
         for start in starts:
             if len(starts) > 1:
                 why = await self._acting.store.keep([start.name])
             if not why:
-                kept.append(start)
+                written.append(start)
                 continue
             self._give_up([start])
             self._repairs.pause(start.name, why)
             log.error("a gang is not released: its seats cannot be written", gang=start.name[:253], err=why)
-        return kept
+        return written
 
     def _give_up(self, starts: Sequence[GangStart]) -> None:
         """Their seats are not written: none of their pods was nominated yet."""

@@ -102,7 +102,7 @@ class SeatEnds:
     async def finished(self, seats: Iterable[Seat]) -> bool:
         """End those of the seats whose pods have run to their end; whether there are any. The watch shows such a pod as
         deleted, and one that runs for a second may be bound and end between two looks. Raises ApiError, Unreachable."""
-        found = False
+        any_finished = False
         for seat in seats:
             if seat.uid in self._cluster.pods:
                 continue
@@ -114,8 +114,8 @@ class SeatEnds:
             if pod is not None and pod.uid == seat.uid and pod.finished:
                 self._seats.drop(seat.uid)
                 self._metrics.queue_seats_ended.labels("bound" if pod.node == seat.node else "elsewhere").inc()
-                found = True
-        return found
+                any_finished = True
+        return any_finished
 
     def _over(self, seat: Seat, now: float) -> str:
         """Why a seat ends, as metric label; "" while it does not."""

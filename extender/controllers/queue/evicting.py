@@ -212,28 +212,28 @@ class GangEvictions:
     async def _go_on(self, gang: str) -> bool:
         """Evict what is still to be evicted; whether all victims are gone, and the gang may be released."""
         seats, now = self._seats.gang(gang), self._clock()
-        there = [pod for uid in _awaited(seats) if (pod := self._running(uid)) is not None]
+        victims = [pod for uid in _awaited(seats) if (pod := self._running(uid)) is not None]
         if self._cluster.dra.stale:
             return False
         if self._is_deallocating(seats):
             late = now - self._allocated.setdefault(gang, now) > DEALLOCATED_SECONDS
             return late and self._give_back(gang, "the devices of a pod that is gone stay allocated")
         self._allocated.pop(gang, None)
-        if not there:
+        if not victims:
             return await self._all_gone(gang, seats)
-        if (stuck := next((pod for pod in there if not _will_end(pod, self._wall())), None)) is not None:
+        if (stuck := next((pod for pod in victims if not _will_end(pod, self._wall())), None)) is not None:
             return self._give_back(gang, f"{stuck.namespace}/{stuck.name} does not end in its time")
-        left = [pod for pod in there if not pod.terminating]
+        to_evict = [pod for pod in victims if not pod.terminating]
         round_at, rejected_since = self._rounds.get(gang, (now, now))
-        if not left or now < round_at:
+        if not to_evict or now < round_at:
             return False
         if self._evicts is None:
             return self._give_back(gang, "evictions.enabled is false")
-        if (vain := next((pod for pod in left if pod.keeps_devices), None)) is not None:
+        if (vain := next((pod for pod in to_evict if pod.keeps_devices), None)) is not None:
             return self._give_back(gang, f"the devices of {vain.namespace}/{vain.name} would stay allocated")
         if not self._plans.holds(seats):
             return self._give_back(gang, "its seats do not hold any more")
-        needed = await self._needed(gang, seats, left)
+        needed = await self._needed(gang, seats, to_evict)
         if not needed:
             return False
         if not self._evicted.setdefault(gang, set()):
@@ -254,19 +254,19 @@ class GangEvictions:
 
     async def _are_fenced(self, gang: str, pods: Sequence[PodRecord]) -> bool:
         """Whether no other pod gets what these pods hold by claims; the seats are given back where that cannot be."""
-        kept = await self._acting.fences.keep([device_of(gpu) for pod in pods for gpu in pod.devices])
-        if kept:
+        why = await self._acting.fences.keep([device_of(gpu) for pod in pods for gpu in pod.devices])
+        if why:
             self._search.not_allowed([pod for pod in pods if pod.devices])
-            self._give_back(gang, f"devices cannot be kept for it: {kept}")
-        return kept == ""
+            self._give_back(gang, f"devices cannot be kept for it: {why}")
+        return why == ""
 
-    async def _needed(self, gang: str, seats: Sequence[Seat], left: Sequence[PodRecord]) -> list[PodRecord]:
+    async def _needed(self, gang: str, seats: Sequence[Seat], victims: Sequence[PodRecord]) -> list[PodRecord]:
         """Those of these pods without whose end the seats do not hold. The seats wait for the others no more."""
         of_node: dict[str, list[Seat]] = {}
         for seat in seats:
             of_node.setdefault(seat.node, []).append(seat)
         staying: set[str] = set()
-        for pod in left:
+        for pod in victims:
             if self._plans.holds(of_node[pod.node], {*staying, pod.uid}):
                 staying.add(pod.uid)
             await asyncio.sleep(0)
@@ -277,7 +277,7 @@ class GangEvictions:
                 if self._seats.of(seat.uid) is seat
             )
             log.info("pods need not be evicted any more", gang=gang, pods=len(staying))
-        return [pod for pod in left if pod.uid not in staying]
+        return [pod for pod in victims if pod.uid not in staying]
 
     async def _evict(self, gang: str, pods: Sequence[PodRecord]) -> None:
         """The first one alone: if it is rejected, no pod was evicted. Then several at once, until one is rejected."""
@@ -291,12 +291,12 @@ class GangEvictions:
             some = pods[done : done + (AT_ONCE if self._evicted.get(gang) else 1)]
             rejected = await self._evict_some(gang, some)
             if rejected is not None:
-                pod, said = rejected
-                log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", gang=gang, err=said.message)
-                begun, known = bool(self._evicted.get(gang)), said.outcome != "unknown"
+                pod, answer = rejected
+                log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", gang=gang, err=answer.message)
+                begun, known = bool(self._evicted.get(gang)), answer.outcome != "unknown"
                 if known and (not begun or self._clock() - since > REFUSED_SECONDS):
                     self._search.not_allowed([pod])
-                    self._give_back(gang, f"an eviction is not allowed: {pod.namespace}/{pod.name}: {said.message}")
+                    self._give_back(gang, f"an eviction is not allowed: {pod.namespace}/{pod.name}: {answer.message}")
                 break
             done, since = done + len(some), self._clock()
             if done < len(pods) and since - began > ROUND_SECONDS:  # others wait for this turn to end
@@ -310,22 +310,22 @@ class GangEvictions:
         assert evicts is not None
         answers = await asyncio.gather(*(evicts.evict(pod) for pod in pods))
         pairs = list(zip(pods, answers, strict=True))
-        evicted = [pod.uid for pod, said in pairs if said.outcome == "evicted"]
+        evicted = [pod.uid for pod, answer in pairs if answer.outcome == "evicted"]
         self._evicted.setdefault(gang, set()).update(evicted)
-        return next(((pod, said) for pod, said in pairs if said.outcome not in ("evicted", "gone")), None)
+        return next(((pod, answer) for pod, answer in pairs if answer.outcome not in ("evicted", "gone")), None)
 
     async def _all_gone(self, gang: str, seats: Sequence[Seat]) -> bool:
         """All victims are gone: the release begins now."""
         if self._plans.holds(seats):
-            made: Sequence[Seat] = seats
+            valid: Sequence[Seat] = seats
         else:
-            found = await done(self._search.planner.again(gang, seats))
-            if isinstance(found, str):
-                return self._give_back(gang, found)
-            made = found
+            new_seats = await done(self._search.planner.again(gang, seats))
+            if isinstance(new_seats, str):
+                return self._give_back(gang, new_seats)
+            valid = new_seats
         now = self._clock()
-        self._seats.reserve(seat._replace(awaits=(), at=now) for seat in made)
-        self._seats.end_absent(gang, made)
+        self._seats.reserve(seat._replace(awaits=(), at=now) for seat in valid)
+        self._seats.end_absent(gang, valid)
         if why := await self._acting.store.keep([gang]):
             log.error("the seats of a gang cannot be written", gang=gang, err=why)
         return True
@@ -425,7 +425,7 @@ class EvictionRecords:
     ) -> Decision | None:
         """About the first pod of the gang that exists; None: none does."""
         cluster = self._verbs.cluster
-        pod = next((found for seat in seats if (found := cluster.pods.get(seat.uid)) is not None), None)
+        pod = next((record for seat in seats if (record := cluster.pods.get(seat.uid)) is not None), None)
         if pod is None:
             return None
         decision = Decision("evict", self._wall(), cluster.generation, pod_request.read(pod, cluster))

@@ -50,21 +50,21 @@ class Fences:
         """Fence these devices: "" once the watch shows that they are, None while it does not, else why they cannot
         be."""
         rules = self._cluster.dra.taint_rules
-        open_yet = [one for one in devices if not rules.fences(one)]
+        open_yet = [device for device in devices if not rules.fences(device)]
         if not open_yet:
             return ""
         if self._writes is None:
             return "no DeviceTaintRule can be made here"
-        done = await asyncio.gather(*(self._fence(self._writes, one) for one in open_yet))
-        return next((one.message for one in done if one.outcome == "refused"), None)
+        done = await asyncio.gather(*(self._fence(self._writes, device) for device in open_yet))
+        return next((answer.message for answer in done if answer.outcome == "refused"), None)
 
     async def sweep(self) -> None:
         """Delete the rules that no seat needs any more."""
         if self._writes is None:
             return
         rules = self._cluster.dra.taint_rules.records.values()
-        left = [one.name for one in rules if is_ours(one) and not self._is_needed(one)]
-        await asyncio.gather(*(self._lift(self._writes, name) for name in left))
+        unneeded = [rule.name for rule in rules if is_ours(rule) and not self._is_needed(rule)]
+        await asyncio.gather(*(self._lift(self._writes, name) for name in unneeded))
 
     def _is_needed(self, rule: DeviceTaintRuleRecord) -> bool:
         """Whether pods behind our gate, or pods to come, have seats on the node of the device."""
@@ -81,9 +81,9 @@ class Fences:
 
     async def _lift(self, writes: FenceWrites, name: str) -> None:
         async with self._slots:
-            said = await writes.lift(name)
-        if said.outcome != "written":
-            log.warning("a DeviceTaintRule of the queue cannot be deleted", rule=name, err=said.message)
+            answer = await writes.lift(name)
+        if answer.outcome != "written":
+            log.warning("a DeviceTaintRule of the queue cannot be deleted", rule=name, err=answer.message)
 
 
 def name_of(device: AllocatedDevice) -> str:

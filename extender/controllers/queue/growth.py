@@ -80,54 +80,54 @@ class Growth:
         shown: list[Waiting] = []
         next_one: Waiting | None = None
         turns: dict[Ref, float] = {}
-        for one, pause in pauses(report.waiting):
+        for waiting, pause in pauses(report.waiting):
             if pause:
                 await asyncio.sleep(0)
-            if one.code == "never":
-                never[one.gang.existing[0].uid] = one
-            since = self._turn(one, report.wall)
+            if waiting.code == "never":
+                never[waiting.gang.existing[0].uid] = waiting
+            since = self._turn(waiting, report.wall)
             if since is not None:
-                turns[one.gang.ref] = since
-                shown.append(one)
-            elif next_one is None and self._wants_nodes(one, report.wall):
-                next_one = one
+                turns[waiting.gang.ref] = since
+                shown.append(waiting)
+            elif next_one is None and self._wants_nodes(waiting, report.wall):
+                next_one = waiting
         self._turns, self._inherits = turns, False
-        self._attempts.keep([one.gang for one in shown])
+        self._attempts.keep([waiting.gang for waiting in shown])
         await self._count(report)
         await self._conditions(never, report.wall)
         recent = [since for since in turns.values() if report.wall - since < SHOWN_SECONDS]
         if next_one is not None and not recent:
             turns[next_one.gang.ref] = report.wall
             shown.append(next_one)
-        for one in shown:
+        for waiting in shown:
             if self._settings.autoscaler == "unnominated":
-                await self._show(one)
+                await self._show(waiting)
             elif self._settings.autoscaler == "provisioningRequest" and self._requests is not None:
-                await self._ask(one, self._requests, report.wall)
+                await self._ask(waiting, self._requests, report.wall)
 
-    def _turn(self, one: Waiting, wall: float) -> float | None:
+    def _turn(self, waiting: Waiting, wall: float) -> float | None:
         """Since when the gang has had its turn; None where it has not."""
-        found = self._turns.get(one.gang.ref)
-        if found is None and self._inherits and _is_shown(one.gang) and self._wants_nodes(one, wall):
-            since = _since(one.gang)
+        since_before = self._turns.get(waiting.gang.ref)
+        if since_before is None and self._inherits and _is_shown(waiting.gang) and self._wants_nodes(waiting, wall):
+            since = _since(waiting.gang)
             return min(wall, since) if since <= wall + SKEW_SECONDS else None
-        return found
+        return since_before
 
-    def _wants_nodes(self, one: Waiting, wall: float) -> bool:
+    def _wants_nodes(self, waiting: Waiting, wall: float) -> bool:
         """Whether new nodes would start the gang, and nothing else does soon."""
-        waits = wall - one.gang.created
-        return one.code == "never" or (one.code == "head" and waits >= self._settings.autoscaler_wait_seconds)
+        waits = wall - waiting.gang.created
+        return waiting.code == "never" or (waiting.code == "head" and waits >= self._settings.autoscaler_wait_seconds)
 
     # -- pods that the autoscaler counts ---------------------------------------------------------------------------
 
-    async def _show(self, one: Waiting) -> None:
+    async def _show(self, waiting: Waiting) -> None:
         """Open the gates of the gang's pods; pods without GPUs, which never ask us, stay gated where they can."""
-        since = _text(self._turns[one.gang.ref])
-        closed = [pod for pod in one.gang.existing if GATE in pod.gates and (pod.gpus or one.gang.whole)]
+        since = _text(self._turns[waiting.gang.ref])
+        closed = [pod for pod in waiting.gang.existing if GATE in pod.gates and (pod.gpus or waiting.gang.whole)]
         if not closed:
             return
-        if not _is_shown(one.gang):
-            log.info("is shown to the autoscaler", gang=gang_name(one.gang), pods=len(closed), why=one.text)
+        if not _is_shown(waiting.gang):
+            log.info("is shown to the autoscaler", gang=gang_name(waiting.gang), pods=len(closed), why=waiting.text)
         done = await _in_parts(
             self._pods.open(
                 pod.namespace,
@@ -140,24 +140,24 @@ class Growth:
         )
         _log_refused(closed, done)
 
-    async def _ask(self, one: Waiting, requests: ProvisioningRequests, wall: float) -> None:
+    async def _ask(self, waiting: Waiting, requests: ProvisioningRequests, wall: float) -> None:
         """Make the gang's ProvisioningRequest, and note on its pods that they use its nodes. Where a pod was replaced
         all are noted anew: if that was the first, the request is another. One that failed is made again."""
-        pods, attempt = one.gang.existing, 0
+        pods, attempt = waiting.gang.existing, 0
         if wall - self._failed < AGAIN_SECONDS:
             return
         try:
             if all(WANTS_NODES in pod.annotations for pod in pods):
-                attempt = await self._attempts.due(one.gang, requests, wall)
+                attempt = await self._attempts.due(waiting.gang, requests, wall)
                 if not attempt:
                     return
-            notes = await requests.ask(one.gang, attempt)
+            notes = await requests.ask(waiting.gang, attempt)
         except (ApiError, Unreachable, TooManyKinds) as error:
             self._failed = wall
-            log.error("no ProvisioningRequest can be made", gang=gang_name(one.gang), err=str(error))
+            log.error("no ProvisioningRequest can be made", gang=gang_name(waiting.gang), err=str(error))
             return
-        log.info("asks for nodes", gang=gang_name(one.gang), pods=len(pods), attempt=attempt, why=one.text)
-        since = _text(self._turns[one.gang.ref])
+        log.info("asks for nodes", gang=gang_name(waiting.gang), pods=len(pods), attempt=attempt, why=waiting.text)
+        since = _text(self._turns[waiting.gang.ref])
         done = await _in_parts(
             self._pods.annotate(pod.namespace, pod.name, pod.resource_version, {**notes, WANTS_NODES: since})
             for pod in pods
@@ -184,11 +184,11 @@ class Growth:
             if (pod := pods.get(uid)) is not None and not pod.placeable:
                 yield uid
 
-    async def _state(self, pod: PodRecord, one: Waiting | None, wall: float) -> Patched:
-        reason, text = ("NoPlace", one.text) if one is not None else ("PlaceExists", "")
+    async def _state(self, pod: PodRecord, waiting: Waiting | None, wall: float) -> Patched:
+        reason, text = ("NoPlace", waiting.text) if waiting is not None else ("PlaceExists", "")
         condition = {
             "type": PLACEABLE,
-            "status": "True" if one is None else "False",
+            "status": "True" if waiting is None else "False",
             "reason": reason,
             "message": text[:1000],
             "lastTransitionTime": _text(wall),
@@ -204,12 +204,13 @@ class Growth:
         """GPUs that gangs wait for, by queue, model and whether there is a place for them at all."""
         labels = self._cluster.settings.mix.model_labels
         counts: Counter[tuple[str, str, str]] = Counter()
-        for one, pause in pauses(report.waiting):
+        for waiting, pause in pauses(report.waiting):
             if pause:
                 await asyncio.sleep(0)
-            place = "none" if one.code == "never" else "taken" if one.code in WAITS_FOR_ROOM else ""
-            if place and one.gang.gpus:
-                counts[one.gang.queue, ",".join(sorted(named_models(one.gang, labels)))[:100], place] += one.gang.gpus
+            place = "none" if waiting.code == "never" else "taken" if waiting.code in WAITS_FOR_ROOM else ""
+            gang = waiting.gang
+            if place and gang.gpus:
+                counts[gang.queue, ",".join(sorted(named_models(gang, labels)))[:100], place] += gang.gpus
         gauge = self._metrics.queue_wanted_gpus
         gauge.clear()
         for (queue, model, place), gpus in counts.most_common(MOST_SERIES):
@@ -239,7 +240,7 @@ def _text(wall: float) -> str:
 
 async def _in_parts(writes: Iterable[Awaitable[Patched]]) -> list[Patched]:
     """Carry out writes, AT_ONCE at the same time."""
-    left, done = iter(writes), list[Patched]()
-    while part := list(islice(left, AT_ONCE)):
+    remaining, done = iter(writes), list[Patched]()
+    while part := list(islice(remaining, AT_ONCE)):
         done += await asyncio.gather(*part)
     return done

@@ -98,19 +98,18 @@ class ProvisioningRequests:
     async def ended(self, gang: WaitingGang, attempt: int) -> str:
         """Why no nodes are added for the request any more; "" while it stands. Raises ApiError, Unreachable."""
         try:
-            found = await self._server.get(f"{_path(gang.existing[0])}/{_numbered(name_of(gang), attempt)}")
+            body = await self._server.get(f"{_path(gang.existing[0])}/{_numbered(name_of(gang), attempt)}")
         except ApiError as error:
             if error.status != 404:
                 raise
             return "it does not exist"
         try:
-            status = msgspec.json.decode(found, type=_Request).status
+            status = msgspec.json.decode(body, type=_Request).status
         except (msgspec.MsgspecError, RecursionError) as error:
             return f"it cannot be read: {error}"
         conditions = (status.conditions if status else None) or []
-        return next(
-            (f"{one.type}: {one.message}" for one in conditions if one.type in ENDED and one.status == "True"), ""
-        )
+        ended = (condition for condition in conditions if condition.type in ENDED and condition.status == "True")
+        return next((f"{condition.type}: {condition.message}" for condition in ended), "")
 
     async def _template(self, name: str, like: PodRecord, first: PodRecord) -> dict[str, str]:
         """The reference of a PodTemplate for pods like this one; it is made."""
@@ -146,7 +145,7 @@ class RequestAttempts:
     def keep(self, gangs: Collection[WaitingGang]) -> None:
         """Forget all but these gangs."""
         names = set(map(name_of, gangs))
-        self._latest = {name: one for name, one in self._latest.items() if name in names}
+        self._latest = {name: attempt for name, attempt in self._latest.items() if name in names}
 
     async def due(self, gang: WaitingGang, requests: ProvisioningRequests, wall: float) -> int:
         """The number of the request that is to be made now, 0 for none. `wall`: seconds. Raises ApiError,

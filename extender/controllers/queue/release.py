@@ -121,10 +121,10 @@ class Release:
         self._forget()
         refused: dict[str, str] = {}
         settles = False
-        there = await self._pending(seats)
-        if not there:
+        pending = await self._pending(seats)
+        if not pending:
             return Progress(0, refused)
-        if await self._all(self._state_seat, await self._closed(there), refused):
+        if await self._all(self._state_seat, await self._closed(pending), refused):
             await self._known()
             stated = await self._all(self._state_seat, await self._pending(seats), refused)
             if stated and (self._stands(seats) or not self.all_closed(seats)):
@@ -147,15 +147,15 @@ class Release:
         refused: dict[str, str] = {}
         if not await self.devices.withdraw([pod for _, pod in self._unbound(seats)]):
             return False
-        there = [(seat, pod) for seat, pod in self._unbound(seats) if self.states_seat(seat)]
-        return await self._all(lambda _, pod: self._state_as(pod, "", ""), there, refused) or len(refused) == len(there)
+        pairs = [(seat, pod) for seat, pod in self._unbound(seats) if self.states_seat(seat)]
+        return await self._all(lambda _, pod: self._state_as(pod, "", ""), pairs, refused) or len(refused) == len(pairs)
 
     async def withdraw_from(self, pods: Iterable[PodRecord]) -> None:
         """Have these pods, which have no seats, state none."""
         self._forget()
-        there = [(None, pod) for pod in pods]
-        if await self.devices.withdraw([pod for _, pod in there]):
-            await self._all(lambda _, pod: self._state_as(pod, "", ""), there, {})
+        unseated = [(None, pod) for pod in pods]
+        if await self.devices.withdraw([pod for _, pod in unseated]):
+            await self._all(lambda _, pod: self._state_as(pod, "", ""), unseated, {})
 
     def states_seat(self, seat: Seat) -> bool:
         """Whether the pod of the seat waits and states a seat, this one or another, by the watch or by what we
@@ -240,13 +240,13 @@ class Release:
         state = self._ahead.of(pod)
         if state.open:
             return None
-        left = [gate for gate in pod.gates if gate != GATE]
+        other_gates = [gate for gate in pod.gates if gate != GATE]
         shown: dict[str, str | None] = {WANTS_NODES: None} if WANTS_NODES in pod.annotations else {}
         pins = (self._cluster.settings.queue.hard_pins and pod.gpus) or self.devices.holds(pod)
         if pins and GATE in pod.gates:
-            patched = await self._pods.pin(pod, state.version, seat.node, left, shown)
+            patched = await self._pods.pin(pod, state.version, seat.node, other_gates, shown)
         else:
-            patched = await self._pods.open(pod.namespace, pod.name, state.version, left, shown)
+            patched = await self._pods.open(pod.namespace, pod.name, state.version, other_gates, shown)
         if patched.outcome == "written":
             self._ahead.note(pod, state, patched.version, open=True)
         return patched
@@ -260,21 +260,21 @@ class Release:
 
     def _unbound(self, seats: Iterable[Seat]) -> list[tuple[Seat, PodRecord]]:
         """The seats whose pods wait, each with its pod."""
-        found = [(seat, self._cluster.pods.get(seat.uid)) for seat in seats]
-        return [(seat, pod) for seat, pod in found if pod is not None and not pod.node and not pod.terminating]
+        with_pods = [(seat, self._cluster.pods.get(seat.uid)) for seat in seats]
+        return [(seat, pod) for seat, pod in with_pods if pod is not None and not pod.node and not pod.terminating]
 
     async def _pending(self, seats: Iterable[Seat]) -> list[tuple[Seat, PodRecord]]:
         """Those of the seats whose pods do not state them, or are behind our gate still."""
-        found: list[tuple[Seat, PodRecord]] = []
+        pending: list[tuple[Seat, PodRecord]] = []
         async for seat, pod in each(self._unbound(seats)):
             state = self._ahead.of(pod)
             if not state.open or (state.node, state.planned) != (seat.node, self._planned(seat, pod)):
-                found.append((seat, pod))
-        return found
+                pending.append((seat, pod))
+        return pending
 
-    async def _closed(self, there: Iterable[tuple[Seat, PodRecord]]) -> list[tuple[Seat, PodRecord]]:
+    async def _closed(self, pending: Iterable[tuple[Seat, PodRecord]]) -> list[tuple[Seat, PodRecord]]:
         """Those whose gates are not open yet."""
-        return [(seat, pod) async for seat, pod in each(there) if not self._ahead.of(pod).open]
+        return [(seat, pod) async for seat, pod in each(pending) if not self._ahead.of(pod).open]
 
     def _stands(self, seats: Iterable[Seat]) -> bool:
         """Whether all pods and nodes of the seats are there; absent seats have no pod."""

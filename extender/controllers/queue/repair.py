@@ -82,14 +82,14 @@ class Repairs:
             if self._clock() - began > MENDING_SECONDS:
                 break
         await self._write()
-        there = self._seats.gangs
+        seated = self._seats.gangs
         for gangs in (self._back, self._moving):
-            gangs.intersection_update(there)
-        self._stuck = {gang: why for gang, why in self._stuck.items() if gang in there}
+            gangs.intersection_update(seated)
+        self._stuck = {gang: why for gang, why in self._stuck.items() if gang in seated}
         for backoffs in (self._tried, self._unwritten):
-            backoffs.only(there)
+            backoffs.only(seated)
         waits = self._stuck.keys() | self._back | self._moving
-        return [gang for gang in there if gang not in waits and gang not in busy]
+        return [gang for gang in seated if gang not in waits and gang not in busy]
 
     def paused(self) -> dict[str, str]:
         """Gangs that are not started now, and why."""
@@ -162,63 +162,63 @@ class Repairs:
         if await self._ends.finished(deleted):  # the others are looked at without them, in the next turn
             self._tried.succeeded(gang)
             return
-        made = await self._freed(gang, seats)
-        if made is None:
+        new_seats = await self._freed(gang, seats)
+        if new_seats is None:
             self._moving.add(gang)
             self._unwritten.failed(gang, now)
             return
         self._moving.discard(gang)
         self._unwritten.succeeded(gang)
-        if not isinstance(made, str):
+        if not isinstance(new_seats, str):
             self._stuck.pop(gang, None)
-            self._keep(gang, seats, made)
+            self._keep(gang, seats, new_seats)
         elif self._release.all_closed(seats):
-            log.warning("a gang has lost seats before it started, and waits again", gang=gang, err=made)
+            log.warning("a gang has lost seats before it started, and waits again", gang=gang, err=new_seats)
             self._back.add(gang)
             await self._take_back(gang, seats)
         elif lost:
             if gang not in self._stuck:  # it is tried again and again
-                log.warning("a gang has lost seats, and there are no others", gang=gang, err=made)
-            self._stuck[gang] = made
+                log.warning("a gang has lost seats, and there are no others", gang=gang, err=new_seats)
+            self._stuck[gang] = new_seats
 
     async def _freed(self, gang: str, seats: Sequence[Seat]) -> tuple[Seat, ...] | str | None:
         """Other seats for the gang, or why there are none. The pods that change their seats state none by then; None:
         some still do, and the attempt is to be repeated."""
         for _ in range(MOVES):
             fixed = frozenset(seat.uid for seat in seats if self._ends.fixed(seat))
-            made = await done(self._planner.again(gang, seats, fixed))
-            if not isinstance(made, str) and self._takes_given_up(made):
+            new_seats = await done(self._planner.again(gang, seats, fixed))
+            if not isinstance(new_seats, str) and self._takes_given_up(new_seats):
                 await self._write()
                 continue
-            moved = () if isinstance(made, str) else self._moved(seats, made)
+            moved = () if isinstance(new_seats, str) else self._moved(seats, new_seats)
             if not moved:
-                return made
+                return new_seats
             if not await self._release.withdraw(moved):
                 break
         return None
 
-    def _moved(self, before: Sequence[Seat], made: Sequence[Seat]) -> list[Seat]:
+    def _moved(self, before: Sequence[Seat], new_seats: Sequence[Seat]) -> list[Seat]:
         """The seats whose pods get others, and still state one."""
-        now = {seat.uid: (seat.node, seat.gpus) for seat in made}
+        now = {seat.uid: (seat.node, seat.gpus) for seat in new_seats}
         others = [seat for seat in before if now.get(seat.uid, (seat.node, seat.gpus)) != (seat.node, seat.gpus)]
         return [seat for seat in others if self._release.states_seat(seat)]
 
-    def _takes_given_up(self, made: Sequence[Seat]) -> bool:
+    def _takes_given_up(self, seats: Sequence[Seat]) -> bool:
         """Whether one of these seats may have GPUs of a seat that the maps still state."""
-        return any(seat.node in self._given_up and _has_gpus(seat) for seat in made)
+        return any(seat.node in self._given_up and _has_gpus(seat) for seat in seats)
 
-    def _keep(self, gang: str, before: Sequence[Seat], made: Sequence[Seat]) -> None:
+    def _keep(self, gang: str, old: Sequence[Seat], new: Sequence[Seat]) -> None:
         """Reserve the new seats; `_write` writes them."""
-        if {(one.uid, one.node, one.gpus) for one in made} == {(one.uid, one.node, one.gpus) for one in before}:
+        if {(seat.uid, seat.node, seat.gpus) for seat in new} == {(seat.uid, seat.node, seat.gpus) for seat in old}:
             return
-        self._given_up.update(seat.node for seat in before if _has_gpus(seat))
+        self._given_up.update(seat.node for seat in old if _has_gpus(seat))
         self._placed.append(gang)
-        self._seats.reserve(made)
-        self._seats.end_absent(gang, made)
-        for one in before:
-            if self._ends.deleted(one):
-                self._seats.drop(one.uid)
-        log.info("placed again", gang=gang, pods=len(made))
+        self._seats.reserve(new)
+        self._seats.end_absent(gang, new)
+        for seat in old:
+            if self._ends.deleted(seat):
+                self._seats.drop(seat.uid)
+        log.info("placed again", gang=gang, pods=len(new))
 
     async def _write(self) -> None:
         """Write the new seats of the gangs that were placed again."""

@@ -111,12 +111,12 @@ class Replicas:
         self._signed_at = self._clock()
         self._note(await self._signs.put({self._identity: f"{self._store.version} {self._beats}"}))
 
-    def _note(self, kept: StoredTexts) -> None:
+    def _note(self, signs: StoredTexts) -> None:
         """What the signs of the others are now."""
         before, now = self._others, self._clock()
         self._others = {
             name: before[name] if name in before and before[name][0] == text else (text, now)
-            for name, text in kept.data.items()
+            for name, text in signs.data.items()
             if name != self._identity
         }
 
@@ -156,13 +156,13 @@ class Replicas:
 
     async def _behind_of(self, version: int) -> bool:
         """Whether an instance that may live does not know this version of the maps."""
-        kept = await self._signs.read()
-        self._note(kept)
+        signs = await self._signs.read()
+        self._note(signs)
         now = self._clock()
         gone = {name: None for name, (_, since) in self._others.items() if now - since > GONE_SECONDS}
         if gone:
             try:
-                await self._signs.change(gone, kept.version)
+                await self._signs.change(gone, signs.version)
             except VersionConflict:  # one of them lives
                 return True
             log.info("instances have given no sign of life, and are not waited for", instances=sorted(gone))

@@ -225,20 +225,20 @@ class SeatEntries:
         kinds: dict[tuple[int, ...], int] = {}
         pods = [
             _Pod(
-                one.uid,
-                one.pod,
-                one.node,
-                one.gpus,
-                kinds.setdefault(one.amounts, len(kinds)),
-                one.priority,
-                one.role,
-                one.ordinal,
+                seat.uid,
+                seat.pod,
+                seat.node,
+                seat.gpus,
+                kinds.setdefault(seat.amounts, len(kinds)),
+                seat.priority,
+                seat.role,
+                seat.ordinal,
             )
-            for one in seats
+            for seat in seats
         ]
         amounts = [{name: n for name, n in zip(self._resources, kind, strict=True) if n} for kind in kinds]
-        at = round(min(one.at for one in seats) + self._epoch, 3)
-        awaits = {one.node: list(one.awaits) for one in seats if one.awaits}
+        at = round(min(seat.at for seat in seats) + self._epoch, 3)
+        awaits = {seat.node: list(seat.awaits) for seat in seats if seat.awaits}
         return msgspec.json.encode(_Entry(FORMAT, seats[0].gang, at, amounts, pods, awaits)).decode()
 
     def seats(self, text: str, now: float) -> list[Seat]:
@@ -254,24 +254,24 @@ class SeatEntries:
         kinds = [self._amounts(stated) for stated in entry.amounts]
         at = min(now, entry.at - self._epoch)
         awaits = {node: tuple(uids) for node, uids in entry.awaits.items()}
-        found: dict[str, Seat] = {}
-        for one in entry.seats:
-            if one.amounts >= len(kinds) or one.uid in found:
+        by_uid: dict[str, Seat] = {}
+        for stated_seat in entry.seats:
+            if stated_seat.amounts >= len(kinds) or stated_seat.uid in by_uid:
                 raise Damaged("a seat without amounts, or a pod with two seats")
-            found[one.uid] = Seat(
-                one.uid,
-                one.pod,
+            by_uid[stated_seat.uid] = Seat(
+                stated_seat.uid,
+                stated_seat.pod,
                 entry.gang,
-                one.node,
-                kinds[one.amounts],
-                one.gpus,
-                one.priority,
+                stated_seat.node,
+                kinds[stated_seat.amounts],
+                stated_seat.gpus,
+                stated_seat.priority,
                 at,
-                awaits=awaits.get(one.node, ()),
-                role=one.role,
-                ordinal=one.ordinal,
+                awaits=awaits.get(stated_seat.node, ()),
+                role=stated_seat.role,
+                ordinal=stated_seat.ordinal,
             )
-        return list(found.values())
+        return list(by_uid.values())
 
     def _amounts(self, stated: dict[str, int]) -> tuple[int, ...]:
         if strange := sorted(stated.keys() - set(self._resources)):

@@ -19,8 +19,8 @@ async def done(steps: Sliced[T]) -> T:
         try:
             next(steps)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
         await asyncio.sleep(0)
 
 

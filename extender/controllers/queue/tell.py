@@ -54,12 +54,12 @@ class Teller:
             log.warning("the templates of late pods cannot be read", gang=start.name, err=start.gang.unread)
         self._events.tell(_regarding(start.gang.existing[0]), "Started", "Queueing", text[:1000])
 
-    def not_created(self, gang: str, there: Sequence[PodRecord], seats: Sequence[Seat], seconds: float) -> None:
-        """Seats ended because their pods were not created in time. `there`: the pods of the gang that exist."""
+    def not_created(self, gang: str, pods: Sequence[PodRecord], seats: Sequence[Seat], seconds: float) -> None:
+        """Seats ended because their pods were not created in time. `pods`: the pods of the gang that exist."""
         names = ", ".join(seat.pod for seat in seats[:3]) + (" ..." if len(seats) > 3 else "")
         text = f"{gang} is incomplete: {len(seats)} pods do not exist after {seconds:.0f} s, their seats are given up"
         log.warning("seats of pods that do not exist are given up", gang=gang, seats=len(seats), pods=names)
-        for pod in there[:1]:
+        for pod in pods[:1]:
             self._events.tell(_regarding(pod), "Incomplete", "Queueing", f"{text}: {names}"[:1000])
 
     def evicting(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord], decision: Decision | None) -> None:
@@ -94,16 +94,16 @@ class Teller:
         """A look at the queue has ended. Others run in between."""
         counts = dict.fromkeys(product(CODES, [name for _, name in SIZES]), 0)
         told: dict[str, str] = {}
-        for one, pause in pauses(report.waiting):
+        for gang_waiting, pause in pauses(report.waiting):
             if pause:
                 await asyncio.sleep(0)
-            counts[one.code, size_of(one.gang.number)] += 1
-            name = gang_name(one.gang)
+            counts[gang_waiting.code, size_of(gang_waiting.gang.number)] += 1
+            name = gang_name(gang_waiting.gang)
             before = self._told.get(name)
-            if report.wall - one.gang.created >= EVENT_SECONDS and before != one.code:
-                before, why = one.code, report.why_not_evicted(one)
-                note = f"{name} waits: {one.text}" + (f"; no pod is evicted: {why}" if why else "")
-                self._events.tell(_regarding(one.gang.existing[0]), "Waiting", "Queueing", note[:1000])
+            if report.wall - gang_waiting.gang.created >= EVENT_SECONDS and before != gang_waiting.code:
+                before, why = gang_waiting.code, report.why_not_evicted(gang_waiting)
+                note = f"{name} waits: {gang_waiting.text}" + (f"; no pod is evicted: {why}" if why else "")
+                self._events.tell(_regarding(gang_waiting.gang.existing[0]), "Waiting", "Queueing", note[:1000])
             if before is not None:
                 told[name] = before
         self._told = told
@@ -122,7 +122,7 @@ def size_of(pods: int) -> str:
 
 def _of_seats(seats: Sequence[Seat]) -> Regarding:
     """The first of their pods that exists."""
-    seat = next((one for one in seats if not one.absent), seats[0])
+    seat = next((candidate for candidate in seats if not candidate.absent), seats[0])
     namespace, _, name = seat.pod.partition("/")
     return Regarding("Pod", namespace, name, seat.uid)
 

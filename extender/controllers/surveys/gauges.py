@@ -21,24 +21,24 @@ def nodes_wanted(gauge: Gauge, wanted: Mapping[str, int]) -> None:
     that of `gpu-extender capacity` (extender.verdict.capacity.growth), so the numbers agree.
     """
     gauge.clear()
-    for model, nodes in sorted(wanted.items(), key=lambda one: (-one[1], one[0]))[:MOST_MODELS]:
+    for model, nodes in sorted(wanted.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_MODELS]:
         gauge.labels(model).set(nodes)
 
 
-def partial_gangs(gangs: Gauge, gpus: Gauge, found: Sequence[PartialGang]) -> None:
+def partial_gangs(gangs: Gauge, gpus: Gauge, partial: Sequence[PartialGang]) -> None:
     """How many gangs wait for pods of theirs, and the GPUs that they hold meanwhile; as `gpu-extender top` has them."""
-    gangs.set(len(found))
-    gpus.set(sum(one.gpus for one in found))
+    gangs.set(len(partial))
+    gpus.set(sum(gang.gpus for gang in partial))
 
 
-def pending(pods: Gauge, oldest: Gauge, found: Mapping[str, Pending]) -> None:
+def pending(pods: Gauge, oldest: Gauge, by_class: Mapping[str, Pending]) -> None:
     """How many GPU pods of each PriorityClass wait, and for how long the first of them has."""
     for gauge in (pods, oldest):
         gauge.clear()
-    for name, one in sorted(found.items()):
-        outranks = "true" if one.outranks else "false"
-        pods.labels(name, outranks).set(one.pods)
-        oldest.labels(name, outranks).set(one.oldest_seconds)
+    for name, waiting in sorted(by_class.items()):
+        outranks = "true" if waiting.outranks else "false"
+        pods.labels(name, outranks).set(waiting.pods)
+        oldest.labels(name, outranks).set(waiting.oldest_seconds)
 
 
 def waiting_pods(gauge: Gauge, waiting: Mapping[tuple[str, str], int]) -> None:

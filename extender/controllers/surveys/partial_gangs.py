@@ -24,19 +24,19 @@ class PartialGangEvents:
         self._events = events
         self._reported: set[tuple[str, str]] = set()  # (uid of the pod that has the Event, name of the gang)
 
-    def report(self, found: Sequence[PartialGang]) -> None:
-        """A look has ended. `found`: all gangs that are partial."""
-        current = {(one.running[0].uid, str(one.ref)): one for one in found}
+    def report(self, partial: Sequence[PartialGang]) -> None:
+        """A look has ended. `partial`: all gangs that are partial."""
+        current = {(gang.running[0].uid, str(gang.ref)): gang for gang in partial}
         self._reported &= current.keys()
         of_namespace: Counter[str] = Counter()
-        for key, one in current.items():
-            pod = one.running[0]
+        for key, gang in current.items():
+            pod = gang.running[0]
             if key in self._reported or of_namespace[pod.namespace] >= OF_NAMESPACE:
                 continue
             if of_namespace.total() >= OF_LOOK:
                 return
-            note = f"gang {one.ref}: {one.text}. The queue of gpu-extender starts such pods together (docs/queue.md)"
+            note = f"gang {gang.ref}: {gang.text}. The queue of gpu-extender starts such pods together (docs/queue.md)"
             regarding = Regarding("Pod", pod.namespace, pod.name, pod.uid)
-            if self._events.once(regarding, f"partial-gang/{one.ref}", REASON, note[:1000]):
+            if self._events.once(regarding, f"partial-gang/{gang.ref}", REASON, note[:1000]):
                 self._reported.add(key)
                 of_namespace[pod.namespace] += 1

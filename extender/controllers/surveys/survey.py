@@ -52,16 +52,16 @@ class Survey(Controller, Generic[T]):
     async def _look(self) -> float:
         """Count and show; the CPU time that it took, in seconds."""
         try:
-            found, spent = pickle.loads(await self._forks.whole(self._question))
+            result, spent = pickle.loads(await self._forks.whole(self._question))
         except ExtenderError as error:  # too little memory, or too many questions: it is counted the next time
             log.warning("a survey is left out", survey=self.name, err=error.message)
             return 0.0
-        self._show(found)
+        self._show(result)
         return float(spent)
 
 
 def _counted(count: Callable[[], object]) -> tuple[bytes]:
     """The result, and the CPU time that it took."""
     began = time.process_time()
-    found = count()
-    return (pickle.dumps((found, time.process_time() - began)),)
+    result = count()
+    return (pickle.dumps((result, time.process_time() - began)),)
