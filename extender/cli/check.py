@@ -152,7 +152,7 @@ async def _listed(kubeconfig: Path | None) -> bytes:
                 except client.ApiError as error:
                     if kind not in OWNERS or error.status not in (403, 404):
                         raise
-    except (client.ApiError, client.Unreachable, client.CredentialsError) as error:
+    except (client.ApiError, client.NoAnswer, client.CredentialsError) as error:
         raise Unreachable(str(error), path="the API server") from error
     except (ValueError, KeyError) as error:
         raise Unreachable(f"an answer that is no list: {error}", path="the API server") from error

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from extender.errors import BadInput, Unreachable
 from extender.kube import gates
-from extender.kube.client import ApiError, ApiServer, CredentialsError, default_kubeconfig
-from extender.kube.client import Unreachable as NoAnswer
+from extender.kube.client import ApiError, ApiServer, CredentialsError, NoAnswer, default_kubeconfig
 from extender.kube.gates import GatedPod, Tally
 from extender.objects.progress import duration, duration_text
 from extender.objects.queueing import GATE

@@ -7,8 +7,7 @@ from typing import Any
 
 from extender.errors import Unreachable
 from extender.kube import lists
-from extender.kube.client import ApiError, ApiServer, CredentialsError, default_kubeconfig
-from extender.kube.client import Unreachable as NoAnswer
+from extender.kube.client import ApiError, ApiServer, CredentialsError, NoAnswer, default_kubeconfig
 from extender.objects.records import Event, RecordError
 
 

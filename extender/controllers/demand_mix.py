@@ -16,7 +16,7 @@ from typing import Final
 
 from extender.controllers.controller import Controller
 from extender.controllers.document import MOST_BYTES, KeptDocument
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.configmaps import ConfigMap, VersionConflict
 from extender.log import get_log
 from extender.times import Backoff
@@ -90,7 +90,7 @@ class DemandMixStore(Controller):
             try:
                 await self._document.read()
                 return
-            except (ApiError, Unreachable) as error:
+            except (ApiError, NoAnswer) as error:
                 if isinstance(error, ApiError) and error.status < 500 and error.status != 429:
                     raise
                 failures += 1
@@ -125,7 +125,7 @@ class DemandMixStore(Controller):
                     await self._document.write({KEY: text})
                     self._written, self._warned = text, False
                     return
-        except (ApiError, Unreachable) as error:
+        except (ApiError, NoAnswer) as error:
             if not self._warned:
                 self._warned = True
                 log.warning("what was learned cannot be kept", document=self._name, err=str(error))

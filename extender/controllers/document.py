@@ -67,7 +67,7 @@ class _Shard:
         return _size(key, text) - _size(key, before)
 
     async def write(self, changes: Changes) -> None:
-        """Write these keys. Raises VersionConflict, ApiError, Unreachable."""
+        """Write these keys. Raises VersionConflict, ApiError, NoAnswer."""
         if self.version is None:
             self.note(await self.map.read())
         try:
@@ -84,7 +84,7 @@ class _Shard:
 
 
 class KeptDocument:
-    """The texts as they were last read or written. What reads or writes raises ApiError and Unreachable; a write raises
+    """The texts as they were last read or written. What reads or writes raises ApiError and NoAnswer; a write raises
     VersionConflict where another instance has written since."""
 
     def __init__(self, maps: Sequence[TextMap], clock: Callable[[], float], most: int | None = None) -> None:

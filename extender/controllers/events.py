@@ -18,7 +18,7 @@ from typing import Any, Final
 from extender.cluster.listener import Listener
 from extender.cluster.pod_failures import Change
 from extender.controllers.controller import Controller
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.events import EventsApi, NewEvent, Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -214,7 +214,7 @@ class EventRecorder(Controller):
             else:
                 self._metrics.events.labels("failed").inc()
             return False
-        except Unreachable:
+        except NoAnswer:
             self._metrics.events.labels("failed").inc()
             return False
         self._metrics.events.labels("ok").inc()

@@ -13,7 +13,7 @@ from typing import Final
 from extender.cluster.view import ClusterView
 from extender.controllers.controller import Controller
 from extender.kube import gates
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.log import Allowance, get_log
 
 LOOK_SECONDS: Final = 0.5
@@ -46,7 +46,7 @@ class GateRemoval(Controller):
             return True
         try:
             tally = await gates.remove_gates(self._server, lambda pod: pod.uid not in self._refused, lambda tally: None)
-        except (ApiError, Unreachable) as error:
+        except (ApiError, NoAnswer) as error:
             log.warning("our scheduling gates are not removed", err=str(error), retry_seconds=RETRY_SECONDS)
             return False
         if tally.pods:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client import Gauge
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.leases import Lease
 from extender.log import get_log
 from extender.metrics import Degraded
@@ -69,7 +69,7 @@ class Leadership:
                     await self._lease.resign()
             self._warned = False
             self._note("")
-        except (ApiError, Unreachable, TimeoutError) as error:
+        except (ApiError, NoAnswer, TimeoutError) as error:
             problem = f"{self._task.without}: the Lease cannot be read or written ({self._task.manifest})"
             self._note(f"{problem}: {error}")
             if not self._warned:
@@ -83,7 +83,7 @@ class Leadership:
 
     async def resign(self) -> None:
         """Give the Lease back at the end; it expires where that fails."""
-        with contextlib.suppress(ApiError, Unreachable, TimeoutError):
+        with contextlib.suppress(ApiError, NoAnswer, TimeoutError):
             if self._lease.held:
                 async with asyncio.timeout(RESIGN_SECONDS):
                     await self._lease.resign()

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from extender.controllers.controller import Controller
 from extender.controllers.document import NEWER_SECONDS, Changes, Damaged, KeptDocument, Newer
 from extender.controllers.reservation_entry import MOST_ENTRIES, Entries, believed, contradiction
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.configmaps import ConfigMap, VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -126,7 +126,7 @@ class ReservationStore(Controller):
         except TimeoutError:
             result, why = "late", f"not written within {wait:.3g} s"
             self._trouble.unwritten = True
-        except (ApiError, Unreachable) as error:
+        except (ApiError, NoAnswer) as error:
             result = "forbidden" if _forbidden(error) else "failed"
             why = self._failed(error)
             self._trouble.unwritten = True
@@ -149,10 +149,10 @@ class ReservationStore(Controller):
                         await self.refresh()
                     failures = 0
                 except TimeoutError:
-                    self._failed(Unreachable(f"no answer within {REFRESH_SECONDS:g} s"))
+                    self._failed(NoAnswer(f"no answer within {REFRESH_SECONDS:g} s"))
                     failures += 1
                     delay = backoff.delay(failures, chance)
-                except (ApiError, Unreachable) as error:
+                except (ApiError, NoAnswer) as error:
                     self._failed(error)
                     failures += 1
                     delay = backoff.delay(failures, chance)
@@ -207,7 +207,7 @@ class ReservationStore(Controller):
         if self._ready():
             await self._flush()
 
-    def _failed(self, error: ApiError | Unreachable) -> str:
+    def _failed(self, error: ApiError | NoAnswer) -> str:
         """Say what is wrong, once for each problem; gives it back."""
         self._metrics.reservations_kept.set(0)
         trouble = self._trouble
@@ -340,7 +340,7 @@ class ReservationStore(Controller):
         self._trouble.failed, self._trouble.forbidden, self._trouble.logged = False, False, ""
 
 
-def _forbidden(error: ApiError | Unreachable) -> bool:
+def _forbidden(error: ApiError | NoAnswer) -> bool:
     return isinstance(error, ApiError) and error.status in (401, 403)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.objects import records, tolerant
 from extender.objects.records import PodRecord, RecordError
 
@@ -59,13 +59,13 @@ class Bindings:
         except ApiError as error:
             otherwise: BindingOutcome = "unknown" if error.status >= 500 else "refused"
             return Result(_OUTCOMES.get(error.status, otherwise), str(error))
-        except Unreachable as error:
+        except NoAnswer as error:
             return Result("unknown", str(error))
         return Result("bound")
 
     async def get_pod(self, namespace: str, name: str) -> PodRecord | None:
         """The pod as the API server has it now, None when there is none; one that is nested too deep is read as well.
-        Raises ApiError, Unreachable, RecordError (of what is read in part only, too: bind must know all of it)."""
+        Raises ApiError, NoAnswer, RecordError (of what is read in part only, too: bind must know all of it)."""
         try:
             raw = await self._server.get(_path(namespace, name))
         except ApiError as error:

@@ -50,11 +50,11 @@ class CredentialsError(Exception):
     """There is no usable kubeconfig and this is no pod with a service account."""
 
 
-class Unreachable(Exception):
+class NoAnswer(Exception):
     """No answer, or a broken one. Whether the server carried the request out is unknown."""
 
 
-class Silent(Unreachable):
+class Silent(NoAnswer):
     """Nothing came for too long: the connection may be dead since its last word."""
 
 
@@ -74,7 +74,7 @@ class TooLarge(Exception):
 
 class Stream(NamedTuple):
     """A watch that was accepted: its bytes as they come. It ends when the server ends it, or by ``drop``, after which
-    its block ends with Unreachable."""
+    its block ends with NoAnswer."""
 
     chunks: AsyncIterator[bytes]
     drop: Callable[[], None]
@@ -180,7 +180,7 @@ class ApiServer:
             try:
                 token = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
             except Exception as error:  # as above: a token file that is gone, a plugin that failed
-                raise Unreachable(f"no fresh credentials: {error}") from error
+                raise NoAnswer(f"no fresh credentials: {error}") from error
             return {"Authorization": token} if token else {}
 
         transport = Transport(tls, configuration.tls_server_name, configuration.proxy, kubeconfig is not None)
@@ -211,7 +211,7 @@ class ApiServer:
         await asyncio.sleep(0)  # for those that were cut off in this turn of the loop
 
     async def get(self, path: str, params: Mapping[str, str] | None = None, *, most: int | None = None) -> bytes:
-        """The body of a 200. ApiError for any other answer, Unreachable for none, TooLarge for one of more than `most`
+        """The body of a 200. ApiError for any other answer, NoAnswer for none, TooLarge for one of more than `most`
         bytes."""
         return await self.request("GET", path, params=params, most=most)
 
@@ -235,7 +235,7 @@ class ApiServer:
         async with self._turns:
             try:
                 return await self._whole(method, path, headers, body)
-            except Unreachable as error:
+            except NoAnswer as error:
                 if not _is_unanswered(error):
                     raise
             return await self._whole(method, path, headers, body)
@@ -276,7 +276,7 @@ class ApiServer:
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str], *, inactivity: float) -> AsyncIterator[Stream]:
-        """An answer that goes on. Silence for ``inactivity`` seconds is Silent, a broken connection Unreachable. Where
+        """An answer that goes on. Silence for ``inactivity`` seconds is Silent, a broken connection NoAnswer. Where
         the caller is behind by STREAM_BUFFER bytes the server has to wait, which is no silence."""
         limits = aiohttp.ClientTimeout(
             total=None, connect=ACQUIRE_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=inactivity
@@ -307,13 +307,13 @@ class ApiServer:
                 finally:
                     _cut_off(answer)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                kind = Silent if isinstance(error, TimeoutError) else Unreachable
+                kind = Silent if isinstance(error, TimeoutError) else NoAnswer
                 raise kind(f"{method} {path}: {str(error) or type(error).__name__}") from error
 
-    async def _error_of(self, method: str, answer: aiohttp.ClientResponse) -> ApiError | Unreachable:
+    async def _error_of(self, method: str, answer: aiohttp.ClientResponse) -> ApiError | NoAnswer:
         """What an answer means that is no success."""
         if answer.status < 200:
-            return Unreachable(f"{method} {answer.url.path}: an answer of status {answer.status}")
+            return NoAnswer(f"{method} {answer.url.path}: an answer of status {answer.status}")
         message = message_of(await _first_bytes(answer, _LONGEST_ERROR))
         self.forbidden.note(method, answer.status, message)
         return ApiError(answer.status, message, retry_after_of(answer.headers.get("Retry-After", "")))
@@ -331,13 +331,13 @@ async def _first_bytes(answer: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 def _one_line_each(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """The credentials. Unreachable: one that would add header lines of its own."""
+    """The credentials. NoAnswer: one that would add header lines of its own."""
     if any("\r" in text or "\n" in text for text in headers.values()):
-        raise Unreachable("the credentials have a line break")
+        raise NoAnswer("the credentials have a line break")
     return headers
 
 
-def _is_unanswered(error: Unreachable) -> bool:
+def _is_unanswered(error: NoAnswer) -> bool:
     """Whether a connection that stood was closed before the first byte of an answer."""
     cause = error.__cause__
     closed = isinstance(cause, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, Unreachable
+from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, NoAnswer
 
 _LABELS: Final = {"app.kubernetes.io/name": "gpu-extender"}
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class TextMap(Protocol):
 
 
 class ConfigMap:
-    """Reads and writes the ConfigMap ``name``. All raise ApiError and Unreachable."""
+    """Reads and writes the ConfigMap ``name``. All raise ApiError and NoAnswer."""
 
     def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
         self.name = name
@@ -121,4 +121,4 @@ def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise Unreachable(f"no ConfigMap came: {error}") from error
+        raise NoAnswer(f"no ConfigMap came: {error}") from error

@@ -47,7 +47,7 @@ class NewEvent(NamedTuple):
 
 
 class EventsApi:
-    """Writes Events to one API server. Both raise ApiError and Unreachable."""
+    """Writes Events to one API server. Both raise ApiError and NoAnswer."""
 
     def __init__(self, server: ApiServer, instance: str) -> None:
         """``instance``: the name of this process, of which 128 characters are kept."""

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from ext_core import prune
-from extender.kube.client import STRATEGIC_PATCH, ApiError, ApiServer, Unreachable
+from extender.kube.client import STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer
 from extender.kube.kinds import WatchedKind
 from extender.kube.lists import pages
 from extender.objects import tolerant
@@ -110,7 +110,7 @@ async def remove_gates(
     server: ApiServer, wanted: Callable[[GatedPod], bool], progress: Callable[[Tally], None], namespace: str = ""
 ) -> Tally:
     """Remove our gate from the pods that are `wanted`, in one namespace or ("") in all. `progress` gets the tally after
-    each page of pods. Raises ApiError or Unreachable where the API server keeps failing; what is done stays done."""
+    each page of pods. Raises ApiError or NoAnswer where the API server keeps failing; what is done stays done."""
     tally, limit = Tally(), asyncio.Semaphore(PARALLEL)
 
     async def remove(pod: GatedPod) -> None:
@@ -132,7 +132,7 @@ async def remove_gates(
 
 async def delete_bindings(server: ApiServer) -> list[str]:
     """Delete the bindings of our policies, so that no new pod gets the gate; returns their names. Raises ApiError,
-    Unreachable."""
+    NoAnswer."""
     try:
         listed = msgspec.json.decode(await server.get(_BINDINGS), type=dict[str, msgspec.Raw])
     except ApiError as error:
@@ -151,7 +151,7 @@ async def delete_bindings(server: ApiServer) -> list[str]:
 
 
 async def age_limits(server: ApiServer) -> dict[str, str]:
-    """The annotation AGE_LIMIT of each namespace that has it, as it is. Raises ApiError, Unreachable."""
+    """The annotation AGE_LIMIT of each namespace that has it, as it is. Raises ApiError, NoAnswer."""
     limits: dict[str, str] = {}
     async with aclosing(_objects(server, "/api/v1/namespaces", "", _Namespace)) as read:
         async for namespaces in read:
@@ -186,7 +186,7 @@ async def _objects(server: ApiServer, path: str, selector: str, wanted: type[_T]
             async for page in read:
                 yield [_decoded(raw, decoder) for raw in page.items]
     except RecordError as error:
-        raise Unreachable(f"GET {path}: {error}") from error
+        raise NoAnswer(f"GET {path}: {error}") from error
 
 
 def _decoded(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_T]) -> _T:
@@ -197,7 +197,7 @@ def _decoded(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_T]) -> _T:
         try:
             return decoder.decode(prune.prune(bytes(raw), tolerant.DEEPEST))
         except (msgspec.MsgspecError, ValueError) as error:
-            raise Unreachable(f"an object that cannot be read: {error}") from error
+            raise NoAnswer(f"an object that cannot be read: {error}") from error
 
 
 async def _remove(server: ApiServer, pod: GatedPod, tally: Tally) -> None:
@@ -227,7 +227,7 @@ async def _retried(request: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         try:
             await request()
             return
-        except (ApiError, Unreachable) as error:
+        except (ApiError, NoAnswer) as error:
             status = error.status if isinstance(error, ApiError) else 503
             if status not in _PASSING or failures == TRIES:
                 raise

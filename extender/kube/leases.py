@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.events import micro_time
 from extender.times import Clock
 
@@ -76,7 +76,7 @@ class Lease:
         return self._renewed_at is not None and self._clock() - self._renewed_at < self._duration * DEADLINE
 
     async def step(self) -> bool:
-        """Take the Lease if it is free, renew it if it is ours; whether we hold it. Raises ApiError, Unreachable."""
+        """Take the Lease if it is free, renew it if it is ours; whether we hold it. Raises ApiError, NoAnswer."""
         began = self._clock()
         lease, holder = await self._current(began)
         spec = lease.spec if lease is not None else _Spec()
@@ -101,7 +101,7 @@ class Lease:
 
     async def look(self) -> str:
         """Which instance holds it, "" for none, without taking part. A holder that is silent counts until its duration
-        has passed between two looks. Raises ApiError, Unreachable."""
+        has passed between two looks. Raises ApiError, NoAnswer."""
         return (await self._current(self._clock()))[1]
 
     async def _current(self, began: float) -> tuple[_Lease | None, str]:
@@ -147,4 +147,4 @@ def _read(body: bytes) -> _Lease:
     try:
         return msgspec.json.decode(body, type=_Lease)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise Unreachable(f"no Lease came: {error}") from error
+        raise NoAnswer(f"no Lease came: {error}") from error

@@ -24,7 +24,7 @@ async def pages(server: ApiServer, watched: WatchedKind) -> AsyncGenerator[recor
     """Every page; close it (`contextlib.aclosing`). Only a page of one object may have more than LARGEST_PAGE bytes.
 
     While the caller works on a page the next one is on its way: the server and the caller work at the same time.
-    Raises ApiError, Unreachable, RecordError (an answer that is no list)."""
+    Raises ApiError, NoAnswer, RecordError (an answer that is no list)."""
     reader = _Reader(server, watched)
     body = await reader.page("")
     while True:
@@ -74,7 +74,7 @@ async def list_all(
     invalid: list[tolerant.Invalid] | None = None,
 ) -> list[Event]:
     """Every object of these kinds as an event, each as far as it can be read; what is wrong with one goes to
-    `invalid`. ApiError, Unreachable, RecordError (an answer that is no list)."""
+    `invalid`. ApiError, NoAnswer, RecordError (an answer that is no list)."""
     events: list[Event] = []
     wrong: list[tolerant.Invalid] = [] if invalid is None else invalid
     for watched in kinds:

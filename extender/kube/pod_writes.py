@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, Unreachable
+from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer
 from extender.metrics import Metrics
 from extender.objects.queueing import PINNED
 from extender.objects.records import PodRecord
@@ -120,7 +120,7 @@ async def patched(server: ApiServer, path: str, body: Mapping[str, object], cont
             return Patched("gone", message=str(error))
         outcome: PatchOutcome = "unknown" if error.status == 429 or error.status >= 500 else "refused"
         return Patched(outcome, message=str(error))
-    except Unreachable as error:
+    except NoAnswer as error:
         return Patched("unknown", message=str(error))
     try:
         return Patched("written", _DECODER.decode(answer).metadata.resourceVersion)
@@ -189,7 +189,7 @@ async def evict(server: ApiServer, namespace: str, name: str, uid: str, *, dry_r
         if error.status == 429 or (error.status == 500 and "PodDisruptionBudget" in error.message):
             return Evicted("blocked", str(error))
         return Evicted("unknown" if error.status >= 500 else "refused", str(error))
-    except Unreachable as error:
+    except NoAnswer as error:
         return Evicted("unknown", str(error))
     return Evicted("evicted")
 

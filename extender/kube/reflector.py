@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from extender.kube.client import ApiError, ApiServer, Silent, Unreachable
+from extender.kube.client import ApiError, ApiServer, NoAnswer, Silent
 from extender.kube.decoder import Decoder, Lines, Relist
 from extender.kube.feed import Feed, Sink, key_of
 from extender.kube.kinds import WatchedKind
@@ -119,7 +119,7 @@ class Reflector:
         except Relist as error:
             self._version = ""
             answered, problem, expired = True, str(error), error.expired
-        except Unreachable as error:
+        except NoAnswer as error:
             problem = str(error)
             if isinstance(error, Silent):
                 lost_at = state.last_event

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, Unreachable
+from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer
 from extender.kube.pod_writes import Patched, patched
 from extender.objects.records import FENCE, FINALIZER, PLANNED_NODE, AllocatedDevice
 
@@ -23,7 +23,7 @@ Object = dict[str, Any]
 
 
 class ResourceClaimWrites:
-    """Reads and writes claims at one API server. What reads raises ApiError and Unreachable."""
+    """Reads and writes claims at one API server. What reads raises ApiError and NoAnswer."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -86,7 +86,7 @@ class DeviceTaintRuleWrites:
             if error.status == done:
                 return Patched("written")
             return Patched("unknown" if error.status == 429 or error.status >= 500 else "refused", message=str(error))
-        except Unreachable as error:
+        except NoAnswer as error:
             return Patched("unknown", message=str(error))
         return Patched("written")
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from extender.kube.client import ApiServer, Unreachable
+from extender.kube.client import ApiServer, NoAnswer
 
 _TOKENS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -61,7 +61,7 @@ class _Answer(msgspec.Struct):
 
 
 class Reviews:
-    """The two questions. ApiError: the server refuses them; Unreachable: it gives no answer that can be used."""
+    """The two questions. ApiError: the server refuses them; NoAnswer: it gives no answer that can be used."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -86,4 +86,4 @@ class Reviews:
         try:
             return msgspec.json.decode(answer, type=_Answer).status
         except msgspec.MsgspecError as error:
-            raise Unreachable(f"{kind}: an answer that cannot be read: {error}") from error
+            raise NoAnswer(f"{kind}: an answer that cannot be read: {error}") from error

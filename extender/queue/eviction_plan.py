@@ -36,7 +36,7 @@ from extender.preemption.gang_plan import (
 )
 from extender.queue.absent import StandIns, present
 from extender.queue.gang import WaitingGang
-from extender.queue.levels import Layout, TopologyLevel
+from extender.queue.levels import Layout, PlacementLevel
 from extender.queue.placement import GpuAllowance, JointPlacement, NodeChoice, Placed, Steps, without_devices
 from extender.queue.plan import QueueHead, gang_name, pod_names
 from extender.queue.quota import PLAIN, Quota
@@ -321,7 +321,7 @@ def in_a_domain(search: GangFound) -> GangFound:
     return replace(search, evictions=(other, best))
 
 
-def _named(cluster: Cluster, level: TopologyLevel, row: int) -> tuple[str, str]:
+def _named(cluster: Cluster, level: PlacementLevel, row: int) -> tuple[str, str]:
     """(label, value) of the domain that the node is in."""
     record = cluster.nodes[cluster.names[row]]
     return next((key, value) for key in level.keys if (value := _value(record, key)))

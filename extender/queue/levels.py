@@ -68,14 +68,13 @@ MOST_UNREAD: Final = 8
 """Labels that look like levels and are reported."""
 
 
-class TopologyLevel(NamedTuple):
-    """One level. `name`: the short name or label that asks for it; `keys`: node labels; `domain`: int32 by index of a
-    node, domains numbered from 0 in the order of their first nodes, -1 = in none; `domains`: how many there are."""
+class PlacementLevel(NamedTuple):
+    """One level at which a placement may keep pods together."""
 
-    name: str
-    keys: tuple[str, ...]
-    domain: array[int]
-    domains: int
+    name: str  # the short name or label that asks for it
+    keys: tuple[str, ...]  # node labels
+    domain: array[int]  # int32 by index of a node, numbered from 0 in the order of their first nodes; -1: in none
+    domains: int  # how many there are
 
 
 class Layout:
@@ -85,9 +84,9 @@ class Layout:
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
         self._seen: tuple[list[int], array[int], list[array[int]]] | None = None  # what the order follows from
-        self._rows, self._levels = array("i"), list[TopologyLevel]()
+        self._rows, self._levels = array("i"), list[PlacementLevel]()
 
-    def read(self) -> tuple[array[int], list[TopologyLevel]]:
+    def read(self) -> tuple[array[int], list[PlacementLevel]]:
         """(their rows; the levels, the closest first). The caller changes neither."""
         places, settings = self._cluster.tables.places, self._cluster.settings.topology_levels
         named, active = self._cluster.rows.all(), places.active()
@@ -98,13 +97,13 @@ class Layout:
                 order = sorted(order, key=column.__getitem__)
             self._rows = array("i", [named[i] for i in order])
             self._levels = [
-                TopologyLevel(settings[number], (settings[number],), *places.numbered(number, self._rows))
+                PlacementLevel(settings[number], (settings[number],), *places.numbered(number, self._rows))
                 for number in active
             ]
             self._seen = active, named[:], columns
         return self._rows, self._levels
 
-    def asked(self, name: str) -> TopologyLevel:
+    def asked(self, name: str) -> PlacementLevel:
         """The level of that name: a node's domain is its value of the first of the name's labels that it has."""
         rows, levels = self.read()
         settings = self._cluster.settings.topology_levels
@@ -117,10 +116,10 @@ class Layout:
         columns = [(key, domain_by_key[key]) for key in keys if key in domain_by_key]
         if len(columns) == 1:
             key, domain = columns[0]
-            return TopologyLevel(name, (key,), domain, max(domain, default=-1) + 1)
+            return PlacementLevel(name, (key,), domain, max(domain, default=-1) + 1)
         of_nodes = zip(*(domain for _, domain in columns), strict=True)
         firsts = [next(((k, n) for k, n in enumerate(numbers) if n >= 0), None) for numbers in of_nodes]
-        return TopologyLevel(name, tuple([key for key, _ in columns]), *numbered(firsts or [None] * len(rows), None))
+        return PlacementLevel(name, tuple([key for key, _ in columns]), *numbered(firsts or [None] * len(rows), None))
 
     def _labelled(self, key: str, rows: array[int]) -> array[int]:
         """The domains of a label that is no level of the settings."""
@@ -153,9 +152,9 @@ def looks_like_level(key: str) -> bool:
     return words[-1] in _PLACES or (words[-1] in ("domain", "partition") and not _NVLINK.isdisjoint(words))
 
 
-def nodes(count: int) -> TopologyLevel:
+def nodes(count: int) -> PlacementLevel:
     """The level of single nodes."""
-    return TopologyLevel("node", (NODE,), array("i", range(count)), count)
+    return PlacementLevel("node", (NODE,), array("i", range(count)), count)
 
 
 def keys_of(name: str, settings: Sequence[str]) -> tuple[str, ...]:
@@ -172,7 +171,7 @@ def numbered(values: Iterable[Hashable], none: Hashable) -> tuple[array[int], in
     return array("i", [seen.setdefault(value, len(seen) - 1) for value in values]), len(seen) - 1
 
 
-def inside(inner: TopologyLevel, outer: TopologyLevel | None) -> TopologyLevel:
+def inside(inner: PlacementLevel, outer: PlacementLevel | None) -> PlacementLevel:
     """The domains of `inner`, each divided where it lies in several of `outer`; what is outside of those is in none."""
     if outer is None or inner is outer:
         return inner

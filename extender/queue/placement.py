@@ -41,7 +41,7 @@ from extender.policy.fragmentation import FULLNESS
 from extender.policy.policy import Policy
 from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_roles, repelled, roles_in_slices, roles_of
 from extender.queue.filling import NO_LIMITS, NODES, SearchBudget, SearchLimits, Solution, solve
-from extender.queue.levels import Layout, TopologyLevel, inside, nodes, unread
+from extender.queue.levels import Layout, PlacementLevel, inside, nodes, unread
 from extender.queue.units import Sized, Units, asking, depends
 
 MOST_DOMAINS: Final = 32
@@ -115,8 +115,8 @@ class _Gang:
     joint: Joint
     roles: list[PodRole]
     names: list[str]
-    levels: list[TopologyLevel]
-    asked: TopologyLevel | None
+    levels: list[PlacementLevel]
+    asked: PlacementLevel | None
     members: set[int]
     required: bool
     limits: SearchLimits
@@ -124,7 +124,7 @@ class _Gang:
     proved: bool = True
 
     @property
-    def outer(self) -> TopologyLevel | None:
+    def outer(self) -> PlacementLevel | None:
         """The level of which one domain has to hold the gang."""
         return self.asked if self.required else None
 
@@ -133,7 +133,7 @@ class _Gang:
         """Pods of each role."""
         return [len(role.at) for role in self.roles]
 
-    def domain(self, level: TopologyLevel | None, nodes: Collection[int]) -> tuple[str, str] | None:
+    def domain(self, level: PlacementLevel | None, nodes: Collection[int]) -> tuple[str, str] | None:
         """(label, value) of the one domain of the level that these nodes are in."""
         if level is None or level.name == ANYWHERE or len({level.domain[i] for i in nodes}) != 1:
             return None
@@ -449,10 +449,10 @@ def _limits(roles: Sequence[PodRole], rows: Sequence[int], allowances: Sequence[
 
 
 def _levels(
-    known: list[TopologyLevel], asked: TopologyLevel | None, height: int, *, required: bool
-) -> list[TopologyLevel]:
+    known: list[PlacementLevel], asked: PlacementLevel | None, height: int, *, required: bool
+) -> list[PlacementLevel]:
     """The levels to try, the closest first."""
-    node, anywhere = nodes(height), TopologyLevel(ANYWHERE, (), array("i", bytes(4 * height)), min(1, height))
+    node, anywhere = nodes(height), PlacementLevel(ANYWHERE, (), array("i", bytes(4 * height)), min(1, height))
     if asked is None or (not required and NODE in asked.keys):
         return [node, *known, anywhere]
     places = [i for i, level in enumerate(known) if level.keys[0] in asked.keys]
@@ -472,7 +472,7 @@ def _search(gang: _Gang) -> Steps:
     return (yield from _nowhere(gang, gang.levels[-1]))
 
 
-def _anchors(gang: _Gang, level: TopologyLevel) -> set[int] | None:
+def _anchors(gang: _Gang, level: PlacementLevel) -> set[int] | None:
     """The domains that running members leave to choose from; None: all."""
     if not gang.members or level.name == ANYWHERE:
         return None
@@ -480,7 +480,7 @@ def _anchors(gang: _Gang, level: TopologyLevel) -> set[int] | None:
     return domains if len(domains) == 1 or level is gang.asked else set()
 
 
-def _alone(gang: _Gang, level: TopologyLevel) -> Generator[None, None, Solution | None]:
+def _alone(gang: _Gang, level: PlacementLevel) -> Generator[None, None, Solution | None]:
     """All pods on one node."""
     anchors, height = _anchors(gang, level), gang.joint.height
     domain = level.domain
@@ -499,7 +499,7 @@ def _alone(gang: _Gang, level: TopologyLevel) -> Generator[None, None, Solution 
     return Solution([(best[1], tuple(gang.counts))], best[0], 1, proved=True, placed=True)
 
 
-def _together(gang: _Gang, level: TopologyLevel) -> Generator[None, None, Solution | None]:
+def _together(gang: _Gang, level: PlacementLevel) -> Generator[None, None, Solution | None]:
     """All pods in one domain of a level."""
     best: Solution | None = None
     for number, pods in _rooms(gang, level):
@@ -513,7 +513,7 @@ def _together(gang: _Gang, level: TopologyLevel) -> Generator[None, None, Soluti
     return best
 
 
-def _solved(gang: _Gang, level: TopologyLevel, number: int) -> Generator[None, None, Solution]:
+def _solved(gang: _Gang, level: PlacementLevel, number: int) -> Generator[None, None, Solution]:
     """All pods on the nodes of one domain."""
     return solve(gang.joint, gang.joint.members(level.domain, number), gang.counts, gang.budget, gang.limits)
 
@@ -522,7 +522,7 @@ def _key(solution: Solution) -> tuple[int, int]:
     return solution.price, len(solution.chosen)
 
 
-def _rooms(gang: _Gang, level: TopologyLevel) -> list[tuple[int, int]]:
+def _rooms(gang: _Gang, level: PlacementLevel) -> list[tuple[int, int]]:
     """(domain, pods): the domains that may be chosen, and how many pods fit there at most, by each role alone."""
     counts, anchors = gang.counts, _anchors(gang, level)
     rooms = _by_role(gang, level)
@@ -534,7 +534,7 @@ def _rooms(gang: _Gang, level: TopologyLevel) -> list[tuple[int, int]]:
     ]
 
 
-def _by_role(gang: _Gang, level: TopologyLevel) -> Sequence[int]:
+def _by_role(gang: _Gang, level: PlacementLevel) -> Sequence[int]:
     """[domain, role]: how many pods of each role alone fit in each domain at most."""
     limits = gang.limits
     if not limits.most:
@@ -551,7 +551,7 @@ def _by_role(gang: _Gang, level: TopologyLevel) -> Sequence[int]:
     return rooms
 
 
-def _nowhere(gang: _Gang, level: TopologyLevel) -> Generator[None, None, NoPlace]:
+def _nowhere(gang: _Gang, level: PlacementLevel) -> Generator[None, None, NoPlace]:
     """Why not, by the domain that takes most."""
     bounds = sorted([(-pods, number) for number, pods in _rooms(gang, level)])
     best: tuple[Solution, int] | None = None
@@ -577,7 +577,7 @@ def _nowhere(gang: _Gang, level: TopologyLevel) -> Generator[None, None, NoPlace
     return NoPlace(solution.pods, domain, text if proved else f"{text} (found by filling: more may fit)", proved)
 
 
-def _placed(gang: _Gang, level: TopologyLevel, solution: Solution) -> Generator[None, None, Placed]:
+def _placed(gang: _Gang, level: PlacementLevel, solution: Solution) -> Generator[None, None, Placed]:
     """The pods in their order on the chosen nodes in theirs."""
     pods_of_role = [iter(role.at) for role in gang.roles]
     size = sum(gang.counts)

@@ -16,7 +16,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS
 from extender.policy.policy import Policy
 from extender.policy.roles import PodRole, judged, kernel_roles
-from extender.queue.levels import Layout, TopologyLevel, nodes
+from extender.queue.levels import Layout, PlacementLevel, nodes
 from extender.queue.placement import PORTION
 
 MOST_ON_A_NODE: Final = 128
@@ -45,7 +45,7 @@ def rooms(
     rows, names = rows[:], list(cluster.names)
     yield
     roles = [PodRole(tuple(range(MOST_ON_A_NODE)), pod, request) for pod, request in pods]
-    everywhere = TopologyLevel("", (), array("i", bytes(4 * len(rows))), 1)
+    everywhere = PlacementLevel("", (), array("i", bytes(4 * len(rows))), 1)
     joint = Joint(
         cluster.tables.nodes,
         cluster.tables.demand.slots,
@@ -73,11 +73,11 @@ def rooms(
     return by_role
 
 
-def _key(level: TopologyLevel) -> str:
+def _key(level: PlacementLevel) -> str:
     return level.keys[0] if level.keys else ""
 
 
-def _value(cluster: ClusterView, level: TopologyLevel, names: Sequence[str], rows: Sequence[int], at: int) -> str:
+def _value(cluster: ClusterView, level: PlacementLevel, names: Sequence[str], rows: Sequence[int], at: int) -> str:
     """The value of the level's label on a node, by its place in the order of the topology."""
     if at < 0 or not level.keys:
         return ""

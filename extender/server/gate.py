@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.errors import Busy
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.reviews import ListPods, PathRight, User
 from extender.log import Allowance, get_log
 from extender.metrics import Metrics
@@ -178,7 +178,7 @@ class Reviewer:
         try:
             async with asyncio.timeout(REVIEW_SECONDS), self._at_once:
                 answer = await ask()
-        except (ApiError, Unreachable, TimeoutError) as error:
+        except (ApiError, NoAnswer, TimeoutError) as error:
             self._metrics.reviews.labels(kind, "failed").inc()
             log.warning("the API server does not review a request: it is rejected", kind=kind, err=str(error)[:300])
             raise ReviewFailed from error

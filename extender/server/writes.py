@@ -7,7 +7,7 @@ from typing import Protocol
 
 from extender.controllers.events import EventRecorder
 from extender.kube.bindings import Bindings, Turns
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord, RecordError
@@ -45,7 +45,7 @@ class ApiBinder:
         """The pod as the API server has it; None where there is none, or where it cannot be read."""
         try:
             return await self._bindings.get_pod(namespace, name)
-        except (ApiError, Unreachable, RecordError) as error:
+        except (ApiError, NoAnswer, RecordError) as error:
             log.warning("the pod to bind cannot be read", pod=f"{namespace}/{name}", err=str(error))
             return None
 

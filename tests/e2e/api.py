@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import orjson
 
-from extender.kube.client import ApiError, ApiServer, Stream, Transport, Unreachable
+from extender.kube.client import ApiError, ApiServer, NoAnswer, Stream, Transport
 from tests.e2e.effect import wait_for_effect
 
 Object = dict[str, Any]
@@ -88,7 +88,7 @@ class WatchExpired(Exception):
 
 
 class Watch:
-    """Events of one watch. Raises WatchExpired on 410, ApiError, and Unreachable when the connection breaks."""
+    """Events of one watch. Raises WatchExpired on 410, ApiError, and NoAnswer when the connection breaks."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, opens: Callable[[], AbstractAsyncContextManager[Stream]]
@@ -116,7 +116,7 @@ class Watch:
         """Ends the iteration, also when another thread is waiting in it for the next event."""
         if self._reader is not None:
             self._reader.cancel()
-            self._arrived.put(Unreachable("the watch was closed"))
+            self._arrived.put(NoAnswer("the watch was closed"))
 
     def _next(self) -> bytes | None:
         arrived = self._arrived.get()
@@ -130,10 +130,10 @@ class Watch:
                 async for chunk in stream.chunks:
                     self._arrived.put(chunk)
             self._arrived.put(None)
-        except (ApiError, Unreachable) as error:
+        except (ApiError, NoAnswer) as error:
             self._arrived.put(error)
         finally:
-            self._arrived.put(Unreachable("the watch was closed"))
+            self._arrived.put(NoAnswer("the watch was closed"))
 
 
 class Api:
@@ -192,7 +192,7 @@ class Api:
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Object:
-        """One call; raises ApiError for every status but 2xx, Unreachable without an answer."""
+        """One call; raises ApiError for every status but 2xx, NoAnswer without an answer."""
         content = None if body is None else orjson.dumps(body)
         return decode(self._run(self._server.request(method, path, content, params=params, content_type=content_type)))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from tests.e2e import attack_load, builders
 from tests.e2e.api import Api, Object
 from tests.e2e.attack_accounts import Seen
@@ -86,7 +86,7 @@ class Attack:
                     raise
                 made = self.api.get(kind, name, space)  # created, and the answer was lost
                 break
-            except Unreachable:
+            except NoAnswer:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.2)
@@ -155,7 +155,7 @@ class Attack:
         self.deep_gone = True
         for arrival, made in list(self.created):
             if arrival.kind == "deep":
-                with contextlib.suppress(ApiError, Unreachable):
+                with contextlib.suppress(ApiError, NoAnswer):
                     self.api.delete("Pod", made["metadata"]["name"], made["metadata"]["namespace"], grace=0)
 
     def _feed(self, chaos: Chaos) -> None:
@@ -211,7 +211,7 @@ class Attack:
     def _not_run(self) -> list[str]:
         left = []
         for tenant in HONEST:
-            with contextlib.suppress(ApiError, Unreachable):
+            with contextlib.suppress(ApiError, NoAnswer):
                 for pod in self.api.list("Pod", self.spaces[tenant]):
                     if pod["spec"].get("priority") != attack_load.PRIORITIES["low"] and not _over(pod):
                         left.append(f"{tenant}/{pod['metadata']['name']}")

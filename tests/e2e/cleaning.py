@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from tests.e2e.api import Api
 from tests.e2e.cluster import FIRST_NAMESPACES
 from tests.waiting import wait_for
@@ -29,7 +29,7 @@ def clean(api: Api) -> None:
     def no_pods() -> bool:
         pods = api.list("Pod")
         for namespace in {pod["metadata"]["namespace"] for pod in pods}:
-            with contextlib.suppress(Unreachable):  # thousands take longer than a request may: the next look goes on
+            with contextlib.suppress(NoAnswer):  # thousands take longer than a request may: the next look goes on
                 api.delete_all("Pod", namespace)
         for pod in pods:
             if pod["metadata"].get("finalizers"):

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from tests.e2e.api import Api, path_of
 from tests.e2e.process import Component, Reaper, free_port, wait_until_listening
 from tests.waiting import wait_for
@@ -72,7 +72,7 @@ class Scheduler(Component):
         wait_until_listening(self, self._port, timeout)
         while time.monotonic() < deadline:
             self.alive_or_raise()
-            with contextlib.suppress(Unreachable, ApiError), self._api() as api:
+            with contextlib.suppress(NoAnswer, ApiError), self._api() as api:
                 api.text("/readyz")
                 return
             time.sleep(0.05)
@@ -196,7 +196,7 @@ class ControlPlane:
         wait_until_listening(self.apiserver, self._port, timeout)
         while True:
             self.apiserver.alive_or_raise()
-            with contextlib.suppress(Unreachable, ApiError, OSError):
+            with contextlib.suppress(NoAnswer, ApiError, OSError):
                 self.api.text("/readyz")
                 return
             if time.monotonic() > deadline:

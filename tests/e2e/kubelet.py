@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.node import plans
 from extender.node.graph import graph
 from extender.sim.device_plugin import DevicePlugin, device_plugin
@@ -267,7 +267,7 @@ class SimulatedKubelets:
                     for kind, pod in self._watch:
                         version = pod["metadata"]["resourceVersion"]
                         self._seen(kind, pod)
-            except (WatchExpired, ApiError, Unreachable):
+            except (WatchExpired, ApiError, NoAnswer):
                 self._stopping.wait(0.1)
 
     def _compare(self, pods: Sequence[Object]) -> None:
@@ -450,7 +450,7 @@ class SimulatedKubelets:
                     # 409 without a word of the uid: too many wrote at once, and the API server gave up retrying.
                     if error.status < 500 and error.status not in (409, 429):
                         raise
-                except Unreachable:
+                except NoAnswer:
                     pass
                 self._stopping.wait(0.2)
         finally:

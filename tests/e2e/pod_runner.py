@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from tests.e2e import builders, containers_by_hand
 from tests.e2e.api import Api, Object
 from tests.e2e.build import build_kubectl
@@ -81,7 +81,7 @@ class RunningPod(threading.Thread):
     def _write(self, ready: bool) -> None:
         state = {"type": "Ready", "status": str(ready)}
         status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [state]}
-        with contextlib.suppress(ApiError, Unreachable):
+        with contextlib.suppress(ApiError, NoAnswer):
             api = self._control_plane.api
             api.patch("Pod", self.name, {"status": status}, self.namespace, how="strategic", subresource="status")
 
@@ -126,7 +126,7 @@ class PodRunner:
 
     def _look(self) -> None:
         while not self._ended.wait(0.2):
-            with contextlib.suppress(ApiError, Unreachable):
+            with contextlib.suppress(ApiError, NoAnswer):
                 self._once()
 
     def _once(self) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from extender.kube.client import Unreachable
+from extender.kube.client import NoAnswer
 from extender.reservations.seats import ABSENT
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.scene import Scene
@@ -110,7 +110,7 @@ class Promises(threading.Thread):
             for how, item in self._watch:
                 data = {} if how == "DELETED" else item.get("data") or {}
                 self._look(item["metadata"]["name"], data)
-        except Unreachable:  # the watch was closed
+        except NoAnswer:  # the watch was closed
             return
         except Exception as error:  # the test's thread reports it
             self.faults.append(repr(error))

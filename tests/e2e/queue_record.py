@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from tests.e2e.api import Api, Object, WatchExpired
 from tests.e2e.builders import GPU
 from tests.e2e.watching import Watching
@@ -109,7 +109,7 @@ class Record(Watching):
                     self._seen(known, "ADDED", _read(kind, item), item["metadata"]["uid"])
                 for change, item in self._watch(kind, namespace, version, fields):
                     self._seen(known, change, _read(kind, item), item["metadata"]["uid"])
-            except (WatchExpired, ApiError, Unreachable):
+            except (WatchExpired, ApiError, NoAnswer):
                 self._stopping.wait(0.1)
             except BaseException as error:
                 self.errors.append(error)

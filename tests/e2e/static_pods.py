@@ -18,7 +18,7 @@ from types import TracebackType
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from tests.e2e import builders, containers_by_hand
 from tests.e2e.api import Object
 from tests.e2e.cluster import ControlPlane
@@ -79,7 +79,7 @@ class StaticNode:
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            with contextlib.suppress(ApiError, Unreachable, YAMLError):
+            with contextlib.suppress(ApiError, NoAnswer, YAMLError):
                 self._once()
 
     def _once(self) -> None:
@@ -140,7 +140,7 @@ class _Pod:
     def end(self) -> None:
         for process in reversed(self._processes):
             process.stop()
-        with contextlib.suppress(ApiError, Unreachable):
+        with contextlib.suppress(ApiError, NoAnswer):
             self._api.delete("Pod", self._name, self._namespace, grace=0)
 
     def users(self) -> set[int]:

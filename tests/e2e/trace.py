@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import orjson
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from tests.e2e.api import Api, Object, WatchExpired
 from tests.e2e.watching import Watching
 
@@ -90,7 +90,7 @@ class Trace(Watching):
                     seen(time.time(), change, item)
             except WatchExpired:
                 version = ""
-            except (ApiError, Unreachable):
+            except (ApiError, NoAnswer):
                 self._stopping.wait(0.1)
 
     def _pod(self, now: float, change: str, pod: Object) -> None:

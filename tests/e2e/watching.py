@@ -36,7 +36,7 @@ class Watching:
         self._threads.append(threading.Thread(target=target, args=args, daemon=True))
 
     def _watch(self, kind: str, namespace: str | None, version: str, fields: str) -> Watch:
-        """A watch that leaving closes. WatchExpired, ApiError, Unreachable."""
+        """A watch that leaving closes. WatchExpired, ApiError, NoAnswer."""
         watch = self._api.watch(kind, namespace, version=version, fields=fields)
         self._watches.append(watch)
         return watch

@@ -11,7 +11,7 @@ import pytest
 
 from extender.kube import bindings
 from extender.kube.bindings import Bindings, Result, Turns
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, ApiServer, NoAnswer
 from tests.kube.api_server import Answer, Script, failed, hung_up, serving, watched, whole
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def test_get_pod() -> None:
     assert asked(failed(404), lambda it: it.get_pod("ns", "p"))[0] is None
     with pytest.raises(ApiError, match="403"):
         asked(failed(403), lambda it: it.get_pod("ns", "p"))
-    with pytest.raises(Unreachable):
+    with pytest.raises(NoAnswer):
         asked(hung_up(), lambda it: it.get_pod("ns", "p"))
 
 

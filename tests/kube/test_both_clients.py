@@ -69,7 +69,7 @@ class OfServer:
             found: Object = json.loads(asyncio.run(run()))
         except server_client.ApiError as error:
             raise Answered(error.status, error.message) from error
-        except server_client.Unreachable as error:
+        except server_client.NoAnswer as error:
             raise NoAnswer(str(error)) from error
         return found
 

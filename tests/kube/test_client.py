@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from extender.kube.client import REMEMBERED_SECONDS, ApiError, ApiServer, CredentialsError, Forbidden, Unreachable
+from extender.kube.client import REMEMBERED_SECONDS, ApiError, ApiServer, CredentialsError, Forbidden, NoAnswer
 from tests.kube.api_server import Script, failed, serving, whole
 
 
@@ -87,7 +87,7 @@ def test_a_token_file_that_goes_away_is_said(tmp_path: Path) -> None:
         nonlocal now
         file.unlink()
         now += 61
-        with pytest.raises(Unreachable, match="no fresh credentials"):
+        with pytest.raises(NoAnswer, match="no fresh credentials"):
             await server.get("/version")
 
     assert run_against({"tokenFile": str(file)}, tmp_path, ask, lambda: now) == []
@@ -111,7 +111,7 @@ def test_outside_of_a_pod_without_a_kubeconfig(monkeypatch: pytest.MonkeyPatch) 
 def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
     async def run() -> None:
         async with await ApiServer.connect(kubeconfig(tmp_path, "http://127.0.0.1:1", {"token": "t"})) as server:
-            with pytest.raises(Unreachable, match="GET /version"):
+            with pytest.raises(NoAnswer, match="GET /version"):
                 await server.get("/version")
 
     asyncio.run(run())

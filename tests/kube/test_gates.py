@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from extender.kube import gates
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.gates import GatedPod, Tally
 from extender.objects.queueing import GATE, WANTS_NODES
 from tests.kube import hostile
@@ -108,7 +108,7 @@ def test_a_server_that_keeps_failing_is_an_error_after_some_tries() -> None:
         removed(cluster)
     assert len(cluster.asked) == 1 + gates.TRIES
     cluster.faults = {"p": [hung_up() for _ in range(50)]}
-    with pytest.raises(Unreachable):
+    with pytest.raises(NoAnswer):
         removed(cluster)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, Unreachable
+from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, NoAnswer
 from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
 from tests.waiting import eventually
 
@@ -108,7 +108,7 @@ def test_a_server_that_keeps_no_connection_gets_a_new_one_each_time() -> None:
 )
 def test_an_answer_that_breaks_off_is_no_answer(answer: Answer, asked: int) -> None:
     async def test(connection: ApiServer) -> None:
-        with pytest.raises(Unreachable, match="PATCH"):
+        with pytest.raises(NoAnswer, match="PATCH"):
             await connection.change("PATCH", PATH, b"{}", MERGE_PATCH)
         assert await connection.get(PATH) == b"{}"
 
@@ -153,7 +153,7 @@ def test_credentials_add_no_lines() -> None:
         return {"Authorization": "Bearer a\r\nX-Remote-User: admin"}
 
     async def test(connection: ApiServer) -> None:
-        with pytest.raises(Unreachable, match="line break"):
+        with pytest.raises(NoAnswer, match="line break"):
             await connection.get(PATH)
 
     assert run([whole(200, {})], test, headers=forged) == ([], 0)
@@ -161,7 +161,7 @@ def test_credentials_add_no_lines() -> None:
 
 def test_a_server_that_is_away_is_unreachable() -> None:
     async def test() -> None:
-        with pytest.raises(Unreachable, match="GET /x"):
+        with pytest.raises(NoAnswer, match="GET /x"):
             async with ApiServer("http://127.0.0.1:1", headers=no_headers) as server:
                 await server.get("/x")
 
@@ -209,7 +209,7 @@ def test_a_patch_without_an_answer_ends_and_gives_its_connection_back() -> None:
 
     async def test(connections: ApiServer) -> None:
         for _ in range(2):  # as many as there are connections
-            with pytest.raises(Unreachable, match="PATCH"):
+            with pytest.raises(NoAnswer, match="PATCH"):
                 await connections.change("PATCH", PATH, b"{}", MERGE_PATCH)
         assert await asyncio.gather(*(connections.change("PATCH", PATH, b"{}", MERGE_PATCH) for _ in range(2))) == [
             b"{}",

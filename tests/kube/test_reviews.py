@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.reviews import ListPods, PathRight, Reviews, User
 from tests.kube.api_server import Answer, Script, failed, hung_up, serving, whole
 
@@ -78,10 +78,10 @@ def test_a_right_is_asked_for_with_all_of_the_user(right: PathRight | ListPods, 
     ("answer", "error"),
     [
         (failed(403), ApiError),
-        (hung_up(), Unreachable),
-        (whole(201, b"no JSON"), Unreachable),
-        (whole(201, {"status": {"authenticated": "yes", "allowed": "yes"}}), Unreachable),
-        (whole(201, {}), Unreachable),
+        (hung_up(), NoAnswer),
+        (whole(201, b"no JSON"), NoAnswer),
+        (whole(201, {"status": {"authenticated": "yes", "allowed": "yes"}}), NoAnswer),
+        (whole(201, {}), NoAnswer),
     ],
 )
 def test_no_answer_is_no_yes(answer: Answer, error: type[Exception]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from extender.kube import client
-from extender.kube.client import STREAM_BUFFER, ApiError, ApiServer, Silent, Stream, Transport, Unreachable
+from extender.kube.client import STREAM_BUFFER, ApiError, ApiServer, NoAnswer, Silent, Stream, Transport
 from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
 
 PATH = "/api/v1/pods"
@@ -134,7 +134,7 @@ def test_a_connection_that_was_closed_meanwhile_is_replaced_once(loop: Loop) -> 
     async def test(server: ApiServer) -> None:
         await read(server)
         assert await read(server) == b"a"
-        with pytest.raises(Unreachable, match=f"GET {PATH}"):
+        with pytest.raises(NoAnswer, match=f"GET {PATH}"):
             await read(server)
 
     answers = [watched(), hung_up(), watched(b"a"), hung_up(), hung_up()]
@@ -163,7 +163,7 @@ def test_a_server_that_keeps_no_connection_gets_a_new_one_each_time() -> None:
 )
 def test_a_broken_answer_is_none(answer: Answer, asked: int) -> None:
     async def test(server: ApiServer) -> None:
-        with pytest.raises(Unreachable, match=f"GET {PATH}") as caught:
+        with pytest.raises(NoAnswer, match=f"GET {PATH}") as caught:
             await read(server)
         assert not isinstance(caught.value, Silent)
         assert await read(server) == b"a"
@@ -272,7 +272,7 @@ def test_a_watch_that_is_dropped_ends_at_once() -> None:
                 await anext(chunks)
 
         drops: list[Callable[[], None]] = []
-        with pytest.raises(Unreachable, match=f"GET {PATH}"):
+        with pytest.raises(NoAnswer, match=f"GET {PATH}"):
             await dropped()
         drops[0]()  # it has ended
         assert await read(server) == b"b"
@@ -325,7 +325,7 @@ def test_credentials_are_fresh_and_add_no_lines() -> None:
         return {"Authorization": "Bearer a\r\nX-Remote-User: admin"}
 
     async def once(server: ApiServer) -> None:
-        with pytest.raises(Unreachable, match="line break"):
+        with pytest.raises(NoAnswer, match="line break"):
             await read(server)
 
     assert run([watched()], once, headers=forged) == ([], 0)
@@ -333,7 +333,7 @@ def test_credentials_are_fresh_and_add_no_lines() -> None:
 
 def test_a_server_that_is_away_is_unreachable() -> None:
     async def test() -> None:
-        with pytest.raises(Unreachable, match=f"GET {PATH}"):
+        with pytest.raises(NoAnswer, match=f"GET {PATH}"):
             async with ApiServer("http://127.0.0.1:1", headers=no_headers) as server:
                 await read(server)
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.sim.cluster import FINISHED, Clock
 from tests.kube.objects import Objects
 from tests.world import JSON
@@ -192,13 +192,13 @@ class Connection(ApiServer):
             self.losing -= 1
             fate = self._chance.choice(("before", "after", "500"))
         if self.dead or fate == "before":
-            raise Unreachable(f"{method} {path}: the connection broke")
+            raise NoAnswer(f"{method} {path}: the connection broke")
         if fate == "500":
             raise ApiError(500, "a failure of the server's")
         status, found = self._api.handled(method, path, body)
         await asyncio.sleep(self._chance.uniform(0.001, 0.004))
         if self.dead or fate == "after":
-            raise Unreachable(f"{method} {path}: the connection broke")
+            raise NoAnswer(f"{method} {path}: the connection broke")
         if status >= 400:
             raise ApiError(status, found)
         return json.dumps(found).encode()

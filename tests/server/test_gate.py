@@ -12,7 +12,7 @@ import pytest
 
 from extender.controllers.controller import Frozen
 from extender.errors import BadInput, Busy
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.reviews import ListPods, PathRight, User
 from extender.metrics import Metrics
 from extender.objects.tolerant import Invalid
@@ -151,7 +151,7 @@ def test_readiness_names_no_object_where_pages_need_a_token(settings: Settings, 
     assert len(made.call("/readyz", method="GET").json["warnings"]) == named
 
 
-@pytest.mark.parametrize("failure", [Unreachable("away"), ApiError(403, "not allowed"), TimeoutError()])
+@pytest.mark.parametrize("failure", [NoAnswer("away"), ApiError(403, "not allowed"), TimeoutError()])
 def test_without_an_answer_nobody_passes(world: World, asks: ApiServer, failure: Exception) -> None:
     asks.failure = failure
     assert status(world, "/metrics", "prometheus") == 503

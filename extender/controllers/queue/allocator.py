@@ -28,7 +28,7 @@ from typing import Any, Final, Protocol
 from extender.cluster.cluster import Cluster
 from extender.cluster.dra.planned import ClaimDevices
 from extender.cluster.gpus.statements import gpus_of
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.pod_writes import Patched
 from extender.log import get_log
 from extender.objects.queueing import GATE, PINNED
@@ -220,7 +220,7 @@ class DeviceAllocator:
             try:
                 stated, classes = await self._read(planned.key)
                 allocation = allocation_of(stated, classes, planned.devices, seat.node, self._clock.wall())
-            except (ApiError, Unreachable) as error:
+            except (ApiError, NoAnswer) as error:
                 log.warning("a claim cannot be read", claim="/".join(planned.key), err=str(error))
                 return
             except (Unknown, LookupError, TypeError, AttributeError, ValueError) as error:

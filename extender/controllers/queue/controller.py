@@ -39,7 +39,7 @@ from extender.controllers.queue.release import GangReleases, Progress
 from extender.controllers.queue.repair import Repairs
 from extender.controllers.queue.slices import done, in_turns
 from extender.controllers.queue.tell import Teller
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.configmaps import VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -186,7 +186,7 @@ class QueueController(Controller):
                     await self._lead()
         except VersionConflict:  # another instance has the Lease, or had it a moment ago
             self._leads = False
-        except (ApiError, Unreachable) as error:
+        except (ApiError, NoAnswer) as error:
             self._leads = False  # a write without an answer: what was written is read
             self._times.failed = self._time.monotonic()
             log.warning("the seats of the queue cannot be read or written", err=str(error))
@@ -353,7 +353,7 @@ class QueueController(Controller):
         try:
             why = await self._acting.store.keep(gangs)
             written = await self._with_room(starts, why) if why else starts
-        except (VersionConflict, ApiError, Unreachable):
+        except (VersionConflict, ApiError, NoAnswer):
             self._give_up([*starts, *later])
             raise
         wall, names = self._time.wall(), [start.name for start in written]

@@ -101,7 +101,7 @@ class SeatEnds:
 
     async def finished(self, seats: Iterable[Seat]) -> bool:
         """End those of the seats whose pods have run to their end; whether there are any. The watch shows such a pod as
-        deleted, and one that runs for a second may be bound and end between two looks. Raises ApiError, Unreachable."""
+        deleted, and one that runs for a second may be bound and end between two looks. Raises ApiError, NoAnswer."""
         any_finished = False
         for seat in seats:
             if seat.uid in self._cluster.pods:

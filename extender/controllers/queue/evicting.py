@@ -33,7 +33,7 @@ from extender.controllers.queue.acting import Acting
 from extender.controllers.queue.repair import Repairs
 from extender.controllers.queue.slices import done
 from extender.controllers.queue.tell import Teller
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.configmaps import VersionConflict
 from extender.kube.pod_writes import AT_ONCE, Evicted
 from extender.log import get_log
@@ -179,7 +179,7 @@ class GangEvictions:
         self._evicted[plan.name] = set()
         try:
             why = await acting.store.keep([plan.name])
-        except (VersionConflict, ApiError, Unreachable):
+        except (VersionConflict, ApiError, NoAnswer):
             self._drop(plan)
             raise
         if why:

@@ -25,7 +25,7 @@ from extender.cluster.slices import pauses
 from extender.controllers.queue.provisioning import ProvisioningRequests, RequestAttempts, TooManyKinds
 from extender.controllers.queue.release import AT_ONCE
 from extender.controllers.queue.writes import PodWrites
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.pod_writes import Patched
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -152,7 +152,7 @@ class Growth:
                 if not attempt:
                     return
             notes = await requests.ask(waiting.gang, attempt)
-        except (ApiError, Unreachable, TooManyKinds) as error:
+        except (ApiError, NoAnswer, TooManyKinds) as error:
             self._failed = wall
             log.error("no ProvisioningRequest can be made", gang=gang_name(waiting.gang), err=str(error))
             return

@@ -57,7 +57,7 @@ class TooManyKinds(Exception):
 
 
 class ProvisioningServer(Protocol):
-    """Requests to one API server, as `ApiServer`. They raise ApiError and Unreachable."""
+    """Requests to one API server, as `ApiServer`. They raise ApiError and NoAnswer."""
 
     async def get(self, path: str) -> bytes:
         """The body of a 200."""
@@ -77,7 +77,7 @@ class ProvisioningRequests:
     async def ask(self, gang: WaitingGang, attempt: int = 0) -> dict[str, str]:
         """Make the request of a gang, unless it is made already; the annotations by which its pods use the new nodes.
         Pods that do not exist yet count where others are alike; those of a kind of their own are left out, as only
-        the API server has their whole template. Raises ApiError, Unreachable, TooManyKinds."""
+        the API server has their whole template. Raises ApiError, NoAnswer, TooManyKinds."""
         first = gang.existing[0]
         kinds: dict[Hashable, list[PodRecord]] = {}
         for pod in gang.existing:
@@ -96,7 +96,7 @@ class ProvisioningRequests:
         return {CONSUME: named, CLASS_NAME: CLASS}
 
     async def ended(self, gang: WaitingGang, attempt: int) -> str:
-        """Why no nodes are added for the request any more; "" while it stands. Raises ApiError, Unreachable."""
+        """Why no nodes are added for the request any more; "" while it stands. Raises ApiError, NoAnswer."""
         try:
             body = await self._server.get(f"{_path(gang.existing[0])}/{_numbered(name_of(gang), attempt)}")
         except ApiError as error:
@@ -149,7 +149,7 @@ class RequestAttempts:
 
     async def due(self, gang: WaitingGang, requests: ProvisioningRequests, wall: float) -> int:
         """The number of the request that is to be made now, 0 for none. `wall`: seconds. Raises ApiError,
-        Unreachable."""
+        NoAnswer."""
         name = name_of(gang)
         number, at, ended = self._latest.setdefault(name, _Attempt(0, wall + CHECK_SECONDS, False))
         if wall < at:

@@ -26,7 +26,7 @@ from typing import Final
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN
 from extender.controllers.queue.seat_store import SeatStore
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.configmaps import StoredTexts, TextMap, VersionConflict
 from extender.log import get_log
 from extender.objects.queueing import GATE
@@ -90,7 +90,7 @@ class Replicas:
                         await read()
                     if self._store.version != signed:
                         await self._sign()
-        except (ApiError, Unreachable, TimeoutError) as error:
+        except (ApiError, NoAnswer, TimeoutError) as error:
             if not self._warned:
                 self._warned = True
                 log.warning("this instance cannot state that it knows the seats of the queue", err=str(error))
@@ -103,7 +103,7 @@ class Replicas:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 await self._signs.put({self._identity: None})
-        except (ApiError, Unreachable, TimeoutError) as error:
+        except (ApiError, NoAnswer, TimeoutError) as error:
             log.info("the sign of life stays until it is old", err=str(error))
 
     async def _sign(self) -> None:
@@ -142,7 +142,7 @@ class Replicas:
 
     async def known(self) -> None:
         """Wait until every instance that answers verbs knows the seats as they are written now. Raises ApiError,
-        Unreachable. One caller asks, the others wait for its answer."""
+        NoAnswer. One caller asks, the others wait for its answer."""
         version = self._store.version
         if version > self._written[0]:
             self._written = version, self._clock()

@@ -40,7 +40,7 @@ log = get_log()
 
 
 class SeatStore:
-    """Keeps the seats of `seats`. What writes or reads raises ApiError and Unreachable. VersionConflict: another
+    """Keeps the seats of `seats`. What writes or reads raises ApiError and NoAnswer. VersionConflict: another
     instance writes too, so it has the Lease, or had it: the maps have to be taken over again."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from extender.cluster.view import ClusterView
 from extender.controllers.controller import Controller
 from extender.controllers.events import EventRecorder
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.events import Regarding
 from extender.log import get_log
 from extender.metrics import Degraded
@@ -97,7 +97,7 @@ class UnledPods(Controller):
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 leader.holder, leader.problem = await self._lease.look(), ""
-        except (ApiError, Unreachable, TimeoutError) as error:
+        except (ApiError, NoAnswer, TimeoutError) as error:
             leader.holder, leader.problem = None, str(error) or "no answer"
 
     def _gated(self) -> list[str]:
