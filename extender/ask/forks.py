@@ -108,7 +108,7 @@ class Forks:
         self.questions[name] = question
         return name
 
-    async def ask(self, name: str, *asked: Any, fresh: bool = False, lost: Callable[[], bool] = bool) -> Answer:
+    async def ask(self, name: str, *asked: Any, fresh: bool = False, lost: Callable[[], bool] = bool) -> StreamedAnswer:
         """The answer to a question, once it begins; the caller closes it. `asked`: the arguments of the question;
         `fresh`: it is of no moment before this one; `lost`: whether its client has left. Raises what the question
         raises; Busy: too many are being answered; NotAnswered: it took too much time or memory; ClientLeft."""
@@ -117,7 +117,7 @@ class Forks:
         self._asked += 1
         try:
             ours = _given(await self._moment(self._clock() if fresh else 0.0, lost))
-            answer = Answer(*await asyncio.open_unix_connection(sock=ours, limit=CHUNK), self._answered)
+            answer = StreamedAnswer(*await asyncio.open_unix_connection(sock=ours, limit=CHUNK), self._answered)
         except BaseException:
             self._answered()
             raise
@@ -196,7 +196,7 @@ def _given(keeper: Keeper) -> socket.socket:
     return ours
 
 
-class Answer:
+class StreamedAnswer:
     """An answer while it is read."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, closed: Callable[[], None]) -> None:

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
     from extender.objects import tolerant
     from extender.offline import check, explain, frozen  # here: --help need not load the core
-    from extender.whatif.snapshot import Snapshot
+    from extender.whatif.snapshot import WhatIfSnapshot
 
     if options.cluster is not None:
         raw, source = frozen.load(options.cluster), str(options.cluster)
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     gpus = frozenset(resource.name for resource in settings.resources)
     invalid: list[tolerant.Invalid] = []
     found = frozen.parse(raw, gpus, source, invalid)
-    snapshot = Snapshot.of(settings, found)
+    snapshot = WhatIfSnapshot.of(settings, found)
     if options.cluster is not None and not snapshot.cluster.nodes and not snapshot.cluster.pods:
         raise BadCluster("has neither Node nor Pod, so nothing can be judged", path=source)
     answered = check.answer(

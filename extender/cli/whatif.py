@@ -80,7 +80,7 @@ def _frozen(
     from extender.objects import tolerant
     from extender.offline import frozen, whatif
     from extender.whatif import question
-    from extender.whatif.snapshot import Snapshot
+    from extender.whatif.snapshot import WhatIfSnapshot
 
     settings = settings_of(options)
     gpus = frozenset(resource.name for resource in settings.resources)
@@ -91,7 +91,7 @@ def _frozen(
         found, items = frozen.parse(raw, gpus, source, invalid), frozen.objects(raw, source)
     else:
         found, invalid = events(options, settings)
-    snapshot = Snapshot.of(settings, found)
+    snapshot = WhatIfSnapshot.of(settings, found)
     asked = question.read(list(_documents(options.filename)), gpus, named, _changes(options))
     answered = whatif.answer(snapshot, asked, wall, items)
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]

@@ -9,10 +9,12 @@ from typing import Any
 from extender.offline import invalid_metadata
 from extender.whatif import engine
 from extender.whatif.question import Question
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 
 
-def answer(snapshot: Snapshot, question: Question, wall: float, items: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
+def answer(
+    snapshot: WhatIfSnapshot, question: Question, wall: float, items: Iterable[dict[str, Any]] = ()
+) -> dict[str, Any]:
     """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970; `items`: the cluster's objects as they
     stand in the file, to find what stands there twice. NotFound, BadInput."""
     warnings = [*engine.about_cluster(snapshot.cluster), *invalid_metadata.found(snapshot.cluster, items, wall)]

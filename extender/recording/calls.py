@@ -129,7 +129,7 @@ def intent_of(bind: UnderWay, cluster: Cluster) -> BindIntent:
     return BindIntent(binding, {}, request.amounts, bind.gpus, decision)
 
 
-class Times:
+class CallTimes:
     """When a call was made, and how far behind the view was; `stops`: where its searches stopped for their time."""
 
     __slots__ = ("now", "stops", "view", "wall")
@@ -144,7 +144,9 @@ class Packer:
     def __init__(self) -> None:
         self._rows = NONE
 
-    def entry(self, call: Call, answer: Answer | BindIntent, times: Times, cluster: Cluster, *, stated: bool) -> Asked:
+    def entry(
+        self, call: Call, answer: Answer | BindIntent, times: CallTimes, cluster: Cluster, *, stated: bool
+    ) -> Asked:
         """The entry. `stated`: the pod is not the cluster's, so that its record is a part of the entry."""
         whole = isinstance(call, NAMING) and call.args.nodes is not None
         reply = reply_of(answer, cluster, whole=whole)

@@ -22,7 +22,7 @@ from extender.cluster.saved import Saved, save
 from extender.metrics import Metrics
 from extender.objects.records import Event
 from extender.recording import entries
-from extender.recording.calls import NAMING, Packer, Times, candidates_of, kept, pod_of, watched
+from extender.recording.calls import NAMING, CallTimes, Packer, candidates_of, kept, pod_of, watched
 from extender.recording.entries import (
     Batch,
     Change,
@@ -154,7 +154,7 @@ class Recorder(Journal):
             freshness.fixed = None
         if not isinstance(call, NAMING):
             self._binds(call, answer)
-        times = Times(now, wall, view, verbs.search_time.stops)
+        times = CallTimes(now, wall, view, verbs.search_time.stops)
         packer, written = self._packer, kept(seen)
         size = OF_CALL + 4 * len(candidates_of(seen))
         if isinstance(answer, Answer):

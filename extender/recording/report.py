@@ -41,7 +41,7 @@ class Requests:
         return self._latest[key]
 
 
-class Report:
+class ReplayReport:
     """Answers a record again. `other`: settings to answer by instead of the recorded ones."""
 
     def __init__(self, folder: Path, other: Settings | None = None) -> None:

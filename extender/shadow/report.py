@@ -29,7 +29,7 @@ class Preempted(NamedTuple):
 
 
 @dataclass(slots=True)
-class Totals:
+class SideTotals:
     """Sums of one side, each over the placements of which it is known on both sides. `linked`, `ring_gbps`: of pods
     with two GPUs or more; `linked_sets`: by size, how many fewer are left; what follows them is of preemptions."""
 
@@ -81,7 +81,7 @@ class Report:
         self._rejected: Counter[str] = Counter()
         self._compared = self._with_positions = self._of_several = 0
         self._preemptions: Counter[str] = Counter()
-        self._theirs, self._ours = Totals(), Totals()
+        self._theirs, self._ours = SideTotals(), SideTotals()
         self._examples: dict[tuple[str, _Way], deque[dict[str, Any]]] = {}
         self._ways: Counter[tuple[str, _Way]] = Counter()
 

@@ -24,7 +24,7 @@ from extender.verdict.devices import devices_of
 from extender.verdict.explanation import Explanation, Verdict
 from extender.verdict.judge import over
 from extender.verdict.nearest import nearest
-from extender.verdict.nodes import Nodes
+from extender.verdict.nodes import JudgedNodes
 from extender.verdict.pending import Pending, pending
 from extender.verdict.quotas import Absent
 from extender.verdict.text import count, ids, no_gpus, no_such_pod, seconds
@@ -227,7 +227,7 @@ class Explainer:
         """Of a pod at this moment."""
         return lambda pod: Preemptor(self._judge.claims.request(pod, now), pod, now, wall)
 
-    def _waits(self, asked: Preemptor, nodes: Nodes, shown: Explanation, refused: Absent) -> Explanation:
+    def _waits(self, asked: Preemptor, nodes: JudgedNodes, shown: Explanation, refused: Absent) -> Explanation:
         """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""
         judge = self._judge
         on_empty = machines.empty(judge, asked)

@@ -9,7 +9,7 @@ from ext_core import survey
 from extender.policy.rules.links import Links
 from extender.preemption.candidates import Preemptor
 from extender.verdict.judge import Judge, blocks
-from extender.verdict.nodes import TOO_FEW, Nodes
+from extender.verdict.nodes import TOO_FEW, JudgedNodes
 from extender.verdict.ways.request import changed, with_gpus
 
 LINKS: Final = frozenset(reason.code for reason in Links.reasons)
@@ -20,7 +20,7 @@ UNITS: Final = ("millicores", "bytes", "pods")
 Missing = dict[str, Any]
 
 
-def nearest(judge: Judge, asked: Preemptor, nodes: Nodes) -> dict[str, Any] | None:
+def nearest(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> dict[str, Any] | None:
     """The node where the fewest GPUs are missing, then the least part of CPU, memory and pod slots, then the first by
     name; None where no node that admits the pod lacks only amounts and links. Claims count as taken."""
     linked = _linked(judge, asked, [name for name in nodes.open if nodes.codes[name] in LINKS])

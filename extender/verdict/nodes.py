@@ -30,7 +30,7 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class JudgedNodes:
     """The nodes as filter judges a pod. By name, of the nodes that admit it: `codes`: our own reason or 0; `bare`: the
     same without the claims of other pods; `short`: of those with code 0, the resources of which too little is free, by
     index. `reasons`: how many are rejected for what; `named`: the first MOST_NAMED of them by name; `repelled`: those
@@ -57,7 +57,7 @@ class Nodes:
         return [name for name, short in self.short.items() if not short and name not in self.repelled]
 
 
-def read(judge: Judge, asked: Preemptor) -> Nodes:
+def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
     """The nodes as they are."""
     cluster, pod = judge.cluster, asked.pod
     reasons = _Rejections()
@@ -86,7 +86,7 @@ def read(judge: Judge, asked: Preemptor) -> Nodes:
         elif name in repelled:
             reasons.add(REPELLED, name)
     funnel = _funnel(seen, codes, bare, sum(not lacking and name not in repelled for name, lacking in short.items()))
-    return Nodes(funnel, reasons.counts, reasons.named, codes, bare, short, repelled, cordoned)
+    return JudgedNodes(funnel, reasons.counts, reasons.named, codes, bare, short, repelled, cordoned)
 
 
 class _Rejections:

@@ -6,11 +6,11 @@ from typing import Any
 
 from extender.preemption.candidates import Preemptor
 from extender.verdict.judge import Judge
-from extender.verdict.nodes import Nodes
+from extender.verdict.nodes import JudgedNodes
 from extender.verdict.text import count
 
 
-def not_allowed(judge: Judge, asked: Preemptor, nodes: Nodes) -> dict[str, Any] | None:
+def not_allowed(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> dict[str, Any] | None:
     """`preemption` of an Explanation; None where the pod may preempt, or where no pod holds GPUs that it asks for."""
     cluster, request = judge.cluster, asked.request
     lower = others = 0

@@ -11,7 +11,7 @@ from extender.policy.rules import links as links_rule
 from extender.policy.rules import links as nics_rule
 from extender.preemption.candidates import Preemptor
 from extender.verdict.nearest import LINKED
-from extender.verdict.nodes import Nodes
+from extender.verdict.nodes import JudgedNodes
 from extender.verdict.text import amount, count, seconds
 from extender.verdict.ways.evict import work_lost
 from extender.verdict.ways.gang import Situation
@@ -32,7 +32,7 @@ FUNNEL: Final = {
 """By the first stage that leaves no node."""
 
 
-def cause(asked: Preemptor, nodes: Nodes, ways: Sequence[Way]) -> str:
+def cause(asked: Preemptor, nodes: JudgedNodes, ways: Sequence[Way]) -> str:
     """Why the pod fits on no node now."""
     if ways and ways[0].kind == "wait":
         return ways[0].change.removeprefix("wait ")
@@ -55,7 +55,7 @@ def cause(asked: Preemptor, nodes: Nodes, ways: Sequence[Way]) -> str:
     return text
 
 
-def never(asked: Preemptor, nodes: Nodes) -> str:
+def never(asked: Preemptor, nodes: JudgedNodes) -> str:
     """Why no change of running pods helps."""
     request = asked.request
     linked = f" that are certain {_certain(request)}" if request.by_position else ""

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from extender.ask.forks import RETRY_SECONDS, Answer, ClientLeft, Forks, Question
+from extender.ask.forks import RETRY_SECONDS, ClientLeft, Forks, Question, StreamedAnswer
 from extender.errors import Busy, ExtenderError
 from extender.web.responses import error_response
 
@@ -69,7 +69,7 @@ class _Streamed(Response):
 
     media_type = "application/json"
 
-    def __init__(self, answer: Answer, lost: Lost) -> None:
+    def __init__(self, answer: StreamedAnswer, lost: Lost) -> None:
         super().__init__()
         self.headers["content-length"] = str(answer.size)
         self._answer, self._lost = answer, lost

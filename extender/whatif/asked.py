@@ -16,7 +16,7 @@ from extender.verbs.verbs import Verbs
 from extender.verdict import judge
 from extender.whatif import engine
 from extender.whatif.question import Added, Changes, Document, Question, read
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 
 WAYS_SECONDS: Final = 20
 """CPU time after which no further way out is looked for."""
@@ -33,7 +33,7 @@ def answer(verbs: Verbs, body: bytes, now: float, wall: float) -> Iterator[bytes
     until = time.process_time() + WAYS_SECONDS
     asked = question(body, cluster.gpu_names)
     over = judge.over(verbs)
-    snapshot = Snapshot(
+    snapshot = WhatIfSnapshot(
         cluster.settings, cluster, verbs.policy, verbs.claims, over.search, over, now, live=True,
         over=lambda: time.process_time() > until,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from extender.topologies.topology import Topology
 from extender.whatif.drains import evicted_by_drain
 from extender.whatif.group_ways import copies
 from extender.whatif.question import MOST_ADDED, Added, Changes
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 
 PODS: Final = 110
 """Pod slots of an added machine: kubelet's default."""
@@ -30,7 +30,7 @@ STEP: Final = 16
 """Nodes or pods that one slice changes."""
 
 
-def apply(snapshot: Snapshot, changes: Changes) -> list[Mapping[str, str]]:
+def apply(snapshot: WhatIfSnapshot, changes: Changes) -> list[Mapping[str, str]]:
     """Change the copy. Gives warnings. NotFound: a node does not exist. BadInput: a topology cannot be used."""
     warnings: list[Mapping[str, str]] = []
     nodes = snapshot.cluster.nodes
@@ -55,7 +55,7 @@ def apply(snapshot: Snapshot, changes: Changes) -> list[Mapping[str, str]]:
     return warnings
 
 
-def _machine(snapshot: Snapshot, added: Added) -> NodeRecord:
+def _machine(snapshot: WhatIfSnapshot, added: Added) -> NodeRecord:
     """A machine of which only the GPUs are known."""
     like = added.what
     if not like.startswith((load.PREFIX, "{")):

@@ -26,7 +26,7 @@ from extender.verdict.text import count
 from extender.verdict.ways.way import term
 from extender.whatif import group, single
 from extender.whatif.single import warning
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 
 NAMED = 5
 """Pods that one warning names."""
@@ -69,7 +69,7 @@ class Drain:
         order = sorted(moving, key=lambda pod: (-pod.priority, -gpus_of(pod), pod.namespace, pod.name))
         return cls(order, lost.broken, cost, _warnings(evicted, moving))
 
-    def place(self, snapshot: Snapshot, wall: float) -> Moved:
+    def place(self, snapshot: WhatIfSnapshot, wall: float) -> Moved:
         """Place the pods again, on the copy from which they have been evicted."""
         cluster, moved = snapshot.cluster, Moved([], [], list(self.warnings))
         pods = created_again(snapshot, self.pods)
@@ -100,7 +100,7 @@ def evicted_by_drain(cluster: ClusterView, node: str) -> list[PodRecord]:
     return [pod for pod in cluster.pods_on(node) if not (pod.daemon or pod.mirror)]
 
 
-def created_again(snapshot: Snapshot, pods: Sequence[PodRecord]) -> list[PodRecord]:
+def created_again(snapshot: WhatIfSnapshot, pods: Sequence[PodRecord]) -> list[PodRecord]:
     """The pods as their owners create them again, with claims that are allocated anew."""
     dra = snapshot.cluster.dra
     uids = {pod.uid for pod in pods}
@@ -126,7 +126,7 @@ def gpus_of(pod: PodRecord) -> int:
     return sum(number for _, number in pod.gpus)
 
 
-def _place_alone(snapshot: Snapshot, pod: PodRecord, wall: float, moved: Moved) -> None:
+def _place_alone(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float, moved: Moved) -> None:
     judged = single.judge(snapshot, pod, wall, evicts=False)
     moved.results.append(judged.result)
     moved.warnings.extend(judged.warnings)

@@ -27,7 +27,7 @@ from extender.whatif.drains import Drain
 from extender.whatif.question import MOST_PODS, Question
 from extender.whatif.quotas import Admission, refuse_group, refuse_single
 from extender.whatif.single import warning
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 
 EXIT_CODES: Final = {"fits": 0, "evict": 10, "cannot": 11}
 NUMBERS: Final = frozenset((*INDICES, "statefulset.kubernetes.io/pod-name"))
@@ -38,7 +38,7 @@ AboutPod = Callable[[ClusterView, PodRecord, float], Iterable[Mapping[str, str]]
 
 
 @dataclass(slots=True)
-class Answer:
+class WhatIfAnswer:
     """`kind: WhatIf`. `results`: one for each pod; `groups`: one for each gang; `holdings`: which pod held which GPUs
     before anything was placed."""
 
@@ -97,12 +97,12 @@ class Unit(NamedTuple):
 
 
 def answer(
-    snapshot: Snapshot, question: Question, wall: float, about_pod: AboutPod = lambda cluster, pod, wall: ()
-) -> Answer:
+    snapshot: WhatIfSnapshot, question: Question, wall: float, about_pod: AboutPod = lambda cluster, pod, wall: ()
+) -> WhatIfAnswer:
     """The answer. The snapshot is changed by it, and serves no second question. `wall`: the time at which it is asked,
     seconds since 1970. NotFound, BadInput."""
     cluster = snapshot.cluster
-    answered = Answer(snapshot.settings.policy_hash, plans=bool(cluster.tables.shapes.planned))
+    answered = WhatIfAnswer(snapshot.settings.policy_hash, plans=bool(cluster.tables.shapes.planned))
     answered.warn(about_cluster(cluster))
     cluster.apply([*(Event("Group", "set", record) for record in question.groups), *question.objects], snapshot.now)
     drain = Drain.of(cluster, question.changes.drain, wall) if question.of_drain else None
@@ -162,7 +162,7 @@ def units(cluster: ClusterView, pods: Sequence[PodRecord]) -> list[Unit]:
     return list(by_ref.values())
 
 
-def _admitted(cluster: ClusterView, question: Question, answered: Answer) -> list[PodRecord]:
+def _admitted(cluster: ClusterView, question: Question, answered: WhatIfAnswer) -> list[PodRecord]:
     """The pods in order, as the API server would write them."""
     pods: list[PodRecord] = []
     with_node: list[str] = []
@@ -186,7 +186,7 @@ def _admitted(cluster: ClusterView, question: Question, answered: Answer) -> lis
 
 
 def _existing(
-    cluster: ClusterView, question: Question, asked: Sequence[PodRecord], answered: Answer
+    cluster: ClusterView, question: Question, asked: Sequence[PodRecord], answered: WhatIfAnswer
 ) -> dict[int, PodRecord]:
     """The pods of the cluster that pods of owners in the question are, by their number there. A gang of which all pods
     run is answered here."""
@@ -208,7 +208,9 @@ def _existing(
     return matched
 
 
-def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: float, answered: Answer) -> None:
+def _single(
+    snapshot: WhatIfSnapshot, admission: Admission, pod: PodRecord, wall: float, answered: WhatIfAnswer
+) -> None:
     same = msgspec.structs.replace(pod, uid="", name="", labels=_unnumbered(pod))
     before = answered.latest
     new = pod.uid not in snapshot.cluster.pods  # else others may be assumed or reserved for it
@@ -236,7 +238,9 @@ def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: floa
         answered.placed[pod.uid] = pod.name
 
 
-def _at_once(snapshot: Snapshot, pod: PodRecord, node: str, placed: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def _at_once(
+    snapshot: WhatIfSnapshot, pod: PodRecord, node: str, placed: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
     """A warning where, without plans, the pod is kept off the node until it is known which GPUs the pods of the
     question before it have there. `placed`: names of these by uid."""
     cluster, request = snapshot.cluster, snapshot.claims.alone(pod)
@@ -261,7 +265,9 @@ def _unnumbered(pod: PodRecord) -> dict[str, str]:
     return {key: text for key, text in pod.labels.items() if key not in NUMBERS}
 
 
-def _gang(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, answered: Answer) -> None:
+def _gang(
+    snapshot: WhatIfSnapshot, admission: Admission, gang: WaitingGang, wall: float, answered: WhatIfAnswer
+) -> None:
     if len(gang.pods) > MOST_PODS:
         raise BadInput(f"it has {len(gang.pods)} pods; {MOST_PODS} are placed at once", path=f"gang {gang.ref}")
     if gang.lacking <= 1 and _by_itself(snapshot, gang):
@@ -273,7 +279,9 @@ def _gang(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: flo
     answered.groups.append(judged.group)
 
 
-def _whole(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, answered: Answer) -> group.Grouped:
+def _whole(
+    snapshot: WhatIfSnapshot, admission: Admission, gang: WaitingGang, wall: float, answered: WhatIfAnswer
+) -> group.Grouped:
     """Place a gang, and report it for each pod."""
     judged = group.judge(snapshot, gang, wall)
     if admission.excess(judged.pods):
@@ -286,7 +294,7 @@ def _whole(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: fl
     return judged
 
 
-def _by_itself(snapshot: Snapshot, gang: WaitingGang) -> bool:
+def _by_itself(snapshot: WhatIfSnapshot, gang: WaitingGang) -> bool:
     """Whether what kube-scheduler and filter ask of its only pod is all that is asked."""
     first = gang.pods[0]
     if len(gang.pods) > 1 or is_absent(first.uid) or first.claim_numbers:

@@ -26,12 +26,12 @@ from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Plac
 from extender.queue.places import NO_ROWS, Places
 from extender.queue.plan import QueueHead
 from extender.verdict import nodes as judged_nodes
-from extender.verdict.nodes import Nodes
+from extender.verdict.nodes import JudgedNodes
 from extender.verdict.ways.gang import Situation, over_quota, situated
 from extender.whatif import single
 from extender.whatif.running import running
 from extender.whatif.single import warning
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 
 LIMIT_MILLISECONDS: Final = 3_000.0
 """CPU time of the eviction search for a live server: then the best plan that is known counts, as not proved."""
@@ -62,7 +62,7 @@ class Task:
     """A gang on the copy. `gang`: whole, so that all its `pods` start together; `asked`: the question for its first pod
     with GPUs."""
 
-    snapshot: Snapshot
+    snapshot: WhatIfSnapshot
     gang: WaitingGang
     requests: tuple[PodRequest, ...]
     asked: Preemptor
@@ -72,7 +72,7 @@ class Task:
     """Whether its pods wait behind our gate, so that the rules of their queue count."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot, gang: WaitingGang, wall: float) -> Task:
+    def of(cls, snapshot: WhatIfSnapshot, gang: WaitingGang, wall: float) -> Task:
         """BadInput: none of its pods asks for a GPU."""
         queued = any(map(is_queued, gang.pods))
         gang = replace(gang, pods=tuple(map(opened, gang.pods)), whole=True)
@@ -101,7 +101,7 @@ class Task:
         return finish(places.steps(self.gang, gang_pods, requests, counted, allowances))
 
 
-def judge(snapshot: Snapshot, gang: WaitingGang, wall: float, *, evicts: bool = True) -> Grouped:
+def judge(snapshot: WhatIfSnapshot, gang: WaitingGang, wall: float, *, evicts: bool = True) -> Grouped:
     """What happens to a gang on the copy as it is: nothing is placed yet. `evicts`: whether pods may be evicted for it.
     BadInput: none of its pods asks for a GPU."""
     from extender.whatif import group_ways  # it places gangs, too
@@ -141,7 +141,7 @@ def judge(snapshot: Snapshot, gang: WaitingGang, wall: float, *, evicts: bool = 
     return Grouped(group, results, gang.pods, seating, warnings)
 
 
-def carry_out(snapshot: Snapshot, grouped: Grouped) -> None:
+def carry_out(snapshot: WhatIfSnapshot, grouped: Grouped) -> None:
     """The pods are where they were placed from now on, and their victims are gone."""
     placed = grouped.seating.placed
     if placed is None:
@@ -171,10 +171,10 @@ def _evicting(task: Task, now: Situation) -> Seating:
     return Seating(evicted.placed, evicted.victims, evicted.search)
 
 
-def _by_pod(task: Task) -> list[Nodes | None]:
+def _by_pod(task: Task) -> list[JudgedNodes | None]:
     """Of each pod how its own nodes are judged; pods of one role share that. None: it asks for no GPU."""
     snapshot, gang = task.snapshot, task.gang
-    nodes_by_pod: list[Nodes | None] = [None] * len(gang.pods)
+    nodes_by_pod: list[JudgedNodes | None] = [None] * len(gang.pods)
     try:
         roles = roles_of(task.snapshot.cluster, gang.pods, task.requests)
     except Unplaceable:
@@ -231,11 +231,11 @@ def _seat(placed: Placed | None, at: int) -> dict[str, Any]:
     return {"node": placed.nodes[at], "gpus": list(gpus_of(placed.gpus[at])) or None}
 
 
-def _result(task: Task, at: int, nodes: Nodes | None, group: dict[str, Any], seating: Seating) -> dict[str, Any]:
+def _result(task: Task, at: int, nodes: JudgedNodes | None, group: dict[str, Any], seating: Seating) -> dict[str, Any]:
     """The result of one pod. Each victim stands in the result of the first pod on its node; cost and certificate are
     the group's."""
     pod, placed = task.gang.pods[at], seating.placed
-    known = nodes if nodes is not None else Nodes((), Counter(), {}, {}, {}, {}, frozenset(), [])
+    known = nodes if nodes is not None else JudgedNodes((), Counter(), {}, {}, {}, {}, frozenset(), [])
     result = single.empty(task.snapshot, pod, known)
     result |= {"verdict": group["verdict"], "cost": group["cost"], "certificate": group["certificate"]} | _seat(
         placed, at

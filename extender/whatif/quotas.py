@@ -29,7 +29,7 @@ from extender.verdict.ways.request import with_gpus
 from extender.verdict.ways.way import Way, in_order, term
 from extender.whatif.group import Grouped, Seating, Task
 from extender.whatif.single import Single, preemptor, warning
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 
 REMEDY: Final = "Raise the quota, ask for less, or use another PriorityClass: see the ways out."
 MOST_CLASSES: Final = 64
@@ -41,7 +41,7 @@ Fits = Callable[[Sequence[PodRecord]], bool | None]
 class Admission:
     """What the quotas make of the pods of one question."""
 
-    def __init__(self, snapshot: Snapshot, use: QuotaUse, pods: Iterable[PodRecord]) -> None:
+    def __init__(self, snapshot: WhatIfSnapshot, use: QuotaUse, pods: Iterable[PodRecord]) -> None:
         """`use`: before any pod of the question is created; `pods`: all of the question."""
         self._snapshot, self._use = snapshot, use
         self._asked = Counter((pod.namespace, pod.owner) for pod in pods if pod.owner is not None)
@@ -164,7 +164,9 @@ def fewer(pods: int, was: int, owner: str, fits: bool | None) -> Way:
     return way("fewer-pods", text, spec, (2.0, (was - pods) / was), fits=fits, cost=cost)
 
 
-def refuse_single(snapshot: Snapshot, admission: Admission, pod: PodRecord, judged: Single, wall: float) -> Single:
+def refuse_single(
+    snapshot: WhatIfSnapshot, admission: Admission, pod: PodRecord, judged: Single, wall: float
+) -> Single:
     """The result of a pod that is refused. `judged`: without quotas."""
 
     def fits(pods: Sequence[PodRecord]) -> bool | None:
@@ -179,7 +181,9 @@ def refuse_single(snapshot: Snapshot, admission: Admission, pod: PodRecord, judg
     return Single(judged.result | _refused(snapshot, excess, in_order(ways)), judged.warnings)
 
 
-def refuse_group(snapshot: Snapshot, admission: Admission, gang: WaitingGang, judged: Grouped, wall: float) -> Grouped:
+def refuse_group(
+    snapshot: WhatIfSnapshot, admission: Admission, gang: WaitingGang, judged: Grouped, wall: float
+) -> Grouped:
     """The answer about a gang of which pods are refused; those that pass are created. `judged`: without quotas."""
     task, pods = Task.of(snapshot, gang, wall), judged.pods
 
@@ -203,7 +207,7 @@ def refuse_group(snapshot: Snapshot, admission: Admission, gang: WaitingGang, ju
     return Grouped(group, [result | common for result in judged.results], pods, Seating(), judged.warnings)
 
 
-def _refused(snapshot: Snapshot, excess: Sequence[Excess], ways: Sequence[Way]) -> dict[str, Any]:
+def _refused(snapshot: WhatIfSnapshot, excess: Sequence[Excess], ways: Sequence[Way]) -> dict[str, Any]:
     """What of a result is other where a quota refuses the pod."""
     nodes = len(snapshot.cluster.nodes)
     return {

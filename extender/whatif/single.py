@@ -27,14 +27,14 @@ from extender.verbs.answer import LINKS_ONLY
 from extender.verdict import nodes as judged_nodes
 from extender.verdict import unchecked
 from extender.verdict.nearest import nearest
-from extender.verdict.nodes import Nodes
+from extender.verdict.nodes import JudgedNodes
 from extender.verdict.text import no_gpus
 from extender.verdict.ways import machines
 from extender.verdict.ways import request as changes
 from extender.verdict.ways.evict import found_way
 from extender.verdict.ways.wait import wait
 from extender.verdict.ways.way import Way, in_order
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 from extender.whatif.spared import remedies, spared
 
 CHECKED = (
@@ -66,7 +66,7 @@ class Single:
     victims: tuple[PodRecord, ...] = ()
 
 
-def preemptor(snapshot: Snapshot, pod: PodRecord, wall: float) -> Preemptor:
+def preemptor(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float) -> Preemptor:
     """The question for a pod. BadInput: it asks for no GPU, and uses none that another pod has by a claim of both."""
     released = opened(pod)
     asked = snapshot.claims.request(released, snapshot.now)
@@ -75,7 +75,7 @@ def preemptor(snapshot: Snapshot, pod: PodRecord, wall: float) -> Preemptor:
     return Preemptor(asked, released, snapshot.now, wall)
 
 
-def judge(snapshot: Snapshot, pod: PodRecord, wall: float, *, evicts: bool = True) -> Single:
+def judge(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float, *, evicts: bool = True) -> Single:
     """What happens to one pod on the copy as it is. `evicts`: whether pods may be evicted for it. BadInput: it asks for
     no GPU."""
     asked = preemptor(snapshot, pod, wall)
@@ -111,7 +111,9 @@ def judge(snapshot: Snapshot, pod: PodRecord, wall: float, *, evicts: bool = Tru
     return Single(result, warnings, best.node, mask, tuple(certificate.important(best.pods)))
 
 
-def _fits(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, result: dict[str, Any], warnings: Warnings) -> Single:
+def _fits(
+    snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, result: dict[str, Any], warnings: Warnings
+) -> Single:
     """The best of the nodes where the pod fits, and its GPUs there."""
     cluster, policy, request = snapshot.cluster, snapshot.policy, asked.request
     fits = snapshot.judge.rows(nodes.fits)
@@ -125,14 +127,14 @@ def _fits(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, result: dict[str, 
     return Single(result, warnings, node, mask)
 
 
-def _help(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, search: Found) -> dict[str, Any]:
+def _help(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: Found) -> dict[str, Any]:
     """What a pod that does not fit is told: `ways_out` and `nearest`. `search`: for the eviction."""
     ways = _ways_out(snapshot, asked, nodes, search)
     miss = nearest(snapshot.judge, asked, nodes)
     return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
 
 
-def _ways_out(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, search: Found) -> list[Way]:
+def _ways_out(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: Found) -> list[Way]:
     """The ways out of a single pod, the cheapest first."""
     judge = snapshot.judge
     ways: list[Way | None] = []
@@ -147,7 +149,7 @@ def _ways_out(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, search: Found)
     return in_order([way for way in ways if way is not None])
 
 
-def _search(snapshot: Snapshot, asked: Preemptor, nodes: Nodes) -> Found:
+def _search(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes) -> Found:
     """The cheapest eviction."""
     judge = snapshot.judge
     with snapshot.claims.of(asked.request, asked.now):
@@ -159,7 +161,7 @@ def named(pod: PodRecord) -> dict[str, Any]:
     return {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority}
 
 
-def empty(snapshot: Snapshot, pod: PodRecord, nodes: Nodes) -> dict[str, Any]:
+def empty(snapshot: WhatIfSnapshot, pod: PodRecord, nodes: JudgedNodes) -> dict[str, Any]:
     """The result of a pod that cannot be placed, before the search."""
     return {
         "pod": named(pod),
@@ -180,7 +182,7 @@ def empty(snapshot: Snapshot, pod: PodRecord, nodes: Nodes) -> dict[str, Any]:
     }
 
 
-def _mask_after(snapshot: Snapshot, asked: Preemptor, best: candidates.Eviction) -> int:
+def _mask_after(snapshot: WhatIfSnapshot, asked: Preemptor, best: candidates.Eviction) -> int:
     """The mask of the GPUs that the pod gets once the victims have terminated; 0 where they are unknown."""
     cluster = snapshot.cluster
     gone = {victim.uid for victim in certificate.important(best.pods)}
@@ -188,7 +190,7 @@ def _mask_after(snapshot: Snapshot, asked: Preemptor, best: candidates.Eviction)
         return snapshot.policy.planned(cluster.tables, asked.request, best.row)
 
 
-def _about_eviction(snapshot: Snapshot, nodes: Nodes, best: candidates.Eviction) -> Warnings:
+def _about_eviction(snapshot: WhatIfSnapshot, nodes: JudgedNodes, best: candidates.Eviction) -> Warnings:
     """Warnings of an eviction."""
     victims = certificate.important(best.pods)
     warnings = certificate.warnings(snapshot.cluster, victims)
@@ -217,7 +219,7 @@ def enough_to_wait(victims: Sequence[PodRecord]) -> dict[str, str]:
     return warning("enough-to-wait", f"all victims on {where} are terminating already: it is enough to wait for them")
 
 
-def _eviction(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
+def _eviction(snapshot: WhatIfSnapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
     return {
         "node": best.node,
         "victims": [_victim(snapshot.cluster, victim) for victim in certificate.important(best.pods)],
@@ -230,14 +232,14 @@ def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
-def _certificate(snapshot: Snapshot, request: PodRequest, search: Found) -> dict[str, Any]:
+def _certificate(snapshot: WhatIfSnapshot, request: PodRequest, search: Found) -> dict[str, Any]:
     proof = certificate.certificate(snapshot.cluster, snapshot.policy, search)
     if search.runner_up is not None:
         proof["runner_up"] = _eviction(snapshot, request, search.runner_up)
     return proof
 
 
-def _cost(snapshot: Snapshot, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
+def _cost(snapshot: WhatIfSnapshot, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
     """The cost, in which what was not computed is null; the search counts it as 0."""
     computed = _leftover_computed(snapshot.cluster, request, eviction)
     return [
@@ -270,7 +272,7 @@ def warning(code: str, message: str) -> dict[str, str]:
     return {"code": code, "message": message}
 
 
-def about(snapshot: Snapshot, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
+def about(snapshot: WhatIfSnapshot, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
     """Warnings of a pod that hold whatever happens to it."""
     name = f"pod {pod.namespace}/{pod.name}"
     yield from unchecked.warnings(pod, snapshot.settings, answered=bool(pod.pod_scheduled))

@@ -30,7 +30,7 @@ PLACED_PRIORITY: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class WhatIfSnapshot:
     """`now`: seconds on the clock of `claims`; `judge`: our own filter over it; `live`: of a server that runs;
     `over`: whether the time for the answer
     is up, so that no further way out is looked for."""
@@ -46,7 +46,7 @@ class Snapshot:
     over: Callable[[], bool] = lambda: False
 
     @classmethod
-    def of(cls, settings: Settings, events: Iterable[Event]) -> Snapshot:
+    def of(cls, settings: Settings, events: Iterable[Event]) -> WhatIfSnapshot:
         """The cluster of these events, judged by the settings' policy. No pod is assumed and nothing is reserved in it:
         its claims are those of nominated pods. Where the settings do not state it, the queue allocates devices."""
         plans = None if "planned_allocation" in settings.queue.model_fields_set else True

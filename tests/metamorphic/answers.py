@@ -14,7 +14,7 @@ from extender.offline import check, explain, frozen, queue, whatif
 from extender.web.map_page import node_maps
 from extender.whatif import question
 from extender.whatif.question import Changes, Document
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 from tests.metamorphic.clusters import Stated
 from tests.world import JSON, World
 
@@ -34,7 +34,7 @@ def queued(stated: Stated) -> JSON:
 
 def asked(stated: Stated, changes: Changes | None = None, *, pending: bool = True) -> JSON:
     """`gpu-extender whatif`, of the manifests and, with `pending`, of the pods of the file that wait ungated."""
-    snapshot = Snapshot.of(stated.settings, events(stated))
+    snapshot = WhatIfSnapshot.of(stated.settings, events(stated))
     documents = [Document(one, f"asked[{at}]") for at, one in enumerate(stated.asked)]
     made = question.read(documents, snapshot.cluster.gpu_names, sorted(_pending(stated)) if pending else (), changes)
     return whatif.answer(snapshot, made, stated.wall, stated.items)

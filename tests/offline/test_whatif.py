@@ -15,7 +15,7 @@ from extender.cli import main
 from extender.offline import frozen, whatif
 from extender.settings import Resource, Settings
 from extender.whatif import engine, question
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 from tests.oracles.whatif import Brute
 from tests.world import DGX1V, GPU, JSON, WALL, machine, pairs, rfc3339, workload
 
@@ -145,9 +145,9 @@ def random_preemptor(rng: random.Random) -> JSON:
     )  # fmt: skip
 
 
-def snapshot_of(items: list[JSON], settings: Settings = ARBITRARY) -> Snapshot:
+def snapshot_of(items: list[JSON], settings: Settings = ARBITRARY) -> WhatIfSnapshot:
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    return Snapshot.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
+    return WhatIfSnapshot.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
 
 
 def asked(items: list[JSON], pod: JSON, settings: Settings = ARBITRARY) -> JSON:

@@ -9,7 +9,7 @@ from typing import Any
 
 from extender.metrics import Metrics
 from extender.recording.recorder import RecordedCluster, Recorder, header_of
-from extender.recording.report import Report
+from extender.recording.report import ReplayReport
 from extender.recording.writer import Writer
 from extender.settings import Settings
 from tests.replay.player import Player
@@ -49,7 +49,7 @@ def drive(settings: JSON, steps: list[JSON], folder: Path, *, every: int = 0) ->
 
 def report(folder: Path, other: Settings | None = None) -> Mapping[str, Any]:
     """What replay reports."""
-    return Report(folder, other).make()
+    return ReplayReport(folder, other).make()
 
 
 __all__ = ["cluster", "drive", "report", "settings_of", "wait_for"]

@@ -10,14 +10,14 @@ from extender.offline import frozen, whatif
 from extender.settings import Settings
 from extender.whatif import question
 from extender.whatif.question import Changes, Document
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 from tests.world import JSON, WALL
 
 
-def snapshot(items: Iterable[JSON], settings: Settings | None = None) -> Snapshot:
+def snapshot(items: Iterable[JSON], settings: Settings | None = None) -> WhatIfSnapshot:
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": list(items)}).encode()
     settings = settings or Settings()
-    return Snapshot.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
+    return WhatIfSnapshot.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
 
 
 def ask(

@@ -15,7 +15,7 @@ from extender.whatif import single
 from extender.whatif.engine import exit_code
 from extender.whatif.question import Added, Changes
 from extender.whatif.single import Single
-from extender.whatif.snapshot import Snapshot
+from extender.whatif.snapshot import WhatIfSnapshot
 from tests.whatif.asking import ask, kinds, way
 from tests.world import JSON, WALL, machine, pairs, workload
 
@@ -200,7 +200,7 @@ def test_equal_pods_without_a_place_are_judged_once(monkeypatch: pytest.MonkeyPa
     judged: list[str] = []
     judge = single.judge
 
-    def counted(snapshot: Snapshot, pod: PodRecord, wall: float) -> Single:
+    def counted(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float) -> Single:
         judged.append(pod.name)
         return judge(snapshot, pod, wall)
 

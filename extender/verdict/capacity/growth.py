@@ -40,7 +40,7 @@ Left = tuple[int, ...]
 
 
 @dataclass(slots=True)
-class Unit:
+class WaitingUnit:
     """Pods that start together."""
 
     pods: Sequence[PodRecord]
@@ -77,13 +77,13 @@ class _Packed:
             del self.open[state]
 
 
-def waiting(look: Look, report: QueueReport | None, wall: float) -> list[Unit]:
+def waiting(look: Look, report: QueueReport | None, wall: float) -> list[WaitingUnit]:
     """The pods and gangs that wait for room. `wall`: seconds since 1970."""
-    judge, units = look.judge, list[Unit]()
+    judge, units = look.judge, list[WaitingUnit]()
     for entry in () if report is None else report.waiting:
         domain = entry.gang.domain
         if entry.code not in HELD_BY_QUEUE and not (domain is not None and domain.required):
-            units.append(Unit(entry.gang.pods, len(entry.gang.pods) > 1))
+            units.append(WaitingUnit(entry.gang.pods, len(entry.gang.pods) > 1))
     fits: dict[Hashable, bool] = {}
     admitting: dict[Hashable, list[str]] = {}
     for uid in list(judge.cluster.placements.waiting):
@@ -98,11 +98,11 @@ def waiting(look: Look, report: QueueReport | None, wall: float) -> list[Unit]:
                 admitting[choice] = _admitting(judge, pod)
             fits[kind] = _fits(judge, asked, admitting[choice])
         if not fits.get(kind, True):
-            units.append(Unit((pod,)))
+            units.append(WaitingUnit((pod,)))
     return units
 
 
-def growth(look: Look, machines: Iterable[Machine], units: Sequence[Unit]) -> list[dict[str, Any]]:
+def growth(look: Look, machines: Iterable[Machine], units: Sequence[WaitingUnit]) -> list[dict[str, Any]]:
     """For each model that would start some of them: how many machines start how many pods; by model."""
     takes, entries = Takes(look), []
     for machine in machines:
@@ -149,13 +149,13 @@ class _Ask:
     alone: bool
 
 
-def _pack(look: Look, takes: Takes, machine: Machine, units: Sequence[Unit]) -> _Packed:
+def _pack(look: Look, takes: Takes, machine: Machine, units: Sequence[WaitingUnit]) -> _Packed:
     """The units that machines of this kind start."""
     like = look.judge.cluster.nodes.get(machine.like)
     if like is None:
         return _Packed()
     node, known, pods = copy(like), dict[Hashable, _Ask](), 0
-    possible: list[tuple[Unit, list[_Ask]]] = []
+    possible: list[tuple[WaitingUnit, list[_Ask]]] = []
     for unit in units:
         if len(unit.pods) > MOST_OF_GANG or pods + len(unit.pods) > MOST_PODS:
             continue

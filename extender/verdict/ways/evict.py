@@ -12,7 +12,7 @@ from extender.preemption import certificate
 from extender.preemption.candidates import Eviction, Preemptor
 from extender.verbs.answer import LINKS_ONLY
 from extender.verdict.judge import Judge, blocks
-from extender.verdict.nodes import Nodes
+from extender.verdict.nodes import JudgedNodes
 from extender.verdict.ways.machines import some_linked
 from extender.verdict.ways.way import Way
 
@@ -24,7 +24,7 @@ Bound = tuple[tuple[int, ...], str]
 """What an eviction on a node costs at least, and the node."""
 
 
-def evict(judge: Judge, asked: Preemptor, nodes: Nodes) -> tuple[Way | None, str]:
+def evict(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> tuple[Way | None, str]:
     """(the eviction that preempt would find over all nodes that admit the pod, None where there is none or the pod may
     not preempt; what it would cost, where every eviction is above the ceiling, else "")."""
     if asked.request.never:
@@ -74,7 +74,7 @@ def _bounds(judge: Judge, asked: Preemptor, names: list[str]) -> list[Bound]:
     return bounds
 
 
-def found_way(judge: Judge, asked: Preemptor, nodes: Nodes, best: Eviction, *, proved: bool) -> Way | None:
+def found_way(judge: Judge, asked: Preemptor, nodes: JudgedNodes, best: Eviction, *, proved: bool) -> Way | None:
     """The way out by an eviction that was found, where it stands by the tables as they are now."""
     return _way(judge, asked, nodes, best, proved=proved) if _stands(judge, asked, best) else None
 
@@ -92,7 +92,7 @@ def _stands(judge: Judge, asked: Preemptor, best: Eviction) -> bool:
             return not judge.short(asked, row)
 
 
-def _way(judge: Judge, asked: Preemptor, nodes: Nodes, best: Eviction, *, proved: bool) -> Way:
+def _way(judge: Judge, asked: Preemptor, nodes: JudgedNodes, best: Eviction, *, proved: bool) -> Way:
     cluster, settings = judge.cluster, judge.cluster.settings
     victims = certificate.important(best.pods)
     cost = certificate.cost_of(judge.policy, best)

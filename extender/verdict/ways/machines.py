@@ -24,7 +24,7 @@ from extender.policy.rules.links import NEVER
 from extender.preemption.candidates import Preemptor
 from extender.verdict.admission import is_choosy, ready, rejected, tells_apart
 from extender.verdict.judge import Judge, blocks
-from extender.verdict.nodes import UNUSABLE, Nodes
+from extender.verdict.nodes import UNUSABLE, JudgedNodes
 from extender.verdict.text import count
 from extender.verdict.ways.way import Way, term
 
@@ -48,7 +48,7 @@ class Empty(NamedTuple):
     fits: bool = False
 
 
-def uncordon(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
+def uncordon(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
     """Whether the pod fits on a node that only a cordon keeps it off: the best of these."""
     node = judge.place(asked, nodes.cordoned)
     if not node or not judge.fits(asked, node):

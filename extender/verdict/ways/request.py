@@ -17,7 +17,7 @@ from extender.cluster.pod_kinds import LINKS
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.verdict.judge import Judge, blocks
-from extender.verdict.nodes import Nodes
+from extender.verdict.nodes import JudgedNodes
 from extender.verdict.text import amount
 from extender.verdict.ways.way import Way, term
 
@@ -43,7 +43,7 @@ def with_links(pod: PodRecord) -> PodRecord:
     return msgspec.structs.replace(pod, annotations={**pod.annotations, LINKS: "preferred"})
 
 
-def relax_links(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
+def relax_links(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
     """Whether the pod fits where links are only preferred."""
     if asked.request.links != "required" or asked.request.wanted < 2:
         return None
@@ -58,7 +58,7 @@ def relax_links(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
     )
 
 
-def smaller(judge: Judge, asked: Preemptor, nodes: Nodes) -> list[Way]:
+def smaller(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> list[Way]:
     """The most GPUs, CPU or memory with which the pod fits, of each where less of it alone helps."""
     ways = []
     gpus = _fewer_gpus(judge, asked, nodes)
@@ -71,7 +71,7 @@ def smaller(judge: Judge, asked: Preemptor, nodes: Nodes) -> list[Way]:
     return ways
 
 
-def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
+def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
     if with_gpus(asked.pod, 1) is None:
         return None
     ((resource, was),) = asked.pod.gpus
@@ -117,7 +117,7 @@ def most_gpus(most: int, fits: Callable[[int], Way | None]) -> Way | None:
     return best
 
 
-def _most_free(judge: Judge, asked: Preemptor, nodes: Nodes) -> int:
+def _most_free(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> int:
     """The most GPUs that are free on one node: with more it fits nowhere."""
     most = 0
     for block in blocks(nodes.open):
@@ -126,7 +126,7 @@ def _most_free(judge: Judge, asked: Preemptor, nodes: Nodes) -> int:
     return most
 
 
-def _less(judge: Judge, asked: Preemptor, nodes: Nodes, r: int, resource: str) -> Way | None:
+def _less(judge: Judge, asked: Preemptor, nodes: JudgedNodes, r: int, resource: str) -> Way | None:
     """Less CPU or memory, where it is all that is missing."""
     names = [name for name, short in nodes.short.items() if short == (r,) and name not in nodes.repelled]
     best, where = 0, ""

@@ -15,7 +15,7 @@ from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor, ends
 from extender.reservations.reservations import Reservation
 from extender.verdict.judge import Judge
-from extender.verdict.nodes import TOO_FEW, Nodes
+from extender.verdict.nodes import TOO_FEW, JudgedNodes
 from extender.verdict.text import seconds
 from extender.verdict.ways.way import Way, term
 
@@ -39,7 +39,7 @@ class Passing(NamedTuple):
         return self.what in ("terminating", "victim")
 
 
-def wait(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
+def wait(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
     """The soonest moment at which the pod fits by what ends by itself."""
     passing: dict[str, list[Passing]] = {}
     for node, claim in claimed(judge, asked):

@@ -7,7 +7,7 @@ import pytest
 from extender.objects.queueing import GATE
 from extender.verdict import judge
 from extender.verdict.capacity import machines
-from extender.verdict.capacity.growth import Unit, growth
+from extender.verdict.capacity.growth import WaitingUnit, growth
 from extender.verdict.capacity.machines import Takes, usual
 from extender.verdict.capacity.unblock import ask_of
 from tests.cluster.dra.world import DraWorld
@@ -38,7 +38,7 @@ def test_a_machine_takes_the_pods_whose_devices_the_queue_allocates(names: tuple
     over = judge.over(made.verbs)
     look = machines.Look(over, machines.read(over), made.now)
     [machine] = usual(over, look.fleet)
-    units = [Unit((made.cluster.pods[f"uid-{name}"],)) for name in names]
+    units = [WaitingUnit((made.cluster.pods[f"uid-{name}"],)) for name in names]
     [found] = growth(look, [machine], units)
     assert (found["nodes"], found["pods"]) == (1, 1)
     takes = Takes(look)
