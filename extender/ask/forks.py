@@ -73,12 +73,13 @@ class ClientLeft(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """A fork that keeps a moment. `control`: takes the sockets of questions; the keeper ends
-    when this is closed; `at`: the moment."""
+    """A fork that keeps a moment."""
 
     pid: int
     control: socket.socket
+    """Takes the sockets of questions; the keeper ends when this is closed."""
     at: float
+    """The moment."""
 
 
 class Forks:

@@ -13,14 +13,16 @@ MOST_COUNT: Final = (1 << 53) - 1  # what every reader of JSON reads exactly
 
 
 class Difference(NamedTuple):
-    """`what`: missing (the server has not got it), extra (it has, and the API server has not), or the field that
-    differs; `cached` and `listed`: the two values, None where there is none."""
+    """A difference between the server's cache and the API server."""
 
     kind: str
     name: str
     what: str
+    """missing (the server does not have it), extra (the API server does not have it), or the field that differs."""
     cached: Any
+    """The server's value, None without one."""
     listed: Any
+    """The API server's value, None without one."""
 
 
 def differences(cached: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator[Difference]:

@@ -53,18 +53,21 @@ _DECODERS["FailedPod"] = _DECODERS["Pod"]
 
 
 class Change(NamedTuple):
-    """One event of a batch. `record`: the bytes of the object's record."""
+    """One event of a batch."""
 
     kind: Kind
     change: Literal["set", "delete"]
     record: msgspec.Raw
+    """The bytes of the object's record."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag="batch"):
-    """Events that were applied together. `now`: the server's clock; `wall`: seconds since 1970, or None."""
+    """Events that were applied together."""
 
     now: float
+    """The server's clock."""
     wall: float | None
+    """Seconds since 1970, or None."""
     events: list[Change]
 
 
@@ -101,17 +104,22 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
 
 
 class Choice(msgspec.Struct, frozen=True, array_like=True):
-    """What an answer came to, for people and for comparisons. `result`: as the metrics name it; `nodes`: the first few
-    that were answered, the best first; `answered`: how many; `gpus`: the mask that would be taken on the first, or that
-    bind planned; `reasons`: key -> how many nodes were rejected; `victims`: uids; `cost`: (term, value)."""
+    """What an answer came to, for people and for comparisons."""
 
     result: str
+    """As the metrics name it."""
     nodes: list[str] = []
+    """The first few that were answered, the best first."""
     answered: int = 0
+    """How many nodes were answered."""
     gpus: int = 0
+    """The mask that would be taken on the first, or that bind planned."""
     reasons: dict[str, int] = {}
+    """How many nodes were rejected, by key."""
     victims: list[str] = []
+    """uids."""
     cost: list[tuple[str, int | None]] = []
+    """(term, value)."""
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
@@ -125,43 +133,51 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True, tag="call"):
-    """A call of a verb. `now`: the server's clock; `wall`: seconds since 1970; `view`: how far behind the view was;
-    `pod`: the uid; `stated`: the bytes of the pod's record, None where it is the cluster's; `rows`: the candidates'
-    rows (`ext_core.runs`), None: those of the call before; `unknown`: (place, name) of others; `whole`: the request has
-    whole Node objects; `again`: a second look; `offers`: what kube-scheduler offers on the nodes that were looked at;
-    `node`: of bind; `outcome`: state and message of the write that bind asked for; `stops`: where its searches stopped
-    for their time."""
+    """A call of a verb."""
 
     verb: Literal["filter", "prioritize", "preempt", "bind", "written"]
     now: float
+    """The server's clock."""
     wall: float
+    """Seconds since 1970."""
     view: View
+    """How far behind the view was."""
     pod: str
+    """The uid."""
     reply: Reply
     stated: bytes | None = None
+    """The bytes of the pod's record, None where it is the cluster's."""
     rows: bytes | None = None
+    """The candidates' rows (`ext_core.runs`), None: those of the call before."""
     unknown: list[tuple[int, str]] = []
+    """(place, name) of other candidates."""
     whole: bool = False
+    """Whether the request has whole Node objects."""
     again: bool = False
+    """A second look."""
     offers: list[tuple[str, tuple[str, ...], int]] = []
+    """What kube-scheduler offers on the nodes that were looked at."""
     node: str = ""
+    """Of bind."""
     outcome: tuple[str, str] = ("", "")
+    """State and message of the write that bind asked for."""
     stops: list[int] = []
+    """Where its searches stopped for their time."""
 
 
 class UnderWay(NamedTuple):
-    """A write that bind asked for and that has no outcome yet. `gpus`: the mask that it plans; `generation`: the
-    cluster's when it was decided."""
+    """A write that bind asked for and that has no outcome yet."""
 
     pod: PodRecord
     node: str
     gpus: int
+    """The mask that it plans."""
     generation: int
+    """The cluster's when it was decided."""
 
 
 class Remembered(NamedTuple):
-    """What earlier calls left, in their order. `unknown`: name, first and last time; `binds`: their outcomes come
-    later, in this file."""
+    """What earlier calls left, in their order."""
 
     start: Start
     bind_is_called: bool
@@ -170,7 +186,9 @@ class Remembered(NamedTuple):
     seats: list[Seat]
     attempts: list[tuple[str, Attempt]]
     unknown: list[tuple[str, float, float]]
+    """Name, first and last time."""
     binds: list[UnderWay]
+    """Their outcomes come later, in this file."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot"):

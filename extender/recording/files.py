@@ -30,20 +30,25 @@ _HEAD: Final = struct.Struct("<II")
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file is a record of. `form`: names the fields of the entries; `run`: of the process that wrote it;
-    `number`: of the file in its run, from 0; `began`: seconds since 1970; `live`: the cluster is an API server's;
-    `lost`: entries that were lost just before, and why."""
+    """What a file is a record of."""
 
     version: str
     form: str
+    """Names the fields of the entries."""
     policy_hash: str
     settings: dict[str, Any]
     run: str
+    """Of the process that wrote it."""
     number: int
+    """Of the file in its run, from 0."""
     began: float
+    """Seconds since 1970."""
     live: bool
+    """Whether the cluster is an API server's."""
     lost: int = 0
+    """How many entries were lost just before."""
     cause: str = ""
+    """Why they were lost."""
 
 
 class BadRecord(BadInput):

@@ -36,14 +36,16 @@ FRESH = View(stale=False, known_at=None)
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A recorded call, answered again. `pod`: namespace/name; `error`: why it cannot be answered, "" where it is;
-    `verbs`: as they are after it."""
+    """A recorded call, answered again."""
 
     asked: Asked
     pod: str
+    """namespace/name."""
     reply: Reply | None
     error: str
+    """Why it cannot be answered, "" where it is."""
     verbs: Verbs
+    """As they are after it."""
 
 
 class Player:

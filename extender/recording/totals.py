@@ -15,13 +15,16 @@ from extender.recording.entries import Choice
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the answers of one side. `placements`: requests that named a first node; `linked`, `not_linked`: those
-    with two GPUs or more whose set is known; `whole_nodes_broken`: those that take a part of a node that was empty."""
+    """Sums over the answers of one side."""
 
     placements: int = 0
+    """Requests that named a first node."""
     linked: int = 0
+    """Requests with two GPUs or more whose set is linked."""
     not_linked: int = 0
+    """Requests with two GPUs or more whose set is known and not linked."""
     whole_nodes_broken: int = 0
+    """Requests that take a part of a node that was empty."""
     evictions: int = 0
     victims: int = 0
     work_lost_gpu_seconds: int = 0

@@ -36,12 +36,14 @@ log = get_log()
 
 
 class Item(NamedTuple):
-    """`size`: bytes of memory, about; `make`: its entries, called on the writer's thread; `header`: of the file that
-    begins with them, None: the file goes on."""
+    """Entries to write."""
 
     size: int
+    """Bytes of memory, about."""
     make: Callable[[], Iterable[Entry]]
+    """Its entries; called on the writer's thread."""
     header: Header | None = None
+    """Of the file that begins with them; None: the file goes on."""
 
 
 class Writer:

@@ -24,23 +24,26 @@ NOT_OFFERED: Final = "not-offered"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One placement of a pod. `gpus`: those that we would plan there, None where positions are not modelled; `effect`:
-    None where it is not known."""
+    """One placement of a pod."""
 
     node: str
     gpus: tuple[int, ...] | None
+    """The GPUs that we would plan there, None where positions are not modelled."""
     effect: Effect | None
+    """None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`outcome`: "same" node; "equal": another node of the same score; "other"; "wait": we would reject all nodes.
-    `rejected`: why we would reject the node of kube-scheduler, "" where we would not; `ours`: None with "wait"."""
+    """The placements of a pod by kube-scheduler and by us."""
 
     outcome: Outcome
+    """"same" node; "equal": another node of the same score; "other"; "wait": we would reject all nodes."""
     rejected: str
+    """Why we would reject the node of kube-scheduler, "" where we would not."""
     theirs: Side
     ours: Side | None
+    """None with "wait"."""
 
 
 class Chooser:

@@ -21,15 +21,16 @@ MOST_KNOWN: Final = 4_096
 
 
 class Effect(NamedTuple):
-    """`linked`: how likely its GPUs are linked; `ring_gbps`: the mean bandwidth of their best ring, GB/s; both None for
-    a pod with one GPU. `whole_nodes`: 1 where it breaks up a node on which no pod had GPUs. `linked_sets`: by `SIZES`,
-    how many disjoint linked sets of free GPUs are left fewer, on average. What needs positions is None where they are
-    not known."""
+    """What a placement does. What needs positions is None where they are not known."""
 
     linked: float | None
+    """How likely its GPUs are linked; None for a pod with one GPU."""
     ring_gbps: float | None
+    """The mean bandwidth of their best ring, GB/s; None for a pod with one GPU."""
     whole_nodes: int
+    """1 where it breaks up a node on which no pod had GPUs."""
     linked_sets: tuple[float, ...] | None
+    """By `SIZES`: by how many fewer disjoint linked sets of free GPUs remain, on average."""
 
 
 class Effects:

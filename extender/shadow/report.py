@@ -22,21 +22,26 @@ _Way = Literal["gained", "lost"]
 
 
 class Preempted(NamedTuple):
-    """A preemption by kube-scheduler (`theirs`), and by us; None: we would evict no pod."""
+    """A preemption by kube-scheduler, and ours for the same pod."""
 
     theirs: tuple[str, Loss]
+    """By kube-scheduler."""
     ours: tuple[str, Loss] | None
+    """By us; None: we would evict no pod."""
 
 
 @dataclass(slots=True)
 class SideTotals:
-    """Sums of one side, each over the placements of which it is known on both sides. `linked`, `ring_gbps`: of pods
-    with two GPUs or more; `linked_sets`: by size, how many fewer are left; what follows them is of preemptions."""
+    """Sums of one side. From `victims` on they are over preemptions, before it over the placements of which the amount
+    is known on both sides."""
 
     linked: float = 0.0
+    """Of pods with two GPUs or more."""
     ring_gbps: float = 0.0
+    """Of pods with two GPUs or more."""
     whole_nodes_broken: int = 0
     linked_sets: dict[int, float] = field(default_factory=lambda: dict.fromkeys(SIZES, 0.0))
+    """By size: by how many fewer remain."""
     victims: int = 0
     gangs_broken: int = 0
     work_lost_gpu_seconds: int = 0
@@ -170,10 +175,11 @@ class Report:
 
 
 class _Shown(NamedTuple):
-    """An example. `at`: seconds since 1970."""
+    """An example."""
 
     pod: str
     at: float
+    """Seconds since 1970."""
     said: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:

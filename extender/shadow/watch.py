@@ -36,14 +36,16 @@ log = get_log()
 
 @dataclass(slots=True)
 class _Asked:
-    """What the latest calls about a pod said. `moves`: of the node rows, when `rows` were read; `offers`: by node what
-    the victims that kube-scheduler offered cost; `ours`: node and cost of our own eviction."""
+    """What the latest calls about a pod stated."""
 
     rows: array[int] | None = None
     generation: int = 0
     moves: int = 0
+    """Of the node rows, when `rows` were read."""
     offers: dict[str, Loss] = field(default_factory=dict)
+    """By node: what the victims that kube-scheduler offered cost."""
     ours: tuple[str, Loss] | None = None
+    """Node and cost of our own eviction."""
 
 
 class ShadowWatch:

@@ -36,10 +36,12 @@ from extender.verdict.ways.way import in_order
 
 @dataclass(slots=True)
 class Times:
-    """`monotonic`: seconds of the server's clock; `wall`: since 1970."""
+    """Two clocks."""
 
     monotonic: Callable[[], float]
+    """Seconds of the server's clock."""
     wall: Callable[[], float]
+    """Seconds since 1970."""
 
     def stop(self) -> None:
         """Time stands still from now on."""

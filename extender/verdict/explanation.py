@@ -19,33 +19,37 @@ running pods lets it fit; `waits`: something else can; `evicted`: it is being ev
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The verdict on a pod. `gpus`: indices, None where they are not known; `how`: by what they are known, a key of
-    `text.HOW`, None where it holds none; `reasons`: how many nodes are rejected for
-    what; `rejected`: the first of them by name, for the page; `first` and `second`: the best nodes where it fits, or
-    where it fitted when it was placed; `queue`: the gang that it waits with, as /debug/queue has it; `devices`: who
-    allocates those of its claims, and which ones, as `devices_of` has it; `evictable_by`: the PriorityClasses that may
-    evict it where it runs with GPUs, and `cost_now` at what cost. The rest as in docs/explain.md."""
+    """The verdict on a pod. Fields without a text: see docs/explain.md."""
 
     pod: PodRecord
     verdict: Verdict
     sentence: str = ""
     node: str | None = None
     gpus: tuple[int, ...] | None = None
+    """Indices, None where they are not known."""
     how: str | None = None
+    """By what they are known, a key of `text.HOW`; None where it holds none."""
     funnel: Sequence[Stage] = ()
     reasons: Mapping[str, int] = field(default_factory=dict)
+    """How many nodes are rejected, by reason."""
     rejected: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The first rejected nodes by name, by reason; for the page."""
     nearest: Mapping[str, Any] | None = None
     ways: Sequence[Way] = ()
     best: Sequence[Ranked] = ()
+    """The best nodes where it fits, or where it fitted when it was placed."""
     queue: Mapping[str, Any] | None = None
+    """The gang that it waits with, as /debug/queue has it."""
     why: Why | None = None
     """Why it waits, as `top` counts it; None where it does not."""
     devices: Mapping[str, Any] | None = None
+    """Which devices its claims have, and what allocates them, as `devices_of` has it."""
     evicted: Mapping[str, Any] | None = None
     preemption: Mapping[str, Any] | None = None
     evictable_by: Sequence[Mapping[str, Any]] | None = None
+    """The PriorityClasses that may evict it where it runs with GPUs."""
     cost_now: Sequence[Mapping[str, Any]] | None = None
+    """What its eviction would cost now."""
     warnings: Sequence[Mapping[str, str]] = ()
 
     def as_json(self) -> dict[str, Any]:

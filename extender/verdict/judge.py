@@ -29,11 +29,13 @@ LACKING: Final = tuple(tuple(r for r in range(FIRST_GPU) if bits >> r & 1) for b
 
 
 class Ranked(NamedTuple):
-    """A node where the pod fits. `score`: the weighted sum of `terms`, which are by scorer."""
+    """A node where the pod fits."""
 
     node: str
     score: float
+    """The weighted sum of `terms`."""
     terms: dict[str, float]
+    """By scorer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,20 +31,24 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JudgedNodes:
-    """The nodes as filter judges a pod. By name, of the nodes that admit it: `codes`: our own reason or 0; `bare`: the
-    same without the claims of other pods; `short`: of those with code 0, the resources of which too little is free, by
-    index. `reasons`: how many are rejected for what; `named`: the first MOST_NAMED of them by name; `repelled`: those
-    where a running pod repels it; `cordoned`: those that only a cordon keeps it off; `funnel`: how many nodes each
-    stage leaves, in order."""
+    """The nodes as filter judges a pod."""
 
     funnel: tuple[Stage, ...]
+    """How many nodes each stage leaves, in order."""
     reasons: Counter[str]
+    """How many nodes are rejected, by reason."""
     named: Mapping[str, Sequence[str]]
+    """The first MOST_NAMED of them by name, by reason."""
     codes: dict[str, int]
+    """Of the nodes that admit it, by name: our own reason or 0."""
     bare: dict[str, int]
+    """The same without the claims of other pods."""
     short: dict[str, tuple[int, ...]]
+    """Of the nodes with code 0, by name: the resources of which too little is free, by index."""
     repelled: frozenset[str]
+    """The nodes where a running pod repels it."""
     cordoned: list[str]
+    """The nodes that only a cordon keeps it off."""
 
     @property
     def open(self) -> list[str]:

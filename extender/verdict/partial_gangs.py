@@ -16,15 +16,19 @@ MOST_NAMED: Final = 20
 
 
 class PartialGang(NamedTuple):
-    """`running`: its pods that have a node, by name; `waiting`: how many of its GPU pods have none; `minimum`: how many
-    must run; `gpus`: that the first hold; `seconds`: for which that is so, None where the times are not known."""
+    """A gang of which too few pods run."""
 
     ref: gangs.Ref
     running: tuple[PodRecord, ...]
+    """Its pods that have a node, by name."""
     waiting: int
+    """How many of its GPU pods have none."""
     minimum: int
+    """How many must run."""
     gpus: int
+    """How many GPUs the running pods hold."""
     seconds: float | None
+    """For how long this has been so, None where the times are not known."""
 
     @property
     def text(self) -> str:

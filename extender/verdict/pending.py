@@ -14,12 +14,13 @@ NONE, OTHER = "none", "other"
 
 
 class Pending(NamedTuple):
-    """The pods of one class that wait. `oldest_seconds`: for which the first of them has waited; `outranks`: whether
-    pods of a lower priority hold GPUs meanwhile."""
+    """The pods of one class that wait."""
 
     pods: int
     oldest_seconds: float
+    """For how long the first of them has waited."""
     outranks: bool
+    """Whether pods of a lower priority hold GPUs meanwhile."""
 
 
 def pending(cluster: ClusterView, wall: float) -> Mapping[str, Pending]:

@@ -23,12 +23,13 @@ Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place among the be
 
 
 class _Node(NamedTuple):
-    """One node of a decision. `place`: among the best few, -1 = it is none of them."""
+    """One node of a decision."""
 
     name: str
     row: int
     code: int
     place: int
+    """Among the best few; -1 = it is none of them."""
 
 
 def text(decision: Decision, cluster: ClusterView, weights: Mapping[str, float], most_nodes: int) -> bytes:

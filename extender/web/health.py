@@ -21,11 +21,13 @@ HIDDEN: Final = "the log of the server has it"
 
 
 class Check(NamedTuple):
-    """One part of the server's health. `needed`: without it the server is not ready; `problem`: "" for none."""
+    """One part of the server's health."""
 
     name: str
     problem: str
+    """"" for none."""
     needed: bool
+    """Whether the server is not ready without it."""
 
 
 class Health:

@@ -43,8 +43,7 @@ class Watched(Protocol):
 
 @dataclass(slots=True)
 class Counts:
-    """What the page reads when it is asked for, and puts into the metrics. `defects`: unexpected exceptions, by
-    controller; `clock`: seconds."""
+    """What the page reads when it is asked for, and puts into the metrics."""
 
     cluster: Cluster
     assumed: AssumedPods
@@ -52,7 +51,9 @@ class Counts:
     source: Watched
     invalid: InvalidObjects
     defects: Mapping[str, int]
+    """Unexpected exceptions, by controller."""
     clock: Callable[[], float]
+    """Seconds."""
     _counted: dict[Counter, int] = field(default_factory=dict)
 
     def update(self, metrics: Metrics) -> Iterator[bytes]:

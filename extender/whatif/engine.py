@@ -39,14 +39,16 @@ AboutPod = Callable[[ClusterView, PodRecord, float], Iterable[Mapping[str, str]]
 
 @dataclass(slots=True)
 class WhatIfAnswer:
-    """`kind: WhatIf`. `results`: one for each pod; `groups`: one for each gang; `holdings`: which pod held which GPUs
-    before anything was placed."""
+    """`kind: WhatIf`."""
 
     policy_hash: str
     warnings: list[Mapping[str, str]] = field(default_factory=list)
     holdings: list[dict[str, Any]] = field(default_factory=list)
+    """Which pod held which GPUs before anything was placed."""
     results: list[dict[str, Any]] = field(default_factory=list)
+    """One for each pod."""
     groups: list[dict[str, Any]] = field(default_factory=list)
+    """One for each gang."""
     placed: dict[str, str] = field(default_factory=dict)
     """uid of each single pod that was placed -> its name."""
     plans: bool = False

@@ -39,19 +39,22 @@ LIMIT_MILLISECONDS: Final = 3_000.0
 
 @dataclass(frozen=True, slots=True)
 class Seating:
-    """Where the pods of a gang go: `placed` by the joint placement, without the `victims`. None: nowhere."""
+    """Where the pods of a gang go."""
 
     placed: Placed | None = None
+    """The joint placement without the `victims`; None: nowhere."""
     victims: tuple[PodRecord, ...] = ()
     found: GangFound | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """`group`: as JSON; `results`: of its pods, one each; `pods`: in the same order; `seating`: of these."""
+    """The answer about a gang."""
 
     group: dict[str, Any]
+    """As JSON."""
     results: list[dict[str, Any]]
+    """Of each of its pods, in the order of `pods`."""
     pods: Sequence[PodRecord]
     seating: Seating
     warnings: Sequence[Mapping[str, str]] = ()
@@ -59,13 +62,14 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A gang on the copy. `gang`: whole, so that all its `pods` start together; `asked`: the question for its first pod
-    with GPUs."""
+    """A gang on the copy."""
 
     snapshot: WhatIfSnapshot
     gang: WaitingGang
+    """Whole, so that all its pods start together."""
     requests: tuple[PodRequest, ...]
     asked: Preemptor
+    """The question for its first pod with GPUs."""
     placement: JointPlacement
     own: frozenset[str]
     queued: bool

@@ -142,12 +142,14 @@ def _without(task: Task, passing_pairs: Iterable[tuple[str, waits.Passing]]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """Nodes that are other for a while: `after`, instead of `before`, or added to those that are there, `like` one."""
+    """Nodes that are changed for a while."""
 
     task: Task
     after: Sequence[NodeRecord]
+    """The changed nodes, instead of `before`, or beside the nodes that exist."""
     before: Sequence[NodeRecord] = ()
     like: NodeRecord | None = None
+    """The node that `after` are copies of; None: they replace `before`."""
 
     def place(self) -> Placed | None:
         """The place of the gang with the changed nodes, which are as before once this ends."""

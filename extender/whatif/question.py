@@ -35,38 +35,45 @@ class Document(NamedTuple):
 
 
 class Added(NamedTuple):
-    """Nodes to add. `what`: catalogue:ID, the value of a topology annotation, or the name of a node like which they
-    are."""
+    """Nodes to add."""
 
     nodes: int
     what: str
+    """catalogue:ID, the value of a topology annotation, or the name of a node that they are like."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is done to the nodes of the copy first, in this order: `add`, `cordon`, `drain` (names of nodes)."""
+    """What is done to the nodes of the copy first: `add`, then `cordon`, then `drain`."""
 
     add: tuple[Added, ...] = ()
     cordon: tuple[str, ...] = ()
+    """Names of nodes."""
     drain: tuple[str, ...] = ()
+    """Names of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`pods`: in the order in which they are placed; `expanded`: (namespace, name) of those that were made of an owner;
-    `named`: (namespace, name) of pods of the cluster, which come after `pods`; `groups`: objects that state how many
-    pods must run; `ignored`: kinds of objects that make no pods; `holdings`: whether the answer states which pod holds
-    which GPUs; `objects`: of the kinds BESIDE; `unread`: fields of the objects that are not read, for people."""
+    """What is asked."""
 
     pods: tuple[PodRecord, ...] = ()
+    """In the order in which they are placed."""
     expanded: frozenset[tuple[str, str]] = frozenset()
+    """(namespace, name) of the pods that were made of an owner."""
     named: tuple[tuple[str, str], ...] = ()
+    """(namespace, name) of pods of the cluster, which come after `pods`."""
     groups: tuple[GroupRecord, ...] = ()
+    """Objects that state how many pods must run."""
     ignored: tuple[str, ...] = ()
+    """Kinds of objects that make no pods."""
     changes: Changes = Changes()
     holdings: bool = True
+    """Whether the answer states which pod holds which GPUs."""
     objects: tuple[Event, ...] = ()
+    """Of the kinds BESIDE."""
     unread: tuple[str, ...] = ()
+    """Fields of the objects that are not read, for people."""
 
     @property
     def of_drain(self) -> bool:

@@ -56,14 +56,17 @@ Warnings = list[dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """`result`: as JSON; `node`: where the pod goes, "" nowhere; `gpus`: mask of those planned for it; `victims`: who
-    are evicted for it."""
+    """The answer about one pod."""
 
     result: dict[str, Any]
+    """As JSON."""
     warnings: Sequence[Mapping[str, str]]
     node: str = ""
+    """Where the pod goes, "" nowhere."""
     gpus: int = 0
+    """The mask of the GPUs planned for it."""
     victims: tuple[PodRecord, ...] = ()
+    """The pods that are evicted for it."""
 
 
 def preemptor(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float) -> Preemptor:

@@ -31,9 +31,7 @@ PLACED_PRIORITY: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class WhatIfSnapshot:
-    """`now`: seconds on the clock of `claims`; `judge`: our own filter over it; `live`: of a server that runs;
-    `over`: whether the time for the answer
-    is up, so that no further way out is looked for."""
+    """A copy of the cluster to place pods on."""
 
     settings: Settings
     cluster: Cluster
@@ -41,9 +39,13 @@ class WhatIfSnapshot:
     claims: Claims
     search: VictimSearch
     judge: Judge
+    """Our own filter over it."""
     now: float = NOW
+    """Seconds on the clock of `claims`."""
     live: bool = False
+    """Whether it is of a server that runs."""
     over: Callable[[], bool] = lambda: False
+    """Whether the time for the answer is up, so that no further way out is searched."""
 
     @classmethod
     def of(cls, settings: Settings, events: Iterable[Event]) -> WhatIfSnapshot:

@@ -29,21 +29,21 @@ NEEDED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong or worth knowing.
-
-    `code`: constant, in kebab-case; `about`: the object, as kind/name or kind/namespace/name; `facts`: its numbers,
-    units in their names; `repeats`: equal findings about several objects are one; `others`: the objects but the first
-    of such, whose numbers the facts add up.
-    """
+    """A fault of the input, or a fact worth knowing."""
 
     severity: Severity
     code: str
+    """Constant, in kebab-case."""
     about: str
+    """The object, as kind/name or kind/namespace/name."""
     message: str
     remedy: str
     facts: tuple[tuple[str, int], ...] = ()
+    """Its numbers, units in their names."""
     repeats: bool = False
+    """Whether equal findings about several objects are one."""
     others: tuple[str, ...] = ()
+    """The objects but the first of such, whose numbers the facts add up."""
 
     def as_json(self) -> dict[str, Any]:
         """As `check -o json` prints it."""
@@ -71,16 +71,16 @@ def _one(same: list[Finding]) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A PriorityClass, or the pods of one priority that name no class (`name` "") or one that is not in the input.
-
-    `pods`, `gpus`: those that run with it; `never`: its pods have preemptionPolicy Never.
-    """
+    """A PriorityClass, or the pods of one priority that name no class (`name` "") or one that is not in the input."""
 
     name: str
     value: int
     never: bool
+    """Its pods have preemptionPolicy Never."""
     pods: int
+    """How many pods run with it."""
     gpus: int
+    """How many GPUs they hold."""
 
     def evicts(self, other: Level) -> bool:
         """Whether its pods may preempt those of the other."""
@@ -92,16 +92,18 @@ class Level:
 
 @dataclass(frozen=True)
 class Posture:
-    """What is judged. `items`: the objects as Kubernetes JSON, for what records do not keep; `wall`: seconds since
-    1970 at which it is asked; `advice`: of `extender.verdict.capacity`; `complete`: kinds of which the input has all
-    objects, even if these are none."""
+    """What is judged."""
 
     settings: Settings
     cluster: ClusterView
     items: list[Item]
+    """The objects as Kubernetes JSON, for what records do not keep."""
     wall: float
+    """Seconds since 1970 at which it is asked."""
     advice: Mapping[str, Any] = field(default_factory=dict)
+    """Of `extender.verdict.capacity`."""
     complete: frozenset[str] = frozenset()
+    """Kinds of which the input has all objects, even if these are none."""
 
     @cached_property
     def levels(self) -> list[Level]:

@@ -49,10 +49,11 @@ class WaitingUnit:
 
 @dataclass(slots=True)
 class _Packed:
-    """`nodes`: the machines; `open`: how many of them have so much left; `pods`, `gpus`, `gangs`: what starts there."""
+    """The new machines of one model, and what starts there."""
 
     nodes: int = 0
     open: Counter[Left] = field(default_factory=Counter)
+    """How many machines have these amounts left."""
     pods: int = 0
     gpus: int = 0
     gangs: int = 0
@@ -142,11 +143,13 @@ def _fits(judge: Judge, asked: Preemptor, names: list[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """What one pod takes of an empty machine. `fits`: whether it fits there; `alone`: with no other pod."""
+    """What one pod takes of an empty machine."""
 
     asked: Left
     fits: bool
+    """Whether it fits there."""
     alone: bool
+    """Whether it needs the machine without other pods."""
 
 
 def _pack(look: Look, takes: Takes, machine: Machine, units: Sequence[WaitingUnit]) -> _Packed:

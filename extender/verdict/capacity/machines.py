@@ -27,16 +27,18 @@ LOWEST: Final = -(2**31)
 
 @dataclass(slots=True)
 class Fleet:
-    """`models`: names of the nodes of each GPU model, by name; `resource`: of each model; `gpus`: how many of it each
-    of these nodes offers; `closed`: nodes that take no pod now (a cordon, or a taint of Kubernetes' own); `divided`:
-    nodes that hand out parts of GPUs, which do not count.
-    """
+    """The nodes that offer GPUs, by GPU model."""
 
     models: dict[str, list[str]] = field(default_factory=dict)
+    """Names of the nodes of each model, by name."""
     resource: dict[str, str] = field(default_factory=dict)
+    """The GPU resource of each model."""
     gpus: dict[str, int] = field(default_factory=dict)
+    """How many GPUs each of these nodes offers."""
     closed: set[str] = field(default_factory=set)
+    """Nodes that take no pod now: a cordon, or a taint of Kubernetes' own."""
     divided: int = 0
+    """How many nodes hand out parts of GPUs; they do not count."""
 
     def open(self, model: str) -> list[str]:
         """The nodes of a model that take pods now."""
@@ -120,19 +122,23 @@ MOST_ALIKE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`like`: the first node of the kind, by name; `nodes`: how many there are; `gpus`: of `resource`; `shape`: its
-    links, 0 where they are not known; `cpu_milli`, `memory`, `pods`: what daemons usually leave of it."""
+    """A kind of machine, as the nodes of one model state it."""
 
     model: str
     resource: str
     like: str
+    """The first node of the kind, by name."""
     nodes: int
+    """How many there are."""
     gpus: int
+    """How many of `resource`."""
     shape: int
+    """The shape of its links, 0 where they are not known."""
     healthy: int
     cpu_milli: int
     memory: int
     pods: int
+    """CPU, memory and pod slots: what daemons usually leave of them."""
 
 
 @dataclass(slots=True)

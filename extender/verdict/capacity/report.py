@@ -17,10 +17,12 @@ NOT_COUNTED: Final = "parts-not-counted"
 
 
 class Moment(NamedTuple):
-    """`now`: seconds of the server's clock; `wall`: since 1970."""
+    """A moment on two clocks."""
 
     now: float
+    """Seconds of the server's clock."""
     wall: float
+    """Seconds since 1970."""
 
 
 def capacity(judge: Judge, moment: Moment, report: QueueReport | None, explain: Explain) -> dict[str, Any]:

@@ -47,13 +47,14 @@ class Raise(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A gang, and what its queue may hold. `placed`: where all its pods fit now, within the quota if they do, None:
-    nowhere; `over`: why the queue may not hold it there, or may hold it nowhere."""
+    """A gang, and what its queue may hold."""
 
     gang: WaitingGang
     queues: QueueHoldings
     placed: Placed | None
+    """Where all its pods fit now, within the quota if they do; None: nowhere."""
     over: OverQuota | None
+    """Why the queue may not hold it there, or may hold it nowhere."""
 
     @property
     def allowances(self) -> list[GpuAllowance]:
@@ -216,12 +217,13 @@ def _enough(judge: Judge, asked: Preemptor, now: Situation) -> list[dict[str, in
 
 @dataclass(slots=True)
 class _Steps:
-    """Tries quotas by placing the gang, MOST_TRIED times. `more`: what the quota leaves."""
+    """Tries quotas by placing the gang, MOST_TRIED times."""
 
     judge: Judge
     asked: Preemptor
     now: Situation
     more: Mapping[str, int]
+    """What the quota leaves, by model."""
     tried: int = 0
 
     def sums(self, model: str) -> list[int]:

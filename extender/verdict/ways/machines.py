@@ -40,12 +40,13 @@ MOST_BITS: Final = 8
 
 
 class Empty(NamedTuple):
-    """What the cluster's machines could hold if they were empty. `like`: the smallest machine of which one more, with
-    its labels and taints, would take the pod, "" = none; `fits`: whether the pod may fit on a node that exists,
-    whatever has to end there first, once what keeps the pod off for a time has passed."""
+    """What the cluster's machines could hold if they were empty."""
 
     like: str = ""
+    """The smallest machine of which one more, with its labels and taints, would take the pod; "" = none."""
     fits: bool = False
+    """Whether the pod may fit on a node that exists, after pods there end and what keeps it off for a time has
+    passed."""
 
 
 def uncordon(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
@@ -78,11 +79,13 @@ def empty(judge: Judge, asked: Preemptor) -> Empty:
 
 
 class _Example(NamedTuple):
-    """The first node of a kind, by name. `here`, `new`: whether it, and one more like it, admit the pod."""
+    """The first node of a kind, by name."""
 
     name: str
     here: bool
+    """Whether it admits the pod."""
     new: bool
+    """Whether one more like it admits the pod."""
 
 
 def _kinds(judge: Judge, asked: Preemptor, names: list[str]) -> dict[Hashable, _Example]:

@@ -24,14 +24,16 @@ MOST_NAMED: Final = 3
 
 
 class Passing(NamedTuple):
-    """What ends on a node. `seconds`: until then, infinite where not known; `what`: assumed, reservation, nominated,
-    seat, terminating, or victim (of this pod, and not terminating yet); `text`: for people."""
+    """What ends on a node."""
 
     seconds: float
+    """Until then; infinite where not known."""
     what: str
+    """assumed, reservation, nominated, seat, terminating, or victim (of this pod, and not terminating yet)."""
     uid: str
     pod: str
     text: str
+    """For people."""
 
     @property
     def running(self) -> bool:

@@ -16,16 +16,19 @@ less for the pod itself; at last new machines."""
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A change that makes the pod fit. `change`: for people, an order; `spec`: the same for programs; `cost`: terms
-    with value and unit, None where nothing is counted; `price`: compares ways of one kind, less is better; `needs`:
-    settings without which nothing carries it out by itself."""
+    """A change that makes the pod fit."""
 
     kind: Kind
     change: str
+    """For people, an order."""
     spec: Mapping[str, Any]
+    """The same for programs."""
     cost: Sequence[Mapping[str, Any]] | None = None
+    """Terms with value and unit, None where nothing is counted."""
     price: tuple[float, ...] = ()
+    """Compares ways of one kind; less is better."""
     needs: tuple[str, ...] = field(default=())
+    """Settings without which nothing carries it out by itself."""
 
     def as_json(self) -> dict[str, Any]:
         """The JSON form. Only verified ways are made."""

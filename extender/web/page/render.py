@@ -26,9 +26,10 @@ HASH: Final = 12
 
 
 class Asset(NamedTuple):
-    """A file that pages link. `url`: its address."""
+    """A file that pages link."""
 
     url: str
+    """Its address."""
     media_type: str
     content: bytes
 
