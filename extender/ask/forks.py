@@ -14,8 +14,8 @@ the same moment, or, where they are about what has just changed (`fresh`), wait 
 In a fork only the thread that forked goes on. A lock that another thread (of the log, of a record) held at that moment
 stays locked. So nothing is logged or recorded there (`begin`), and nothing of the event loop is used.
 
-An answer ends itself when its time is over, when nobody reads it, or when little is left of the container's memory: the
-kernel would end the container, and the server with it."""
+An answer ends itself when its time is over, when no client reads it, or when little is left of the container's memory:
+the kernel would end the container, and the server with it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Question = Callable[..., Iterable[bytes]]
 
 
 class ClientLeft(Exception):
-    """Nobody waits for the answer any more."""
+    """No client waits for the answer any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A frozen cluster: a Kubernetes List from a file.
 
 As `kubectl get -A -o json` prints it (`gpu-extender whatif --help`): JSON or YAML, one List or several documents.
-What says how many pods of a gang must run (Jobs, PodGroups ...: gangs.GROUP_KINDS) is read where it is in the file.
+What states how many pods of a gang must run (Jobs, PodGroups ...: gangs.GROUP_KINDS) is read where it is in the file.
 """
 
 from __future__ import annotations

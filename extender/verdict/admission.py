@@ -36,7 +36,7 @@ def _kept_off(pod: PodRecord, node: NodeRecord) -> str:
 
 
 def sorted_out(pod: PodRecord, cluster: ClusterView, names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """(the names of the nodes that admit the pod; (name, why) of the others, as `rejected` says), in their order.
+    """(the names of the nodes that admit the pod; (name, why) of the others, as `rejected` states), in their order.
     `names`: of nodes that exist."""
     nodes, restricted, choosy, asked = cluster.nodes, cluster.restricted, is_choosy(pod), Ways.of(pod)
     suspects = names if tells_apart(pod, cluster) else [name for name in names if name in restricted]

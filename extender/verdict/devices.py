@@ -1,4 +1,4 @@
-"""Who allocates the devices of a pod's claims, and which ones (`queue.plannedAllocation`)."""
+"""What allocates the devices of a pod's claims, and which ones (`queue.plannedAllocation`)."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ class Explainer:
         alone = now is not None and len(now.gang.pods) + len(now.gang.members) == 1 and now.over is None
         ways = in_order([*ways, *(shown.ways if alone else ())])
         holds.insert(0, sentence.queued(entry, now, len(() if report is None else report.waiting)))
-        if entry is not None and not alone:  # what is said of one pod is not said of its gang
+        if entry is not None and not alone:  # the verdict on one pod is not that on its gang
             holds.append(f"it starts with its gang{sentence.cheapest(ways)}")
         else:
             holds.append(f"by itself it {_said(shown)}{sentence.cheapest(ways) if ways != shown.ways else ''}")

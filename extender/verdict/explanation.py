@@ -1,4 +1,4 @@
-"""What is said of one pod, as programs read it."""
+"""The verdict on one pod, as programs read it."""
 
 from __future__ import annotations
 

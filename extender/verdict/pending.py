@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from extender.cluster.view import ClusterView
 
 MOST_CLASSES: Final = 50
-"""PriorityClasses that are told apart, those of the highest value; the pods of all others count as OTHER."""
+"""PriorityClasses that are counted separately, those of the highest value; the pods of all others count as OTHER."""
 NONE, OTHER = "none", "other"
 """Instead of a name: the pod has no class; its class is none of the first."""
 

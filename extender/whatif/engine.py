@@ -54,7 +54,7 @@ class WhatIfAnswer:
     plans: bool = False
     """Whether bind is known to write plans, which the relays enforce: the GPUs of a pod are then known at once."""
     latest: tuple[PodRecord, int, single.Single] | None = None
-    """The single pod that was judged last, without what tells it from its equals; at which generation; and how."""
+    """The single pod that was judged last, without what differs among its equals; at which generation; and how."""
     cost: list[dict[str, Any]] | None = None
     """Of a drain: what the move of its pods costs; None where no pod is moved."""
 

@@ -146,7 +146,7 @@ def judge(snapshot: WhatIfSnapshot, gang: WaitingGang, wall: float, *, evicts: b
 
 
 def carry_out(snapshot: WhatIfSnapshot, grouped: Grouped) -> None:
-    """The pods are where they were placed from now on, and their victims are gone."""
+    """Place the pods on the copy, and evict their victims."""
     placed = grouped.seating.placed
     if placed is None:
         return

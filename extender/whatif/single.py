@@ -131,7 +131,7 @@ def _fits(
 
 
 def _help(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: Found) -> dict[str, Any]:
-    """What a pod that does not fit is told: `ways_out` and `nearest`. `search`: for the eviction."""
+    """What is reported of a pod that does not fit: `ways_out` and `nearest`. `search`: for the eviction."""
     ways = _ways_out(snapshot, asked, nodes, search)
     miss = nearest(snapshot.judge, asked, nodes)
     return {"ways_out": [way.as_json() for way in ways], "nearest": miss}

@@ -85,7 +85,7 @@ class WhatIfSnapshot:
         self._apply([*(Event("ResourceClaim", "set", claim) for claim in free), Event("Pod", "set", placed)])
 
     def evict(self, victims: Collection[PodRecord]) -> None:
-        """The pods are gone, and their disruption budgets have paid for them."""
+        """Evict the pods, and charge their disruption budgets."""
         if not victims:
             return
         cluster = self.cluster
@@ -117,7 +117,7 @@ class WhatIfSnapshot:
         )
 
     def drop_nodes(self, nodes: Iterable[NodeRecord]) -> None:
-        """The nodes are gone, and what is published for them."""
+        """Remove the nodes, and the slices published for them."""
         gone = {node.name: node for node in nodes}
         published = [record for record in self.cluster.dra.slices.values() if record.node in gone]
         self._apply(Event("ResourceSlice", "delete", record) for record in published)

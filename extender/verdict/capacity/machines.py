@@ -73,7 +73,7 @@ def read(judge: Judge) -> Fleet:
 
 
 def _whole_resource(node: NodeRecord, names: Collection[str]) -> str | None:
-    """The GPU resource that the node has, unless its name says that it counts parts; None without one."""
+    """The GPU resource that the node has, unless its name states that it counts parts; None without one."""
     resource = resource_of(node, names)
     return None if resource is None or partial(resource) else resource
 

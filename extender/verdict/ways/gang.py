@@ -1,4 +1,4 @@
-"""Ways out of the queue for a gang behind our gate, or a single pod: the whole gang is placed, or nothing is said.
+"""Ways out of the queue for a gang behind our gate, or a single pod: the whole gang is placed, or no way is reported.
 
 - quota: what the queue may hold, raised as far as the gang needs it: by the fewest GPUs, of one GPU model or of two.
 - relax-domain: the next wider level at which one domain holds the gang, else the domain is only preferred. The smaller
@@ -113,8 +113,8 @@ def not_whole(judge: Judge, asked: Preemptor) -> str:
 
 
 def ways(judge: Judge, asked: Preemptor, now: Situation, *, of_one: bool = False) -> list[Way]:
-    """The ways that let the gang start, each alone. `of_one`: also less for the only pod of a gang, which else is said
-    of the pod by itself."""
+    """The ways that let the gang start, each alone. `of_one`: also less for the only pod of a gang, which else is
+    reported of the pod by itself."""
     if now.placed is not None:
         raised = None if now.over is None else _raised(judge, asked, now, now.placed)
         return [] if raised is None else [raised]

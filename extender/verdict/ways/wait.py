@@ -46,12 +46,12 @@ def wait(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
     passing: dict[str, list[Passing]] = {}
     for node, claim in claimed(judge, asked):
         passing.setdefault(node, []).append(claim)
-    cluster, going = judge.cluster, set[str]()
+    cluster, terminating_on = judge.cluster, set[str]()
     for row in survey.terminating(cluster.tables.pods):
         pod = cluster.pods.get(cluster.pod_rows.uids[row])
         if pod is not None and ends(pod, asked.wall):
-            going.add(pod.node)
-    for name in going.intersection(nodes.open):
+            terminating_on.add(pod.node)
+    for name in terminating_on.intersection(nodes.open):
         for pod in cluster.pods_on(name):
             if ends(pod, asked.wall):
                 passing.setdefault(name, []).append(terminating(pod, asked.wall))
@@ -149,7 +149,7 @@ def _fits(judge: Judge, asked: Preemptor, node: str, gone: list[Passing]) -> boo
 
 
 def way(where: Mapping[str, Any], chosen: list[Passing]) -> Way:
-    """The wait for all of them, the latest one last. `where`: what the specification says of the nodes."""
+    """The wait for all of them, the latest one last. `where`: what the specification states of the nodes."""
     last = chosen[-1].seconds
     known = None if math.isinf(last) else round(last, 1)
     return Way(

@@ -20,7 +20,7 @@ JSON = dict[str, Any]
 
 
 class Kept:
-    """An answer that costs much: all who ask within some seconds get the same one. It states as of when it is."""
+    """An answer that costs much: all requests within some seconds get the same one. It states its time."""
 
     def __init__(self, generation: Callable[[], int], clock: Callable[[], float]) -> None:
         """`generation`: rises with each change of what it rests on; `clock`: seconds."""

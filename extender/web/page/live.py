@@ -1,7 +1,7 @@
 """Live updates: server-sent events that state that the cluster has changed. The page then asks for its view again.
 
 There is no work without a reader: each stream looks at one number once a second, and ends with its client or with the
-server. A page that is not visible closes its stream. A reader is told of a change at most every LEAST_SECONDS.
+server. A page that is not visible closes its stream. A change is sent to a reader at most every LEAST_SECONDS.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def members(cluster: ClusterView, level: str, group: str) -> list[str]:
 
 
 def maps(cluster: ClusterView, names: Sequence[str], reserved_by_node: Kept, holders: Holders) -> list[JSON]:
-    """The map of each of the nodes, in their order; nodes that are gone are left out."""
+    """The map of each of the nodes, in their order; nodes that no longer exist are left out."""
     drawn = []
     for name in names:
         if (view := shown(cluster, name, reserved_by_node, holders.number)) is not None:

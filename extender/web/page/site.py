@@ -73,7 +73,7 @@ class View(NamedTuple):
     shown: bool = True
     """Whether the navigation has it."""
     costly: Callable[[], JSON] | None = None
-    """What all who ask within some seconds share."""
+    """What all requests within some seconds share."""
 
     @property
     def template(self) -> str:
