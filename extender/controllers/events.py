@@ -43,13 +43,12 @@ _Key = tuple[str, str, str, str, bool]
 
 @dataclass(slots=True)
 class Series:
-    """One Event and how often it happened. `last`: seconds since 1970; `written`: the count that the API server has;
-    0: it has not been created yet."""
+    """One Event and how often it happened."""
 
     event: NewEvent
-    last: float
+    last: float  # seconds since 1970
     count: int = 1
-    written: int = 0
+    written: int = 0  # the count that the API server has; 0: it has not been created yet
     written_at: float = 0.0
 
 

@@ -62,9 +62,9 @@ class Reserving(Protocol):
 
 @dataclass(slots=True)
 class Stuck:
-    """A pod that kube-scheduler cannot preempt for. `body`: a preempt request without candidates."""
+    """A pod that kube-scheduler cannot preempt for."""
 
-    body: bytes
+    body: bytes  # a preempt request without candidates
     due: float  # when it is looked at next
     quiet_until: float = 0.0
     advised_at: float = -math.inf
@@ -83,11 +83,10 @@ class Evictor:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReadiness:
-    """What is known of the cluster. `ready`: whether nothing is missing; `dark`: as `ClusterSource.dark`, for
-    evictions."""
+    """What is known of the cluster."""
 
-    ready: Callable[[], bool] = lambda: True
-    dark: Callable[[], float] = lambda: 0.0
+    ready: Callable[[], bool] = lambda: True  # whether nothing is missing
+    dark: Callable[[], float] = lambda: 0.0  # as `ClusterSource.dark`, for evictions
 
 
 class OwnEvictions(Controller):

@@ -20,13 +20,12 @@ log = get_log()
 
 
 class LeaseTask(NamedTuple):
-    """What the holder of a Lease does, in words. `part`: of what may be degraded; `without`: what does not happen
-    without it; `manifest`: the file that has the right to it."""
+    """What the holder of a Lease does, in words."""
 
-    part: str
+    part: str  # of what may be degraded
     name: str
-    without: str
-    manifest: str
+    without: str  # what does not happen without it
+    manifest: str  # the file that has the right to it
 
 
 EVICTIONS: Final = LeaseTask("evictions", "evictions of our own", "no pod is evicted", "manifests/evictions")

@@ -53,14 +53,13 @@ log = get_log()
 
 @dataclass(slots=True)
 class Trouble:
-    """What is wrong with the map. `problem`: in words; `logged`: the kind that was logged last; `failed`, `forbidden`:
-    until it is read or written again; `unwritten`: a reservation was not written, and no write has been since."""
+    """What is wrong with the map."""
 
-    problem: str = "not read yet"
-    logged: str = ""
-    failed: bool = False
-    forbidden: bool = False
-    unwritten: bool = False
+    problem: str = "not read yet"  # in words
+    logged: str = ""  # the kind that was logged last
+    failed: bool = False  # until it is read or written again
+    forbidden: bool = False  # until it is read or written again
+    unwritten: bool = False  # a reservation was not written, and no write has been since
 
 
 class ReservationStore(Controller):

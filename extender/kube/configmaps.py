@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class StoredTexts(NamedTuple):
-    """What is there. ``version``: its resourceVersion, "" where there is no such ConfigMap."""
+    """What is there."""
 
     data: dict[str, str]
-    version: str
+    version: str  # its resourceVersion, "" where there is no such ConfigMap
 
 
 class _Meta(msgspec.Struct):

@@ -34,16 +34,16 @@ class Regarding(NamedTuple):
 
 
 class NewEvent(NamedTuple):
-    """An Event that is to be created. ``reason``, ``action``: constants in CamelCase; ``at``: seconds since 1970."""
+    """An Event that is to be created."""
 
     name: str
     regarding: Regarding
     related: Regarding | None
-    reason: str
-    action: str
+    reason: str  # a constant in CamelCase
+    action: str  # a constant in CamelCase
     note: str
     warning: bool
-    at: float
+    at: float  # seconds since 1970
 
 
 class EventsApi:

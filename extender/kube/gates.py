@@ -78,14 +78,13 @@ class _Binding(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class GatedPod:
-    """A pod with our gate. `created`: seconds since 1970; `shown`: it waits in the queue without the gate, so that an
-    autoscaler sees it."""
+    """A pod with our gate."""
 
     namespace: str
     name: str
     uid: str
-    created: float
-    shown: bool = False
+    created: float  # seconds since 1970
+    shown: bool = False  # it waits in the queue without the gate, so that an autoscaler sees it
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -93,12 +92,11 @@ class GatedPod:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the pods with our gate. `removed`: the number of pods of each namespace that lost it; `gone`: pods
-    that were deleted meanwhile; `refused`: each other pod with the API server's words."""
+    """What became of the pods with our gate."""
 
-    removed: dict[str, int] = field(default_factory=dict)
-    gone: int = 0
-    refused: list[tuple[GatedPod, str]] = field(default_factory=list)
+    removed: dict[str, int] = field(default_factory=dict)  # the number of pods of each namespace that lost it
+    gone: int = 0  # pods that were deleted meanwhile
+    refused: list[tuple[GatedPod, str]] = field(default_factory=list)  # each other pod with the API server's words
 
     @property
     def pods(self) -> int:

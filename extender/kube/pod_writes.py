@@ -29,11 +29,10 @@ NO_ANNOTATIONS: Final[Mapping[str, str | None]] = {}
 
 class Patched(NamedTuple):
     """What became of a patch. ``conflict``: the object has changed; ``gone``: it is deleted; ``refused``: the API
-    server never allows it; ``unknown``: no answer, or one that asks for patience (429, 500 and above). ``version``: the
-    object's resourceVersion once written."""
+    server never allows it; ``unknown``: no answer, or one that asks for patience (429, 500 and above)."""
 
     outcome: PatchOutcome
-    version: str = ""
+    version: str = ""  # the object's resourceVersion once written
     message: str = ""
 
 

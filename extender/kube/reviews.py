@@ -23,10 +23,10 @@ class User(NamedTuple):
 
 
 class PathRight(NamedTuple):
-    """The right to ask for a path; `verb`: the HTTP method in lower case."""
+    """The right to ask for a path."""
 
     path: str
-    verb: str = "get"
+    verb: str = "get"  # the HTTP method in lower case
 
     def attributes(self) -> Mapping[str, Any]:
         """Of a SubjectAccessReview."""

@@ -19,10 +19,10 @@ from extender.times import Backoff
 
 @dataclass(frozen=True)
 class WatchTiming:
-    """The time that a reflector sees, and its chance. `clock`: seconds; `sleep`: waits so many."""
+    """The time that a reflector sees, and its chance."""
 
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic  # seconds
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep  # waits so many
     chance: random.Random = field(default_factory=random.Random)
 
 

@@ -13,16 +13,15 @@ Place = Literal["annotation", "label", "gate"]
 
 
 class Name(NamedTuple):
-    """One name. `on`: the kind of object; `writer`: "you" or the program that writes it; `values`: examples or all;
-    `places`: where it is read; `words`: all its values, () where they are not a list of words."""
+    """One name."""
 
     name: str
-    on: str
-    writer: str
-    values: str
+    on: str  # the kind of object
+    writer: str  # "you" or the program that writes it
+    values: str  # examples or all
     meaning: str
-    places: tuple[Place, ...] = ("annotation",)
-    words: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ("annotation",)  # where it is read
+    words: tuple[str, ...] = ()  # all its values, () where they are not a list of words
 
     @property
     def kind(self) -> str:

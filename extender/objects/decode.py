@@ -13,9 +13,9 @@ from extender.objects.schema import Source
 
 
 class WatchChange(NamedTuple):
-    """What a watch event states. `type`: ADDED, MODIFIED or DELETED."""
+    """What a watch event states."""
 
-    type: str
+    type: str  # ADDED, MODIFIED or DELETED
     record: Record
 
 

@@ -98,12 +98,11 @@ _TEMPLATE: Final = msgspec.json.Decoder(TemplateWire)
 
 
 class DeviceChoice(NamedTuple):
-    """Devices of one class. `number`: 0 for all devices of a node; `beyond`: what else is asked of them, "" where any
-    of the class will do, whatever else the claim gets."""
+    """Devices of one class."""
 
     device_class: str
-    number: int
-    beyond: str = ""
+    number: int  # 0 for all devices of a node
+    beyond: str = ""  # what else is asked of them, "" where any of the class will do, whatever else the claim gets
 
 
 class AllocatedDevice(NamedTuple):
@@ -115,34 +114,32 @@ class AllocatedDevice(NamedTuple):
 
 
 class ResourceClaimRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A ResourceClaim. `requests`: the choices of each request, the preferred first; a request for admin access, which
-    takes no device from others, has none. `allocated`: what `status.allocation` states, None without an allocation,
-    devices with admin access left out; `reserved`: uids of the pods that `status.reservedFor` names; `planned_node`:
-    PLANNED_NODE, "" without it; `pod`: uid of the pod that it was created for, and is deleted with, "" for none;
-    `returns`: whether the claim controller deallocates it once none of `reserved` is there; `terminating`: it is being
-    deleted, and is allocated to no pod any more."""
+    """A ResourceClaim."""
 
     uid: str
     namespace: str
     name: str
     resource_version: str
+    # the choices of each request, the preferred first; a request for admin access, which takes no device from others,
+    # has none
     requests: tuple[tuple[DeviceChoice, ...], ...]
+    # what `status.allocation` states, None without an allocation, devices with admin access left out
     allocated: tuple[AllocatedDevice, ...] | None
-    reserved: tuple[str, ...]
-    planned_node: str = ""
-    pod: str = ""
-    returns: bool = False
-    terminating: bool = False
+    reserved: tuple[str, ...]  # uids of the pods that `status.reservedFor` names
+    planned_node: str = ""  # PLANNED_NODE, "" without it
+    pod: str = ""  # uid of the pod that it was created for, and is deleted with, "" for none
+    returns: bool = False  # whether the claim controller deallocates it once none of `reserved` is there
+    terminating: bool = False  # it is being deleted, and is allocated to no pod any more
 
 
 class ResourceClaimTemplateRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A ResourceClaimTemplate. `requests`: as of ResourceClaimRecord."""
+    """A ResourceClaimTemplate."""
 
     uid: str
     namespace: str
     name: str
     resource_version: str
-    requests: tuple[tuple[DeviceChoice, ...], ...]
+    requests: tuple[tuple[DeviceChoice, ...], ...]  # as of ResourceClaimRecord
 
 
 def resource_claim(source: Source) -> ResourceClaimRecord:

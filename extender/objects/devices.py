@@ -93,30 +93,23 @@ _TAINT_RULE: Final = msgspec.json.Decoder(_TaintRule)
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A device of a slice, by the attributes that we use; "" and None where the driver publishes none.
-
-    `kind`: the attribute type (NVIDIA: gpu, mig, vfio); `index`: the attribute index; `pci`: its PCI address; `root`:
-    its PCIe root; `rdma`: whether it is a network device with RDMA (dra.net); `counters`: the counter sets that it
-    consumes; `taints`: the keys of its BLOCKING taints; `shared`: whether several claims may have a part of it each;
-    `plain`: an allocation of it states nothing but the device.
-    """
+    """A device of a slice, by the attributes that we use; "" and None where the driver publishes none."""
 
     name: str
-    kind: str = ""
+    kind: str = ""  # the attribute type (NVIDIA: gpu, mig, vfio)
     uuid: str = ""
-    index: int | None = None
-    pci: str = ""
-    root: str = ""
-    rdma: bool = False
-    counters: tuple[str, ...] = ()
-    taints: tuple[str, ...] = ()
-    shared: bool = False
-    plain: bool = True
+    index: int | None = None  # the attribute index
+    pci: str = ""  # its PCI address
+    root: str = ""  # its PCIe root
+    rdma: bool = False  # whether it is a network device with RDMA (dra.net)
+    counters: tuple[str, ...] = ()  # the counter sets that it consumes
+    taints: tuple[str, ...] = ()  # the keys of its BLOCKING taints
+    shared: bool = False  # whether several claims may have a part of it each
+    plain: bool = True  # an allocation of it states nothing but the device
 
 
 class ResourceSliceRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A ResourceSlice. `node`: "" where its devices are not those of one node; `slices`: how many slices its pool has
-    in this generation."""
+    """A ResourceSlice."""
 
     uid: str
     name: str
@@ -124,22 +117,21 @@ class ResourceSliceRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     driver: str
     pool: str
     generation: int
-    slices: int
-    node: str
+    slices: int  # how many slices its pool has in this generation
+    node: str  # "" where its devices are not those of one node
     devices: tuple[DeviceRecord, ...]
 
 
 class DeviceTaintRuleRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A DeviceTaintRule. `driver`, `pool`, `device`: of the devices that it taints, "" for any; `taint`: the key, ""
-    where it keeps no claim off, or selects no device."""
+    """A DeviceTaintRule."""
 
     uid: str
     name: str
     resource_version: str
-    driver: str
+    driver: str  # of the devices that it taints, "" for any; so are `pool` and `device`
     pool: str
     device: str
-    taint: str
+    taint: str  # the key, "" where it keeps no claim off, or selects no device
 
 
 def device_taint_rule(source: Source) -> DeviceTaintRuleRecord:
@@ -238,14 +230,13 @@ _DEVICE_CLASS: Final = msgspec.json.Decoder(_DeviceClass)
 
 
 class DeviceClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A DeviceClass. ``extended_resource_name`` is the resource that it also serves, "" for none; ``selectors``: the
-    CEL expressions that a device must all match."""
+    """A DeviceClass."""
 
     uid: str
     name: str
     resource_version: str
-    extended_resource_name: str
-    selectors: tuple[str, ...] = ()
+    extended_resource_name: str  # the resource that it also serves, "" for none
+    selectors: tuple[str, ...] = ()  # the CEL expressions that a device must all match
 
 
 def device_class(source: Source) -> DeviceClassRecord:

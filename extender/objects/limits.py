@@ -61,38 +61,33 @@ _QUOTA: Final = msgspec.json.Decoder(schema.Quota)
 
 
 class QuotaFacts(NamedTuple):
-    """What ResourceQuotas look at and nothing else does. `amounts`: what they count besides requests of CPU, memory and
-    GPUs, by the name that a quota has for it; `unstated`: the amounts of CPU and memory that not every container
-    states; `best_effort`: its QoS class; `crosses_namespaces`: whether an affinity names other namespaces."""
+    """What ResourceQuotas look at and nothing else does."""
 
+    # what they count besides requests of CPU, memory and GPUs, by the name that a quota has for it
     amounts: tuple[tuple[str, int], ...] = ()
-    unstated: tuple[str, ...] = ()
-    best_effort: bool = False
-    crosses_namespaces: bool = False
+    unstated: tuple[str, ...] = ()  # the amounts of CPU and memory that not every container states
+    best_effort: bool = False  # its QoS class
+    crosses_namespaces: bool = False  # whether an affinity names other namespaces
 
 
 class QuotaScope(NamedTuple):
-    """One test of the pods that a quota counts. `operator`: In, NotIn, Exists or DoesNotExist."""
+    """One test of the pods that a quota counts."""
 
     name: str
-    operator: str = "Exists"
+    operator: str = "Exists"  # In, NotIn, Exists or DoesNotExist
     values: tuple[str, ...] = ()
 
 
 class QuotaRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A ResourceQuota. Amounts of CPU are thousandths of a core, all others whole units; both by name, sorted.
-
-    ``unreadable``: (name, text) of limits that are no quantities; ``used``: as the quota controller wrote it, empty
-    where it did not.
-    """
+    """A ResourceQuota. Amounts of CPU are thousandths of a core, all others whole units; both by name, sorted."""
 
     uid: str
     namespace: str
     name: str
     resource_version: str
     hard: tuple[tuple[str, int], ...] = ()
-    unreadable: tuple[tuple[str, str], ...] = ()
-    used: tuple[tuple[str, int], ...] = ()
+    unreadable: tuple[tuple[str, str], ...] = ()  # (name, text) of limits that are no quantities
+    used: tuple[tuple[str, int], ...] = ()  # as the quota controller wrote it, empty where it did not
     scopes: tuple[QuotaScope, ...] = ()
 
     @property

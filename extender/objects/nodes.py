@@ -26,34 +26,31 @@ is allocated; allocated: to a claim that no pod of the node holds."""
 
 
 class GpuDevice(msgspec.Struct, frozen=True, gc=False):
-    """A whole GPU that a DRA driver publishes. `id`: driver/pool/device; `place`: its place in the order of the GPU
-    indices, by the attribute index or else by PCI address, -1 where the driver states neither; `plain`, `root`: as of
-    DeviceRecord."""
+    """A whole GPU that a DRA driver publishes."""
 
-    id: str
+    id: str  # driver/pool/device
     uuid: str
+    # its place in the order of the GPU indices, by the attribute index or else by PCI address, -1 where the driver
+    # states neither
     place: int
     state: DeviceState = "usable"
-    plain: bool = True
-    root: str = ""
+    plain: bool = True  # as of DeviceRecord
+    root: str = ""  # as of DeviceRecord
 
 
 class NodeDevices(msgspec.Struct, frozen=True, gc=False):
-    """The GPUs that a DRA driver publishes for a node, in the order of its slices.
-
-    `plugin`: (allocatable, capacity) of the device plugin for the same resource, None where the node states none;
-    `others`: published devices that are no whole GPUs (MIG, shared ones); `first_fit`: kube-scheduler takes the first
-    free ones in this order for any pod that asks for the resource; `nics`: (name, PCIe root) of the network devices
-    with RDMA that a driver publishes there; `served`: a DeviceClass serves the resource, so that pods which ask for it
-    without a claim get these GPUs too.
-    """
+    """The GPUs that a DRA driver publishes for a node, in the order of its slices."""
 
     resource: str
     gpus: tuple[GpuDevice, ...]
+    # (allocatable, capacity) of the device plugin for the same resource, None where the node states none
     plugin: tuple[int | None, int | None]
-    others: int = 0
+    others: int = 0  # published devices that are no whole GPUs (MIG, shared ones)
+    # kube-scheduler takes the first free ones in this order for any pod that asks for the resource
     first_fit: bool = False
+    # (name, PCIe root) of the network devices with RDMA that a driver publishes there
     nics: tuple[tuple[str, str], ...] = ()
+    # a DeviceClass serves the resource, so that pods which ask for it without a claim get these GPUs too
     served: bool = False
 
     @property

@@ -69,11 +69,10 @@ _selectors: Final = Shared[tuple[tuple[str, str], ...]]()
 
 
 class PodClaimRef(NamedTuple):
-    """One entry of spec.resourceClaims. `claim`: the name of the ResourceClaim, "" while it is not created; `template`:
-    the name of the template that it is created from, "" for none."""
+    """One entry of spec.resourceClaims."""
 
-    claim: str
-    template: str
+    claim: str  # the name of the ResourceClaim, "" while it is not created
+    template: str  # the name of the template that it is created from, "" for none
 
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):

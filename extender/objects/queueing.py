@@ -62,11 +62,10 @@ INNER: Final = 1_000_000
 
 
 class Domain(NamedTuple):
-    """Where the pods of a gang shall be together. `level`: the key of a node label, or a short name of one ("rack");
-    `required`: elsewhere the gang does not start."""
+    """Where the pods of a gang shall be together."""
 
-    level: str
-    required: bool
+    level: str  # the key of a node label, or a short name of one ("rack")
+    required: bool  # elsewhere the gang does not start
 
 
 def is_queued(pod: PodRecord) -> bool:

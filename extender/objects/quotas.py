@@ -28,13 +28,13 @@ MUST_BE_STATED: Final = frozenset(f"{kind}.{name}" for kind in ("requests", "lim
 
 
 class Excess(NamedTuple):
-    """An amount of a quota that pods would exceed. `resource`: its name in spec.hard; `asked`: by the pods."""
+    """An amount of a quota that pods would exceed."""
 
     quota: QuotaRecord
-    resource: str
+    resource: str  # its name in spec.hard
     used: int
     hard: int
-    asked: int
+    asked: int  # by the pods
 
     @property
     def needed(self) -> int:

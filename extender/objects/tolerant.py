@@ -60,13 +60,12 @@ _Path = tuple[str | int, ...]
 
 
 class TolerantReading(NamedTuple):
-    """What was read of an invalid object. `record`: None where nothing of it counts; `message`: what is wrong with it,
-    and what counts instead."""
+    """What was read of an invalid object."""
 
-    record: Record | None
+    record: Record | None  # None where nothing of it counts
     identity: Identity
     reason: Reason
-    message: str
+    message: str  # what is wrong with it, and what counts instead
 
 
 def read(

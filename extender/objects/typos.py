@@ -24,13 +24,12 @@ Code = Literal["unknown-name", "unknown-value"]
 
 
 class Typo(NamedTuple):
-    """`key`: the name as it is written, cut; `text`: what is wrong, for people, without the object's name;
-    `suggestion`: the nearest valid word, None where none is near."""
+    """A name or value that is probably misspelled."""
 
     code: Code
-    key: str
-    text: str
-    suggestion: str | None
+    key: str  # the name as it is written, cut
+    text: str  # what is wrong, for people, without the object's name
+    suggestion: str | None  # the nearest valid word, None where none is near
 
 
 class Form(NamedTuple):

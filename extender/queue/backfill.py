@@ -74,18 +74,17 @@ not fit. OverQuota: there is a place now, and its quota keeps it from there. It 
 
 @dataclass(frozen=True, slots=True)
 class HeadReservation:
-    """The seats that the head gets once the pods of `gone` have ended: the fewest, in the order of the endings.
-    `start`: when they have ended at the latest, seconds since the epoch; None: not all of them state it, or have their
-    place; `plain`: those of them that hold no GPU; `after`: queues with gangs that may start before it, within their
-    guarantees, so that it has no place then; `displaced`: released gangs that get other seats before it."""
+    """The seats that the head gets once the pods of `gone` have ended: the fewest, in the order of the endings."""
 
     gang: WaitingGang
     seats: PlacedRows
     gone: Sequence[Ending]
+    # when they have ended at the latest, seconds since the epoch; None: not all of them state it, or have their place
     start: float | None
-    plain: Sequence[Ending] = ()
+    plain: Sequence[Ending] = ()  # those of them that hold no GPU
+    # queues with gangs that may start before it, within their guarantees, so that it has no place then
     after: Sequence[str] = ()
-    displaced: Sequence[str] = ()
+    displaced: Sequence[str] = ()  # released gangs that get other seats before it
 
     @property
     def stated(self) -> float | None:
@@ -118,45 +117,41 @@ def _nothing() -> Sliced[Sequence[Ending]]:
 
 @dataclass(frozen=True, slots=True)
 class QueueSituation:
-    """What is decided about. `gangs`: in order; `over_quota`: those of them that the limit or
-    guarantee of their queue keeps from starting; `endings`: of
-    running pods, as `endings` orders them; `now`: seconds since the epoch; `strict`: no gang starts before the head;
-    `depth`: the most gangs behind the head that are tried; `kind`: gangs of one kind have a place, or not, alike;
-    `before`: the reservation of the look before this one, where the search for that of this look begins; `plain`: reads
-    the endings of pods without GPUs; `lent`: why the guarantees of other queues leave a gang no place, whatever ends;
-    `guaranteed`: whether a gang is within the guarantee of its queue on its seats, once some pods have ended;
-    `needs_positions`: whether a gang requires links or NICs, so that it matters which GPUs of its nodes others hold.
-    What is planned for these is not certain before it is observed."""
+    """What is decided about. What is planned for the gangs is not certain before it is observed."""
 
-    gangs: Sequence[WaitingGang]
-    over_quota: Mapping[Ref, OverQuota]
-    endings: Sequence[Ending]
-    now: float
-    strict: bool = False
-    depth: int = 500
-    kind: Callable[[WaitingGang], Hashable] = attrgetter("ref")
+    gangs: Sequence[WaitingGang]  # in order
+    over_quota: Mapping[Ref, OverQuota]  # those of them that the limit or guarantee of their queue keeps from starting
+    endings: Sequence[Ending]  # of running pods, as `endings` orders them
+    now: float  # seconds since the epoch
+    strict: bool = False  # no gang starts before the head
+    depth: int = 500  # the most gangs behind the head that are tried
+    kind: Callable[[WaitingGang], Hashable] = attrgetter("ref")  # gangs of one kind have a place, or not, alike
+    # the reservation of the look before this one, where the search for that of this look begins
     before: HeadReservation | None = None
-    plain: Callable[[], Sliced[Sequence[Ending]]] = _nothing
+    plain: Callable[[], Sliced[Sequence[Ending]]] = _nothing  # reads the endings of pods without GPUs
+    # why the guarantees of other queues leave a gang no place, whatever ends
     lent: Callable[[WaitingGang], OverQuota | None] = _none
+    # whether a gang requires links or NICs, so that it matters which GPUs of its nodes others hold
     needs_positions: Callable[[WaitingGang], bool] = _no
+    # whether a gang is within the guarantee of its queue on its seats, once some pods have ended
     guaranteed: Callable[[TakenSeats, Sequence[Ending]], Sliced[bool]] = _never
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Why a gang does not start now. `text`: for people; `behind`: the gang that it waits for, if it is one."""
+    """Why a gang does not start now."""
 
     code: Code
-    text: str
-    behind: Ref | None = None
+    text: str  # for people
+    behind: Ref | None = None  # the gang that it waits for, if it is one
 
 
 @dataclass(slots=True)
 class StartDecision:
-    """`head`: the reservation of the first gang in order that has to wait; `waits`: why each gang waits."""
+    """What a look decides about the gangs that wait."""
 
-    head: HeadReservation | None = None
-    waits: dict[Ref, Waits] = field(default_factory=dict)
+    head: HeadReservation | None = None  # the reservation of the first gang in order that has to wait
+    waits: dict[Ref, Waits] = field(default_factory=dict)  # why each gang waits
 
 
 Verdict = Generator[None, None, TakenSeats | Waits]

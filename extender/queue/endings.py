@@ -22,24 +22,24 @@ default. Otherwise the seats that are reserved after it would go to others at th
 
 
 class Ending(NamedTuple):
-    """A pod that holds GPUs. `row`: of its node; `at`: when it has ended at the latest, seconds since the epoch; None:
-    nothing states it, or it runs longer than is stated; `gang`: those of one gang without a time end together; None:
-    it ends alone; `rejected`: kube-scheduler rejects it on its seat, so that it is not known when it starts."""
+    """A pod that holds GPUs."""
 
     uid: str
-    row: int
+    row: int  # of its node
+    # when it has ended at the latest, seconds since the epoch; None: nothing states it, or it runs longer than is
+    # stated
     at: float | None
-    gang: Ref | None = None
-    rejected: bool = False
+    gang: Ref | None = None  # those of one gang without a time end together; None: it ends alone
+    rejected: bool = False  # kube-scheduler rejects it on its seat, so that it is not known when it starts
 
 
 class _Known(NamedTuple):
-    """What a look has read of a pod. `deadline`: of its owner; `at`: inf = it has no time; `start`: when it began."""
+    """What a look has read of a pod."""
 
     pod: PodRecord
-    deadline: float
-    at: float
-    start: float
+    deadline: float  # of its owner
+    at: float  # inf = it has no time
+    start: float  # when it began
     ending: Ending
 
 

@@ -51,17 +51,15 @@ LIMIT_MILLISECONDS: Final = 3_000.0  # of CPU: then the best plan that is known 
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """One way to start a gang now. `seats`: of its pods, each with the victims on its node (`Seat.awaits`); `victims`:
-    the most important first, some may be terminating already; `violations`: how many of them a PodDisruptionBudget does
-    not allow to evict; `cost` and `shown`: as in the JSON forms."""
+    """One way to start a gang now."""
 
     name: str
     gang: WaitingGang
-    seats: tuple[Seat, ...]
-    victims: tuple[PodRecord, ...]
-    violations: int
-    cost: Sequence[Mapping[str, Any]]
-    shown: Mapping[str, Any]
+    seats: tuple[Seat, ...]  # of its pods, each with the victims on its node (`Seat.awaits`)
+    victims: tuple[PodRecord, ...]  # the most important first, some may be terminating already
+    violations: int  # how many of them a PodDisruptionBudget does not allow to evict
+    cost: Sequence[Mapping[str, Any]]  # as in the JSON forms
+    shown: Mapping[str, Any]  # as in the JSON forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,14 +262,13 @@ def unsearched(gang: WaitingGang) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeptPlaces:
-    """Places the pods of `asked` for an eviction search, and keeps each place that it finds: `places`, by the rows.
-    `allowances`: as of a `Choice`."""
+    """Places the pods of `asked` for an eviction search, and keeps each place that it finds: `places`, by the rows."""
 
     cluster: Cluster
     placement: JointPlacement
     gang: WaitingGang
     asked: Gang
-    allowances: Sequence[GpuAllowance] = ()
+    allowances: Sequence[GpuAllowance] = ()  # as of a `Choice`
     places: dict[tuple[int, ...], Placed] = field(default_factory=dict)
 
     def joint(self, rows: array[int]) -> Sliced[Sequence[int] | None]:

@@ -44,12 +44,11 @@ class SearchBudget:
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """How many GPUs a gang may take of groups of nodes. `group`: of each node, by index, -1: as many as there are;
-    `most`: of each group; `sizes`: the GPUs of a pod of each role."""
+    """How many GPUs a gang may take of groups of nodes."""
 
-    group: array[int] = field(default_factory=lambda: array("i"))
-    most: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
+    group: array[int] = field(default_factory=lambda: array("i"))  # of each node, by index, -1: as many as there are
+    most: tuple[int, ...] = ()  # of each group
+    sizes: tuple[int, ...] = ()  # the GPUs of a pod of each role
 
     def parts(self, at: array[int]) -> list[tuple[array[int], int]]:
         """(nodes of one group, the most GPUs that may be taken of them, -1: any number), of the nodes `at`."""
@@ -85,15 +84,13 @@ NO_LIMITS: Final = SearchLimits()
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """`chosen`: (index of a node, pods of each role), ascending; `price`: millionths; `least`: no placement on these
-    nodes uses fewer of them; `proved`: none is cheaper on as few. Where not all pods are `placed`: the most that were
-    found; `proved`: no more fit."""
+    """A placement, or the most pods that were found to fit."""
 
-    chosen: list[tuple[int, tuple[int, ...]]]
-    price: int
-    least: int
-    proved: bool
-    placed: bool
+    chosen: list[tuple[int, tuple[int, ...]]]  # (index of a node, pods of each role), ascending
+    price: int  # millionths
+    least: int  # no placement on these nodes uses fewer of them
+    proved: bool  # none is cheaper on as few nodes; where not all pods are placed: no more fit
+    placed: bool  # all pods are; otherwise `chosen` states the most that were found
 
     @property
     def pods(self) -> int:
@@ -158,10 +155,10 @@ def _fill(joint: Joint, at: array[int], counts: Sequence[int], limits: SearchLim
 
 
 class NodeRoom(NamedTuple):
-    """A node that takes pods of a role. `less`: how many, negative, so that the most come first."""
+    """A node that takes pods of a role."""
 
     unused: bool
-    less: int
+    less: int  # how many, negative, so that the most come first
     node: int
 
 

@@ -29,13 +29,12 @@ SINGLE: Final = "pod"
 
 
 class _Pods(NamedTuple):
-    """The pods of a gang: behind our gate, stand-ins for those that come later, and all others. `unread`: as in
-    WaitingGang."""
+    """The pods of a gang: behind our gate, stand-ins for those that come later, and all others."""
 
     queued: Sequence[PodRecord]
     late: Sequence[PodRecord] = ()
     others: Sequence[PodRecord] = ()
-    unread: str = ""
+    unread: str = ""  # as in WaitingGang
 
     @property
     def number(self) -> int:
@@ -45,36 +44,27 @@ class _Pods(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WaitingGang:
-    """A gang with pods that wait, or a single pod: Ref("pod", namespace, name).
-
-    `pods`: those behind our gate, and stand-ins for those that its owner creates later (`absent.py`), by role and rank;
-    `members`: those that are bound or released already, by uid,
-    neither finished nor terminating; `other_gates`: the gates of other controllers on any of its unbound pods; `size`:
-    how many pods it will have, None where nothing states it; `minimum`: how many must start together, `members`
-    counted; `known`: whether anything states the minimum; `created`: when the first of its pods was created, seconds
-    since the epoch; `seconds`: how long its pods run at most; `ends_at`: when the deadline of its owner ends them,
-    whenever they start. None: not all of its pods state it. `unread`: why there are no stand-ins, "" where nothing
-    hinders them. `whole`: the gates of all `pods` open, or of none; `apart`: the level of which each of its Jobs has a
-    domain of its own, "" for none; `missing`: a claim or template of `pods` that does not exist, "" for none.
-    """
+    """A gang with pods that wait, or a single pod: Ref("pod", namespace, name)."""
 
     ref: gangs.Ref
+    # those behind our gate, and stand-ins for those that its owner creates later (`absent.py`), by role and rank
     pods: tuple[PodRecord, ...]
-    members: tuple[PodRecord, ...]
-    other_gates: tuple[str, ...]
-    size: int | None
-    minimum: int
-    known: bool
+    members: tuple[PodRecord, ...]  # those that are bound or released already, by uid, neither finished nor terminating
+    other_gates: tuple[str, ...]  # the gates of other controllers on any of its unbound pods
+    size: int | None  # how many pods it will have, None where nothing states it
+    minimum: int  # how many must start together, `members` counted
+    known: bool  # whether anything states the minimum
     priority: int
-    created: float
+    created: float  # when the first of its pods was created, seconds since the epoch
     queue: str
     domain: Domain | None
-    seconds: float | None
+    seconds: float | None  # how long its pods run at most; None: not all of its pods state it
+    # when the deadline of its owner ends them, whenever they start; None: not all of its pods state it
     ends_at: float | None
-    unread: str = ""
-    whole: bool = False
-    apart: str = ""
-    missing: str = ""
+    unread: str = ""  # why there are no stand-ins, "" where nothing hinders them
+    whole: bool = False  # the gates of all `pods` open, or of none
+    apart: str = ""  # the level of which each of its Jobs has a domain of its own, "" for none
+    missing: str = ""  # a claim or template of `pods` that does not exist, "" for none
 
     @property
     def existing(self) -> list[PodRecord]:

@@ -54,19 +54,18 @@ ANYWHERE: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class GpuAllowance:
-    """`most`: how many GPUs a gang may take of some nodes together; `rows`: of these nodes."""
+    """How many GPUs a gang may take of some nodes together."""
 
-    rows: Collection[int]
+    rows: Collection[int]  # of these nodes
     most: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChoice:
-    """Which nodes may be chosen. `among`: their rows, None: all; `allowances`: of nodes of which not every number of
-    GPUs may be taken."""
+    """Which nodes may be chosen."""
 
-    among: Collection[int] | None = None
-    allowances: Sequence[GpuAllowance] = ()
+    among: Collection[int] | None = None  # their rows, None: all
+    allowances: Sequence[GpuAllowance] = ()  # of nodes of which not every number of GPUs may be taken
     sized: Collection[int] | None = None
     """Rows for pods whose claims take another number elsewhere, None: all."""
 
@@ -76,29 +75,26 @@ ANY_NODES: Final = NodeChoice()
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A place for each pod, in the order given. `rows`, `nodes`: row and name of its node; `gpus`: mask of the GPUs
-    that are planned for it, 0 = no positions; `domain`: (label, value) of the domain that holds all, None: no single
-    one; `proved`: no placement is better; `least`: none in this domain is on fewer nodes."""
+    """A place for each pod, in the order given."""
 
-    rows: tuple[int, ...]
-    gpus: tuple[int, ...]
-    domain: tuple[str, str] | None
-    proved: bool
-    nodes: tuple[str, ...] = ()
-    least: int = 1
+    rows: tuple[int, ...]  # of its node
+    gpus: tuple[int, ...]  # mask of the GPUs that are planned for it, 0 = no positions
+    domain: tuple[str, str] | None  # (label, value) of the domain that holds all, None: no single one
+    proved: bool  # no placement is better
+    nodes: tuple[str, ...] = ()  # name of its node
+    least: int = 1  # none in this domain is on fewer nodes
     amounts: tuple[tuple[int, ...], ...] = ()
     """For each pod the R amounts with which it counts, () where each counts with those of its record."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoPlace:
-    """The gang does not fit now. `most`: how many of its pods were found to fit in `domain`, the one that takes most;
-    `text`: for people; `proved`: no domain takes all of them."""
+    """The gang does not fit now."""
 
-    most: int
+    most: int  # how many of its pods were found to fit in `domain`, the one that takes most
     domain: tuple[str, str] | None
-    text: str
-    proved: bool = True
+    text: str  # for people
+    proved: bool = True  # no domain takes all of them
 
 
 Steps = Generator[None, None, Placed | NoPlace]
@@ -108,16 +104,15 @@ Within = Callable[[Sequence[int]], AbstractContextManager[None]]
 
 @dataclass(slots=True)
 class _Gang:
-    """What was read for one search. Nodes by index, in the order of the topology (`levels.Layout`). `names`: by row;
-    `members`: indices of the nodes of running members."""
+    """What was read for one search. Nodes by index, in the order of the topology (`levels.Layout`)."""
 
     cluster: ClusterView
     joint: Joint
     roles: list[PodRole]
-    names: list[str]
+    names: list[str]  # by row
     levels: list[PlacementLevel]
     asked: PlacementLevel | None
-    members: set[int]
+    members: set[int]  # indices of the nodes of running members
     required: bool
     limits: SearchLimits
     budget: SearchBudget

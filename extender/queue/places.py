@@ -138,16 +138,15 @@ Counted = Callable[[Sequence[Part]], Within]
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """What is kept apart. `level`: of the domains; `job`: of a pod; `running`: by Job, the rows of the nodes of its
-    pods that run; `others`: rows of the nodes with pods of other JobSets; `within`: as for `JointPlacement.steps`, with
-    the pods of these parts counted as well; `allowances`: as of a `Choice`, for all Jobs together."""
+    """What is kept apart."""
 
-    level: str
-    job: Callable[[PodRecord], Hashable]
-    running: Mapping[Hashable, Collection[int]]
-    others: Collection[int]
+    level: str  # of the domains
+    job: Callable[[PodRecord], Hashable]  # of a pod
+    running: Mapping[Hashable, Collection[int]]  # by Job, the rows of the nodes of its pods that run
+    others: Collection[int]  # rows of the nodes with pods of other JobSets
+    # as for `JointPlacement.steps`, with the pods of these parts counted as well
     within: Callable[[Sequence[Part]], Within]
-    allowances: Sequence[GpuAllowance] = ()
+    allowances: Sequence[GpuAllowance] = ()  # as of a `Choice`, for all Jobs together
 
 
 def place_apart(

@@ -55,10 +55,10 @@ MOST_NAMED: Final = 5  # pods in a text
 
 @dataclass(frozen=True, slots=True)
 class FoundPlace:
-    """A place for pods of a gang; `requests`: of the pods, one each."""
+    """A place for pods of a gang."""
 
     pods: Sequence[PodRecord]
-    requests: Sequence[PodRequest]
+    requests: Sequence[PodRequest]  # of the pods, one each
     placed: Placed
 
     @property

@@ -14,23 +14,22 @@ Rule = Literal["limit", "guarantee", "lent"]
 @dataclass(frozen=True, slots=True)
 class QueueRules:
     """What a queue is entitled to, GPUs by model. A model that is absent from `guaranteed` is not guaranteed, one that
-    is absent from `limit` is not limited. `weight`: above 0; `borrow`: whether it may hold more than its guarantee."""
+    is absent from `limit` is not limited."""
 
-    weight: float = 1.0
+    weight: float = 1.0  # above 0
     guaranteed: Mapping[str, int] = field(default_factory=dict)
     limit: Mapping[str, int] = field(default_factory=dict)
-    borrow: bool = True
+    borrow: bool = True  # whether it may hold more than its guarantee
 
 
 @dataclass(frozen=True, slots=True)
 class OverQuota:
-    """Why a gang may not start: its queue holds `held` GPUs of the model, would hold `asked` more, and may hold `most`.
-
-    `rule`: "limit"; "guarantee" (the queue may not borrow); "lent" (the rest of what is free is kept for queues
-    that wait within their guarantees).
-    """
+    """Why a gang may not start: its queue holds `held` GPUs of the model, would hold `asked` more, and may hold
+    `most`."""
 
     queue: str
+    # "limit"; "guarantee" (the queue may not borrow); "lent" (the rest of what is free is kept for queues that wait
+    # within their guarantees)
     rule: Rule
     model: str
     asked: int
@@ -55,13 +54,12 @@ _NONE: Final[Mapping[str, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What all queues hold now. `held`: GPUs of bound and released pods; `wanted`: GPUs that complete gangs wait for;
-    `capacity`: the GPUs of the cluster by model; `rules`: by queue, the default where absent."""
+    """What all queues hold now."""
 
-    rules: Mapping[str, QueueRules]
-    capacity: Mapping[str, int]
-    held: Amounts
-    wanted: Amounts
+    rules: Mapping[str, QueueRules]  # by queue, the default where absent
+    capacity: Mapping[str, int]  # the GPUs of the cluster by model
+    held: Amounts  # GPUs of bound and released pods
+    wanted: Amounts  # GPUs that complete gangs wait for
 
     def refused(self, queue: str, asked: Mapping[str, int]) -> OverQuota | None:
         """Why the queue may not hold `asked` more GPUs, by model; None: it may. Models in the order of their names."""

@@ -42,14 +42,13 @@ class Why(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A gang that waits. `text`: why, for people; `blocked_by`: the gang that it waits for, or ""; `start`: the
-    earliest known start, seconds since 1970, None where none is known."""
+    """A gang that waits."""
 
     gang: WaitingGang
     code: Code
-    text: str
-    blocked_by: str = ""
-    start: float | None = None
+    text: str  # why, for people
+    blocked_by: str = ""  # the gang that it waits for, or ""
+    start: float | None = None  # the earliest known start, seconds since 1970, None where none is known
 
     @property
     def why(self) -> Why:
@@ -59,15 +58,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """Made with each look at the queue. `wall`: when, in seconds since 1970; `waiting`: in order; `queues`: what each
-    queue holds and may hold, as in the JSON form; `ways_out`: how a gang could start now, by the text of its
-    ref; `not_evicted`: the text of the ref of the gang for which evictions are sought, "" for none, and why no pod is
-    evicted for it."""
+    """Made with each look at the queue."""
 
-    wall: float = 0.0
-    waiting: tuple[Waiting, ...] = ()
-    queues: tuple[Mapping[str, Any], ...] = field(default=())
+    wall: float = 0.0  # when, in seconds since 1970
+    waiting: tuple[Waiting, ...] = ()  # in order
+    queues: tuple[Mapping[str, Any], ...] = field(default=())  # what each queue holds and may hold, as in the JSON form
+    # how a gang could start now, by the text of its ref
     ways_out: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    # the text of the ref of the gang for which evictions are sought, "" for none, and why no pod is evicted for it
     not_evicted: tuple[str, str] = ("", "")
 
     def entry(self, position: int) -> dict[str, Any]:
@@ -121,13 +119,12 @@ NOT_THE_LEADER: Final = {
 
 @dataclass(slots=True)
 class QueueLeader:
-    """`enabled`: `queue.enabled` as this process began; `lease`: its name; `holder`: the instance that holds it, ""
-    where none does, None where it is not known; `problem`: why it is not known."""
+    """The instance that releases the gangs."""
 
-    enabled: bool = False
-    lease: str = "gpu-extender-queue"
-    holder: str | None = None
-    problem: str = ""
+    enabled: bool = False  # `queue.enabled` as this process began
+    lease: str = "gpu-extender-queue"  # its name
+    holder: str | None = None  # the instance that holds it, "" where none does, None where it is not known
+    problem: str = ""  # why it is not known
 
     def warning(self) -> dict[str, str]:
         """Why this server does not know the order of the queue."""

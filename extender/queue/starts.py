@@ -26,9 +26,9 @@ NO_PODS: Final[Mapping[str, Sequence[str]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class GangStart:
-    """A gang that starts now. `name`: as in its seats."""
+    """A gang that starts now."""
 
-    name: str
+    name: str  # as in its seats
     gang: WaitingGang
     seats: tuple[Seat, ...]
     placed: Placed

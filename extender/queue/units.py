@@ -22,24 +22,23 @@ from extender.policy.roles import LabelClasses, Unplaceable
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """One way to place the units. `numbers`: the GPUs by claims with which each counts, 0 where its own record states
-    them; `rows`: where those with a number may go, None: anywhere."""
+    """One way to place the units."""
 
     pods: Sequence[PodRecord]
     requests: Sequence[PodRequest]
-    numbers: tuple[int, ...]
-    rows: frozenset[int] | None = None
+    numbers: tuple[int, ...]  # the GPUs by claims with which each counts, 0 where its own record states them
+    rows: frozenset[int] | None = None  # where those with a number may go, None: anywhere
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """`of`: for each pod the place of its unit; `own`: the amounts of each pod itself."""
+    """Pods that share claims, as units."""
 
     cluster: ClusterView
-    of: tuple[int, ...]
+    of: tuple[int, ...]  # for each pod the place of its unit
     pods: Sequence[PodRecord]
     requests: Sequence[PodRequest]
-    own: tuple[tuple[int, ...], ...]
+    own: tuple[tuple[int, ...], ...]  # the amounts of each pod itself
 
     @classmethod
     def read(cls, cluster: ClusterView, pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> Units:

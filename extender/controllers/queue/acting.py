@@ -16,8 +16,7 @@ from extender.queue.eviction_plan import EvictionPlanner
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """`plans`: which pods to evict for the first gang in order; `read`: asks the API server for a pod; `fences`: keep
-    devices of pods that are evicted; `evicts`: None where no pod can be evicted."""
+    """What the controller of the queue acts with."""
 
     leadership: Leads
     store: SeatStore
@@ -28,7 +27,7 @@ class Acting:
     """Whether all lists are in."""
     dark: Callable[[], float]
     """As `ClusterSource.dark`."""
-    plans: EvictionPlanner
-    read: Reads
-    fences: Fences
-    evicts: Evicts | None = None
+    plans: EvictionPlanner  # which pods to evict for the first gang in order
+    read: Reads  # asks the API server for a pod
+    fences: Fences  # keep devices of pods that are evicted
+    evicts: Evicts | None = None  # None where no pod can be evicted

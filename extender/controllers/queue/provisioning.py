@@ -129,11 +129,11 @@ class ProvisioningRequests:
 
 
 class _Attempt(NamedTuple):
-    """The latest request of a gang. `at`: when it is looked at, or made again, seconds; `ended`: which of the two."""
+    """The latest request of a gang."""
 
     number: int
-    at: float
-    ended: bool
+    at: float  # when it is looked at, or made again, seconds
+    ended: bool  # which of the two
 
 
 class RequestAttempts:

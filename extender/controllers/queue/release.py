@@ -43,25 +43,22 @@ log = get_log()
 
 
 class Progress(NamedTuple):
-    """Where a release stands. `closed`: pods that do not state their seats, or whose gates are not open yet; `refused`:
-    why the API server will not allow it, by uid; `settles`: all pods state their seats, and their devices are to settle
-    before the gates open."""
+    """Where a release stands."""
 
-    closed: int
-    refused: Mapping[str, str]
-    settles: bool = False
+    closed: int  # pods that do not state their seats, or whose gates are not open yet
+    refused: Mapping[str, str]  # why the API server will not allow it, by uid
+    settles: bool = False  # all pods state their seats, and their devices are to settle before the gates open
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What we wrote on a pod and the watch does not show yet. `over`: the versions of the pod that it was written over;
-    `version`: the pod's since; `node`: its nominated node; `open`: whether its gate is; `planned`: as PLAN."""
+    """What we wrote on a pod and the watch does not show yet."""
 
-    over: frozenset[str]
-    version: str
-    node: str
-    open: bool
-    planned: str
+    over: frozenset[str]  # the versions of the pod that it was written over
+    version: str  # the pod's since
+    node: str  # its nominated node
+    open: bool  # whether its gate is
+    planned: str  # as PLAN
 
 
 class _Ahead:

@@ -174,27 +174,27 @@ _Mask = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 
 
 class _Pod(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """`amounts`: which of the entry's; `gpus`: mask; `role`, `ordinal`: an entry of before has neither."""
+    """A seat, as the maps state it."""
 
     uid: _Name
     pod: _Name
     node: _Name
-    gpus: _Mask
-    amounts: Annotated[int, msgspec.Meta(ge=0)]
+    gpus: _Mask  # mask
+    amounts: Annotated[int, msgspec.Meta(ge=0)]  # which of the entry's
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
-    role: Annotated[str, msgspec.Meta(max_length=512)] = ""
+    role: Annotated[str, msgspec.Meta(max_length=512)] = ""  # an entry of an older version has neither role nor ordinal
     ordinal: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)] = -1
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """`awaits`: for a node the uids of the pods that its seats wait for."""
+    """The seats of a gang, as the maps state them."""
 
     format: Literal[1]
     gang: _Name
     at: Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
     amounts: list[dict[str, _Amount]]
     seats: list[_Pod]
-    awaits: dict[_Name, list[_Name]] = {}
+    awaits: dict[_Name, list[_Name]] = {}  # for a node the uids of the pods that its seats wait for
 
 
 class _Format(msgspec.Struct):

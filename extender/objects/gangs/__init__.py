@@ -108,13 +108,12 @@ _KINDED: Final = msgspec.json.Decoder(schema.Kinded)
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that run together. `minimum` of its `running` pods must stay, 0: it cannot break (`annotation_limits`);
-    `known`: False when all of them was taken because no minimum could be read."""
+    """Pods that run together."""
 
     ref: Ref
     running: int
-    minimum: int
-    known: bool
+    minimum: int  # so many of its `running` pods must stay, 0: it cannot break (`annotation_limits`)
+    known: bool  # False when all of them was taken because no minimum could be read
 
     @property
     def name(self) -> str:

@@ -14,13 +14,13 @@ Objects = Mapping[ObjectKey, GroupRecord]
 
 
 class Ref(NamedTuple):
-    """The gang that a pod names. `part`: which of several gangs of that name (group index, replica key); `team`: whose
-    pods it has where the settings keep teams of one namespace apart (extender.cluster.pods.annotation_limits)."""
+    """The gang that a pod names."""
 
     source: str
     namespace: str
     name: str
-    part: str = ""
+    part: str = ""  # which of several gangs of that name (group index, replica key)
+    # whose pods it has where the settings keep teams of one namespace apart (extender.cluster.pods.annotation_limits)
     team: str = ""
 
     def __str__(self) -> str:
