@@ -143,7 +143,7 @@ class EventRecorder(Controller):
         preemptor = self._preemptor(plan)
         victims: Sequence[Any] = [victim for victim in detail.get("victims", ()) if isinstance(victim, Mapping)]
         price = price_text(detail)
-        going = f"{how_many(len(victims))} to leave node {plan.node} for this one: {named(victims)}"
+        evictions = f"{how_many(len(victims))} to leave node {plan.node} for this one: {named(victims)}"
         for victim in victims:
             self.tell(
                 Regarding("Pod", victim["namespace"], victim["name"], victim["uid"]),
@@ -156,7 +156,7 @@ class EventRecorder(Controller):
             preemptor,
             "EvictionPlanned" if plan.own else "PreemptionPlanned",
             "Evicting" if plan.own else "Preempting",
-            f"plan {plan.id}: {going}; {price}",
+            f"plan {plan.id}: {evictions}; {price}",
         )
 
     def about(self, plan: Reservation, reason: str, note: str, *, warning: bool = True) -> None:

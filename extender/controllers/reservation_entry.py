@@ -1,6 +1,6 @@
 """One reservation as text: a small JSON object, whose times are seconds since 1970; and whether it may be believed.
 
-The ConfigMap has no signature. Whoever may write it could write a plan for any pod that waits, and have GPUs kept, or
+The ConfigMap has no signature. A user that may write it could write a plan for any waiting pod, and have GPUs kept, or
 pods evicted, for it. So a plan is taken over only where everything agrees that we can see: it asks for what its pod
 asks for, at its pod's priority, and its victims are pods of a lower priority on that node.
 """

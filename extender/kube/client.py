@@ -346,7 +346,7 @@ def _is_unanswered(error: NoAnswer) -> bool:
 
 def _cut_off(answer: aiohttp.ClientResponse) -> None:
     """Ends the connection of an answer that was left unread: a TLS farewell to a server still sending may take long,
-    and whoever stops the event loop before that leaves the socket open.
+    and an event loop that stops before that leaves the socket open.
     """
     connection = answer.connection  # None once the answer is read to its end
     if connection is not None and connection.transport is not None:
@@ -411,7 +411,7 @@ REMEMBERED_SECONDS: Final = 600.0
 """A right that is back is seen by the next write alone, so what was refused is forgotten after this time."""
 MOST: Final = 64
 MISSING: Final = re.compile(r'User "[^"]*" cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
-"""As the API server's RBAC says it. Admission and quotas refuse single objects in other words."""
+"""As the RBAC of the API server states it. Admission and quotas refuse single objects in other words."""
 READS: Final = frozenset({"GET", "HEAD"})
 """The watches report what they may not read."""
 

@@ -49,7 +49,7 @@ class Feed:
         self._kind, self._sink, self._pace, self._clock, self._defect = kind, sink, pace, clock, defect
         self._known: dict[str, dict[str, Record]] = {}  # by namespace and name; none is empty
         self._unlisted: dict[str, dict[str, None]] = {}  # those that the list under way has not had yet
-        self._untold: list[Event] = []  # deletions that the sink may have missed: no list tells of them
+        self._untold: list[Event] = []  # deletions that the sink may have missed: no list has them
         self.unsure = False
 
     def begin_list(self) -> None:

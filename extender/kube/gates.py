@@ -3,7 +3,7 @@
 A gate is removed by a strategic merge patch, whose `$patch: delete` names the gate. Of the other ways, a JSON merge
 patch can only replace the whole list, and a JSON patch names a position: it fails when another controller removes its
 own gate in between. This patch leaves other gates alone, needs no resourceVersion, and may be sent twice. The uid in it
-makes the API server refuse it for another pod of the same name.
+makes the API server reject it for another pod of the same name.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class WatchedKind:
     group: tuple[str, str] | None = None
     """(API group, kind) of the objects, where several kinds are read as Group."""
     renounced: bool = False
-    """The rights may be missing: what works without these objects goes on."""
+    """The rights may be missing: what works without these objects continues."""
     prompt: bool = False
     """Evictions rest on it: it is watched in short turns, so that a loss is noticed within seconds."""
 

@@ -1,6 +1,6 @@
 """Lists, page by page, each of bounded bytes: the one reader of the reflectors and of commands that look once.
 
-`list_all` reads the objects of some kinds once, for commands that look and end. What goes on watching is the reflector.
+`list_all` reads the objects of some kinds once, for commands that look and end. Only the reflector keeps watching.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGEST_PAGE: Final = 2**24
 async def pages(server: ApiServer, watched: WatchedKind) -> AsyncGenerator[records.Page]:
     """Every page; close it (`contextlib.aclosing`). Only a page of one object may have more than LARGEST_PAGE bytes.
 
-    While the caller works on a page the next one is on its way: the server and the caller work at the same time.
+    While the caller works on a page the server sends the next one: the server and the caller work at the same time.
     Raises ApiError, NoAnswer, RecordError (an answer that is no list)."""
     reader = _Reader(server, watched)
     body = await reader.page("")

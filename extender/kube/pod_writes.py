@@ -1,8 +1,8 @@
 """The writes on a pod: its seat (nominated node and annotations), its gates without ours, and its eviction.
 
 The patches state the resourceVersion they change, so a pod that was changed meanwhile is read again first. A merge
-patch replaces the list of gates: the precondition keeps the gates of other controllers safe. An eviction goes through
-the API server, which respects the pod's PodDisruptionBudgets.
+patch replaces the list of gates: the precondition keeps the gates of other controllers safe. Evictions
+use the eviction API, which respects the pod's PodDisruptionBudgets.
 """
 
 from __future__ import annotations

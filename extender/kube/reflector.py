@@ -14,7 +14,7 @@ Theory of operation
    while: a server that accepts each watch and closes it at once is a failing server. The delay is
    short where no answer came, and long where an answer was useless.
 4. A prompt source is watched in short turns (Pace.watch_for): the server sends a bookmark only where its version moved,
-   and ends each watch on time. Each healthy watch therefore says something within one turn, and silence means a loss.
+   and ends each watch on time. Each healthy watch therefore sends something within one turn, and silence means a loss.
    A turn that ends on time is resumed at once on the kept connection, and is no failure.
 5. After a loss the state is current again only at the end of a short watch: by then the server has sent what happened
    meanwhile. Its acceptance alone shows nothing yet. A list that took a moment shows it at once.

@@ -12,7 +12,7 @@ from extender.objects.schema import Metadata, Present, Source, Wire, read
 
 MOST_COUNT: Final = 100_000  # devices of a request: more than any node has
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
-"""Whoever allocates a claim adds it. Without it the claim controller never deallocates the claim."""
+"""The allocator of a claim adds it. Without it the claim controller never deallocates the claim."""
 PLANNED_NODE: Final = "gpu-extender.io/planned-node"
 """The annotation of a ResourceClaim whose allocation the queue writes: the node of the devices."""
 

@@ -139,7 +139,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     service_account: str = ""
     """Its name; "" without GPUs."""
     held: tuple[tuple[str, str], ...]
-    """(resource, device id) which kubelet says the pod holds, each once, sorted."""
+    """(resource, device id) that the pod holds, as kubelet reports, each once, sorted."""
 
     node_selector: tuple[tuple[str, str], ...]
     node_terms: tuple[NodeTerm, ...] | None
@@ -279,7 +279,7 @@ def _stated(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpus
     Pods of one template, and the versions of one pod, state the same, and share one such record. That is exact: what
     `_of_spec` makes depends on nothing but its arguments. While no resize is under way it does not depend on the
     status, nor ever on the node. The encoding of the rest of `spec` is equal only where the rest itself is: MessagePack
-    tells 1 from 1.0, has infinities, and leaves out nothing but absent fields. Records are immutable.
+    distinguishes 1 from 1.0, has infinities, and leaves out nothing but absent fields. Records are immutable.
     """
     if not as_specified(spec, status):
         return _of_spec(spec, status, namespace, gpus)

@@ -1,4 +1,4 @@
-"""What a pod says of its own progress: when it last saved its work, and what a restart costs."""
+"""What a pod states of its own progress: when it last saved its work, and what a restart costs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What ResourceQuotas count, and which pods the API server would refuse to create because of them.
+"""What ResourceQuotas count, and which pods the API server would reject because of them.
 
 Source: pkg/quota/v1/evaluator/core/pods.go and the admission plugin ResourceQuota (Kubernetes 1.37). A pod counts where
 it passes all scopes of a quota, from its creation to its end: with gates and without a node, too. A pod that exists has
-passed admission; it is counted, and never refused. Quotas of claims are named, and not
-checked.
+passed admission; it is counted, and never rejected. Quotas of claims are named, and not checked.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ class QuotaUse:
         return by_quota
 
     def of_claims(self, pod: PodRecord) -> list[tuple[QuotaRecord, tuple[str, ...]]]:
-        """The quotas that may refuse a claim of the pod, with the names in spec.hard: a claim without which it waits.
+        """The quotas that may reject a claim of the pod, with the names in spec.hard: a claim without which it waits.
         Quotas with scopes count no claims."""
         by_quota = []
         for quota in self._quotas.get(pod.namespace, ()) if pod.claims else ():

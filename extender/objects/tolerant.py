@@ -5,9 +5,9 @@ Theory of operation. `records.py` reads exactly; only where it fails is an objec
 2. Each field that cannot be read becomes null, one after the other, until the rest can be read.
 3. What is missing then counts as the worst. The rule of each kind:
    - Pod: its GPUs are held. A count that cannot be read is more than any node has, so filter gives none of them out and
-     preempt never says that a pod fits beside it; the pod stays a possible victim. It costs no lost work: a field that
-     cannot be read protects no pod. Only a pod without a readable uid or priority is never a victim. An affinity that
-     cannot be read may repel every pod. A scheduling gate that cannot be read is one that stays closed.
+     preempt never states that a pod fits beside it; the pod stays a possible victim. It costs no lost work: a field
+     that cannot be read protects no pod. Only a pod without a readable uid or priority is never a victim. An affinity
+     that cannot be read may repel every pod. A scheduling gate that cannot be read is one that stays closed.
    - Node: what it offers and cannot be read is 0.
    - PodDisruptionBudget: a selector does not become narrower by what cannot be read of it, and a budget whose number
      cannot be read allows no disruption. So no unreadable version drops a protection that the one before gave.
@@ -149,7 +149,7 @@ def merged(before: PodRecord, now: PodRecord) -> PodRecord:
 
 
 def bare(pod: PodRecord) -> PodRecord:
-    """A pod reduced to what it is, where it is and what it holds: what else it says has led to a defect."""
+    """A pod reduced to what it is, where it is and what it holds: what else it states has led to a defect."""
     return msgspec.structs.replace(
         pod,
         labels={},

@@ -246,10 +246,10 @@ def _present(cluster: Cluster, victims: Sequence[PodRecord]) -> list[PodRecord]:
 
 def _change(victims: Sequence[PodRecord]) -> str:
     """What is done, for people."""
-    going = [pod for pod in victims if not pod.terminating]
-    nodes = len({pod.node for pod in going})
-    pods = "1 pod" if len(going) == 1 else f"{len(going)} pods"
-    return f"evict {pods} on {'1 node' if nodes == 1 else f'{nodes} nodes'}: {pod_names(going)}"
+    running = [pod for pod in victims if not pod.terminating]
+    nodes = len({pod.node for pod in running})
+    pods = "1 pod" if len(running) == 1 else f"{len(running)} pods"
+    return f"evict {pods} on {'1 node' if nodes == 1 else f'{nodes} nodes'}: {pod_names(running)}"
 
 
 # -- the domains in which an eviction may make room for a gang, and where the joint placement puts the gang there

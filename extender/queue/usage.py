@@ -19,7 +19,7 @@ from extender.settings import Settings
 LEAST_GPUS: Final = 1e-6
 """Less use than this is forgotten."""
 MOST_QUEUES: Final = 1000
-"""That hold no GPUs now, and whose use is kept: anybody who may create pods chooses names of queues."""
+"""That hold no GPUs now, and whose use is kept: any user that may create pods chooses names of queues."""
 NO_MODEL: Final = ""
 """The model of a node that does not exist."""
 NOTHING: Final[Mapping[str, str]] = {}

@@ -16,7 +16,7 @@ Theory of operation
 7. Seats are given back where an eviction is rejected for REFUSED_SECONDS, where a victim or its claims do not end in
    their time, and where the seats do not hold any more.
 
-What is written says where the next holder of the Lease goes on: it reads the seats, and evicts the same pods, never
+The maps state where the next holder of the Lease continues: it reads the seats, and evicts the same pods, never
 others, or gives the seats back.
 """
 
@@ -154,7 +154,7 @@ class GangEvictions:
         return self._search.head, self._search.why
 
     def begin(self) -> None:
-        """This instance has just read the seats: what another one evicted is told by what is gone."""
+        """This instance has just read the seats: the pods that no longer exist show what another one evicted."""
         self._evicted, self._rounds, self._allocated = {}, {}, {}
         for gang in self._seats.gangs:
             awaited = _awaited(self._seats.gang(gang))

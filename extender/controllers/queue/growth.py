@@ -6,7 +6,7 @@ without seats. Its pods stay in the queue by the annotation `wants-nodes`: filte
 are unschedulable, and no part of the gang starts. Once the whole gang has a place it is released as any other. With
 `provisioningRequest` the gates stay closed, and a ProvisioningRequest asks for the nodes (provisioning.py).
 
-Each gang gets one turn of SHOWN_SECONDS, in which no other gang gets one. Whoever may update a pod may write the
+Each gang gets one turn of SHOWN_SECONDS, in which no other gang gets one. Each user that may update a pod may write the
 annotation: it starts no turn, and prolongs none. It is only read when this instance has got the Lease, so that it goes
 on with the gang that was shown.
 """

@@ -294,8 +294,8 @@ class Release:
 # -- releases that are under way, side by side: one that takes long holds up no other
 #
 # A release of a gang is a task. It may outlive the turn that began it; while it runs nothing else changes the seats of
-# its gang or writes its pods (`busy`), so that what it writes is what the seats say. All tasks have ended before the
-# maps are read again: whoever holds the Lease then may give the GPUs to others.
+# its gang or writes its pods (`busy`), so that what it writes is what the seats state. All tasks have ended before the
+# maps are read again: the holder of the Lease may then give the GPUs to others.
 
 
 TURN_SECONDS: Final = 0.2  # for which a turn waits for releases that were begun before

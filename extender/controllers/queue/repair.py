@@ -142,7 +142,7 @@ class Repairs:
             return not self._unwritten.waits(gang, now)
         rejected = all(map(self._ends.rejected, lost)) and not deleted
         if any(map(self._ends.elsewhere, lost)):
-            return True  # what is evicted for it becomes free at any moment, for whoever asks first
+            return True  # what is evicted for it becomes free at any moment, for the pod that asks first
         soon = rejected and now - seats[0].at < AGAIN.first  # kube-scheduler may not know its new nomination yet
         return not soon and not self._tried.waits(gang, now)
 

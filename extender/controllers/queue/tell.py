@@ -33,14 +33,14 @@ class Teller:
 
     def __init__(self, metrics: Metrics, events: EventRecorder) -> None:
         self._metrics, self._events = metrics, events
-        self._told: dict[str, str] = {}  # gang -> the code of its latest Event
+        self._reported: dict[str, str] = {}  # gang -> the code of its latest Event
 
     def started(self, start: GangStart, wall: float) -> None:
         """A gang's seats are written. `wall`: seconds since 1970."""
         pods, placed = len(start.seats), start.placed
         waited = max(0.0, wall - start.gang.created)
         self._metrics.queue_wait.labels(size_of(pods)).observe(waited)
-        self._told.pop(start.name, None)
+        self._reported.pop(start.name, None)
         domain = None if placed.domain is None else "=".join(placed.domain)
         nodes = sorted({seat.node for seat in start.seats})
         log.info("starts", gang=start.name, pods=pods, nodes=len(nodes), domain=domain, waited=round(waited, 3))
@@ -69,8 +69,10 @@ class Teller:
         log.info("evicts", gang=gang, nodes=nodes, **({} if decision is None else decision.logged()))
         self._metrics.planned("queue", len(pods), None if decision is None else decision.value_of(WORK_LOST))
         first, names = _of_seats(seats), named([{"namespace": pod.namespace, "name": pod.name} for pod in pods])
-        going = f"{how_many(len(pods))} of lower priority or lent GPUs evicted on {nodes} nodes to start it: {names}"
-        self._events.tell(first, "Evicting", "Queueing", f"{gang}: {going}; {price}"[:1000])
+        evictions = (
+            f"{how_many(len(pods))} of lower priority or lent GPUs evicted on {nodes} nodes to start it: {names}"
+        )
+        self._events.tell(first, "Evicting", "Queueing", f"{gang}: {evictions}; {price}"[:1000])
         for pod in pods:
             note = f"has to leave node {pod.node} for {gang} (priority {seats[0].priority}); {price}"
             self._events.tell(_regarding(pod), "ChosenAsVictim", "Evicting", note[:1000], related=first)
@@ -93,20 +95,20 @@ class Teller:
     async def waiting(self, report: QueueReport) -> None:
         """A look at the queue has ended. Others run in between."""
         counts = dict.fromkeys(product(CODES, [name for _, name in SIZES]), 0)
-        told: dict[str, str] = {}
+        reported: dict[str, str] = {}
         for gang_waiting, pause in pauses(report.waiting):
             if pause:
                 await asyncio.sleep(0)
             counts[gang_waiting.code, size_of(gang_waiting.gang.number)] += 1
             name = gang_name(gang_waiting.gang)
-            before = self._told.get(name)
+            before = self._reported.get(name)
             if report.wall - gang_waiting.gang.created >= EVENT_SECONDS and before != gang_waiting.code:
                 before, why = gang_waiting.code, report.why_not_evicted(gang_waiting)
                 note = f"{name} waits: {gang_waiting.text}" + (f"; no pod is evicted: {why}" if why else "")
                 self._events.tell(_regarding(gang_waiting.gang.existing[0]), "Waiting", "Queueing", note[:1000])
             if before is not None:
-                told[name] = before
-        self._told = told
+                reported[name] = before
+        self._reported = reported
         for labels, count in counts.items():
             self._metrics.queue_waiting.labels(*labels).set(count)
         share = self._metrics.queue_share

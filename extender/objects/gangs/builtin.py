@@ -1,4 +1,4 @@
-"""What Kubernetes' own controllers create: the pods of a batch Job, and of a StatefulSet that says it is a gang."""
+"""What Kubernetes' own controllers create: the pods of a batch Job, and of a StatefulSet that states it is a gang."""
 
 from __future__ import annotations
 
