@@ -15,10 +15,10 @@ MOST_NOTE: Final = 1024  # bytes; the API server rejects longer ones
 
 
 class Regarding(NamedTuple):
-    """An object that an Event is about. ``namespace`` is "" for what has none."""
+    """An object that an Event is about."""
 
     kind: str
-    namespace: str
+    namespace: str  # "" for what has none
     name: str
     uid: str
 

@@ -20,7 +20,7 @@ _PDB: Final = msgspec.json.Decoder(schema.Pdb)
 
 
 class PdbRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A PodDisruptionBudget. ``disrupted_pods`` are names that ``disruptions_allowed`` has already paid for."""
+    """A PodDisruptionBudget."""
 
     uid: str
     namespace: str
@@ -28,7 +28,7 @@ class PdbRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     resource_version: str
     selector: Selector
     disruptions_allowed: int
-    disrupted_pods: frozenset[str]
+    disrupted_pods: frozenset[str]  # names that `disruptions_allowed` has already paid for
 
 
 def pod_disruption_budget(source: Source) -> PdbRecord:

@@ -65,8 +65,7 @@ class NodeDevices(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A node. ``gpus`` are allocatable, ``gpu_capacity`` counts unhealthy ones too. The cluster adds those that a DRA
-    driver publishes, and names them in ``devices``."""
+    """A node."""
 
     uid: str
     name: str
@@ -78,9 +77,9 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cpu_milli: int
     memory: int
     pods: int
-    gpus: dict[str, int]
-    gpu_capacity: dict[str, int]
-    devices: NodeDevices | None = None
+    gpus: dict[str, int]  # allocatable; the cluster adds those that a DRA driver publishes
+    gpu_capacity: dict[str, int]  # counts unhealthy ones too
+    devices: NodeDevices | None = None  # what a DRA driver publishes
 
     @property
     def closed(self) -> str:

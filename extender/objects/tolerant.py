@@ -437,12 +437,11 @@ class Invalid(NamedTuple):
 
 
 class ObjectFaults(NamedTuple):
-    """What a source of cluster state could not read in full: `invalid`, the objects as far as they are kept by name;
-    `rejected`, by kind and reason how often since the start; `defects`, by kind the unexpected exceptions."""
+    """What a source of cluster state could not read in full."""
 
-    invalid: Sequence[Invalid] = ()
-    rejected: Mapping[tuple[str, str], int] = {}
-    defects: Mapping[str, int] = {}
+    invalid: Sequence[Invalid] = ()  # the objects, as far as they are kept by name
+    rejected: Mapping[tuple[str, str], int] = {}  # how often since the start, by kind and reason
+    defects: Mapping[str, int] = {}  # the unexpected exceptions, by kind
 
 
 def warnings(invalid: Sequence[Invalid], most: int = 20) -> list[dict[str, str]]:

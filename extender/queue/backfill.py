@@ -59,11 +59,11 @@ class TakenSeats(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The tables as they would be: without the pods of `gone`, and with the seats of `kept` taken. What queues hold
-    counts as it is then; with `later`: the pods that have ended when the gangs of `kept` start, both now and then."""
+    """The tables as they would be, and what queues hold then."""
 
-    gone: Sequence[Ending] = ()
-    kept: tuple[TakenSeats, ...] = ()
+    gone: Sequence[Ending] = ()  # without these pods
+    kept: tuple[TakenSeats, ...] = ()  # with these seats taken
+    # the pods that have ended when the gangs of `kept` start: queues are judged both now and then
     later: Sequence[Ending] = ()
 
 

@@ -24,11 +24,10 @@ MOST_ON_A_NODE: Final = 128
 
 
 class DomainRoom(NamedTuple):
-    """How many pods of one size fit in the domain of a level that takes most: `value` of the label `level`, "" where
-    none does. "" and "": in all the cluster."""
+    """How many pods of one size fit in the domain of a level that takes most."""
 
-    level: str
-    value: str
+    level: str  # the label, "" for all the cluster
+    value: str  # of the label, "" where no domain takes any
     pods: int
 
 
