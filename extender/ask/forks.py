@@ -62,6 +62,7 @@ LEFT_SECONDS: Final = 0.25
 CHUNK: Final = 64 << 10
 TOO_LONG: Final = "the answer takes too long: ask about less"
 NO_MEMORY: Final = "the answer needs more memory than is left: ask about less"
+ENDED: Final = "the process of the answer has ended: it needed too much time or memory, or has failed"
 T = TypeVar("T")
 Question = Callable[..., Iterable[bytes]]
 """Returns the answer in pieces, or raises an ExtenderError."""
@@ -140,7 +141,7 @@ class Forks:
             self._ended.append(self._keeper.pid)
             self._keeper = None
         # A keeper ends once its answers have.
-        self._ended = [pid for pid in self._ended if not os.waitpid(pid, os.WNOHANG)[0]]
+        self._ended = [pid for pid in self._ended if not _is_over(pid)]
 
     async def _moment(self, since: float, lost: Callable[[], bool]) -> Keeper:
         """A keeper that may be asked: of a moment `since` or later."""
@@ -155,18 +156,24 @@ class Forks:
                 raise ClientLeft
 
     def _fork(self) -> Keeper:
-        """A new keeper. NotAnswered: there is no memory for one."""
+        """A new keeper. NotAnswered: there is no memory for one, or no process may be made."""
         self.close()
         if lacking := memory.lacking():
             raise NotAnswered(lacking, code="no-memory")
         ours, theirs = socket.socketpair()
+        ours.setblocking(False)  # what left its questions with a keeper that has enough to do must not hold up verbs
         began, cpu = self._clock(), time.thread_time()
         # Until the child has its own handlers, a signal would run those of the server.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        pid = os.fork()
-        if not pid:
-            _keep(theirs, self.questions, self.begin)
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        try:
+            if not (pid := os.fork()):
+                _keep(theirs, self.questions, self.begin)
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            raise _no_process(error) from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         # Its CPU time: a machine that is busy makes the fork take longer, and not a keeper last longer.
         rest = min(MOST_REST, self._rest * (time.thread_time() - cpu))
         self._next = self._clock() + rest
@@ -185,15 +192,31 @@ class Forks:
         self._asked -= 1
 
 
+def _no_process(error: OSError) -> NotAnswered:
+    return NotAnswered(f"no process can be made for the answer: {error.strerror}", code="no-memory")
+
+
+def _is_over(pid: int) -> bool:
+    """Whether a child has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # who started the server has it ignore SIGCHLD
+        return True
+
+
 def _given(keeper: Keeper) -> socket.socket:
-    """The socket of a question, whose other end the keeper has. NotAnswered: it has ended."""
+    """The socket of a question, whose other end the keeper has. NotAnswered: it has ended; Busy: it has enough to
+    do."""
     ours, theirs = socket.socketpair()
     with theirs:
         try:
             socket.send_fds(keeper.control, [b"q"], [theirs.fileno()])
+        except BlockingIOError:
+            ours.close()
+            raise Busy(f"too many questions wait; try again in {RETRY_SECONDS} s") from None
         except OSError:
             ours.close()
-            raise NotAnswered(TOO_LONG) from None
+            raise NotAnswered(ENDED) from None
     return ours
 
 
@@ -203,6 +226,7 @@ class StreamedAnswer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, closed: Callable[[], None]) -> None:
         self._reader, self._writer, self._closed = reader, writer, closed
         self.size = self._rest = 0
+        self._is_open = True
 
     async def begin(self, question: bytes, lost: Callable[[], bool]) -> None:
         """Ask, and wait for the first bytes; raises as `Forks.ask`."""
@@ -220,7 +244,7 @@ class StreamedAnswer:
         except OSError:
             size = b""
         if not size:
-            raise NotAnswered(TOO_LONG)
+            raise NotAnswered(ENDED)
         self.size = self._rest = int(size)
         if kind != b"ok":
             raise pickle.loads(await self.whole())
@@ -243,7 +267,8 @@ class StreamedAnswer:
 
     def close(self) -> None:
         """It is not read any further."""
-        if not self._writer.is_closing():
+        if self._is_open:  # the transport itself closes when the process has ended
+            self._is_open = False
             self._writer.close()
             self._closed()
 
@@ -257,7 +282,7 @@ def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Call
         begin()
         gc.freeze()  # to look at the server's objects would copy their pages
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
         os.closerange(3, control.fileno())
@@ -266,25 +291,44 @@ def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Call
         with suppress(OSError, AttributeError):  # Linux alone has these
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             Path("/proc/self/oom_score_adj").write_text("1000")
-        answers = 0
+        making: list[int] = []  # of each answer that is being made: a pipe that closes once it is made
         while (question := socket.recv_fds(control, 1, 1))[0]:
-            (client,) = question[1]
-            if answers == MOST_ANSWERS:
+            with socket.socket(fileno=question[1][0]) as client:
+                while len(making) >= MOST_ANSWERS:
+                    for made in select.select(making, (), ())[0]:
+                        making.remove(made)
+                        os.close(made)
+                with suppress(ChildProcessError):
+                    while os.waitpid(-1, os.WNOHANG)[0]:
+                        pass
+                made, making_it = os.pipe()
+                try:
+                    if not os.fork():
+                        control.close()
+                        _answer(client, questions, making_it)
+                    making.append(made)
+                except OSError as error:
+                    os.close(made)
+                    _refuse(client, _no_process(error))
+                os.close(making_it)
+        with suppress(ChildProcessError):
+            while True:  # without a parent they would never be forgotten
                 os.wait()
-                answers -= 1
-            if not os.fork():
-                control.close()
-                _answer(socket.socket(fileno=client), questions)
-            answers += 1
-            os.close(client)
-        for _ in range(answers):  # without a parent they would never be forgotten
-            os.wait()
     finally:
         os._exit(0)
 
 
-def _answer(client: socket.socket, questions: Mapping[str, Question]) -> NoReturn:
-    """Reads a question and answers it."""
+def _refuse(client: socket.socket, error: ExtenderError) -> None:
+    """Reads a question and does not answer it."""
+    with suppress(OSError):
+        client.settimeout(LOOK_SECONDS)
+        while client.recv(CHUNK):
+            pass
+        client.sendall(_refusal(error))
+
+
+def _answer(client: socket.socket, questions: Mapping[str, Question], making: int) -> NoReturn:
+    """Reads a question and answers it. `making`: closed once the answer is made; its reader may be slow."""
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
         if (most := memory.most_data()) is not None:
@@ -292,7 +336,9 @@ def _answer(client: socket.socket, questions: Mapping[str, Question]) -> NoRetur
         with client.makefile("rb") as file:
             name, asked = pickle.load(file)
         _look_out(client)
-        client.sendall(_made(questions[name], asked))
+        text = _made(questions[name], asked)
+        os.close(making)
+        client.sendall(text)
     finally:
         os._exit(0)
 
@@ -330,5 +376,9 @@ def _made(question: Question, asked: Sequence[Any]) -> bytes:
         error = NotAnswered(TOO_LONG)
     except Exception:
         error = RuntimeError(traceback.format_exc())
+    return _refusal(error)
+
+
+def _refusal(error: Exception) -> bytes:
     text = pickle.dumps(error)
     return b"error %d\n%b" % (len(text), text)

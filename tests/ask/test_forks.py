@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +139,98 @@ def test_a_slow_reader_holds_up_no_other_question() -> None:
         await over(asked)
 
     run(steps())
+
+
+def test_slow_readers_hold_up_no_other_question() -> None:
+    """Even as many as a keeper makes answers at once."""
+
+    async def steps() -> None:
+        asked = one(lambda size: (b"x" * size,), rest=1e9)
+        slow = [await asked.ask("q", 4 << 20) for _ in range(forks.MOST_ANSWERS)]
+        assert await asked.whole("q", 3) == b"xxx"
+        for answer in slow:
+            answer.close()
+        await over(asked)
+
+    run(steps())
+
+
+def test_a_keeper_that_takes_no_questions_holds_up_nothing() -> None:
+    """Clients that leave their questions do not count as asked, but the questions wait in its socket."""
+
+    async def steps() -> None:
+        asked = one(pid, rest=1e9)
+        await asked.whole("q")
+        assert asked._keeper is not None
+        os.kill(asked._keeper.pid, signal.SIGSTOP)
+        keeper = asked._keeper
+        with pytest.raises(Busy):
+            deque((forks._given(keeper).close() for _ in range(10_000)), maxlen=0)
+        os.kill(asked._keeper.pid, signal.SIGKILL)
+        await over(asked)
+
+    run(steps())
+
+
+def test_a_keeper_that_dies_with_questions_is_counted_out() -> None:
+    """A reset, and not the end of a stream: the questions were not read."""
+
+    async def steps() -> None:
+        asked = one(pid, rest=1e9)
+        await asked.whole("q")
+        assert asked._keeper is not None
+        os.kill(asked._keeper.pid, signal.SIGSTOP)
+        tasks = [asyncio.create_task(asked.whole("q")) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        os.kill(asked._keeper.pid, signal.SIGKILL)
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(error) for error in found] == [NotAnswered] * 3
+        assert asked._asked == 0
+        await over(asked)
+
+    run(steps())
+
+
+@pytest.mark.parametrize("where", ["server", "keeper"])
+def test_no_process_can_be_made(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, fork = os.getpid(), os.fork
+
+    def failing() -> int:
+        if (os.getpid() == server) == (where == "server"):
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return fork()
+
+    async def steps() -> None:
+        asked, files = one(pid, rest=1e9), open_files()
+        monkeypatch.setattr(os, "fork", failing)
+        for _ in range(2):
+            with pytest.raises(NotAnswered, match="no process can be made") as caught:
+                await asked.whole("q")
+            assert caught.value.status == 503
+        await over(asked)
+        await asyncio.sleep(0)
+        assert (asked._asked, open_files()) == (0, files)
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT, signal.SIGTERM}
+
+    run(steps())
+
+
+@pytest.mark.parametrize("rest", [0.0, 1e9])
+def test_who_started_the_server_ignores_the_ends_of_children(rest: float) -> None:
+    """Such as a shell after `trap '' CHLD`: the kernel forgets children that have ended."""
+
+    async def steps() -> None:
+        asked = one(pid, rest=rest)
+        for _ in range(forks.MOST_ANSWERS + 2):
+            await asked.whole("q")
+            await asyncio.sleep(0.05)
+        await over(asked)
+
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        run(steps())
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_too_many_questions_are_busy() -> None:
