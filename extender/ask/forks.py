@@ -262,8 +262,11 @@ class StreamedAnswer:
             self.close()
 
     async def whole(self) -> bytes:
-        """All of the answer; closed."""
-        return b"".join([piece async for piece in self.pieces()])
+        """All of the answer; closed. NotAnswered: it ends in its middle."""
+        try:
+            return b"".join([piece async for piece in self.pieces()])
+        except OSError:  # a TimeoutError, or a reset
+            raise NotAnswered(ENDED) from None
 
     def close(self) -> None:
         """It is not read any further."""

@@ -7,7 +7,6 @@ import errno
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -164,8 +163,13 @@ def test_a_keeper_that_takes_no_questions_holds_up_nothing() -> None:
         assert asked._keeper is not None
         os.kill(asked._keeper.pid, signal.SIGSTOP)
         keeper = asked._keeper
+
+        def leave() -> None:
+            for _ in range(10_000):
+                forks._given(keeper).close()
+
         with pytest.raises(Busy):
-            deque((forks._given(keeper).close() for _ in range(10_000)), maxlen=0)
+            leave()
         os.kill(asked._keeper.pid, signal.SIGKILL)
         await over(asked)
 
@@ -275,6 +279,21 @@ def test_a_process_that_dies_is_an_answer() -> None:
         with pytest.raises(NotAnswered):
             await asked.whole("q")
         await over(asked)
+
+    run(steps())
+
+
+def test_an_answer_that_ends_in_its_middle_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of its process is none of a survey or a view."""
+    monkeypatch.setattr(forks, "WALL_SECONDS", 0.2)
+
+    async def steps() -> None:
+        asked = one(lambda: (b"x" * (8 << 20),), rest=1e9)
+        slow = await asked.ask("q")
+        await over(asked)
+        with pytest.raises(NotAnswered):
+            await slow.whole()
+        assert asked._asked == 0
 
     run(steps())
 
