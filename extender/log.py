@@ -271,7 +271,7 @@ def _escaped(text: str) -> str:
     """White space stays: the renderer quotes it."""
     if text.isprintable():
         return text
-    return "".join([one if one.isprintable() or one in "\t\n\r" else ascii(one)[1:-1] for one in text])
+    return "".join([char if char.isprintable() or char in "\t\n\r" else ascii(char)[1:-1] for char in text])
 
 
 def _as_logfmt(log: Any, name: str, fields: structlog.typing.EventDict) -> str:
@@ -283,5 +283,5 @@ def _as_logfmt(log: Any, name: str, fields: structlog.typing.EventDict) -> str:
 
 def _logfmt_value(value: Any) -> str:
     text = value if isinstance(value, str) else _dumps(value, repr).decode()
-    bare = text and text.isprintable() and not any(one in text for one in ' ="\\')
+    bare = text and text.isprintable() and not any(char in text for char in ' ="\\')
     return text if bare else _dumps(text, repr).decode()

@@ -331,8 +331,8 @@ class Metrics:
         """A preempt call, or a look of our own, ended. `proved`: None where it did not come to a search."""
         if proved is None:
             return
-        found = "evict" if result == "evict" else "none"
-        self.victim_searches.labels(found, str(proved).lower()).inc()
+        outcome = "evict" if result == "evict" else "none"
+        self.victim_searches.labels(outcome, str(proved).lower()).inc()
         self.victim_search_duration.observe(stages_us.get("search", 0.0) / 1e6)
 
     def planned(self, by: str, victims: int, work_lost_gpu_seconds: int | None) -> None:

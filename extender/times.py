@@ -67,8 +67,8 @@ class Backoffs:
 
     def now(self, now: float) -> dict[str, str]:
         """What is not tried at this moment, and why. How often it failed is known for twice the longest time."""
-        kept = 2.0 * self._pause.most
-        self._entries = {name: entry for name, entry in self._entries.items() if entry.until + kept > now}
+        longest = 2.0 * self._pause.most
+        self._entries = {name: entry for name, entry in self._entries.items() if entry.until + longest > now}
         return {name: entry.why for name, entry in self._entries.items() if entry.until > now}
 
 

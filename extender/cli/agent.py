@@ -108,16 +108,16 @@ def _view(options: argparse.Namespace) -> Callable[[], Topology]:
         return commands.complete(amdsmi.read(product=options.product), options.product, options.gbps)
 
     def best() -> Topology:
-        said = []
+        errors = []
         for view in (nvml.read, from_amdsmi):
             try:
                 return view()
             except (nvml.NoDriver, BadTopology) as error:
-                said.append(str(error))
+                errors.append(str(error))
         try:
             return from_command()
         except BadTopology as error:
-            raise BadTopology("; ".join([*said, str(error)]), code=error.code) from error
+            raise BadTopology("; ".join([*errors, str(error)]), code=error.code) from error
 
     views = {"auto": best, "nvml": nvml.read, "amdsmi": from_amdsmi, "file": from_file}
     return views.get(options.source, from_command)

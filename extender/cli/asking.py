@@ -106,7 +106,7 @@ def _decoded(server: str, text: bytes) -> Any:
 
 def _read(request: Request, timeout: float) -> bytes:
     """The body of the answer. A server that others ask at this moment says when to come again."""
-    for left in reversed(range(TRIES)):
+    for remaining in reversed(range(TRIES)):
         try:
             # No proxy: the server is on loopback, at the end of a port-forward, or in the cluster.
             with build_opener(ProxyHandler({})).open(request, timeout=timeout) as response:
@@ -114,7 +114,7 @@ def _read(request: Request, timeout: float) -> bytes:
                 return body
         except HTTPError as error:
             later = error.headers.get("Retry-After", "")
-            if error.code != 429 or not left or not later.isdecimal():
+            if error.code != 429 or not remaining or not later.isdecimal():
                 raise
             error.close()
             time.sleep(min(int(later), TIMEOUT_SECONDS))
@@ -124,7 +124,7 @@ def _read(request: Request, timeout: float) -> bytes:
 def _refusal(server: str, status: int, body: bytes) -> ExtenderError:
     """The server's own error where it sent one."""
     try:
-        said = orjson.loads(body)["error"]
-        return ExtenderError(str(said["message"]), path=str(said["path"]), code=str(said["code"]))
+        error = orjson.loads(body)["error"]
+        return ExtenderError(str(error["message"]), path=str(error["path"]), code=str(error["code"]))
     except (ValueError, KeyError, TypeError):
         return Unreachable(f"answered {status}", path=server)

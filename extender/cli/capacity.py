@@ -30,10 +30,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(settings: Settings, found: list[Event], wall: float) -> dict[str, Any]:
+def _read(settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
     from extender.offline import explain  # here: --help need not load the core
 
-    return explain.capacity(settings, found, wall)
+    return explain.capacity(settings, events, wall)
 
 
 # ---- for people
@@ -45,35 +45,35 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     if not answer["largest"]:
         yield "no node offers whole GPUs"
     by_model: dict[str, list[Mapping[str, Any]]] = {}
-    for one in answer["largest"]:
-        by_model.setdefault(one["model"], []).append(one)
-    for model, there in by_model.items():
-        sizes = ", ".join(_largest(one) for one in there)
+    for largest in answer["largest"]:
+        by_model.setdefault(largest["model"], []).append(largest)
+    for model, pods in by_model.items():
+        sizes = ", ".join(_largest(pod) for pod in pods)
         yield f"{short(model)}: largest pod {sizes}; {count(answer['whole_nodes'][model], 'whole node')}"
     yield from _gangs(answer)
     if answer["unblock"]:
         yield "what would start the first that wait:"
-    for one in answer["unblock"]:
-        name = one["gang"] or one["pod"]
-        about = f"{count(one['pods'], 'pod')} with {count(one['gpus'], 'GPU')}"
-        yield f"  {short(name)} ({about}) {one['sentence']}"
+    for waiting in answer["unblock"]:
+        name = waiting["gang"] or waiting["pod"]
+        about = f"{count(waiting['pods'], 'pod')} with {count(waiting['gpus'], 'GPU')}"
+        yield f"  {short(name)} ({about}) {waiting['sentence']}"
     from extender.verdict.capacity.growth import sentence  # here: it loads the core
 
     for more in answer["advice"]["nodes"]:
         yield f"advice: {sentence(more)}"
 
 
-def _largest(one: Mapping[str, Any]) -> str:
-    links = "linked" if one["links"] == "required" else "any links"
-    return f"{one['gpus']} {links} ({count(one['nodes'], 'node')})"
+def _largest(pod: Mapping[str, Any]) -> str:
+    links = "linked" if pod["links"] == "required" else "any links"
+    return f"{pod['gpus']} {links} ({count(pod['nodes'], 'node')})"
 
 
 def _gangs(answer: Mapping[str, Any]) -> Iterator[str]:
     """A line for each size: pods in all, and in one domain of each level."""
     inside: dict[int, list[str]] = {}
-    for one in answer["gangs"]:
-        level = short(one["level"].rpartition("/")[2])
-        inside.setdefault(one["pod_gpus"], []).append(f"{one['pods']} in one {level}")
-    for one in answer["pods"]:
-        size = count(one["pod_gpus"], "GPU")
-        yield f"pods of {size}: {one['pods']} in all, {', '.join(inside.get(one['pod_gpus'], ()))}"
+    for gangs in answer["gangs"]:
+        level = short(gangs["level"].rpartition("/")[2])
+        inside.setdefault(gangs["pod_gpus"], []).append(f"{gangs['pods']} in one {level}")
+    for pods in answer["pods"]:
+        size = count(pods["pod_gpus"], "GPU")
+        yield f"pods of {size}: {pods['pods']} in all, {', '.join(inside.get(pods['pod_gpus'], ()))}"

@@ -93,8 +93,8 @@ def run(options: argparse.Namespace) -> int:
         raw, source = asyncio.run(_listed(options.kubeconfig)), "the API server"
     gpus = frozenset(resource.name for resource in settings.resources)
     invalid: list[tolerant.Invalid] = []
-    found = frozen.parse(raw, gpus, source, invalid)
-    snapshot = WhatIfSnapshot.of(settings, found)
+    events = frozen.parse(raw, gpus, source, invalid)
+    snapshot = WhatIfSnapshot.of(settings, events)
     if options.cluster is not None and not snapshot.cluster.nodes and not snapshot.cluster.pods:
         raise BadCluster("has neither Node nor Pod, so nothing can be judged", path=source)
     answered = check.answer(
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         snapshot.cluster,
         frozen.objects(raw, source),
         wall,
-        advice=explain.advice(settings, found, wall),
+        advice=explain.advice(settings, events, wall),
         complete=frozenset(LISTS) if options.cluster is None else frozenset(),
     )
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
@@ -173,8 +173,8 @@ async def _items(server: ApiServer, kind: str, path: str) -> list[bytes]:
         typed = orjson.dumps({"kind": kind, "apiVersion": orjson.loads(page[slice(*parts[b"apiVersion"])])})
         null = page[slice(*parts[b"items"])] == b"null"
         for start, end in () if null else prune.elements(page, *parts[b"items"]):
-            one = page[start:end]
-            items.append(typed[:-1] + b"," + one[1:] if one[:2] == b'{"' else one)
+            element = page[start:end]
+            items.append(typed[:-1] + b"," + element[1:] if element[:2] == b'{"' else element)
         token = meta.get("continue") or ""
         if not token:
             return items

@@ -45,14 +45,14 @@ def run(options: argparse.Namespace) -> int:
     cached = ask(options.server, "/debug/state")
     listed = _listed(options, settings)
     invalid = listed["warnings"]
-    found = list(compare.differences(cached, listed))
-    if found:
+    differences = list(compare.differences(cached, listed))
+    if differences:
         time.sleep(options.settle)
         cached = ask(options.server, "/debug/state")
         again = {difference[:3] for difference in compare.differences(cached, _listed(options, settings))}
-        found = [difference for difference in found if difference[:3] in again]
+        differences = [difference for difference in differences if difference[:3] in again]
     drift = compare.drift(cached)
-    warnings = list({one["message"]: one for one in (*cached.get("warnings", ()), *invalid)}.values())
+    warnings = list({warning["message"]: warning for warning in (*cached.get("warnings", ()), *invalid)}.values())
     if options.output != "text":
         answer = {
             "apiVersion": "gpu-extender.io/v1",
@@ -60,20 +60,20 @@ def run(options: argparse.Namespace) -> int:
             "warnings": warnings,
             "nodes": len(cached["nodes"]),
             "pods": len(cached["pods"]),
-            "differences": [difference._asdict() for difference in found],
+            "differences": [difference._asdict() for difference in differences],
             "drift": drift,
         }
         write(answer, options.output)
     else:
-        print(f"{len(cached['nodes'])} nodes, {len(cached['pods'])} pods: {len(found)} differences")
-        for difference in found[:SHOWN]:
+        print(f"{len(cached['nodes'])} nodes, {len(cached['pods'])} pods: {len(differences)} differences")
+        for difference in differences[:SHOWN]:
             print(f"  {difference.kind} {difference.name}: {_words(difference)}")
-        if len(found) > SHOWN:
-            print(f"  and {len(found) - SHOWN} more (-o json has all)")
+        if len(differences) > SHOWN:
+            print(f"  and {len(differences) - SHOWN} more (-o json has all)")
         for warning in warnings:
             print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
         print(f"plans: {drift['as_planned']} pods hold the GPUs that were planned, {drift['otherwise']} hold others")
-    return DIFFER if found else 0
+    return DIFFER if differences else 0
 
 
 def _words(difference: Any) -> str:

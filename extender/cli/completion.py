@@ -52,11 +52,11 @@ def _parser(line: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=cli.PROGRAM, allow_abbrev=False)
     commands = parser.add_subparsers()
     named = line.split()[1:2]
-    for name, what in cli.COMMANDS.items():
-        one = commands.add_parser(name, help=what, allow_abbrev=False)
+    for name, summary in cli.COMMANDS.items():
+        command_parser = commands.add_parser(name, help=summary, allow_abbrev=False)
         if [name] == named:
-            cli.command(name).arguments(one)
-            offer(one, lambda given: Kubectl(_flags(given)), bare=False)
+            cli.command(name).arguments(command_parser)
+            offer(command_parser, lambda given: Kubectl(_flags(given)), bare=False)
     return parser
 
 

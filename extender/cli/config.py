@@ -58,11 +58,11 @@ def _explained(field: str | None) -> dict[str, Any]:
     from extender.settings.page import rows  # it reads the source of the fields: only this action pays for it
 
     names = ("field", "default", "range", "meaning")
-    all_of_them = [dict(zip(names, (one.replace("`", "") for one in row), strict=True)) for row in rows()]
+    all_of_them = [dict(zip(names, (cell.replace("`", "") for cell in row), strict=True)) for row in rows()]
     wanted = (field or "").removesuffix(".")
-    fields = [one for one in all_of_them if not wanted or _is_in(one["field"], wanted)]
+    fields = [field_row for field_row in all_of_them if not wanted or _is_in(field_row["field"], wanted)]
     if not fields:
-        choice = did_you_mean(wanted, [one["field"] for one in all_of_them])
+        choice = did_you_mean(wanted, [field_row["field"] for field_row in all_of_them])
         raise NotFound(f"is not a field of the settings{choice}", path=wanted)
     return _head("SettingsFields", []) | {"fields": fields}
 
@@ -90,13 +90,13 @@ def _head(kind: str, warnings: list[dict[str, str]]) -> dict[str, Any]:
 def _text(answer: dict[str, Any]) -> str:
     if "fields" in answer:
         return "\n".join(map(_field, answer["fields"]))
-    warnings = "".join(f"warning: {one['message']}\n" for one in answer["warnings"])
+    warnings = "".join(f"warning: {warning['message']}\n" for warning in answer["warnings"])
     return (
         f"{warnings}{answer['file']} is valid: mode {answer['mode']}, settings {answer['settings_hash']}, "
         f"policy {answer['policy_hash']}"
     )
 
 
-def _field(one: dict[str, str]) -> str:
-    allowed = f", {one['range']}" if one["range"] else ""
-    return f"{one['field']}  (default {one['default']}{allowed})\n    {one['meaning']}"
+def _field(field_row: dict[str, str]) -> str:
+    allowed = f", {field_row['range']}" if field_row["range"] else ""
+    return f"{field_row['field']}  (default {field_row['default']}{allowed})\n    {field_row['meaning']}"

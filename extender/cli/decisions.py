@@ -62,13 +62,13 @@ def lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  is spread: {pod['siblings']} siblings have a node"
     if group := pod.get("group"):
         yield f"  has a group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
-    said = [decision["error"]] if decision["error"] else []
+    details = [decision["error"]] if decision["error"] else []
     asked = decision["candidates"]
     if decision["verb"] in ("filter", "prioritize"):
-        said.insert(0, f"{_count(asked, 'node')} asked, {decision['feasible']} fit, {decision['answered']} answered")
+        details.insert(0, f"{_count(asked, 'node')} asked, {decision['feasible']} fit, {decision['answered']} answered")
     elif decision["verb"] in ("preempt", "evict") and asked:
-        said.insert(0, f"{_count(asked, 'node')} to choose from")
-    yield f"  {decision['result']}" + (f": {'; '.join(said)}" if said else "")
+        details.insert(0, f"{_count(asked, 'node')} to choose from")
+    yield f"  {decision['result']}" + (f": {'; '.join(details)}" if details else "")
     if best := decision.get("best_class"):
         yield f"  schedulerWeight: only the best of {_count(best['fit'], 'node')} that fit is answered"
     if decision.get("why"):
@@ -81,9 +81,9 @@ def lines(decision: dict[str, Any]) -> Iterator[str]:
     for warning in decision.get("warnings") or ():
         yield f"  warning: {warning['message']}"
     yield from _nodes(decision["nodes"][:SHOWN_NODES])
-    left = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
-    if left > 0:
-        yield f"  and {_count(left, 'more node')} (-o json has up to 100)"
+    hidden = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
+    if hidden > 0:
+        yield f"  and {_count(hidden, 'more node')} (-o json has up to 100)"
     if decision["reasons"]:
         yield "  refused: " + ", ".join(f"{count} x {code}" for code, count in decision["reasons"].items())
     if decision["duration_us"]:
@@ -93,7 +93,8 @@ def lines(decision: dict[str, Any]) -> Iterator[str]:
 def _nodes(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A line for each node, or for several with equal lines. Terms that are equal on all nodes that fit stand once."""
     scored = [node["scores"] for node in nodes if node["fits"] and node.get("scores")]
-    equal = {name for name in scored[0] if all(one.get(name) == scored[0][name] for one in scored)} if scored else set()
+    first = scored[0] if scored else {}
+    equal = {name for name in first if all(scores.get(name) == first[name] for scores in scored)}
     if len(scored) < 2 or not equal:
         equal = set()
     else:
@@ -109,12 +110,14 @@ def _more(number: int) -> str:
 
 
 def _scores(scores: dict[str, Any], names: Collection[str]) -> str:
-    return ", ".join(f"{name} {one['raw']:g} x {one['weight']:g}" for name, one in scores.items() if name in names)
+    return ", ".join(
+        f"{name} {score['raw']:g} x {score['weight']:g}" for name, score in scores.items() if name in names
+    )
 
 
 def _node(node: dict[str, Any], equal: Collection[str]) -> str:
     """Without its name and the terms that are equal on all nodes."""
-    failed = ", ".join(f"{one['pod']} ({one['what']})" for one in node.get("failures", ()))
+    failed = ", ".join(f"{failure['pod']} ({failure['what']})" for failure in node.get("failures", ()))
     if not node["fits"]:
         text = f"refused ({node['class']}) {node['text']}"
         return f"{text}; failed there: {failed}" if failed else text
@@ -164,8 +167,8 @@ def _place(other: dict[str, Any]) -> str:
     return "other nodes" if domain is None else f"{domain['level']} {domain['value']}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cost(terms: list[dict[str, Any]]) -> str:

@@ -118,9 +118,9 @@ class Demo:
             ended.set()
         player.join(timeout=5)
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, problem: str) -> None:
         self.result = 1
-        self.console.print(Text(f"✗ {what}", "bold red"))
+        self.console.print(Text(f"✗ {problem}", "bold red"))
 
     def _show(self, scenes: Iterator[Scene], ended: threading.Event) -> bool:
         """Whether the day was shown to its end."""

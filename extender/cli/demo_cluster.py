@@ -73,15 +73,15 @@ class SimSource(ClusterSource):
         if self._failure is not None:
             raise RuntimeError(f"the server could not apply a write: {self._failure!r}") from self._failure
 
-    def until(self, true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-        """Wait until the server has acted by itself; TimeoutError when it does not come to it."""
+    def until(self, true: Callable[[], bool], action: str, seconds: float = 20.0) -> None:
+        """Wait until the server has acted by itself; TimeoutError names the `action` that it did not do."""
         ends = time.monotonic() + seconds
         while True:
             self.settle()
             if true():
                 return
             if time.monotonic() > ends:
-                raise TimeoutError(f"the server did not {what}")
+                raise TimeoutError(f"the server did not {action}")
             time.sleep(LOOK_SECONDS)
 
     # ---- Binder
@@ -188,7 +188,7 @@ class _Pods:
 
     async def condition(self, namespace: str, name: str, version: str, condition: Mapping[str, str]) -> Patched:
         def change(pod: Object) -> None:
-            others = [one for one in pod["status"].get("conditions", ()) if one["type"] != condition["type"]]
+            others = [other for other in pod["status"].get("conditions", ()) if other["type"] != condition["type"]]
             pod["status"]["conditions"] = [*others, dict(condition)]
 
         return self._patch(namespace, name, version, change)
@@ -270,5 +270,5 @@ def _patched(simulated: SimCluster, kind: Kind, namespace: str, name: str, versi
 
 
 def _annotate(pod: Object, annotations: Mapping[str, str | None]) -> None:
-    there = {**pod["metadata"].get("annotations", {}), **annotations}
-    pod["metadata"]["annotations"] = {key: text for key, text in there.items() if text is not None}
+    merged = {**pod["metadata"].get("annotations", {}), **annotations}
+    pod["metadata"]["annotations"] = {key: text for key, text in merged.items() if text is not None}

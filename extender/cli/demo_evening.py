@@ -26,14 +26,14 @@ def waits(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: S
     expect(outcome.result == "waits", f"{POD} waits: {outcome}")
     free = {name: kubelets.truth.free(name) for name in NODES}
     [node] = [name for name in NODES if len(free[name]) >= WANTED]
-    what = machine(NODES[node])
-    expect(not what.linked(free[node]), f"the GPUs {ids(free[node])} of {node} are not linked")
+    hardware = machine(NODES[node])
+    expect(not hardware.linked(free[node]), f"the GPUs {ids(free[node])} of {node} are not linked")
 
     told = extender.explained(f"{NAMESPACE}/{POD}")
     ways = {way["kind"]: way["spec"] for way in told["ways_out"]}
     expect(told["verdict"] == "waits", f"the server states that it waits: {told['sentence']}")
     expect("relax-links" in ways, f"{node} has enough GPUs for links: preferred: {told['sentence']}")
-    most = max(size for size in range(1, WANTED) if any(map(what.linked, combinations(sorted(free[node]), size))))
+    most = max(size for size in range(1, WANTED) if any(map(hardware.linked, combinations(sorted(free[node]), size))))
     asks = ways.get("smaller", {}).get("is")
     expect(asks == most, f"{most} linked GPUs are free at most: {told['sentence']}")
     scene = Scene(

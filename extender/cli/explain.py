@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(pod: tuple[str, str], settings: Settings, found: list[Event], wall: float) -> dict[str, Any]:
+def _read(pod: tuple[str, str], settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
     from extender.offline import explain  # here: --help need not load the core
 
-    return explain.explain(settings, found, pod, wall)
+    return explain.explain(settings, events, pod, wall)

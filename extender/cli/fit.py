@@ -39,23 +39,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the choice; `too-few-free` when there is none."""
     output = topology_file.output(options)
-    said = topology_file.reading(options, options.topo)
-    free: list[int] = list(range(said.gpus)) if options.free is None else options.free
-    if wrong := [gpu for gpu in free if gpu >= said.gpus]:
-        raise BadInput(f"GPU {wrong[0]} is not one of 0..{said.gpus - 1}", path="--free")
-    if said.health and (sick := [gpu for gpu in free if not said.health[gpu]]):
+    reading = topology_file.reading(options, options.topo)
+    free: list[int] = list(range(reading.gpus)) if options.free is None else options.free
+    if wrong := [gpu for gpu in free if gpu >= reading.gpus]:
+        raise BadInput(f"GPU {wrong[0]} is not one of 0..{reading.gpus - 1}", path="--free")
+    if reading.health and (sick := [gpu for gpu in free if not reading.health[gpu]]):
         free = [gpu for gpu in free if gpu not in sick]
-        said = said.warn(Warned("unhealthy", f"GPUs {sick} are not healthy and do not count as free"))
+        reading = reading.warn(Warned("unhealthy", f"GPUs {sick} are not healthy and do not count as free"))
     if len(free) < options.gpus:
         raise BadInput(f"{options.gpus} GPUs are asked for, {len(free)} are free", path="--free", code="too-few-free")
-    if said.known_links() is None:
+    if reading.known_links() is None:
         raise BadTopology("not all links are known, so sets cannot be compared", path="links", code="links-unknown")
-    fit = Fit(said, free, options.gpus, options.plugin or ("amd" if said.kind == "xgmi" else "nvidia"))
+    fit = Fit(reading, free, options.gpus, options.plugin or ("amd" if reading.kind == "xgmi" else "nvidia"))
     answer = fit.as_json()
     if output != "text":
         write(answer, output)
     else:
-        _tell(said, fit, answer)
+        _tell(reading, fit, answer)
     return 0
 
 
@@ -63,14 +63,14 @@ def run(options: argparse.Namespace) -> int:
 class Fit:
     """One question to LinkShapes, the code that the server places by. ``free`` are at least ``count`` GPUs."""
 
-    said: Reading
+    reading: Reading
     free: list[int]
     count: int
     plugin: str
 
     def __post_init__(self) -> None:
         self.shapes = LinkShapes()
-        topology = self.said.topology()
+        topology = self.reading.topology()
         self.by_pcie = topology.pcie is not None
         self.shape = topology.intern(self.shapes, cast(Plugin, self.plugin))
         self.mask = sum(1 << gpu for gpu in self.free)
@@ -81,8 +81,8 @@ class Fit:
         assert choice is not None  # there are enough, and the links are known
         other = self.shapes.runner_up(self.shape, self.mask, self.count)
         chosen = self._set(choice.gpus)
-        warnings = [warned._asdict() for warned in self.said.warnings]
-        if self.said.linked and not self.said.gbps:
+        warnings = [warned._asdict() for warned in self.reading.warnings]
+        if self.reading.linked and not self.reading.gbps:
             text = "GB/s of a link are unknown (give --product or --gbps), so bandwidths are null"
             warnings.append({"code": "gbps-unknown", "message": text})
         if chosen["bottleneck_gbps"] == PCIE_GBPS:
@@ -111,20 +111,20 @@ class Fit:
         """GB/s of a ring in thousandths of links; None when the links' speed is unknown."""
         if not ring:
             return None if ring is None else 0.0
-        return None if self.said.gbps is None else round(ring * self.said.gbps / 1000, 3)
+        return None if self.reading.gbps is None else round(ring * self.reading.gbps / 1000, 3)
 
     def _set(self, gpus: int) -> dict[str, Any]:
-        left = self.mask ^ gpus
+        remaining = self.mask ^ gpus
         return {
             "chosen": ids(gpus),
             "ring_gbps": self._gbps(self.shapes.ring(self.shape, gpus)),
-            "bottleneck_gbps": bottleneck(self.said, ids(gpus)),
-            "equals": [ids(one) for one in self._equals(gpus)],
+            "bottleneck_gbps": bottleneck(self.reading, ids(gpus)),
+            "equals": [ids(gpu_set) for gpu_set in self._equals(gpus)],
             "left": {
-                "free": ids(left),
+                "free": ids(remaining),
                 "best_ring_gbps_by_size": {
-                    str(size): self._gbps(self.shapes.top(self.shape, left, size))
-                    for size in range(2, left.bit_count() + 1)
+                    str(size): self._gbps(self.shapes.top(self.shape, remaining, size))
+                    for size in range(2, remaining.bit_count() + 1)
                 },
             },
             "objective": self._objective(gpus),
@@ -139,14 +139,14 @@ class Fit:
     def _objective(self, gpus: int) -> list[dict[str, Any]]:
         judged = self.shapes.objective(self.shape, self.mask, gpus)
         assert judged is not None
-        ring, left, future, ways, near, near_left = judged
+        ring, left_rings, future, ways, near, near_left = judged
         near_by = "PCIe levels" if self.by_pcie else "pairs on one NUMA node"
         return [
             {"term": "ring_links", "value": ring / 1000, "unit": "links"},
-            {"term": "left_ring_links", "value": left / 1000, "unit": "links, best ring of each size, summed"},
+            {"term": "left_ring_links", "value": left_rings / 1000, "unit": "links, best ring of each size, summed"},
             {
                 "term": "future_rings",
-                "value": future / 1_000_000 if self.said.gpus <= MOST_FUTURE else None,
+                "value": future / 1_000_000 if self.reading.gpus <= MOST_FUTURE else None,
                 "unit": "best rings that pods of random sizes get of what stays, and of the set when it comes back",
             },
             {
@@ -187,7 +187,7 @@ def _answer(
     }
 
 
-def bottleneck(said: Reading, gpus: list[int]) -> float | None:
+def bottleneck(reading: Reading, gpus: list[int]) -> float | None:
     """GB/s of the weakest pair on the ring through all of these that has the strongest weakest pair.
 
     A pair without links counts with PCIE_GBPS. None for a single GPU, and where the speed of links is unknown and
@@ -195,11 +195,11 @@ def bottleneck(said: Reading, gpus: list[int]) -> float | None:
     """
     if len(gpus) < 2:
         return None
-    links = said.known_links()
+    links = reading.known_links()
     assert links is not None
     for number in sorted({links[a][b] for a in gpus for b in gpus if a != b and links[a][b]}, reverse=True):
         if _has_ring([[links[a][b] >= number for b in gpus] for a in gpus]):
-            return None if said.gbps is None else round(number * said.gbps, 3)
+            return None if reading.gbps is None else round(number * reading.gbps, 3)
     return PCIE_GBPS
 
 
@@ -215,10 +215,10 @@ def _has_ring(near: list[list[bool]]) -> bool:
     return bool(ends.get((1 << size) - 1, 0) & joined[0])
 
 
-def _tell(said: Reading, fit: Fit, answer: dict[str, Any]) -> None:
+def _tell(reading: Reading, fit: Fit, answer: dict[str, Any]) -> None:
     from extender.cli import gpu_picture  # here: JSON need not load it
 
-    topology_file.warn(said)
+    topology_file.warn(reading)
     console = gpu_picture.console()
 
     def set_of(gpus: list[int]) -> str:
@@ -227,7 +227,8 @@ def _tell(said: Reading, fit: Fit, answer: dict[str, Any]) -> None:
     def gbps(value: float | None) -> str:
         return "unknown GB/s" if value is None else f"{value:g} GB/s"
 
-    picture = list(gpu_picture.drawing(said, answer["chosen"], [g for g in range(said.gpus) if g not in fit.free]))
+    taken = [gpu for gpu in range(reading.gpus) if gpu not in fit.free]
+    picture = list(gpu_picture.drawing(reading, answer["chosen"], taken))
     for line in picture:
         console.print(line)
     if picture:
@@ -253,7 +254,7 @@ def _tell(said: Reading, fit: Fit, answer: dict[str, Any]) -> None:
             f"device plugin ({plugin['model']}): cannot be predicted; at worst {gbps(plugin['worst_ring_gbps'])}"
         )
         return
-    sets = "  ".join(f"{set_of(one['gpus'])} ({one['probability']:.0%})" for one in plugin["sets"][:8])
+    sets = "  ".join(f"{set_of(likely['gpus'])} ({likely['probability']:.0%})" for likely in plugin["sets"][:8])
     more = f"  and {len(plugin['sets']) - 8} more" if len(plugin["sets"]) > 8 else ""
     console.print(
         f"device plugin ({plugin['model']}): {sets}{more}; expected {gbps(plugin['expected_ring_gbps'])}, "
@@ -262,7 +263,7 @@ def _tell(said: Reading, fit: Fit, answer: dict[str, Any]) -> None:
 
 
 def _gpus(text: str) -> list[int]:
-    found: list[int] = []
+    gpus: list[int] = []
     for part in text.split(",") if text else []:
         ends = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part.strip())
         if ends is None:
@@ -270,10 +271,10 @@ def _gpus(text: str) -> list[int]:
         first, last = int(ends[1]), int(ends[2] or ends[1])
         if last < first:
             raise argparse.ArgumentTypeError(f"the range {first}-{last} is empty; write {last}-{first}")
-        found += range(first, last + 1)
-    if len(set(found)) < len(found):
+        gpus += range(first, last + 1)
+    if len(set(gpus)) < len(gpus):
         raise argparse.ArgumentTypeError("a GPU is named twice")
-    return sorted(found)
+    return sorted(gpus)
 
 
 def _count(text: str) -> int:

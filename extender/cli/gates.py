@@ -114,10 +114,10 @@ async def _open(server: ApiServer, older_than: int, namespace: str) -> int:
     return 0
 
 
-def _limits(said: dict[str, str]) -> dict[str, float]:
+def _limits(stated: dict[str, str]) -> dict[str, float]:
     """Seconds by namespace; an annotation that is invalid is reported and ignored."""
     limits: dict[str, float] = {}
-    for name, text in sorted(said.items()):
+    for name, text in sorted(stated.items()):
         seconds = math.inf if text.strip() == NEVER else duration(text)
         if seconds is None:
             print(

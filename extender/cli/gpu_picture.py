@@ -25,24 +25,24 @@ def console() -> Console:
     return Console(force_terminal=False if plain else None, width=None if sys.stdout.isatty() else 160, highlight=False)
 
 
-def matrix(said: Reading) -> Table:
+def matrix(reading: Reading) -> Table:
     """One row a GPU: links where there are some, else PCIe paths; `?` where neither is known."""
     table = Table(box=None, padding=(0, 1), pad_edge=False)
     table.add_column("")
-    for gpu in range(said.gpus):
+    for gpu in range(reading.gpus):
         table.add_column(f"GPU{gpu}", justify="center")
     table.add_column("NUMA")
-    for gpu in range(said.gpus):
-        cells = [_cell(said, gpu, other) for other in range(said.gpus)]
-        table.add_row(f"GPU{gpu}", *cells, _numa(said.numa[gpu]))
+    for gpu in range(reading.gpus):
+        cells = [_cell(reading, gpu, other) for other in range(reading.gpus)]
+        table.add_row(f"GPU{gpu}", *cells, _numa(reading.numa[gpu]))
     return table
 
 
-def _cell(said: Reading, a: int, b: int) -> Text:
-    links = said.links[a][b]
+def _cell(reading: Reading, a: int, b: int) -> Text:
+    links = reading.links[a][b]
     if links:
-        return Text(f"{'NV' if said.kind == 'nvlink' else 'xGMI'}{links}", _LINK)
-    path = said.pcie[a][b]
+        return Text(f"{'NV' if reading.kind == 'nvlink' else 'xGMI'}{links}", _LINK)
+    path = reading.pcie[a][b]
     word = path or ("?" if links is None else "-")
     return Text(word, _STYLES.get(word, ""))
 
@@ -51,12 +51,12 @@ def _numa(node: Numa) -> str:
     return "?" if node is None else str(node) if isinstance(node, int) else f"{node[0]}..{node[-1]}"
 
 
-def drawing(said: Reading, chosen: Collection[int] = (), taken: Collection[int] = ()) -> Iterator[Text]:
+def drawing(reading: Reading, chosen: Collection[int] = (), taken: Collection[int] = ()) -> Iterator[Text]:
     """The GPUs of a reading with their links; nothing where it would say less than the matrix."""
-    lines = list(picture(said.known_links(), chosen, taken, gpu_total=said.scope == "gpu-total"))
+    lines = list(picture(reading.known_links(), chosen, taken, gpu_total=reading.scope == "gpu-total"))
     yield from lines
     if lines and (chosen or taken):
-        yield legend_of(said.scope == "gpu-total")
+        yield legend_of(reading.scope == "gpu-total")
 
 
 def picture(
@@ -73,21 +73,23 @@ def legend_of(gpu_total: bool) -> Text:
     return Text(legend(gpu_total=gpu_total), "dim")
 
 
-def facts(said: Reading) -> Iterator[str]:
+def facts(reading: Reading) -> Iterator[str]:
     """Sentences below the picture."""
-    islands, components = said.groups()
+    islands, components = reading.groups()
     if islands is None or components is None:
         yield "links: not all known"
     else:
         yield f"islands: {_sets(islands) or 'none'}"
         yield f"components: {_sets(components)}"
-    if said.linked:
-        meaning = "each GPU's total into the switches" if said.scope == "gpu-total" else "of each pair"
+    if reading.linked:
+        meaning = "each GPU's total into the switches" if reading.scope == "gpu-total" else "of each pair"
         speed = (
-            f"{said.gbps:g} GB/s per link and direction" if said.gbps else "GB/s per link unknown (--product, --gbps)"
+            f"{reading.gbps:g} GB/s per link and direction"
+            if reading.gbps
+            else "GB/s per link unknown (--product, --gbps)"
         )
-        yield f"{said.kind}: numbers are {meaning}; {speed}"
-    for nic in said.nics:
+        yield f"{reading.kind}: numbers are {meaning}; {speed}"
+    for nic in reading.nics:
         near = f", under one PCIe switch with {_set(nic.same_switch)}" if nic.same_switch else ""
         yield f"{nic.name}: nearest to {'?' if nic.nearest is None else _set(nic.nearest)}{near}"
 

@@ -51,9 +51,9 @@ def unreachable(name: str, why: str) -> Json:
     return {"name": name, "reachable": False, **unknown, "error": why}
 
 
-def leases(found: Iterable[Mapping[str, Any]], wanted: Sequence[Wanted], now: datetime) -> list[Json]:
-    """The entries of Leases. `found`: the objects that exist; `problem`: null where there is none."""
-    specs = {one["metadata"]["name"]: one.get("spec") or {} for one in found}
+def leases(objects: Iterable[Mapping[str, Any]], wanted: Sequence[Wanted], now: datetime) -> list[Json]:
+    """The entries of Leases. `objects`: those that exist; `problem`: null where there is none."""
+    specs = {lease["metadata"]["name"]: lease.get("spec") or {} for lease in objects}
     return [_lease(lease, specs.get(lease.name), now) for lease in wanted]
 
 
@@ -77,18 +77,18 @@ def _age(text: object, now: datetime) -> float | None:
 
 def answer(replicas: Sequence[Json], held: Sequence[Json] | None, warnings: Sequence[Json] = ()) -> Json:
     """`kind: Health`. `held`: the Leases; None where they cannot be asked for."""
-    found = list(warnings)
+    problems = list(warnings)
     for key, code in (("settings", "settings-differ"), ("version", "versions-differ")):
-        values = sorted({str(one[key]) for one in replicas if one[key] is not None})
+        values = sorted({str(status[key]) for status in replicas if status[key] is not None})
         if len(values) > 1:
-            found.append({"code": code, "message": f"the replicas differ in their {key}: {', '.join(values)}"})
-    well = bool(replicas) and all(one["ready"] and not one["degraded"] for one in replicas)
-    leads = all(one["problem"] is None for one in held or ())
-    same = all(one["code"] != "settings-differ" for one in found)
+            problems.append({"code": code, "message": f"the replicas differ in their {key}: {', '.join(values)}"})
+    well = bool(replicas) and all(status["ready"] and not status["degraded"] for status in replicas)
+    leads = all(lease["problem"] is None for lease in held or ())
+    same = all(problem["code"] != "settings-differ" for problem in problems)
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Health",
-        "warnings": found,
+        "warnings": problems,
         "healthy": well and leads and same,
         "replicas": list(replicas),
         "leases": None if held is None else list(held),
@@ -104,21 +104,21 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """For people."""
     for warning in shown["warnings"]:
         yield f"warning: {warning['message']}"
-    for one in shown["replicas"]:
-        yield from _replica_lines(one)
+    for status in shown["replicas"]:
+        yield from _replica_lines(status)
     for lease in shown["leases"] or ():
         state = lease["problem"] or (f"held by {lease['holder']}" if lease["holder"] else "held by no instance")
         yield f"Lease {lease['name']}: {state}"
     yield "healthy" if shown["healthy"] else "not healthy"
 
 
-def _replica_lines(one: Mapping[str, Any]) -> Iterator[str]:
-    if not one["reachable"]:
-        yield f"{one['name']}: not reachable: {one['error']}"
+def _replica_lines(status: Mapping[str, Any]) -> Iterator[str]:
+    if not status["reachable"]:
+        yield f"{status['name']}: not reachable: {status['error']}"
         return
-    state = "ready" if one["ready"] else "not ready"
-    yield f"{one['name']}: {state}, version {one['version']}, settings {one['settings']}"
-    for text in one["missing"]:
+    state = "ready" if status["ready"] else "not ready"
+    yield f"{status['name']}: {state}, version {status['version']}, settings {status['settings']}"
+    for text in status["missing"]:
         yield f"  missing: {text}"
-    for part in one["degraded"]:
+    for part in status["degraded"]:
         yield f"  {part['part']}: {part['problem']}"

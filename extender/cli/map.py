@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the nodes; NotFound where there is none."""
-    asked = urlencode({key: one for key, one in (("node", options.node), ("rack", options.rack)) if one})
+    asked = urlencode({key: value for key, value in (("node", options.node), ("rack", options.rack)) if value})
     page = "/debug/map" + (f"?{asked}" if asked else "")
     answer = answer_of(options, page, partial(_read, options.node, options.rack))
     if not answer["nodes"]:
@@ -53,12 +53,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(node: str | None, rack: str | None, settings: Settings, found: list[Event], wall: float) -> dict[str, Any]:
+def _read(node: str | None, rack: str | None, settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
     from extender.cluster.cluster import Cluster  # here: --help need not load the core
     from extender.web.map_page import node_maps
 
     cluster = Cluster(settings)
-    cluster.apply(found, 0.0)
+    cluster.apply(events, 0.0)
     return node_maps(cluster, node, rack)
 
 
@@ -69,7 +69,7 @@ def _line(node: Node) -> str:
     """A node in one line: a sign for each GPU, then which pod each letter is."""
     pods = _pods(node)
     names = [f"{letter} {short(pod)}" for pod, letter in pods.items() if letter != MORE]
-    unknown = sum(one["count"] for one in node["unplaced"])
+    unknown = sum(pods["count"] for pods in node["unplaced"])
     parts = [
         f"{short(node['node'])}",
         " ".join(_sign(gpu, pods) for gpu in node["gpus"]),
@@ -107,11 +107,11 @@ def _draw(node: Node) -> None:
             screen.print("  ", line, sep="")
         screen.print()
     for name in _pods(node):
-        there = [gpu["index"] for gpu in node["gpus"] if any(pod["pod"] == name for pod in gpu["pods"])]
+        gpus = [gpu["index"] for gpu in node["gpus"] if any(pod["pod"] == name for pod in gpu["pods"])]
         first = next(pod for gpu in node["gpus"] for pod in gpu["pods"] if pod["pod"] == name)
         state = ", terminating" if first["terminating"] else ""
         about = f"priority {first['priority']}, {first['how']}{state}"
-        screen.print(f"  {short(name)}: GPUs {','.join(map(str, there))} ({about})", markup=False)
+        screen.print(f"  {short(name)}: GPUs {','.join(map(str, gpus))} ({about})", markup=False)
     for pod in node["unplaced"]:
         about = f"{count(pod['count'], 'GPU')}, unknown which (priority {pod['priority']})"
         screen.print(f"  {short(pod['pod'])}: {about}", markup=False)

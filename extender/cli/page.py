@@ -36,7 +36,7 @@ its arguments.
 
 def page() -> str:
     """docs/commands.md."""
-    overview = "".join(f"| [`{name}`](#{name}) | {what} |\n" for name, what in COMMANDS.items())
+    overview = "".join(f"| [`{name}`](#{name}) | {summary} |\n" for name, summary in COMMANDS.items())
     return HEAD + overview + "".join(map(_command, COMMANDS)) + _plugin()
 
 
@@ -57,7 +57,7 @@ def _command(name: str) -> str:
 
 
 def _rows(parser: argparse.ArgumentParser) -> str:
-    return "".join(f"| {_written(one)} | {_help(one)} |\n" for one in parser._actions)
+    return "".join(f"| {_written(action)} | {_help(action)} |\n" for action in parser._actions)
 
 
 def _written(action: argparse.Action) -> str:

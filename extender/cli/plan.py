@@ -67,10 +67,10 @@ def _verdict(result: Json) -> str:
     if "quota" in result["reasons"]:
         return f"cannot be created: {short(result['text'], LONGEST)}"
     if result["forbidden"]:
-        found = result["forbidden"]
+        forbidden = result["forbidden"]
         return (
-            f"cannot be placed: it may not preempt (preemptionPolicy: Never); {_evictions(found['victims'])} on "
-            f"{short(found['node'])} would make room"
+            f"cannot be placed: it may not preempt (preemptionPolicy: Never); {_evictions(forbidden['victims'])} on "
+            f"{short(forbidden['node'])} would make room"
         )
     return "cannot be placed, an eviction does not help"
 
@@ -85,8 +85,8 @@ def _drawn(result: Json, topologies: Mapping[str, Topology], holdings: list[Json
     if topology is None or not chosen:
         return
     gone = {victim["uid"] for victim in result["victims"]}
-    there = [one for one in holdings if one["node"] == result["node"] and one["uid"] not in gone]
-    taken = {gpu for one in there for gpu in one["gpus"] or ()} - set(chosen)
+    staying = [holding for holding in holdings if holding["node"] == result["node"] and holding["uid"] not in gone]
+    taken = {gpu for holding in staying for gpu in holding["gpus"] or ()} - set(chosen)
     if lines := list(picture(topology.links, chosen, taken, gpu_total=topology.gpu_total)):
         yield from (Text(), *lines, legend_of(topology.gpu_total))
 
@@ -100,12 +100,12 @@ def _table(*columns: tuple[str, str]) -> Table:
 
 def _victims(victims: list[Json]) -> Table:
     rows = []
-    for one in victims:
-        gang = f"{one.get('gang_source') or ''} gang {short(one['gang'])}".lstrip() if one["gang"] else ""
-        held = f" ({gpus(one['gpus'])})" if one["gpu_count"] else ""
+    for victim in victims:
+        gang = f"{victim.get('gang_source') or ''} gang {short(victim['gang'])}".lstrip() if victim["gang"] else ""
+        held = f" ({gpus(victim['gpus'])})" if victim["gpu_count"] else ""
         cells = (
-            short(f"{one['namespace']}/{one['name']}"), str(one["priority"]), f"{one['gpu_count']}{held}", gang,
-            ", ".join(map(short, one["pdbs"])), "ends already" if one["terminating"] else "",
+            short(f"{victim['namespace']}/{victim['name']}"), str(victim["priority"]), f"{victim['gpu_count']}{held}",
+            gang, ", ".join(map(short, victim["pdbs"])), "ends already" if victim["terminating"] else "",
         )  # fmt: skip
         rows.append(cells)
     columns = (("evict", "<"), ("priority", ">"), ("GPUs", "<"), ("belongs to", "<"), ("budgets", "<"), ("", "<"))
@@ -165,10 +165,10 @@ def _refusals(result: Json) -> Table:
 
 
 def _spared(spared: list[Json]) -> Iterator[str]:
-    for one in spared:
-        until = f", the first until {one['until']}" if one["until"] else ""
-        holding = f" with {count(one['gpus'], 'GPU')}" if one["gpus"] else ""
-        yield f"never victims: {count(one['pods'], 'pod')}{holding}, {CAUSES[one['cause']]}{until}"
+    for group in spared:
+        until = f", the first until {group['until']}" if group["until"] else ""
+        holding = f" with {count(group['gpus'], 'GPU')}" if group["gpus"] else ""
+        yield f"never victims: {count(group['pods'], 'pod')}{holding}, {CAUSES[group['cause']]}{until}"
 
 
 # -- gangs
@@ -201,31 +201,31 @@ def ways(console: Console, result: Json) -> None:
     """The nearest miss, and the ways out."""
     near = result.get("nearest")
     if near is not None:
-        missing = ", ".join(f"{one['have']} of {one['need']} {one['what']}" for one in near["missing"])
+        missing = ", ".join(f"{lack['have']} of {lack['need']} {lack['what']}" for lack in near["missing"])
         where = f"missing: {missing}" if near["node"] is None else f"nearest: {short(near['node'])} ({missing})"
         console.print(Text(f"  {where}"), soft_wrap=True)
-    for number, one in enumerate(result.get("ways_out", ()), 1):
-        console.print(Text(f"  way out {number}: {short(way(one), LONGEST_WAY)}"), soft_wrap=True)
+    for number, way_out in enumerate(result.get("ways_out", ()), 1):
+        console.print(Text(f"  way out {number}: {short(way(way_out), LONGEST_WAY)}"), soft_wrap=True)
 
 
 def _group_verdict(group: Json) -> str:
-    pods, domain, there = group["pods"], group["domain"], group.get("running", ())
-    runs = f"{count(len(there), 'pod')} of it {'runs' if len(there) == 1 else 'run'} on {_nodes(there)}"
-    if there and not pods:
+    pods, domain, running = group["pods"], group["domain"], group.get("running", ())
+    runs = f"{count(len(running), 'pod')} of it {'runs' if len(running) == 1 else 'run'} on {_nodes(running)}"
+    if running and not pods:
         size = group["size"]
         return f"runs already{'' if size is None else f', as a gang of {size}'}: {runs}. No pod is placed"
     where = "" if domain is None else f", in {short(domain['level'])}={short(domain['value'])}"
-    number, before = count(len(pods), "pod"), f"{runs}; " if there else ""
-    those = f"the other {number}" if there else f"all of its {number}"
+    number, before = count(len(pods), "pod"), f"{runs}; " if running else ""
+    those = f"the other {number}" if running else f"all of its {number}"
     if group["verdict"] == "fits":
         return f"{before}{those} fit on {_nodes(pods)}{where}"
     if group["verdict"] == "evict":
         after = f"after the eviction of {count(len(group['victims']), 'pod')}"
-        return f"{before}{those if there else 'all'} fit on {_nodes(pods)}{where} {after}"
+        return f"{before}{those if running else 'all'} fit on {_nodes(pods)}{where} {after}"
     why = short(group.get("text", ""), LONGEST_WAY)
-    none = f"none of the other {number}" if there else f"cannot start whole, so none of its {number}"
+    none = f"none of the other {number}" if running else f"cannot start whole, so none of its {number}"
     return f"{before}{none} is placed ({why})"
 
 
 def _nodes(pods: Sequence[Json]) -> str:
-    return count(len({one["node"] for one in pods}), "node")
+    return count(len({pod["node"] for pod in pods}), "node")

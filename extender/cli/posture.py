@@ -27,32 +27,32 @@ def show(answered: Json) -> None:
     console = gpu_picture.console()
     console.print("which classes can evict which")
     console.print(Padding(_classes(answered["classes"]), (0, 0, 0, 2), expand=False))
-    for one in answered["lacks"]:
-        console.print(Text(one["message"]), soft_wrap=True)
-    of_code: Counter[str] = Counter(one["code"] for one in answered["findings"])
+    for lack in answered["lacks"]:
+        console.print(Text(lack["message"]), soft_wrap=True)
+    of_code: Counter[str] = Counter(finding["code"] for finding in answered["findings"])
     shown: Counter[str] = Counter()
-    for one in answered["findings"]:
-        shown[one["code"]] += 1
-        if shown[one["code"]] > MOST_OF_A_CODE:
+    for finding in answered["findings"]:
+        shown[finding["code"]] += 1
+        if shown[finding["code"]] > MOST_OF_A_CODE:
             continue
         console.print()
-        about = f": {_objects(one)}: {one['message']}"
-        console.print(Text.assemble((one["severity"], COLOURS[one["severity"]]), about), soft_wrap=True)
-        console.print(Text(f"  {one['remedy']}"), soft_wrap=True)
-        left = of_code[one["code"]] - MOST_OF_A_CODE
-        if shown[one["code"]] == MOST_OF_A_CODE and left:
-            console.print(Text(f"  and {count(left, 'more finding')} {one['code']} (-o json has all)"))
-    found = answered["summary"]
-    console.print(f"\n{count(found['error'], 'error')}, {count(found['warning'], 'warning')}, {found['info']} info")
+        about = f": {_objects(finding)}: {finding['message']}"
+        console.print(Text.assemble((finding["severity"], COLOURS[finding["severity"]]), about), soft_wrap=True)
+        console.print(Text(f"  {finding['remedy']}"), soft_wrap=True)
+        hidden = of_code[finding["code"]] - MOST_OF_A_CODE
+        if shown[finding["code"]] == MOST_OF_A_CODE and hidden:
+            console.print(Text(f"  and {count(hidden, 'more finding')} {finding['code']} (-o json has all)"))
+    sums = answered["summary"]
+    console.print(f"\n{count(sums['error'], 'error')}, {count(sums['warning'], 'warning')}, {sums['info']} info")
     for warning in answered["warnings"]:
         print(f"gpu-extender: {short(warning['message'], 400)}", file=sys.stderr)
 
 
-def _objects(one: Json) -> str:
+def _objects(finding: Json) -> str:
     """The objects of a finding, the first few by name."""
-    names = [short(name, 100) for name in (one["about"], *one["others"][: NAMED - 1])]
-    left = len(one["others"]) - (NAMED - 1)
-    return ", ".join(names) + (f" and {left} more" if left > 0 else "")
+    names = [short(name, 100) for name in (finding["about"], *finding["others"][: NAMED - 1])]
+    hidden = len(finding["others"]) - (NAMED - 1)
+    return ", ".join(names) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def _classes(levels: list[Json]) -> Table:

@@ -45,10 +45,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(only: str | None, settings: Settings, found: list[Event], wall: float) -> dict[str, Any]:
+def _read(only: str | None, settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
     from extender.offline import queue  # here: --help need not load the core
 
-    return queue.queue(settings, found, wall, only)
+    return queue.queue(settings, events, wall, only)
 
 
 # ---- for people
@@ -81,9 +81,9 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 def _queue(queue: Mapping[str, Any]) -> str:
     parts = [f"share {queue['share']:.3f}", f"weight {queue['weight']:g}", f"holds {_gpus(queue['used_gpus'])}"]
-    for what in ("guaranteed", "limit"):
-        if gpus := queue[f"{what}_gpus"]:
-            parts.append(f"{what} {_gpus(gpus)}")
+    for bound in ("guaranteed", "limit"):
+        if gpus := queue[f"{bound}_gpus"]:
+            parts.append(f"{bound} {_gpus(gpus)}")
     return f"queue {queue['name']}: {', '.join(parts)}; {count(queue['waiting'], 'gang')} waiting"
 
 

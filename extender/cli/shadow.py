@@ -81,8 +81,8 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"preemptions: {parts}"
     yield ""
     yield from _totals(answer)
-    for one in answer["differences"]:
-        yield from _difference(one)
+    for difference in answer["differences"]:
+        yield from _difference(difference)
 
 
 def _totals(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -99,13 +99,13 @@ def _totals(answer: Mapping[str, Any]) -> Iterator[str]:
             yield f"{text:<28}{was:>16,.6g}{would:>16,.6g}  of {compared[of]:,} {COUNTED[of]}"
 
 
-def _difference(one: Mapping[str, Any]) -> Iterator[str]:
-    if not one["gained"] and not one["lost"]:
+def _difference(difference: Mapping[str, Any]) -> Iterator[str]:
+    if not difference["gained"] and not difference["lost"]:
         return
     yield ""
-    yield f"{KINDS[one['kind']]}: gained {one['gained']}, lost {one['lost']}"
+    yield f"{KINDS[difference['kind']]}: gained {difference['gained']}, lost {difference['lost']}"
     for way in ("gained", "lost"):
-        for example in one["examples"][way]:
+        for example in difference["examples"][way]:
             theirs, ours = example["kube_scheduler"], example["gpu_extender"]
             would = _side(ours) if ours is not None else f"no node: {example.get('rejected') or 'rejected'}"
             yield f"  {way}: {example['pod']}: {_side(theirs)} -> {would}"
@@ -120,5 +120,5 @@ def _side(side: Mapping[str, Any]) -> str:
     if side.get("whole_nodes_broken"):
         parts.append("breaks a whole node")
     taken: Sequence[Mapping[str, Any]] = side.get("linked_sets_taken", ())
-    parts += [f"takes {one['sets']:g} sets of {one['gpus']}" for one in taken]
+    parts += [f"takes {linked_sets['sets']:g} sets of {linked_sets['gpus']}" for linked_sets in taken]
     return f"{side['node']} ({', '.join(parts)})" if parts else str(side["node"])

@@ -48,8 +48,8 @@ def answer_of(options: argparse.Namespace, page: str, read: Read) -> dict[str, A
     from extender.objects import tolerant  # here: --help need not load the core
 
     settings, wall = settings_of(options), moment(getattr(options, "now", None))
-    found, invalid = events(options, settings)
-    answer = read(settings, found, wall)
+    cluster_events, invalid = events(options, settings)
+    answer = read(settings, cluster_events, wall)
     return answer | {"warnings": [*tolerant.warnings(invalid), *answer["warnings"]]}
 
 
@@ -78,12 +78,12 @@ def moment(text: str | None) -> float:
     if text is None:
         return time.time()
     try:
-        found = datetime.fromisoformat(text)
+        given = datetime.fromisoformat(text)
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+        given = None
+    if given is None or given.tzinfo is None:
         raise BadInput(f"{text!r} is not a time like 2026-11-21T15:00:00Z", path="--now")
-    return found.timestamp()
+    return given.timestamp()
 
 
 # -- the option --cluster, and the one command that writes such a file from a live cluster

@@ -30,10 +30,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(settings: Settings, found: list[Event], wall: float) -> dict[str, Any]:
+def _read(settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
     from extender.offline import explain  # here: --help need not load the core
 
-    return explain.top(settings, found, wall)
+    return explain.top(settings, events, wall)
 
 
 # ---- for people
@@ -44,24 +44,24 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"warning: {warning['message']}"
     if not answer["models"]:
         yield "no node offers GPUs"
-    for one in answer["models"]:
-        sets = ", ".join(f"{group['sets']} of {group['gpus']}" for group in one["linked_sets"])
+    for model in answer["models"]:
+        sets = ", ".join(f"{group['sets']} of {group['gpus']}" for group in model["linked_sets"])
         yield (
-            f"{short(one['model'])}: {one['free_gpus']} of {count(one['gpus'], 'GPU')} free on "
-            f"{count(one['nodes'], 'node')}, {one['whole_nodes']} whole; linked sets left: {sets or 'none'}"
+            f"{short(model['model'])}: {model['free_gpus']} of {count(model['gpus'], 'GPU')} free on "
+            f"{count(model['nodes'], 'node')}, {model['whole_nodes']} whole; linked sets left: {sets or 'none'}"
         )
-        for apart in one.get("closed", ()):  # a server of an older version counts them above
+        for apart in model.get("closed", ()):  # a server of an older version counts them above
             gpus, nodes = count(apart["gpus"], "GPU"), count(apart["nodes"], "node")
             yield f"  not counted, {apart['reason']}: {gpus} on {nodes}, {apart['free_gpus']} held by no pod"
-    for one in answer["waiting"]:
-        yield f"{count(one['pods'], 'pod')} with {count(one['gpus'], 'GPU')}: {one['reason']}{_text(one)}"
+    for group in answer["waiting"]:
+        yield f"{count(group['pods'], 'pod')} with {count(group['gpus'], 'GPU')}: {group['reason']}{_text(group)}"
     if not answer["waiting"]:
         yield "no pod waits"
-    for one in answer.get("partial_gangs", ()):  # a server of an older version does not look for them
-        since = "" if one["seconds"] is None else f" for {seconds(one['seconds'])}"
+    for gang in answer.get("partial_gangs", ()):  # a server of an older version does not look for them
+        since = "" if gang["seconds"] is None else f" for {seconds(gang['seconds'])}"
         yield (
-            f"warning: {short(one['gang'])}: {one['running']} of the {one['min']} pods that must run together hold "
-            f"{count(one['held_gpus'], 'GPU')}{since}, while {one['waiting']} wait"
+            f"warning: {short(gang['gang'])}: {gang['running']} of the {gang['min']} pods that must run together hold "
+            f"{count(gang['held_gpus'], 'GPU')}{since}, while {gang['waiting']} wait"
         )
     if answer.get("partial_gangs_left_out"):
         yield f"and {count(answer['partial_gangs_left_out'], 'more partial gang')}"

@@ -22,51 +22,51 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints it."""
     output = topology_file.output(options)
-    said = topology_file.reading(options, options.file)
+    reading = topology_file.reading(options, options.file)
     if output in ("json", "yaml"):
-        write(said.as_json(), output)
+        write(reading.as_json(), output)
         return 0
     if output.startswith("annotation"):
-        value = _annotation(said) if output == "annotation" else _nics(said)
-        topology_file.warn(said)
+        value = _annotation(reading) if output == "annotation" else _nics(reading)
+        topology_file.warn(reading)
         print(value)
         return 0
     from extender.cli import gpu_picture  # here: the other outputs need not load it
 
-    topology_file.warn(said)
+    topology_file.warn(reading)
     console = gpu_picture.console()
-    console.print(f"{said.gpus} GPUs, from {said.source_format}\n", style="bold")
-    console.print(gpu_picture.matrix(said))
+    console.print(f"{reading.gpus} GPUs, from {reading.source_format}\n", style="bold")
+    console.print(gpu_picture.matrix(reading))
     console.print()
-    picture = list(gpu_picture.drawing(said))
+    picture = list(gpu_picture.drawing(reading))
     for line in picture:
         console.print(line)
     if picture:
         console.print()
-    for fact in gpu_picture.facts(said):
+    for fact in gpu_picture.facts(reading):
         console.print(fact)
     return 0
 
 
-def _nics(said: Reading) -> str:
-    value = nics.encode(said.topology())
+def _nics(reading: Reading) -> str:
+    value = nics.encode(reading.topology())
     if value is None:
         raise BadTopology("the text names no NICs, so there is nothing to annotate", path="nics", code="nics-unknown")
     return value
 
 
-def _annotation(said: Reading) -> str:
-    if said.known_links() is None:
+def _annotation(reading: Reading) -> str:
+    if reading.known_links() is None:
         raise BadTopology(
             "not all links are known, so there is nothing to annotate", path="links", code="links-unknown"
         )
-    if said.linked and not said.gbps:
+    if reading.linked and not reading.gbps:
         raise BadTopology(
             "the text does not state the speed of links: name the GPUs with --product, or give --gbps",
             path="gbps",
             code="gbps-unknown",
         )
     try:
-        return annotation.encode(said.topology())
+        return annotation.encode(reading.topology())
     except annotation.TopologyError as error:
         raise BadTopology(error.message, path=error.path) from None

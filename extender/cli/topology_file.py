@@ -41,19 +41,19 @@ def output(options: argparse.Namespace) -> str:
 def reading(options: argparse.Namespace, file: str) -> Reading:
     """What the file says, with what --product and --gbps add. BadTopology when it cannot be used."""
     if file.startswith(load.PREFIX):
-        said = load.from_catalogue(file.removeprefix(load.PREFIX))
+        reading = load.from_catalogue(file.removeprefix(load.PREFIX))
     else:
         try:
             data = sys.stdin.buffer.read(load.MOST_BYTES + 1) if file == "-" else _bytes(Path(file))
         except OSError as error:
             raise BadTopology(error.strerror or str(error), path=file, code="unreadable") from None
-        said = load.read(data)
-    return with_product(said, options.product, options.gbps)
+        reading = load.read(data)
+    return with_product(reading, options.product, options.gbps)
 
 
-def warn(said: Reading) -> None:
+def warn(reading: Reading) -> None:
     """The warnings, for people: on standard error."""
-    for warned in said.warnings:
+    for warned in reading.warnings:
         print(f"gpu-extender: warning: {warned.message}", file=sys.stderr)
 
 

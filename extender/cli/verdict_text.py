@@ -30,15 +30,15 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
     if how := answer.get("how"):  # a server of an older version does not state it
         yield f"  {how}: {HOW.get(how, how)}"
     if answer["funnel"]:
-        parts = [f"{one['nodes']} {STAGES.get(one['stage'], one['stage'])}" for one in answer["funnel"]]
+        parts = [f"{stage['nodes']} {STAGES.get(stage['stage'], stage['stage'])}" for stage in answer["funnel"]]
         yield f"  nodes: {', '.join(parts)}"
     if answer["reasons"]:
         yield "  rejected: " + ", ".join(f"{number} x {key}" for key, number in answer["reasons"].items())
     yield from _evictions(answer)
     if answer["ways_out"]:
         yield "  ways out, the cheapest first, each verified by the filter:"
-        for number, one in enumerate(answer["ways_out"], 1):
-            yield f"    {number}. {way(one)}"
+        for number, way_out in enumerate(answer["ways_out"], 1):
+            yield f"    {number}. {way(way_out)}"
     elif (gang := answer["queue"]) and gang["pods"] > 1:
         asked = f"{pod['namespace']}/{pod['name']}"
         yield f"  what helps its gang of {gang['pods']} pods: gpu-extender whatif --pod {asked}"
@@ -50,8 +50,8 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
     for decision in answer["decisions"]:
         yield ""
         yield from decision_lines(decision)
-    if left := answer.get("decisions_left_out"):
-        yield f"and {count(left, 'decision')} more"
+    if hidden := answer.get("decisions_left_out"):
+        yield f"and {count(hidden, 'decision')} more"
 
 
 def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -65,9 +65,9 @@ def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
     if cost is None:
         yield "  no pod may evict it now: it is protected, a static pod or of a DaemonSet"
         return
-    named = ", ".join(_class(one) for one in above)
+    named = ", ".join(_class(priority_class) for priority_class in above)
     yield f"  may be evicted by pods of: {named or 'no PriorityClass that is known'}"
-    counted = [one for one in cost if one["value"] is not None]
+    counted = [term for term in cost if term["value"] is not None]
     yield f"  its eviction alone would cost now: {terms(counted) or 'nothing'}"
 
 
@@ -78,7 +78,7 @@ def _class(above: Mapping[str, Any]) -> str:
 
 def terms(cost: Sequence[Mapping[str, Any]]) -> str:
     """The terms of a cost that count something."""
-    return ", ".join(_term(one) for one in cost if one["value"] != 0 and not no_victim_counts(one))
+    return ", ".join(_term(term) for term in cost if term["value"] != 0 and not no_victim_counts(term))
 
 
 def no_victim_counts(term: Mapping[str, Any]) -> bool:

@@ -17,8 +17,8 @@ def run(options: argparse.Namespace) -> int:
     """Prints it."""
     number = version("gpu-extender")
     if options.output != "text":
-        said = {"apiVersion": "gpu-extender.io/v1", "kind": "Version", "warnings": [], "version": number}
-        write(said, options.output)
+        document = {"apiVersion": "gpu-extender.io/v1", "kind": "Version", "warnings": [], "version": number}
+        write(document, options.output)
     else:
         print(f"gpu-extender {number}")
     return 0

@@ -88,10 +88,10 @@ def _frozen(
     invalid: list[tolerant.Invalid] = []
     if options.cluster is not None:  # read once: it may be a pipe
         raw, source = frozen.load(options.cluster), str(options.cluster)
-        found, items = frozen.parse(raw, gpus, source, invalid), frozen.objects(raw, source)
+        cluster_events, items = frozen.parse(raw, gpus, source, invalid), frozen.objects(raw, source)
     else:
-        found, invalid = events(options, settings)
-    snapshot = WhatIfSnapshot.of(settings, found)
+        cluster_events, invalid = events(options, settings)
+    snapshot = WhatIfSnapshot.of(settings, cluster_events)
     asked = question.read(list(_documents(options.filename)), gpus, named, _changes(options))
     answered = whatif.answer(snapshot, asked, wall, items)
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
@@ -113,9 +113,9 @@ def _body(options: argparse.Namespace, named: list[tuple[str, str]]) -> dict[str
     """The question for a server."""
     changes = _changes(options)
     return {
-        "objects": [one.item for one in _documents(options.filename)],
-        "pods": ["/".join(one) for one in named],
-        "add": [{"count": one.nodes, "like": one.what} for one in changes.add],
+        "objects": [document.item for document in _documents(options.filename)],
+        "pods": ["/".join(pod) for pod in named],
+        "add": [{"count": added.nodes, "like": added.what} for added in changes.add],
         "cordon": list(changes.cordon),
         "drain": list(changes.drain),
     }
@@ -127,12 +127,12 @@ def _changes(options: argparse.Namespace) -> Changes:
     from extender.whatif.question import Added, Changes
 
     added = []
-    for number, what in options.add:
+    for number, like in options.add:
         if not (number.isascii() and number.isdigit() and int(number[:9]) > 0 and len(number) < 9):
             raise BadInput(f"{number!r} is not a number of nodes", path="--add")
-        if not what.startswith(load.PREFIX) and Path(what).is_file():
-            what = _stated(Path(what))
-        added.append(Added(int(number), what))
+        if not like.startswith(load.PREFIX) and Path(like).is_file():
+            like = _stated(Path(like))
+        added.append(Added(int(number), like))
     return Changes(tuple(added), tuple(options.cordon), tuple(options.drain))
 
 
@@ -158,7 +158,7 @@ def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
         _warn(answered)
         return
     grouped = {_key(pod) for group in answered["groups"] for pod in group["pods"]}
-    for number, result in enumerate(one for one in answered["results"] if _key(one["pod"]) not in grouped):
+    for number, result in enumerate(result for result in answered["results"] if _key(result["pod"]) not in grouped):
         if number:
             console.print()
         plan.show(console, result, topologies, answered["holdings"])
@@ -195,8 +195,8 @@ def _warn(answered: dict[str, Any]) -> None:
     for code, messages in alike.items():
         for message in messages[:SHOWN]:
             print(f"gpu-extender: {text.short(message, 400)}", file=sys.stderr)
-        if left := len(messages[SHOWN:]):
-            print(f"gpu-extender: and {text.count(left, 'more warning')} {code} (-o json has all)", file=sys.stderr)
+        if hidden := len(messages[SHOWN:]):
+            print(f"gpu-extender: and {text.count(hidden, 'more warning')} {code} (-o json has all)", file=sys.stderr)
 
 
 def _key(pod: dict[str, Any]) -> tuple[str, str]:

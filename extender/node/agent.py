@@ -138,16 +138,16 @@ class Agent:
         return replace(seen, health=works)
 
     def _say_of_node(self, node: Mapping[str, Any], text: str | None) -> None:
-        there = node.get("metadata", {}).get("annotations") or {}
+        present = node.get("metadata", {}).get("annotations") or {}
         wanted: dict[str, str | None] = {}
         if text is not None:
             assert self._stated is not None
             wanted |= {annotation.KEY: text, nics.KEY: nics.encode(self._stated), STALE: None}
-        if STALE not in wanted and self._clock() - self._seen_at > STALE_SECONDS and STALE not in there:
+        if STALE not in wanted and self._clock() - self._seen_at > STALE_SECONDS and STALE not in present:
             wanted[STALE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._seen_at))
         if self._options.mode_file is not None:
             wanted[RELAY] = "1" if self._relay_holds_plans() else None
-        change = {key: value for key, value in wanted.items() if there.get(key) != value}
+        change = {key: value for key, value in wanted.items() if present.get(key) != value}
         if change:
             self._server.patch(node_path(self._options.node), {"metadata": {"annotations": change}})
             self.counts["node writes"] += 1
@@ -205,9 +205,9 @@ class Agent:
             except Unreachable as error:
                 self._trouble("pod", error)
 
-    def _trouble(self, what: str, error: Exception) -> None:
-        self.counts[f"errors {what}"] += 1
-        self._say(f"{what}: {error}")
+    def _trouble(self, activity: str, error: Exception) -> None:
+        self.counts[f"errors {activity}"] += 1
+        self._say(f"{activity}: {error}")
 
 
 def _stated_on(node: Mapping[str, Any]) -> Topology | None:

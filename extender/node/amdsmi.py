@@ -59,7 +59,7 @@ def _read(library: Any) -> Reading:
         raise BadTopology(f"{len(handles)} GPUs; at most {MOST_GPUS} are read", path="amdsmi")
     links, speed, counted = _links(library, handles)
     linked = any(map(any, links))
-    said = "the driver does not tell how many links a pair has; 1 is taken for each (name the product)"
+    uncounted = "the driver does not tell how many links a pair has; 1 is taken for each (name the product)"
     size = range(len(handles))
     buses = [library.amdsmi_get_gpu_device_bdf(handle).lower() for handle in handles]
     return Reading(
@@ -74,7 +74,7 @@ def _read(library: Any) -> Reading:
         gbps=speed,
         health=tuple(_ask(library, "amdsmi_get_gpu_vram_usage", handle) is not None for handle in handles),
         product=(_ask(library, "amdsmi_get_gpu_asic_info", handles[0]) or {}).get("market_name"),
-        warnings=() if counted or not linked else (Warned("link-count-unknown", said),),
+        warnings=() if counted or not linked else (Warned("link-count-unknown", uncounted),),
     )
 
 
@@ -110,8 +110,8 @@ def _xgmi(library: Any) -> int:
 
 
 def _bandwidth(library: Any, a: Any, b: Any) -> tuple[int, int]:
-    found = _ask(library, "amdsmi_get_minmax_bandwidth_between_processors", a, b) or {}
-    return int(found.get("min_bandwidth") or 0), int(found.get("max_bandwidth") or 0)
+    bandwidths = _ask(library, "amdsmi_get_minmax_bandwidth_between_processors", a, b) or {}
+    return int(bandwidths.get("min_bandwidth") or 0), int(bandwidths.get("max_bandwidth") or 0)
 
 
 def _numa(library: Any, handle: Any) -> int | None:

@@ -73,13 +73,13 @@ class ApiServer:
 
     def headers(self) -> dict[str, str]:
         """What authenticates us."""
-        said = {"Accept": "application/json", "User-Agent": "gpu-extender-node"}
+        headers = {"Accept": "application/json", "User-Agent": "gpu-extender-node"}
         if self.token_file is not None:
             try:
-                said["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
+                headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
             except OSError as error:
                 raise Unreachable(f"no token: {error}") from error
-        return said
+        return headers
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, timeout: float = CONNECT_SECONDS) -> Object:
         """One object or list. Raises Unreachable (Refused when the server said why)."""
@@ -280,10 +280,10 @@ def _path(path: str, query: Mapping[str, str] | None) -> str:
 
 def _patience(connection: http.client.HTTPConnection, until: float) -> None:
     if connection.sock is not None:
-        left = until - time.monotonic()
-        if left <= 0:
+        remaining = until - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError("no whole answer in time")
-        connection.sock.settimeout(left)
+        connection.sock.settimeout(remaining)
 
 
 def _loads(body: bytes) -> Any:
@@ -296,12 +296,12 @@ def _loads(body: bytes) -> Any:
 
 def _decoded(body: bytes, status: int) -> Object:
     try:
-        said = _loads(body)
+        answer = _loads(body)
     except ValueError:
-        said = None
+        answer = None
     if status >= 300:
-        message = said.get("message") if isinstance(said, dict) else body[:200].decode(errors="replace")
+        message = answer.get("message") if isinstance(answer, dict) else body[:200].decode(errors="replace")
         raise Refused(status, str(message))
-    if not isinstance(said, dict):
+    if not isinstance(answer, dict):
         raise Unreachable(f"the answer is no JSON object: {body[:200].decode(errors='replace')}")
-    return said
+    return answer

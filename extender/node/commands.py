@@ -71,7 +71,7 @@ def complete(reading: Reading, product: str | None, gbps: float | None) -> Topol
 
 def _with_buses(reading: Reading, text: str) -> Reading:
     """AMD's device plugin calls a GPU by its PCI address (ROCm/k8s-device-plugin)."""
-    found = {int(gpu): address.lower() for gpu, address in _BUS.findall(text)}
-    if sorted(found) != list(range(reading.gpus)):
+    addresses = {int(gpu): address.lower() for gpu, address in _BUS.findall(text)}
+    if sorted(addresses) != list(range(reading.gpus)):
         return reading
-    return replace(reading, uuids=tuple(found[gpu] for gpu in range(reading.gpus)))
+    return replace(reading, uuids=tuple(addresses[gpu] for gpu in range(reading.gpus)))

@@ -25,13 +25,13 @@ class Graph:
 
     def gpus(self, ids: Iterable[str]) -> dict[int, list[str]] | None:
         """GPU -> its device ids among these, in order; None when one of them is no GPU of ours (as MIG)."""
-        found: dict[int, list[str]] = {}
+        devices: dict[int, list[str]] = {}
         for device in sorted(ids, key=_natural):
             gpu = self.gpu(device)
             if gpu is None:
                 return None
-            found.setdefault(gpu, []).append(device)
-        return found
+            devices.setdefault(gpu, []).append(device)
+        return devices
 
     def best(
         self, available: frozenset[int], must: frozenset[int], size: int, promised: frozenset[int]

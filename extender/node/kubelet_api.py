@@ -51,7 +51,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 def messages(message: bytes, number: int) -> list[bytes]:
     """The values of a repeated field of messages, texts or bytes."""
-    return [value for found, value in fields(message) if found == number and isinstance(value, bytes)]
+    return [value for at, value in fields(message) if at == number and isinstance(value, bytes)]
 
 
 def texts(message: bytes, number: int) -> list[str]:
@@ -69,8 +69,8 @@ def text(message: bytes, number: int) -> str:
 
 def integer(message: bytes, number: int) -> int:
     """The value of a field of a whole number; 0 where it is not there."""
-    found = [value for at, value in fields(message) if at == number and isinstance(value, int)]
-    return found[-1] if found else 0
+    values = [value for at, value in fields(message) if at == number and isinstance(value, int)]
+    return values[-1] if values else 0
 
 
 def field(number: int, value: int | bytes | str) -> bytes:
@@ -158,14 +158,14 @@ def devices(listed: bytes) -> dict[str, bool]:
 
 def asked(request: bytes) -> list[Asked]:
     """One entry a container, from a PreferredAllocationRequest. kubelet asks for one container at a time."""
-    return [Asked(texts(one, 1), texts(one, 2), integer(one, 3)) for one in messages(request, 1)]
+    return [Asked(texts(entry, 1), texts(entry, 2), integer(entry, 3)) for entry in messages(request, 1)]
 
 
 def ask(question: Asked) -> bytes:
     """A PreferredAllocationRequest for one container."""
     available, must, size = question
-    said = repeated(1, available) + repeated(2, must) + field(3, size)
-    return field(1, said)
+    request = repeated(1, available) + repeated(2, must) + field(3, size)
+    return field(1, request)
 
 
 def prefer(ids: list[str]) -> bytes:
@@ -175,7 +175,7 @@ def prefer(ids: list[str]) -> bytes:
 
 def allocated(request: bytes) -> list[list[str]]:
     """The device ids of each container in an AllocateRequest."""
-    return [texts(one, 1) for one in messages(request, 1)]
+    return [texts(entry, 1) for entry in messages(request, 1)]
 
 
 # -- the PodResources API: which pod holds which device, and which devices work
@@ -205,22 +205,22 @@ class Held(NamedTuple):
 
 def held(socket: Path) -> list[Held]:
     """What all pods hold, in a fixed order. Raises Unreachable."""
-    found: dict[tuple[str, str, str, str], set[str]] = {}
+    devices_of: dict[tuple[str, str, str, str], set[str]] = {}
     for pod in messages(_call(socket, "List"), 1):
         name, namespace = text(pod, 1), text(pod, 2)
         for container in messages(pod, 3):
             for devices in messages(container, 2):
                 key = (namespace, name, text(container, 1), text(devices, 1))
-                found.setdefault(key, set()).update(texts(devices, 2))
-    return [Held(*key, tuple(sorted(ids))) for key, ids in sorted(found.items()) if ids]
+                devices_of.setdefault(key, set()).update(texts(devices, 2))
+    return [Held(*key, tuple(sorted(ids))) for key, ids in sorted(devices_of.items()) if ids]
 
 
 def healthy(socket: Path) -> dict[str, frozenset[str]]:
     """Resource -> devices that kubelet would hand out or has handed out. Raises Unreachable."""
-    found: dict[str, set[str]] = {}
+    devices_of: dict[str, set[str]] = {}
     for devices in messages(_call(socket, "GetAllocatableResources"), 1):
-        found.setdefault(text(devices, 1), set()).update(texts(devices, 2))
-    return {resource: frozenset(ids) for resource, ids in found.items()}
+        devices_of.setdefault(text(devices, 1), set()).update(texts(devices, 2))
+    return {resource: frozenset(ids) for resource, ids in devices_of.items()}
 
 
 def _call(socket: Path, method: str) -> bytes:

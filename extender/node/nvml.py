@@ -99,10 +99,10 @@ def _pcie(nvml: Any, handles: list[Any]) -> tuple[tuple[str, ...], ...] | None:
         for b in handles:
             level = "X"
             if a is not b:
-                found = _try(nvml, "nvmlDeviceGetTopologyCommonAncestor", a, b)
-                if found not in _LEVELS:
+                ancestor = _try(nvml, "nvmlDeviceGetTopologyCommonAncestor", a, b)
+                if ancestor not in _LEVELS:
                     return None
-                level = _LEVELS[found]
+                level = _LEVELS[ancestor]
             row.append(level)
         rows.append(tuple(row))
     return tuple(rows)
@@ -110,14 +110,14 @@ def _pcie(nvml: Any, handles: list[Any]) -> tuple[tuple[str, ...], ...] | None:
 
 def _numa(buses: list[str], pci: Path) -> tuple[int | None, ...] | None:
     """As the kernel has it; -1 there means unknown."""
-    found: list[int | None] = []
+    numa_nodes: list[int | None] = []
     for name in buses:
         try:
             node = int((pci / _address(name) / "numa_node").read_text())
         except (OSError, ValueError):
             node = -1
-        found.append(node if node >= 0 else None)
-    return tuple(found) if any(node is not None for node in found) else None
+        numa_nodes.append(node if node >= 0 else None)
+    return tuple(numa_nodes) if any(node is not None for node in numa_nodes) else None
 
 
 def _healthy(nvml: Any, handle: Any) -> bool:

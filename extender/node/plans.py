@@ -98,14 +98,14 @@ def read_plan(text: str) -> Plan | None:
 
 
 def _listed(text: str) -> dict[str, tuple[int, ...]] | None:
-    found: dict[str, tuple[int, ...]] = {}
+    gpus_of: dict[str, tuple[int, ...]] = {}
     for part in text.split(";"):
         name, _, ids = part.rpartition("=")
         words = [word.strip() for word in ids.split(",")]
-        if name in found or not all(word.isascii() and word.isdigit() and len(word) <= 2 for word in words):
+        if name in gpus_of or not all(word.isascii() and word.isdigit() and len(word) <= 2 for word in words):
             return None
-        found[name] = tuple(map(int, words))
-    return found
+        gpus_of[name] = tuple(map(int, words))
+    return gpus_of
 
 
 def wanted(asker: Asker, must: frozenset[int], available: frozenset[int], size: int) -> frozenset[int] | None:
@@ -266,8 +266,10 @@ class Bound:
         return None
 
     def _waiting(self) -> list[Pod]:
-        found = [pod for pod in self._pods.values() if pod.waiting and not pod.failed]
-        return [pod for pod in found if any(pod.next(name) for one in pod.containers for name in one.amounts)]
+        waiting = [pod for pod in self._pods.values() if pod.waiting and not pod.failed]
+        return [
+            pod for pod in waiting if any(pod.next(name) for container in pod.containers for name in container.amounts)
+        ]
 
 
 def _amounts(container: Mapping[str, Any]) -> dict[str, int]:

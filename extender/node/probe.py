@@ -47,7 +47,7 @@ def serve(
 def as_metrics(name: str, counts: Mapping[str, float]) -> str:
     """Counts in Prometheus' text format."""
     lines = [f"# TYPE gpu_extender_{name}_total counter"]
-    for what, count in sorted(counts.items()):
-        label = re.sub(r"[^a-z0-9]+", "_", what.lower()).strip("_")
+    for event, count in sorted(counts.items()):
+        label = re.sub(r"[^a-z0-9]+", "_", event.lower()).strip("_")
         lines.append(f'gpu_extender_{name}_total{{what="{label}"}} {count:g}')
     return "\n".join(lines)

@@ -100,8 +100,8 @@ class Relay:
             self._server.stop(0).wait(1)
         with self._lock:
             relayed, self._relayed = list(self._relayed.values()), {}
-        for one in relayed:
-            one.close()
+        for plugin in relayed:
+            plugin.close()
 
     def trouble(self) -> str:
         """Why this process should be restarted; "" while all is well. Without a kubelet all is well."""
@@ -114,22 +114,22 @@ class Relay:
     def _register(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """A plugin registers: so do we, with its words. What kubelet refuses is refused."""
         try:
-            said = api.registration(request)
+            registration = api.registration(request)
         except Malformed as error:
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        if not said.endpoint or "/" in said.endpoint or said.endpoint == api.KUBELET_SOCKET:
+        if not registration.endpoint or "/" in registration.endpoint or registration.endpoint == api.KUBELET_SOCKET:
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the endpoint is no name of a socket")
         with self._lock:
-            before = self._relayed.pop(said.resource, None)
+            before = self._relayed.pop(registration.resource, None)
         if before is not None:
             before.close()
             # Older kubelets take a connection that ends after the new registration for the new one's end.
             time.sleep(0.1)
-        relayed = Relayed(self, said, request, self._plugins / said.endpoint)
+        relayed = Relayed(self, registration, request, self._plugins / registration.endpoint)
         with self._lock:
-            self._relayed[said.resource] = relayed
+            self._relayed[registration.resource] = relayed
         self.counts["registrations"] += 1
-        self.say(f"{said.resource}: {said.endpoint} registers")
+        self.say(f"{registration.resource}: {registration.endpoint} registers")
         relayed.start()
         try:
             relayed.register()
@@ -157,27 +157,27 @@ class Relay:
                 kubelet = now
             with self._lock:
                 relayed = list(self._relayed.values())
-            for one in relayed:
-                if now is None or one.is_registered(now):
+            for plugin in relayed:
+                if now is None or plugin.is_registered(now):
                     continue
-                said = ""
+                complaint = ""
                 try:
-                    one.register()
+                    plugin.register()
                 except grpc.RpcError as error:
-                    said = f"{one.resource}: kubelet: {error.code().name} {error.details()}"
-                if said != self._complaint:
-                    self._complaint = said
-                    self.say(said or f"{one.resource}: kubelet is back")
+                    complaint = f"{plugin.resource}: kubelet: {error.code().name} {error.details()}"
+                if complaint != self._complaint:
+                    self._complaint = complaint
+                    self.say(complaint or f"{plugin.resource}: kubelet is back")
                 self._looked_at = time.monotonic()
 
 
 class Relayed:
     """One registration of a plugin."""
 
-    def __init__(self, relay: Relay, said: api.Registration, request: bytes, socket: Path) -> None:
-        self.resource = said.resource
+    def __init__(self, relay: Relay, registration: api.Registration, request: bytes, socket: Path) -> None:
+        self.resource = registration.resource
         self._relay = relay
-        self._prefers = said.prefers
+        self._prefers = registration.prefers
         self._request = request
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
         self._changed = threading.Condition()
@@ -380,8 +380,8 @@ class Relayed:
         if best is not None:
             self._relay.counts["answers linked"] += 1
             return _devices(best, ids)
-        left = [i for gpu, devices in ids.items() if gpu not in promised or gpu in must for i in devices]
-        return self._as_the_plugin(question._replace(available=left) if len(left) >= question.size else question)
+        free = [i for gpu, devices in ids.items() if gpu not in promised or gpu in must for i in devices]
+        return self._as_the_plugin(question._replace(available=free) if len(free) >= question.size else question)
 
     def _say_broken(self, asker: Asker, available: frozenset[int]) -> None:
         missing = sorted(asker.pod.planned() - available)
@@ -412,8 +412,8 @@ def _ignore(answer: object) -> None:
 
 def _timeout(context: grpc.ServicerContext) -> float | None:
     """Seconds until kubelet gives up; without a deadline gRPC says some centuries, which overflow on their way on."""
-    left = context.time_remaining()
-    return None if left is None or left > 86_400 else left
+    remaining = context.time_remaining()
+    return None if remaining is None or remaining > 86_400 else remaining
 
 
 def _devices(gpus: frozenset[int], ids: dict[int, list[str]]) -> list[str]:
@@ -424,10 +424,10 @@ def _devices(gpus: frozenset[int], ids: dict[int, list[str]]) -> list[str]:
 def _identity(socket: Path) -> tuple[int, int] | None:
     """Tells a socket from one of the same name that was made later; None while there is none."""
     try:
-        found = os.stat(socket)
+        status = os.stat(socket)
     except OSError:
         return None
-    return (found.st_ino, found.st_ctime_ns) if stat.S_ISSOCK(found.st_mode) else None
+    return (status.st_ino, status.st_ctime_ns) if stat.S_ISSOCK(status.st_mode) else None
 
 
 def _check_folders(plugins: Path, kubelet: Path) -> None:

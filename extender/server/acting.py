@@ -106,8 +106,8 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     namespace = own_namespace(settings.reservations.namespace)
     stored = settings.reservations.store == "configmap"
     connection = server.apart(1)
-    kept = ConfigMap(connection, namespace, settings.reservations.name) if stored else None
-    reservations = ReservationStore(core.verbs, metrics, kept, ready=watches.listed, clock=clock)
+    config_map = ConfigMap(connection, namespace, settings.reservations.name) if stored else None
+    reservations = ReservationStore(core.verbs, metrics, config_map, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
     evictions = OwnEvictions(
@@ -214,13 +214,13 @@ class QueueRequests(NamedTuple):
     fences: FenceWrites | None = None
 
 
-def queue_over(core: Core, leads: Leads, kept: KeptSeats, requests: QueueRequests, identity: str) -> QueueController:
+def queue_over(core: Core, leads: Leads, stored: KeptSeats, requests: QueueRequests, identity: str) -> QueueController:
     """What releases pods from behind our gate. `identity`: of this process alone."""
     verbs, metrics, clock = core.verbs, core.metrics, core.clock
     entries = SeatEntries(core.cluster.resources, clock.wall() - clock.monotonic())
     seats = verbs.claims.seats
-    store = SeatStore(seats, entries, kept.maps, metrics, clock.monotonic)
-    replicas = Replicas(identity, core.cluster, seats, store, kept.signs, clock.monotonic)
+    store = SeatStore(seats, entries, stored.maps, metrics, clock.monotonic)
+    replicas = Replicas(identity, core.cluster, seats, store, stored.signs, clock.monotonic)
     planned = core.cluster.settings.queue.planned_allocation
     claims, fences = (requests.claims, requests.fences) if planned else (None, None)
     devices = DeviceAllocator(core.cluster, seats, claims, clock)

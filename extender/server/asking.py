@@ -107,9 +107,9 @@ def _surveys(explainer: Explainer, core: Core, asks: Forks) -> list[Controller]:
     def known() -> bool:
         return not core.source.missing()
 
-    def partial_gangs(found: list[PartialGang]) -> None:
-        gauges.partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, found)
-        reports.report(found)
+    def partial_gangs(gangs: list[PartialGang]) -> None:
+        gauges.partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, gangs)
+        reports.report(gangs)
 
     return [
         Survey(

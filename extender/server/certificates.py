@@ -154,26 +154,26 @@ class Certificates(Controller):
 
 def _state(file: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(file)  # of the file behind the links that kubelet replaces
+        status = os.stat(file)  # of the file behind the links that kubelet replaces
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _read(tls: Tls) -> ssl.SSLContext:
     """A context of the files as they are now. OSError (ssl.SSLError is one), ValueError."""
-    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.client_ca_file or None)
-    made.minimum_version = ssl.TLSVersion.TLSv1_3
-    made.verify_mode = ssl.CERT_REQUIRED if tls.client_ca_file else ssl.CERT_NONE
-    made.num_tickets = 0  # a resumed session would not show its client certificate again
-    made.set_alpn_protocols(["http/1.1"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.client_ca_file or None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED if tls.client_ca_file else ssl.CERT_NONE
+    context.num_tickets = 0  # a resumed session would not show its client certificate again
+    context.set_alpn_protocols(["http/1.1"])
     if tls.cert_file:
-        made.load_cert_chain(tls.cert_file, tls.key_file, password="")  # never ask for one on a terminal
+        context.load_cert_chain(tls.cert_file, tls.key_file, password="")  # never ask for one on a terminal
     else:
         from extender.server.certificates import load_self_signed  # here: its library takes 10 MiB of memory
 
-        load_self_signed(made, time.time(), VALID_SECONDS)
-    return made
+        load_self_signed(context, time.time(), VALID_SECONDS)
+    return context
 
 
 def common_names(connection: ssl.SSLObject) -> set[str]:
@@ -192,8 +192,8 @@ LONG: Final = 0x80
 
 def not_after(text: str) -> float | None:
     """When the first certificate in a PEM text expires, seconds since 1970; None: it has none that can be read."""
-    found = [time for part in PEM.findall(text) if (time := _of_certificate(part)) is not None]
-    return min(found, default=None)
+    expiries = [time for part in PEM.findall(text) if (time := _of_certificate(part)) is not None]
+    return min(expiries, default=None)
 
 
 def _of_certificate(pem: str) -> float | None:

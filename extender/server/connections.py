@@ -141,11 +141,12 @@ def _least_missed(some: list[Connection], of: Mapping[str, int]) -> Connection:
     An attacker may have kube-scheduler's own address. Of its connections those that had an answer and those that had
     none lose in turn: the larger half does. So new connections in masses cost no used one anything, and used ones in
     masses do not keep out a new one. `of`: how much each address has."""
-    most = max(of[one.address] for one in some)
-    theirs = [one for one in some if of[one.address] == most]
-    new = [one for one in theirs if not one.answered]
-    used = [one for one in theirs if one.answered]
-    return min(new if len(new) > len(used) else used, key=lambda one: one.since if one.reading is None else one.reading)
+    most = max(of[connection.address] for connection in some)
+    theirs = [connection for connection in some if of[connection.address] == most]
+    new = [connection for connection in theirs if not connection.answered]
+    used = [connection for connection in theirs if connection.answered]
+    larger = new if len(new) > len(used) else used
+    return min(larger, key=lambda connection: connection.since if connection.reading is None else connection.reading)
 
 
 class Connections(Controller):
@@ -192,10 +193,10 @@ class Connections(Controller):
         """Count a new connection; where there are too many, one that waits is closed."""
         self.open[connection] = None
         while len(self.open) > self.limits.connections:
-            waiting = [one for one in self.open if one.waits]
+            waiting = [connection for connection in self.open if connection.waits]
             if not waiting:  # all are being answered: the newest waits for none of them
                 break
-            of = Counter(one.address for one in self.open)
+            of = Counter(connection.address for connection in self.open)
             self.close(_least_missed(waiting, of), "connections")
 
     def hold(self, connection: Connection, size: int) -> None:
@@ -204,9 +205,11 @@ class Connections(Controller):
         self.held += size
         while self.held > self.limits.all_bodies_bytes:
             of: Counter[str] = Counter()
-            for one in self.open:
-                of[one.address] += one.held
-            unfinished = [one for one in self.open if one.held and one.reading is not None and one.refused is None]
+            for holder in self.open:
+                of[holder.address] += holder.held
+            unfinished = [
+                holder for holder in self.open if holder.held and holder.reading is not None and holder.refused is None
+            ]
             if not unfinished:
                 break
             _least_missed(unfinished, of).refuse(

@@ -254,10 +254,10 @@ class DecisionLog:
 
 def _reasons(decision: Decision) -> dict[str, int] | None:
     """How many nodes were rejected for which reason."""
-    found = {REASONS[code].key: count for code, count in decision.judged.reasons.items()}
+    counts = {REASONS[code].key: count for code, count in decision.judged.reasons.items()}
     if decision.judged.unknown_count:
-        found[UNKNOWN_NODE.key] = decision.judged.unknown_count
-    return found or None
+        counts[UNKNOWN_NODE.key] = decision.judged.unknown_count
+    return counts or None
 
 
 def _foreign(scope: Scope) -> tuple[int, bytes] | None:

@@ -195,11 +195,11 @@ class _Remembered(Generic[Value]):
 
     def get(self, key: Hashable) -> tuple[bool, Value | None]:
         """(whether it is known, the value)."""
-        found = self._kept.get(key)
-        if found is None or found[0] <= self._clock():
+        entry = self._kept.get(key)
+        if entry is None or entry[0] <= self._clock():
             return False, None
         self._kept.move_to_end(key)
-        return True, found[1]
+        return True, entry[1]
 
     def put(self, key: Hashable, value: Value, seconds: float) -> None:
         """It counts for so long."""

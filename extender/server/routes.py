@@ -112,9 +112,9 @@ def create(
         Route(path, guarded(places.metrics.behind(page, Names.NONE), hosts), methods=["GET"]) for path, page in pages
     ]
     served = {"metrics": metrics, "debug": _pages(views, places)}
-    views.zpages.paths = [route.path for one in (health, *served.values()) for route in one]
+    views.zpages.paths = [route.path for group in (health, *served.values()) for route in group]
     routes = [Route(path_of(verb), app, methods=["POST"], name=verb) for verb, app in endpoint.verbs.items()]
-    main = routes + health + [one for name, some in served.items() if name not in places.apart for one in some]
+    main = routes + health + [route for name, some in served.items() if name not in places.apart for route in some]
     apart = {name: _router(health + served[name]) for name in places.apart}
     return Applications(_router(main, lifespan), apart)
 

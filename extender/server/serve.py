@@ -57,7 +57,7 @@ def config(app: ASGIApp, connections: Connections, settings: Settings, at: At | 
         ws="none",
         host=at.host,
         port=at.port,
-        ssl_context_factory=(lambda made, default: context) if context else None,
+        ssl_context_factory=(lambda uvicorn_config, default: context) if context else None,
         timeout_keep_alive=settings.server.keep_alive_seconds,
         timeout_graceful_shutdown=5,
         access_log=False,
@@ -77,18 +77,18 @@ def listeners(server: wiring.Server, settings: Settings, probe: Probe | None = N
         return config(app, connections, settings, At(host, port, protocol, context))
 
     protocol = connections.protocol(names=listening.tls.client_names)
-    made = [at(server.app, listening.host, listening.port, listening.tls, protocol)]
+    configs = [at(server.app, listening.host, listening.port, listening.tls, protocol)]
     for name, app in server.apart.items():
-        one = listening.listener(name)
+        listener = listening.listener(name)
         own = server.metrics_connections if name == "metrics" else connections
-        protocol = own.protocol(verbs=False, names=one.tls.client_names)
-        made.append(at(app, one.host, one.port or 0, one.tls, protocol))
+        protocol = own.protocol(verbs=False, names=listener.tls.client_names)
+        configs.append(at(app, listener.host, listener.port or 0, listener.tls, protocol))
     if probe is not None:
         alive = server.scheduler_probe
         alive.port = probe.scheduler_port
         where = At(probe.host, probe.port, alive.connections.protocol(verbs=False))
-        made.append(config(alive.app, alive.connections, settings, where))
-    return made
+        configs.append(config(alive.app, alive.connections, settings, where))
+    return configs
 
 
 def run(
@@ -149,8 +149,8 @@ class Host(uvicorn.Server):
             sys.exit(uvicorn.config.STARTUP_FAILURE)
         self.servers = []
         try:
-            for one in self._listeners:
-                self.servers.append(await self._listen(one))
+            for listener in self._listeners:
+                self.servers.append(await self._listen(listener))
         except OSError as error:
             log.error("cannot listen", err=str(error))
             for server in self.servers:
@@ -159,23 +159,25 @@ class Host(uvicorn.Server):
             sys.exit(uvicorn.config.STARTUP_FAILURE)
         self.started = True
 
-    async def _listen(self, one: uvicorn.Config) -> asyncio.Server:
-        if not one.loaded:
-            one.load()
-        protocol: Any = one.http_protocol_class
-        make = partial(protocol, config=one, server_state=self.server_state, app_state=self.lifespan.state)
-        where: dict[str, Any] = {"host": one.host, "port": one.port} if one.host else {"sock": _everywhere(one.port)}
+    async def _listen(self, listener: uvicorn.Config) -> asyncio.Server:
+        if not listener.loaded:
+            listener.load()
+        protocol: Any = listener.http_protocol_class
+        make = partial(protocol, config=listener, server_state=self.server_state, app_state=self.lifespan.state)
+        where: dict[str, Any] = (
+            {"host": listener.host, "port": listener.port} if listener.host else {"sock": _everywhere(listener.port)}
+        )
         server = await asyncio.get_running_loop().create_server(
             make,
             **where,
-            ssl=one.ssl,
-            backlog=one.backlog,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if one.ssl else None,
-            ssl_shutdown_timeout=FAREWELL_SECONDS if one.ssl else None,
+            ssl=listener.ssl,
+            backlog=listener.backlog,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if listener.ssl else None,
+            ssl_shutdown_timeout=FAREWELL_SECONDS if listener.ssl else None,
         )
-        scheme = "https" if one.ssl else "http"
-        for found in server.sockets:
-            host, port = found.getsockname()[:2]
+        scheme = "https" if listener.ssl else "http"
+        for bound in server.sockets:
+            host, port = bound.getsockname()[:2]
             log.info("serving (Ctrl-C ends it)", url=f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
         return server
 

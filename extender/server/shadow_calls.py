@@ -85,7 +85,7 @@ class ShadowCalls:
         self._shadow.metrics.searched(decision.proved, answer.result, decision.stages_us)
         ours = None
         if answer.result == "evict":
-            known, uids = self._cluster.pods, [one["uid"] for one in decision.detail["victims"]]
+            known, uids = self._cluster.pods, [victim["uid"] for victim in decision.detail["victims"]]
             ours = decision.detail["node"], [known[uid] for uid in uids]
         offers = {node: offer.uids for node, offer in asked.whole().items()}
         self._shadow.watch.preempted(decision.request.uid, offers, ours)

@@ -37,14 +37,14 @@ def did_you_mean(given: str, allowed: Collection[str]) -> str:
     return f"; did you mean {folded[near[0]]}?" if near else ""
 
 
-def in_registry(what: Literal["scorers", "costs"]) -> Callable[[str, ValidationInfo], str]:
+def in_registry(registry: Literal["scorers", "costs"]) -> Callable[[str, ValidationInfo], str]:
     """A check that the registry (of the caller's `Known`) has the name."""
 
     def check(name: str, info: ValidationInfo) -> str:
         known = info.context
-        if isinstance(known, Known) and name not in (names := getattr(known, what)):
+        if isinstance(known, Known) and name not in (names := getattr(known, registry)):
             choice = did_you_mean(name, names) or f"; there are: {', '.join(sorted(names))}"
-            raise fault(f"{name[:80]!r} is not one of the {what}{choice}")
+            raise fault(f"{name[:80]!r} is not one of the {registry}{choice}")
         return name
 
     return check

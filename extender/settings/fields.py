@@ -483,10 +483,10 @@ class Server(_Part):
         if not is_loopback(self.host) and not self.tls.client_ca_file:
             raise fault(f"answers verbs on {self.host} to everyone: set tls.clientCaFile, or allowUnprotected: true")
         for name in self.apart:
-            one = self.listener(name)
-            if not is_loopback(one.host) and not one.tls.client_ca_file and not (one.authorize and one.tls.encrypts):
+            at = self.listener(name)
+            if not is_loopback(at.host) and not at.tls.client_ca_file and not (at.authorize and at.tls.encrypts):
                 raise fault(
-                    f"serves {name} on {one.host or 'all addresses'} to everyone: set {name}.authorize and {name}.tls, "
+                    f"serves {name} on {at.host or 'all addresses'} to everyone: set {name}.authorize and {name}.tls, "
                     f"{name}.tls.clientCaFile, or allowUnprotected: true"
                 )
         return self
@@ -592,8 +592,8 @@ class Settings(_Part):
         places = {"mode", "server", "decisions", "record", "log", "limits", "hold", "watch"}
         answered = {"shortlist", "scheduler_weight", "scheduler_score_weights"}
         unused = {"queue"} if self.queue == Queue() else set()
-        said = self.model_dump_json(by_alias=True, exclude=places | answered | unused)
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        document = self.model_dump_json(by_alias=True, exclude=places | answered | unused)
+        return hashlib.sha256(document.encode()).hexdigest()[:16]
 
     @property
     def hash(self) -> str:

@@ -66,9 +66,9 @@ def _rows(
 
 def _part_of(annotation: Any) -> type[BaseModel] | None:
     """The part of the file that the field holds, alone, in a list or in a mapping."""
-    for one in (annotation, *get_args(annotation)):
-        if isinstance(one, type) and issubclass(one, BaseModel):
-            return one
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
     return None
 
 
@@ -79,7 +79,7 @@ def _default(field: FieldInfo) -> str:
     if value is None or value == "":
         return "none"
     if isinstance(value, tuple):
-        texts = [_item(one) for one in value]
+        texts = [_item(element) for element in value]
         shown = texts if len(texts) <= _LONGEST else texts[:_SHOWN]
         more = f", and {len(texts) - len(shown)} more" if len(shown) < len(texts) else ""
         return ", ".join(shown) + more if texts else "`[]`"
@@ -104,10 +104,10 @@ def _text(value: Any) -> str:
 
 
 def _unit(name: str, field: FieldInfo) -> str:
-    bounds = {key: getattr(one, key) for one in field.metadata for key in ("ge", "gt", "le") if hasattr(one, key)}
+    bounds = {key: getattr(bound, key) for bound in field.metadata for key in ("ge", "gt", "le") if hasattr(bound, key)}
     least = f"{bounds['ge']:,}" if "ge" in bounds else f"above {bounds['gt']:,}" if "gt" in bounds else ""
     span = f"{least} to {bounds['le']:,}" if "le" in bounds else ""
-    literals = [one for one in get_args(field.annotation) if isinstance(one, str)]
+    literals = [literal for literal in get_args(field.annotation) if isinstance(literal, str)]
     return ", ".join(
         text for text in (UNITS.get(name.rpartition("_")[2], ""), span, *map("`{}`".format, literals)) if text
     )
@@ -115,13 +115,13 @@ def _unit(name: str, field: FieldInfo) -> str:
 
 def _meanings() -> _Meanings:
     """By class and field: the first paragraph of the string below the field."""
-    found: _Meanings = {}
+    meanings: _Meanings = {}
     for part in ast.parse(Path(fields.__file__).read_text()).body:
         if not isinstance(part, ast.ClassDef):
             continue
         for field, text in zip(part.body, part.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                said = text.value.value if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) else ""
-                paragraph = str(said).partition("\n\n")[0]
-                found.setdefault(part.name, {})[field.target.id] = " ".join(paragraph.split())
-    return found
+                doc = text.value.value if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) else ""
+                paragraph = str(doc).partition("\n\n")[0]
+                meanings.setdefault(part.name, {})[field.target.id] = " ".join(paragraph.split())
+    return meanings

@@ -70,26 +70,26 @@ def override_server(settings: Settings, given: Mapping[str, object]) -> Settings
     """The settings with other values in `server`, by their paths in Python: `port`, `metrics.port`. BadSettings."""
     if not given:
         return settings
-    made: dict[str, Any] = settings.server.model_dump()
+    values: dict[str, Any] = settings.server.model_dump()
     for path, value in given.items():
         *parts, field = path.split(".")
-        part = made
+        part = values
         for name in parts:
             part = part[name]
         part[field] = value
     try:
-        server = Server.model_validate(made)
+        server = Server.model_validate(values)
     except ValidationError as error:
-        problems = [Problem(path_of(("server", *one["loc"])), one["msg"]) for one in error.errors()]
+        problems = [Problem(path_of(("server", *detail["loc"])), detail["msg"]) for detail in error.errors()]
         raise BadSettings("the command line", problems) from None
     return settings.model_copy(update={"server": server})
 
 
 def _in_file_order(problems: list[Problem]) -> list[Problem]:
     """Sorted, and short enough to be read whatever is in the file."""
-    found = sorted(problems, key=lambda problem: (problem.line or 0, problem.path, problem.message))
-    shown = [Problem(_cut(one.path), _cut(one.message), one.line) for one in found[:MOST_PROBLEMS]]
-    more = len(found) - len(shown)
+    ordered = sorted(problems, key=lambda problem: (problem.line or 0, problem.path, problem.message))
+    shown = [Problem(_cut(problem.path), _cut(problem.message), problem.line) for problem in ordered[:MOST_PROBLEMS]]
+    more = len(ordered) - len(shown)
     return shown + [Problem("", f"{more} more problems are not shown")] * bool(more)
 
 
@@ -147,8 +147,8 @@ def _fields_at(place: Place) -> list[str]:
     for step in steps:
         if isinstance(step, int):
             continue
-        found = next(field for field in part.model_fields.values() if field.alias == step)
-        inner = found.annotation
+        step_field = next(field for field in part.model_fields.values() if field.alias == step)
+        inner = step_field.annotation
         part = inner.__args__[-1 if get_origin(inner) is dict else 0] if hasattr(inner, "__args__") else inner
         if get_origin(inner) is dict:
             next(steps, None)  # the key is a name of the user's
@@ -220,7 +220,7 @@ def parse_document(text: str) -> Document:
 
 def _most_open(text: str) -> int:
     """Brackets and braces that are open at once, those in strings and comments counted too."""
-    return max(accumulate(1 if one in "[{" else -1 for one in text if one in "[]{}"), default=0)
+    return max(accumulate(1 if char in "[{" else -1 for char in text if char in "[]{}"), default=0)
 
 
 class _Builder:
@@ -253,20 +253,20 @@ class _Builder:
         raise TypeError(type(node))  # YAML has no fourth kind
 
     def _mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, item in node.value:
             if not isinstance(key, ScalarNode):
                 self._refuse(key, place, "has a key that is not a word")
                 continue
             name = self._text(key, place)
             inner = (*place, name)
-            if name in made:
+            if name in mapping:
                 first = self._document.lines[inner]
                 self._refuse(key, inner, f"stands here again; it is on line {first} already")
                 continue
             self._document.lines[inner] = key.start_mark.line + 1
-            made[name] = self.value(item, inner)
-        return made
+            mapping[name] = self.value(item, inner)
+        return mapping
 
     def _scalar(self, node: ScalarNode, place: Place) -> Any:
         tag = str(node.tag)

@@ -32,15 +32,17 @@ class Eviction(NamedTuple):
 
 def cheapest(cluster: SimCluster, kubelets: Kubelets, pod: Object) -> dict[str, Eviction]:
     """The cheapest sufficient eviction on each node that has one, for a pod of one container."""
-    found: dict[str, Eviction] = {}
+    cheapest_of: dict[str, Eviction] = {}
     for node in cluster.nodes():
         name = str(node["metadata"]["name"])
         best = min(
-            _evictions(cluster, kubelets, pod, node), default=None, key=lambda one: (one.cost, sorted(one.victims))
+            _evictions(cluster, kubelets, pod, node),
+            default=None,
+            key=lambda choice: (choice.cost, sorted(choice.victims)),
         )
         if best is not None:
-            found[name] = best
-    return found
+            cheapest_of[name] = best
+    return cheapest_of
 
 
 def always_linked(machine: Machine, free: Sequence[int] | frozenset[int], size: int) -> bool:
@@ -54,14 +56,14 @@ def always_linked(machine: Machine, free: Sequence[int] | frozenset[int], size: 
 
 def _evictions(cluster: SimCluster, kubelets: Kubelets, pod: Object, node: Object) -> Iterator[Eviction]:
     name = str(node["metadata"]["name"])
-    there = cluster.pods(name)
-    lower = [other for other in there if in_tree.priority(other) < in_tree.priority(pod)]
+    pods = cluster.pods(name)
+    lower = [other for other in pods if in_tree.priority(other) < in_tree.priority(pod)]
     wanted = in_tree.asked(pod)[GPU]
     required = pod["metadata"]["annotations"].get("gpu-extender.io/links") == "required"
     for count in range(1, len(lower) + 1):
         for gone in combinations(lower, count):
             uids = frozenset(str(victim["metadata"]["uid"]) for victim in gone)
-            if in_tree.refusal(pod, node, [p for p in there if p["metadata"]["uid"] not in uids]) is not None:
+            if in_tree.refusal(pod, node, [p for p in pods if p["metadata"]["uid"] not in uids]) is not None:
                 continue
             free = kubelets.truth.free(name).union(*(kubelets.truth.gpus_of(uid) for uid in uids))
             if not required or always_linked(kubelets.machines[name], free, wanted):
@@ -78,8 +80,8 @@ def _cost(cluster: SimCluster, kubelets: Kubelets, gone: Sequence[Object]) -> tu
     for victim in gone:
         notes = victim["metadata"]["annotations"]
         since = _seconds(victim["status"]["startTime"])
-        if said := notes.get("gpu-extender.io/last-checkpoint"):
-            since = max(since, _seconds(said))
+        if checkpoint := notes.get("gpu-extender.io/last-checkpoint"):
+            since = max(since, _seconds(checkpoint))
         restart = min(3600, int(notes.get("gpu-extender.io/restart-seconds", "0")))
         lost += len(kubelets.truth.gpus_of(str(victim["metadata"]["uid"]))) * (int(now - since) + restart)
     return (

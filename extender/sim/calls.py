@@ -42,13 +42,13 @@ class Extender:
         answer = self._post("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
         if not isinstance(answer, dict):
             raise CallFailed("filter: the answer is not an object")
-        said = _folded(answer)
-        if said.get("error"):
-            raise CallFailed(str(said["error"]))
-        passed = tuple(said.get("nodenames") or ())
+        folded = _folded(answer)
+        if folded.get("error"):
+            raise CallFailed(str(folded["error"]))
+        passed = tuple(folded.get("nodenames") or ())
         if strangers := sorted(set(passed) - set(nodes)):
             raise CallFailed(f"filter: claims a node that was not sent: {strangers[0]}")
-        return Filtered(passed, said.get("failednodes") or {}, said.get("failedandunresolvablenodes") or {})
+        return Filtered(passed, folded.get("failednodes") or {}, folded.get("failedandunresolvablenodes") or {})
 
     def prioritize(self, pod: Object, nodes: Sequence[str]) -> dict[str, int]:
         """Points by node. kube-scheduler ignores what is wrong here; we do not."""
@@ -73,14 +73,14 @@ class Extender:
         answer = self._post("preempt", {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta})
         if not isinstance(answer, dict):
             raise CallFailed("preempt: the answer is not an object")
-        found = {}
+        offers = {}
         for node, victims in (_folded(answer).get("nodenametometavictims") or {}).items():
-            said = _folded(victims)  # a null here would crash the scheduler: let it crash us too
-            pods = [str(_folded(pod)["uid"]) for pod in said.get("pods") or ()]
+            folded = _folded(victims)  # a null here would crash the scheduler: let it crash us too
+            pods = [str(_folded(pod)["uid"]) for pod in folded.get("pods") or ()]
             if not pods:
                 raise CallFailed(f"preempt: expected at least one victim pod on node {node!r}")
-            found[node] = (pods, int(said.get("numpdbviolations", 0)))
-        return found
+            offers[node] = (pods, int(folded.get("numpdbviolations", 0)))
+        return offers
 
     def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         """Have the server bind the pod; CallFailed with its error."""

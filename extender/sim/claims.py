@@ -32,7 +32,7 @@ def device_class(name: str = DRIVER, *, kind: str = "gpu", extended_resource: st
 
 def resource_slices(
     node: str,
-    what: Machine,
+    machine: Machine,
     *,
     order: Sequence[int] = (),
     taints: Mapping[int, str] | None = None,
@@ -41,16 +41,16 @@ def resource_slices(
 ) -> list[Object]:
     """The slices of a node. `order`: in which its GPUs are listed; `taints`: GPU -> key of a NoSchedule taint;
     `divisible`: a second device of each GPU is a MIG partition of it."""
-    uuids = gpu_uuids(node, what)
-    gpus = [_gpu(i, uuids[i], what, (taints or {}).get(i, "")) for i in order or range(what.gpus)]
+    uuids = gpu_uuids(node, machine)
+    gpus = [_gpu(i, uuids[i], machine, (taints or {}).get(i, "")) for i in order or range(machine.gpus)]
     pool = {"name": node, "generation": generation, "resourceSliceCount": 2 if divisible else 1}
     if not divisible:
         return [_slice(f"{node}-{DRIVER}", node, pool, {"devices": gpus})]
-    for i, gpu in zip(order or range(what.gpus), gpus, strict=True):
+    for i, gpu in zip(order or range(machine.gpus), gpus, strict=True):
         gpu["consumesCounters"] = [{"counterSet": f"gpu-{i}", "counters": {"slices": {"value": str(MIG_SLICES)}}}]
-    parts = [_part(i, uuids[i]) for i in order or range(what.gpus)]
+    parts = [_part(i, uuids[i]) for i in order or range(machine.gpus)]
     counters = [
-        {"name": f"gpu-{i}", "counters": {"slices": {"value": str(MIG_SLICES)}}} for i in range(what.gpus)
+        {"name": f"gpu-{i}", "counters": {"slices": {"value": str(MIG_SLICES)}}} for i in range(machine.gpus)
     ]  # fmt: skip
     return [
         _slice(f"{node}-{DRIVER}-counters", node, pool, {"sharedCounters": counters}),
@@ -79,13 +79,13 @@ def _slice(name: str, node: str, pool: Object, devices: Object) -> Object:
     }
 
 
-def _gpu(index: int, uuid: str, what: Machine, taint: str) -> Object:
-    made: Object = {
+def _gpu(index: int, uuid: str, machine: Machine, taint: str) -> Object:
+    device: Object = {
         "name": f"gpu-{index}",
         "attributes": {
             "type": {"string": "gpu"},
             "uuid": {"string": uuid},
-            "productName": {"string": what.product or "NVIDIA GPU"},
+            "productName": {"string": machine.product or "NVIDIA GPU"},
             "brand": {"string": "Nvidia"},
             "architecture": {"string": "Hopper"},
             "cudaComputeCapability": {"version": "9.0.0"},
@@ -98,8 +98,8 @@ def _gpu(index: int, uuid: str, what: Machine, taint: str) -> Object:
         "capacity": {"memory": {"value": "81559Mi"}},
     }
     if taint:
-        made["taints"] = [{"key": taint, "effect": "NoSchedule"}]
-    return made
+        device["taints"] = [{"key": taint, "effect": "NoSchedule"}]
+    return device
 
 
 def _part(index: int, parent: str) -> Object:
@@ -146,19 +146,19 @@ class DynamicResources:
             if allocation is None:
                 if len(self.first_fit(node, _count(claim))) < _count(claim):
                     return Refusal("cannot allocate all claims", False)
-            elif {one["pool"] for one in allocation["devices"]["results"]} != {node}:
+            elif {result["pool"] for result in allocation["devices"]["results"]} != {node}:
                 return Refusal("resourceclaim not available on the node", False)
         return None
 
     def first_fit(self, node: str, count: int) -> list[str]:
         """The devices that the allocator takes; fewer where there are not so many."""
         claims = self._cluster.all("ResourceClaim")
-        taken = {(one["pool"], one["device"]) for claim in claims for one in allocated(claim)}
+        taken = {(result["pool"], result["device"]) for claim in claims for result in allocated(claim)}
         names = [
             device["name"]
-            for one in self._cluster.all("ResourceSlice")
-            if one["spec"]["nodeName"] == node
-            for device in one["spec"].get("devices", ())
+            for resource_slice in self._cluster.all("ResourceSlice")
+            if resource_slice["spec"]["nodeName"] == node
+            for device in resource_slice["spec"].get("devices", ())
         ]
         return [name for name in names if (node, name) not in taken][:count]
 
@@ -185,8 +185,8 @@ class DynamicResources:
         return claims_of(self._cluster, pod)
 
     def _driver(self, node: str) -> str:
-        slices = self._cluster.all("ResourceSlice")
-        return next(str(one["spec"]["driver"]) for one in slices if one["spec"]["nodeName"] == node)
+        specs = (resource_slice["spec"] for resource_slice in self._cluster.all("ResourceSlice"))
+        return next(str(spec["driver"]) for spec in specs if spec["nodeName"] == node)
 
 
 class Driver:
@@ -198,15 +198,15 @@ class Driver:
 
     def admit(self, pod: Object) -> dict[str, frozenset[int]]:
         """Container -> GPUs; Refused: a claim is not the pod's, or a device is another pod's."""
-        uid, found = str(pod["metadata"]["uid"]), set[int]()
+        uid, gpus = str(pod["metadata"]["uid"]), set[int]()
         for claim in claims_of(self._claims, pod):
-            if uid not in {one["uid"] for one in claim.get("status", {}).get("reservedFor", ())}:
+            if uid not in {consumer["uid"] for consumer in claim.get("status", {}).get("reservedFor", ())}:
                 raise Refused(f"resource claim {claim['metadata']['name']} is not reserved for the pod")
-            found |= {int(one["device"].rpartition(SEPARATOR)[2]) for one in allocated(claim)}
-        if taken := found & self._held.keys():
+            gpus |= {int(result["device"].rpartition(SEPARATOR)[2]) for result in allocated(claim)}
+        if taken := gpus & self._held.keys():
             raise Refused(f"devices {sorted(taken)} of node {self._node} are prepared for another pod")
-        self._held |= dict.fromkeys(found, uid)
-        return {pod["spec"]["containers"][0]["name"]: frozenset(found)}
+        self._held |= dict.fromkeys(gpus, uid)
+        return {pod["spec"]["containers"][0]["name"]: frozenset(gpus)}
 
     def remove(self, uid: str) -> None:
         """The pod has ended."""
@@ -216,15 +216,16 @@ class Driver:
 def claims_of(claims: Claims, pod: Object) -> list[Object]:
     """The claims that a pod names, and those that were made for it from templates; an error where one does not
     exist."""
-    made = {one["name"]: one.get("resourceClaimName") for one in pod["status"].get("resourceClaimStatuses", ())}
-    names = [one.get("resourceClaimName") or made[one["name"]] for one in pod["spec"].get("resourceClaims", ())]
+    statuses = pod["status"].get("resourceClaimStatuses", ())
+    generated = {status["name"]: status.get("resourceClaimName") for status in statuses}
+    names = [ref.get("resourceClaimName") or generated[ref["name"]] for ref in pod["spec"].get("resourceClaims", ())]
     return [claims.named(pod["metadata"]["namespace"], name, "ResourceClaim") for name in names]
 
 
 def allocated(claim: Object) -> list[Object]:
     """The devices of a claim, as its allocation states them."""
-    found: list[Object] = (claim.get("status", {}).get("allocation") or {}).get("devices", {}).get("results", [])
-    return found
+    results: list[Object] = (claim.get("status", {}).get("allocation") or {}).get("devices", {}).get("results", [])
+    return results
 
 
 def _count(claim: Object) -> int:

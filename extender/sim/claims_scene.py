@@ -23,8 +23,8 @@ def claimed(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server:
     scheduler = Scheduler(cluster, extender, seed=seed, settle=server.settle, bound=kubelets.sync)
     cluster.add("DeviceClass", claims.device_class())
     cluster.add_node(SimNode(NODE, machine(MACHINE), device_plugin=False).object())
-    for one in claims.resource_slices(NODE, machine(MACHINE)):
-        cluster.add("ResourceSlice", one)
+    for resource_slice in claims.resource_slices(NODE, machine(MACHINE)):
+        cluster.add("ResourceSlice", resource_slice)
     kubelets.add(NODE, machine(MACHINE), Driver(cluster, NODE))
     asked = sum(extender.calls.values())
     for name in ("eval-1", "eval-2"):
@@ -47,11 +47,11 @@ def claimed(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server:
     uid = cluster.create(pod.object())
     server.until(lambda: bool(opened), "release the pod")
     expect(all(opened), "the claim is allocated before the gate opens")
-    stated = allocated(cluster.named("train", "rlhf", "ResourceClaim"))
+    devices = sorted(result["device"] for result in allocated(cluster.named("train", "rlhf", "ResourceClaim")))
     [outcome] = scheduler.run([uid])
     expect((outcome.result, outcome.node) == ("bound", NODE), f"rlhf is bound to {NODE}: {outcome}")
     held = kubelets.truth.gpus_of(uid)
-    expect({f"gpu-{gpu}" for gpu in held} == {one["device"] for one in stated}, f"{ids(held)} is what was allocated")
+    expect({f"gpu-{gpu}" for gpu in held} == set(devices), f"{ids(held)} is what was allocated")
     expect(len(held) == MANY and machine(MACHINE).linked(held), f"the GPUs {ids(held)} are linked")
     expect(not (refusals := kubelets.truth.refusals()), f"every kubelet admits what is bound: {refusals}")
     expect(sum(extender.calls.values()) == asked, "pods with claims alone do not reach the extender")
@@ -66,6 +66,6 @@ def claimed(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server:
         view="explain",
     )
     scene.shows = [*node_map(kubelets, NODE, uid), Text(), *fleet(cluster, kubelets)]
-    scene.answers.append(f"ResourceClaim train/rlhf: allocated {', '.join(sorted(one['device'] for one in stated))}")
+    scene.answers.append(f"ResourceClaim train/rlhf: allocated {', '.join(devices)}")
     scene.answers.append(f"the node's driver prepared GPUs {ids(held)}: the same, with no relay and no device plugin")
     return scene

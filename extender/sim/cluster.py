@@ -140,12 +140,12 @@ class ConfigMaps:
     def change(self, name: str, changes: Mapping[str, str | None], version: str) -> str:
         """Write keys, None removes one; the new version. Conflict where `version` is not the one that is there."""
         with self._lock:
-            data, there = self._maps.get(name, ({}, 0))
-            if str(there or "") != version:
+            data, version_number = self._maps.get(name, ({}, 0))
+            if str(version_number or "") != version:
                 raise Conflict(f"configmaps {name} has been modified")
             changed = {key: text for key, text in {**data, **changes}.items() if text is not None}
-            self._maps[name] = changed, there + 1
-            return str(there + 1)
+            self._maps[name] = changed, version_number + 1
+            return str(version_number + 1)
 
     def texts(self) -> list[str]:
         """All values, of all of them."""
@@ -172,19 +172,19 @@ class SimCluster:
     def node(self, name: str) -> Object:
         """KeyError when there is none."""
         with self._lock:
-            found = self._store.get("Node", name)
-        if found is None:
+            node_object = self._store.get("Node", name)
+        if node_object is None:
             raise KeyError(name)
-        return found
+        return node_object
 
     def pods(self, node: str | None = None) -> list[Object]:
         """In the order of their creation; of one node, those that hold something there (finished ones do not)."""
         with self._lock:
-            found = self._store.all("Pod")
+            pods = self._store.all("Pod")
         if node is None:
-            return found
+            return pods
         return [
-            pod for pod in found if pod["spec"].get("nodeName") == node and pod["status"].get("phase") not in FINISHED
+            pod for pod in pods if pod["spec"].get("nodeName") == node and pod["status"].get("phase") not in FINISHED
         ]
 
     def pod(self, uid: str) -> Object | None:
@@ -245,11 +245,11 @@ class SimCluster:
                 for other in self._store.all("Pod")
             ):
                 raise Conflict(f"pods {meta['namespace']}/{meta['name']} exists already")
-            made = _with_uid(pod, f"Pod/{self._store.version}")
-            made["metadata"]["creationTimestamp"] = self.clock.text()
-            made["status"] = {"phase": "Pending"}
-            uid = str(made["metadata"]["uid"])
-            self._store.put("Pod", uid, made)
+            created = _with_uid(pod, f"Pod/{self._store.version}")
+            created["metadata"]["creationTimestamp"] = self.clock.text()
+            created["status"] = {"phase": "Pending"}
+            uid = str(created["metadata"]["uid"])
+            self._store.put("Pod", uid, created)
             return uid
 
     def bind(self, uid: str, node: str, annotations: Mapping[str, str]) -> None:
@@ -328,10 +328,10 @@ class SimCluster:
     # ---- how
 
     def _pod(self, uid: str) -> Object:
-        found = self._store.get("Pod", uid)
-        if found is None:
+        pod = self._store.get("Pod", uid)
+        if pod is None:
             raise Conflict(f"pods with uid {uid} not found")
-        return found
+        return pod
 
     def _count_budgets(self) -> None:
         """disruptionsAllowed = healthy pods - minAvailable, never below 0."""
@@ -368,10 +368,10 @@ def _healthy(pod: Object) -> bool:
 
 
 def _with_uid(item: Object, salt: str) -> Object:
-    made = copy.deepcopy(item)
-    meta = made["metadata"]
+    copied = copy.deepcopy(item)
+    meta = copied["metadata"]
     meta["uid"] = str(uuid.uuid5(_UIDS, f"{salt}/{meta.get('namespace', '')}/{meta['name']}"))
-    return made
+    return copied
 
 
 def _condition(kind: str, status: str) -> Object:

@@ -62,8 +62,8 @@ class Server(Protocol):
     def settle(self) -> None:
         """Wait until it has seen what was written."""
 
-    def until(self, true: Callable[[], bool], what: str) -> None:
-        """Wait until it has acted by itself; TimeoutError, which says `what` it did not do."""
+    def until(self, true: Callable[[], bool], action: str) -> None:
+        """Wait until it has acted by itself. The TimeoutError names the `action` that it did not do."""
 
 
 def build(seed: int) -> tuple[Clock, SimCluster, Kubelets]:
@@ -71,21 +71,21 @@ def build(seed: int) -> tuple[Clock, SimCluster, Kubelets]:
     clock = Clock(MORNING)
     cluster = SimCluster(clock)
     kubelets = Kubelets(cluster, seed)
-    for name, what in NODES.items():
+    for name, machine_name in NODES.items():
         # The tray has no agent: what it is follows from its labels and the catalogue.
         rack = {RACK: RACKS[name]}
         arm = {"kubernetes.io/arch": "arm64", **rack}
-        tray = SimNode(name, machine(what), annotate=False, labels=arm, taints=[ARM])
-        made = tray if name == "tray" else SimNode(name, machine(what), labels=rack)
-        cluster.add_node(made.object())
-        kubelets.add(name, machine(what))
+        tray = SimNode(name, machine(machine_name), annotate=False, labels=arm, taints=[ARM])
+        sim_node = tray if name == "tray" else SimNode(name, machine(machine_name), labels=rack)
+        cluster.add_node(sim_node.object())
+        kubelets.add(name, machine(machine_name))
     return clock, cluster, kubelets
 
 
 def overview(machines: Mapping[str, Machine], holders: Mapping[str, Mapping[int, str]]) -> Iterator[Text]:
     """One line a node: a letter per GPU, `·` where it is free. `holders`: node -> GPU -> the holder's letter."""
     names = max(map(len, machines))
-    products = max(len(what.product) for what in machines.values())
+    products = max(len(hardware.product) for hardware in machines.values())
     for name, what in machines.items():
         line = Text(f"{name:<{names}}  {what.product:<{products}}  ")
         for gpu in range(what.gpus):
@@ -100,9 +100,9 @@ def node_map(kubelets: Kubelets, name: str, uid: str) -> list[Text]:
     """One node's GPUs; `uid`: whose are marked, "" for none."""
     chosen = kubelets.truth.gpus_of(uid) if uid else frozenset()
     taken = kubelets.truth.holders(name).keys() - chosen
-    what = kubelets.machines[name]
-    gpu_total = what.scope == "gpu-total"
-    drawn = gpu_map(what.links, chosen, taken, gpu_total=gpu_total)
+    hardware = kubelets.machines[name]
+    gpu_total = hardware.scope == "gpu-total"
+    drawn = gpu_map(hardware.links, chosen, taken, gpu_total=gpu_total)
     return [Text(f"{name}   {legend(gpu_total=gpu_total)}", "dim"), *drawn]
 
 
@@ -177,10 +177,10 @@ class Day:
         scene.says += f" Of the pairs there it is one with a double link, {a}═{b}."
         yield scene
 
-    def _fit(self, title: str, what: SimPod, says: str) -> Scene:
-        name = f"{what.namespace}/{what.name}"
+    def _fit(self, title: str, pod: SimPod, says: str) -> Scene:
+        name = f"{pod.namespace}/{pod.name}"
         before = self._kubelets.truth.free("dgx1")
-        outcome = self._submit(what)
+        outcome = self._submit(pod)
         expect((outcome.result, outcome.node) == ("bound", "dgx1"), f"{name} is bound to dgx1: {outcome}")
         held = self._kubelets.truth.gpus_of(outcome.uid)
         expect(machine(NODES["dgx1"]).linked(held), f"the GPUs {sorted(held)} of {name} are linked")
@@ -212,11 +212,11 @@ class Day:
         expect(self._kubelets.truth.free("dgx1") == wanted, "four trials end: GPUs 0, 2, 4 and 5 are free")
         outcome = self._submit(SimPod("pretrain", "train", 4, links="required", tolerations=ANY_ARCH))
         expect(outcome.result == "waits", f"pretrain waits: {outcome}")
-        for name, what in self._kubelets.machines.items():
+        for name, hardware in self._kubelets.machines.items():
             free = self._kubelets.truth.free(name)
             if len(free) >= 4:
                 expect(name in outcome.sent, f"{name} has four free GPUs: the server was asked about it")
-                expect(not bruteforce.always_linked(what, free, 4), f"{name} cannot be relied upon for linked GPUs")
+                expect(not bruteforce.always_linked(hardware, free, 4), f"{name} cannot be relied upon for linked GPUs")
         scene = self._scene(
             "a refused node",
             "Four GPUs are free on the DGX-1V, but they form no ring (2-0-4-5 is a chain): a 4-GPU training that "
@@ -248,8 +248,8 @@ class Day:
         asr = self._cluster.named("train", "asr")["metadata"]["uid"]
         saved = self._clock.text(-300)
         self._cluster.set_annotation(asr, "gpu-extender.io/last-checkpoint", saved)
-        what = SimPod("urgent", "serving", 4, links="required", priority=1_000, tolerations=ANY_ARCH).object()
-        uid = self._cluster.create(what)
+        urgent = SimPod("urgent", "serving", 4, links="required", priority=1_000, tolerations=ANY_ARCH).object()
+        uid = self._cluster.create(urgent)
         truth = bruteforce.cheapest(self._cluster, self._kubelets, self._cluster.named("serving", "urgent"))
         best = min(truth.values(), key=lambda eviction: (eviction.cost, eviction.node))
         names = {str(p["metadata"]["uid"]): full_name(p) for p in self._cluster.pods()}
@@ -269,7 +269,7 @@ class Day:
         self._kubelets.sync()
         after = self._scheduler.run()
         expect(after[0].result == "bound" and after[0].uid == uid, f"urgent is bound: {after[0]}")
-        expect(all(one.result != "bound" for one in [*others, *after[1:]]), "no other pod takes the reserved place")
+        expect(all(other.result != "bound" for other in [*others, *after[1:]]), "no other pod takes the reserved place")
         held = self._kubelets.truth.gpus_of(uid)
         expect(held <= freed, f"urgent holds {sorted(held)}, all of what its victim held or was free")
         expect(self._cluster.pod(asr) is None, "the victim is gone")
@@ -374,8 +374,8 @@ class Day:
         self._server.until(lambda: writes.opened == {pod.name for pod in gang}, "release the gang")
         expect(writes.in_order, f"seats of all are written, then all are nominated, then gates open: {writes.seen}")
         outcomes = self._scheduler.run(uids)
-        expect([one.result for one in outcomes] == ["bound", "bound"], f"both pods are bound: {outcomes}")
-        expect(len({RACKS[one.node] for one in outcomes}) == 1, f"both are in one rack: {outcomes}")
+        expect([outcome.result for outcome in outcomes] == ["bound", "bound"], f"both pods are bound: {outcomes}")
+        expect(len({RACKS[outcome.node] for outcome in outcomes}) == 1, f"both are in one rack: {outcomes}")
         held = [self._kubelets.truth.gpus_of(uid) for uid in uids]
         expect([len(gpus) for gpus in held] == [4, 4], f"both hold four GPUs: {held}")
         expect(not (refusals := self._kubelets.truth.refusals()), f"every kubelet admits what is bound: {refusals}")
@@ -385,24 +385,24 @@ class Day:
             f"server reserves both seats, opens both gates, and both pods start in {RACKS[outcomes[0].node]}."
         )
         scene.shows += fleet(self._cluster, self._kubelets)
-        for pod, one in zip(gang, outcomes, strict=True):
+        for pod, outcome in zip(gang, outcomes, strict=True):
             gpus = ids(self._gpus(pod.namespace, pod.name))
             scene.answers.append(
-                f"{pod.name}: nominated for {writes.nominated[pod.name]}, bound to {one.node}, GPUs {gpus}"
+                f"{pod.name}: nominated for {writes.nominated[pod.name]}, bound to {outcome.node}, GPUs {gpus}"
             )
         return scene
 
     def _free(self, rack: str) -> int:
         """Free GPUs of a rack."""
-        return sum(len(self._kubelets.truth.free(name)) for name, there in RACKS.items() if there == rack)
+        return sum(len(self._kubelets.truth.free(name)) for name, home in RACKS.items() if home == rack)
 
     # ---- what they share
 
     def _at(self, hour: int) -> None:
         self._clock.until(MORNING.replace(hour=hour))
 
-    def _submit(self, what: SimPod) -> Outcome:
-        return self._scheduler.run([self._cluster.create(what.object())])[0]
+    def _submit(self, pod: SimPod) -> Outcome:
+        return self._scheduler.run([self._cluster.create(pod.object())])[0]
 
     def _finish(self, namespace: str, name: str) -> None:
         self._kubelets.finish(str(self._cluster.named(namespace, name)["metadata"]["uid"]))
@@ -448,10 +448,10 @@ class _QueueWrites:
             self.in_order &= self.nominated.keys() == self._pods
 
 
-def expect(true: bool, what: str) -> None:
-    """Raises NotAsTold, which says `what` is not so."""
+def expect(true: bool, claim: str) -> None:
+    """Raises NotAsTold with the `claim`, when it is not true."""
     if not true:
-        raise NotAsTold(what)
+        raise NotAsTold(claim)
 
 
 def _links_within(name: str, gpus: Collection[int]) -> int:

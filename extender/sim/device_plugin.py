@@ -106,16 +106,16 @@ class NvidiaBestEffort:
     def _first_best_split(self, order: list[int], size: int, forced: int) -> list[tuple[int, ...]]:
         """The best split; among equals the one that a walk in ``order`` meets first."""
         split: list[tuple[int, ...]] = []
-        left = order
+        remaining = order
         empty = -len(order) % size
-        while left:
-            best = self._best_total(_mask(left), empty, size, forced)
-            for chosen in self._sets_with_first(left, empty, size, forced):
-                rest = [gpu for gpu in left if gpu not in chosen]
+        while remaining:
+            best = self._best_total(_mask(remaining), empty, size, forced)
+            for chosen in self._sets_with_first(remaining, empty, size, forced):
+                rest = [gpu for gpu in remaining if gpu not in chosen]
                 unused = empty - (size - len(chosen))
                 if self._points(chosen) + self._best_total(_mask(rest), unused, size, forced) == best:
                     split.append(chosen)
-                    left, empty = rest, unused
+                    remaining, empty = rest, unused
                     break
             else:  # pragma: no cover - the maximum is always reached by one of them
                 raise AssertionError("no set reaches the best total")
@@ -129,8 +129,8 @@ class NvidiaBestEffort:
         if (known := self._best.get(key)) is not None:
             return known
         best = -1
-        left = _members(free)
-        for chosen in self._sets_with_first(left, empty, size, forced):
+        remaining = _members(free)
+        for chosen in self._sets_with_first(remaining, empty, size, forced):
             rest = self._best_total(free & ~_mask(chosen), empty - (size - len(chosen)), size, forced)
             if rest >= 0:
                 best = max(best, rest + self._points(chosen))
@@ -138,16 +138,16 @@ class NvidiaBestEffort:
         return best
 
     @staticmethod
-    def _sets_with_first(left: Sequence[int], empty: int, size: int, forced: int) -> list[tuple[int, ...]]:
-        """The sets that hold the first GPU of ``left``, real GPUs before empty places: with all of those, or none."""
-        places = [*left[1:], *[-1] * empty]
+    def _sets_with_first(remaining: Sequence[int], empty: int, size: int, forced: int) -> list[tuple[int, ...]]:
+        """The sets with the first of ``remaining``, real GPUs before empty places, with all of the places or none."""
+        places = [*remaining[1:], *[-1] * empty]
         sets = dict.fromkeys(
-            (left[0], *(gpu for gpu in others if gpu >= 0))
+            (remaining[0], *(gpu for gpu in others if gpu >= 0))
             for others in combinations(places, size - 1)
             if others.count(-1) in (0, empty)
         )
         # A split serves a request with forced GPUs only when one set holds them all.
-        return [chosen for chosen in sets if _mask(chosen) & forced in (0, forced & _mask(left))]
+        return [chosen for chosen in sets if _mask(chosen) & forced in (0, forced & _mask(remaining))]
 
     def _points(self, chosen: Sequence[int]) -> int:
         return sum(self._pair[a][b] for a, b in combinations(chosen, 2))

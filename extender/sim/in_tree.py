@@ -59,8 +59,8 @@ def pins(pod: Object) -> set[str]:
     return {name for term in terms for field in term.get("matchFields", ()) for name in field["values"]}
 
 
-def refusal(pod: Object, node: Object, there: Iterable[Object]) -> Refusal | None:
-    """The first filter that refuses the node; None: the pod fits. `there`: who holds something, or is nominated."""
+def refusal(pod: Object, node: Object, pods: Iterable[Object]) -> Refusal | None:
+    """The first filter that rejects the node; None: the pod fits. `pods`: those on the node, or nominated for it."""
     labels = node["metadata"].get("labels", {})
     if node["spec"].get("unschedulable"):
         return Refusal("node(s) were unschedulable", False)
@@ -75,7 +75,7 @@ def refusal(pod: Object, node: Object, there: Iterable[Object]) -> Refusal | Non
         return Refusal("node(s) didn't match Pod's node affinity/selector", False)
     room, wanted_all = allocatable(node), asked(pod)
     used: Counter[str] = Counter()
-    for other in there:
+    for other in pods:
         used.update(asked(other))
     for name, wanted in sorted(wanted_all.items()):
         if wanted > room[name] - used[name]:
@@ -84,14 +84,14 @@ def refusal(pod: Object, node: Object, there: Iterable[Object]) -> Refusal | Non
 
 
 def victims(
-    pod: Object, node: Object, there: Sequence[Object], nominated: Sequence[Object], budgets: Sequence[Object]
+    pod: Object, node: Object, pods: Sequence[Object], nominated: Sequence[Object], budgets: Sequence[Object]
 ) -> Victims | None:
     """Evict all of lower priority; then let stay whom the filters allow, the important first; None: no eviction helps.
 
     Those whose budget has nothing left to give are let stay before the others.
     """
-    lower = [other for other in there if priority(other) < priority(pod)]
-    staying = [*nominated, *(other for other in there if priority(other) >= priority(pod))]
+    lower = [other for other in pods if priority(other) < priority(pod)]
+    staying = [*nominated, *(other for other in pods if priority(other) >= priority(pod))]
     if not lower or refusal(pod, node, staying) is not None:
         return None
     lower.sort(key=_importance)
@@ -110,25 +110,25 @@ def pick(candidates: dict[str, Victims]) -> str:
     """pickOneNodeForPreemption: fewest violations, lowest highest priority, lowest sum, fewest, youngest; then name."""
 
     def order(name: str) -> tuple[Any, ...]:
-        found = candidates[name]
-        top = found.pods[0]
+        candidate = candidates[name]
+        top = candidate.pods[0]
         # kube-scheduler shifts priorities so that a negative one still counts as a pod.
-        total = sum(priority(victim) + 2**31 for victim in found.pods)
-        return found.violations, priority(top), total, len(found.pods), -_started(top), name
+        total = sum(priority(victim) + 2**31 for victim in candidate.pods)
+        return candidate.violations, priority(top), total, len(candidate.pods), -_started(top), name
 
     return min(candidates, key=order)
 
 
 def _violating(pods: Sequence[Object], budgets: Sequence[Object]) -> set[str]:
-    left = {id(budget): int(budget["status"]["disruptionsAllowed"]) for budget in budgets}
-    found: set[str] = set()
+    allowed = {id(budget): int(budget["status"]["disruptionsAllowed"]) for budget in budgets}
+    violating: set[str] = set()
     for pod in pods:
         for budget in budgets:
             if guards(budget, pod):
-                left[id(budget)] -= 1
-                if left[id(budget)] < 0:
-                    found.add(_uid(pod))
-    return found
+                allowed[id(budget)] -= 1
+                if allowed[id(budget)] < 0:
+                    violating.add(_uid(pod))
+    return violating
 
 
 def _tolerates(taint: Object) -> Any:
@@ -148,8 +148,8 @@ def _importance(pod: Object) -> tuple[int, float, str]:
 
 
 def _started(pod: Object) -> float:
-    said = pod["status"].get("startTime")
-    return datetime.fromisoformat(said).timestamp() if said else float("inf")
+    start = pod["status"].get("startTime")
+    return datetime.fromisoformat(start).timestamp() if start else float("inf")
 
 
 def _uid(pod: Object) -> str:

@@ -35,9 +35,9 @@ class Kubelets:
     def add(self, node: str, machine: Machine, driver: RealDevices | None = None) -> None:
         """This node's GPUs are handed out by us from now on. `driver`: what does it instead of a device plugin."""
         self._machines[node] = machine
-        made = NodeDevices(node, GPU, machine.plugin(), gpu_uuids(node, machine), [True] * machine.gpus, real=driver)
-        self._devices[node] = made
-        self.truth.add_node(made)
+        devices = NodeDevices(node, GPU, machine.plugin(), gpu_uuids(node, machine), [True] * machine.gpus, real=driver)
+        self._devices[node] = devices
+        self.truth.add_node(devices)
 
     @property
     def machines(self) -> Mapping[str, Machine]:
@@ -203,8 +203,8 @@ def _planned(
 
 def _asked(container: Object, resource: str) -> int:
     resources = container.get("resources", {})
-    found = resources.get("limits", {}).get(resource) or resources.get("requests", {}).get(resource) or 0
-    return int(found)
+    amount = resources.get("limits", {}).get(resource) or resources.get("requests", {}).get(resource) or 0
+    return int(amount)
 
 
 def container_status(container: Object, state: Object) -> Object:
@@ -326,12 +326,12 @@ class Truth:
 
     def plans(self) -> Counter[str]:
         """Admitted GPU pods: how many hold their plan ("kept"), another set ("missed"), had none ("none")."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for event in self.log():
             if event.what == "admitted" and event.gpus:
-                kept = "kept" if event.planned == event.gpus else "missed"
-                found["none" if event.planned is None else kept] += 1
-        return found
+                outcome = "kept" if event.planned == event.gpus else "missed"
+                counts["none" if event.planned is None else outcome] += 1
+        return counts
 
     # ---- changes
 

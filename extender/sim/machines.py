@@ -88,27 +88,29 @@ def gpu_uuid(node: str, index: int) -> str:
     return f"GPU-{uuid.uuid5(_GPU_IDS, f'{node}/{index}')}"
 
 
-def gpu_uuids(node: str, what: Machine) -> list[str]:
+def gpu_uuids(node: str, hardware: Machine) -> list[str]:
     """The ids of all GPUs of a node, by index."""
-    return [gpu_uuid(node, index) for index in range(what.gpus)]
+    return [gpu_uuid(node, index) for index in range(hardware.gpus)]
 
 
-def topology_annotation(what: Machine, uuids: Sequence[str], health: Sequence[bool] | None = None) -> str:
+def topology_annotation(hardware: Machine, uuids: Sequence[str], health: Sequence[bool] | None = None) -> str:
     """What our node agent writes on the node: the graph, and which id each GPU has; compact JSON.
 
     `health`: by GPU; all are healthy without it.
     """
     value = {
         "v": 1,
-        "gpus": what.gpus,
-        "links": [[a, b, what.links[a][b]] for a, b in combinations(range(what.gpus), 2) if what.links[a][b]],
-        "scope": what.scope,
-        "kind": what.kind,
-        "gbps": what.gbps,
-        "numa": what.numa,
-        "pcie": what.pcie,
+        "gpus": hardware.gpus,
+        "links": [
+            [a, b, hardware.links[a][b]] for a, b in combinations(range(hardware.gpus), 2) if hardware.links[a][b]
+        ],
+        "scope": hardware.scope,
+        "kind": hardware.kind,
+        "gbps": hardware.gbps,
+        "numa": hardware.numa,
+        "pcie": hardware.pcie,
         "uuids": list(uuids),
-        "health": [True] * what.gpus if health is None else list(health),
+        "health": [True] * hardware.gpus if health is None else list(health),
     }
     return json.dumps(value, separators=(",", ":"))
 
@@ -222,13 +224,13 @@ class SimNode:
         name, machine = self.name, self.machine
         vendor = self.resource.partition("/")[0]
         product = {"amd.com": "amd.com/gpu.product-name"}.get(vendor, f"{vendor}/gpu.product")
-        found = {product: machine.product, f"{vendor}/gpu.count": str(machine.gpus)}
+        product_labels = {product: machine.product, f"{vendor}/gpu.count": str(machine.gpus)}
         if machine.chassis:
-            found[f"{vendor}/gpu.machine"] = machine.chassis
+            product_labels[f"{vendor}/gpu.machine"] = machine.chassis
         amounts = {"cpu": self.cpu, "memory": self.memory, "pods": "110"}
         if self.device_plugin:
             amounts[self.resource] = str(machine.gpus)
-        labels = {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", **found, **self.labels}
+        labels = {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", **product_labels, **self.labels}
         stated = {TOPOLOGY: topology_annotation(machine, gpu_uuids(name, machine))} if self.annotate else {}
         return {
             "metadata": {"name": name, "labels": labels, "annotations": stated},

@@ -100,8 +100,8 @@ class Scheduler:
             self._cluster.set_status(uid, nominatedNodeName=None)
             return Outcome(uid, "again", message=str(error))
         if outcome.result in ("waits", "nominated"):
-            said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
-            self._cluster.set_status(uid, conditions=[said])
+            status = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
+            self._cluster.set_status(uid, conditions=[status])
         return outcome
 
     def _cycle(self, pod: Object, uid: str) -> Outcome:
@@ -178,15 +178,15 @@ class Scheduler:
         for name, status in statuses.items():
             if status.resolvable:
                 node = self._cluster.node(name)
-                there, others = self._cluster.pods(name), self._nominated(pod, name)
-                found = in_tree.victims(pod, node, there, others, self._cluster.all("PodDisruptionBudget"))
-                if found is not None and found.pods:  # up to 1.37 a node without victims is no candidate
-                    outcome.offered[name] = found
+                pods, others = self._cluster.pods(name), self._nominated(pod, name)
+                chosen = in_tree.victims(pod, node, pods, others, self._cluster.all("PodDisruptionBudget"))
+                if chosen is not None and chosen.pods:  # up to 1.37 a node without victims is no candidate
+                    outcome.offered[name] = chosen
         if not outcome.offered:
             return outcome
         offered = {
-            name: ([str(victim["metadata"]["uid"]) for victim in found.pods], found.violations)
-            for name, found in outcome.offered.items()
+            name: ([str(victim["metadata"]["uid"]) for victim in chosen.pods], chosen.violations)
+            for name, chosen in outcome.offered.items()
         }
         answer = self._extender.preempt(_sent(pod), offered)
         candidates = {name: self._as_victims(name, uids, violations) for name, (uids, violations) in answer.items()}
@@ -200,11 +200,11 @@ class Scheduler:
         return outcome
 
     def _as_victims(self, node: str, uids: list[str], violations: int) -> Victims:
-        there = {str(pod["metadata"]["uid"]): pod for pod in self._cluster.pods(node)}
+        by_uid = {str(pod["metadata"]["uid"]): pod for pod in self._cluster.pods(node)}
         for uid in uids:
-            if uid not in there:
+            if uid not in by_uid:
                 raise CallFailed(f"preempt: claims to preempt pod (UID {uid}) not found on node {node!r}")
-        return Victims(tuple(there[uid] for uid in uids), violations)
+        return Victims(tuple(by_uid[uid] for uid in uids), violations)
 
 
 def _by_claims(pod: Object) -> bool:

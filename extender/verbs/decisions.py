@@ -130,32 +130,32 @@ class Decision:
 
     def value_of(self, term: str) -> int | None:
         """What a term of the cost says; None where it is not known, or not among the settings' terms."""
-        return next((one["value"] for one in self.detail.get("cost", ()) if one["term"] == term), None)
+        return next((entry["value"] for entry in self.detail.get("cost", ()) if entry["term"] == term), None)
 
     def concerns(self, namespace: str, name: str) -> bool:
         """Whether it is about the pod of this name, or the pod is among its victims."""
         if (self.request.namespace, self.request.name) == (namespace, name):
             return True
-        stated = [one for one in self.detail.get("victims") or () if not isinstance(one, str)]
-        return any((one["namespace"], one["name"]) == (namespace, name) for one in stated)
+        stated = [pod for pod in self.detail.get("victims") or () if not isinstance(pod, str)]
+        return any((pod["namespace"], pod["name"]) == (namespace, name) for pod in stated)
 
     def evicts(self, uid: str) -> bool:
         """Whether the pod is among its victims."""
-        return any(uid == (one if isinstance(one, str) else one["uid"]) for one in self.detail.get("victims") or ())
+        return any(uid == (pod if isinstance(pod, str) else pod["uid"]) for pod in self.detail.get("victims") or ())
 
     def logged(self) -> dict[str, Any]:
         """What the log line of a preemption or an eviction says besides: bounded, and nothing for other verbs."""
         detail = self.detail
-        said: dict[str, Any] = {}
+        logged: dict[str, Any] = {}
         victims = detail.get("victims")
         if victims:  # an earlier plan that still stands has their uids alone
-            names = [one if isinstance(one, str) else f"{one['namespace']}/{one['name']}" for one in victims]
-            said |= {"victims": len(names), "evict": names[:MOST_LOGGED]}
+            names = [pod if isinstance(pod, str) else f"{pod['namespace']}/{pod['name']}" for pod in victims]
+            logged |= {"victims": len(names), "evict": names[:MOST_LOGGED]}
         if "cost" in detail:
-            said["cost"] = {one["term"]: one["value"] for one in detail["cost"]}
+            logged["cost"] = {entry["term"]: entry["value"] for entry in detail["cost"]}
         if self.proved is not None:
-            said["proved"] = self.proved
-        return said
+            logged["proved"] = self.proved
+        return logged
 
     def choose(self, ranking: Ranking, tables: Tables, policy: Policy, *, priced: bool) -> None:
         """Note the best few nodes of a ranking, the GPUs to take there, and, `priced`, what the first of them cost the
@@ -195,10 +195,10 @@ def _size_of_detail(detail: dict[str, Any]) -> int:
     """Bytes of the victims and warnings, and of the texts in them."""
     runner_up = (detail.get("certificate") or {}).get("runner_up") or {}
     victims = [*detail.get("victims", ()), *runner_up.get("victims", ())]
-    texts = [name for one in victims if isinstance(one, dict) for name in one.get("pdbs", ())]  # tenants make them
+    texts = [name for pod in victims if isinstance(pod, dict) for name in pod.get("pdbs", ())]  # tenants make them
     texts += (detail.get("gang") or {}).get("nodes", ())
     warnings = detail.get("warnings", ())
-    texts += [text for one in warnings for text in one.values()]
+    texts += [text for warning in warnings for text in warning.values()]
     return OF_VICTIM * len(victims) + sum(map(len, texts)) + OF_NAME * len(texts) + OF_WARNING * len(warnings)
 
 

@@ -105,7 +105,7 @@ class EvictedPods(Listener):
     def latest(self, namespace: str, name: str) -> EvictedPod | None:
         """The latest pod of this name that was evicted."""
         pods = reversed(self._kept.get(namespace, {}).values())
-        return next((one for one in pods if one.pod.name == name and one.is_evicted), None)
+        return next((evicted for evicted in pods if evicted.pod.name == name and evicted.is_evicted), None)
 
     def planned(self, plan: Reservation, decision: Decision) -> None:
         """A preemption was answered, or an eviction of ours begins."""
@@ -146,7 +146,8 @@ class EvictedPods(Listener):
     def _entry(self, pod: PodRecord, cause: Cause) -> EvictedPod:
         cluster = self._cluster
         ledger = cluster.gpus.ledgers.get(pod.node)
-        held = None if ledger is None else next((one for one in ledger.holdings if one.uid == pod.uid), None)
+        holdings = () if ledger is None else ledger.holdings
+        held = next((holding for holding in holdings if holding.uid == pod.uid), None)
         return EvictedPod(
             _slim(pod),
             cause,

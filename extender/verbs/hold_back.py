@@ -38,14 +38,12 @@ from extender.verbs.decisions import Decision
 
 
 class HeldBack(NamedTuple):
-    """`reserved`: rows on which the pod fits and that are kept for pods of lower priorities; `left`: it leaves, or
-    left before, such rows; `soon`: nothing that happens later wakes the pod, so that it has to be tried again soon;
-    `evicts_on`: as of an `Attempt`."""
+    """Which rows are held back from a pod, and when it is tried again."""
 
-    reserved: frozenset[int]
-    left: bool
-    soon: bool
-    evicts_on: str | None = None
+    reserved: frozenset[int]  # rows on which the pod fits and that are reserved for pods of lower priorities
+    left: bool  # it leaves such rows to those pods, or left them before
+    soon: bool  # no later event wakes the pod: it is tried again soon
+    evicts_on: str | None = None  # as of an `Attempt`
 
 
 class HoldBack:
@@ -81,15 +79,15 @@ class HoldBack:
         reserved: frozenset[int] = frozenset()
         if self._claims.reservations:
             reserved = self.reserved(preemptor.request, fit.passed(decision.judged.rows, decision.judged.codes), now)
-        left = attempt is not None and attempt.left
-        if reserved and not left and not stale:  # while stale no pod is evicted: the pod would have no other node
-            left = self._leaves(decision, preemptor, reserved)
+        leaves = attempt is not None and attempt.left
+        if reserved and not leaves and not stale:  # while stale no pod is evicted: the pod would have no other node
+            leaves = self._leaves(decision, preemptor, reserved)
         if self._claims.seats:
             reserved |= self._seated(decision, now)
         soon = self._hand_over(decision, reserved, now) or self._after_start(decision, now)
         if not self._claims.is_bind_called and not stale and decision.request.links == "required":
             self._keep_whole(decision, attempt, now)
-        return HeldBack(reserved, left, soon)
+        return HeldBack(reserved, leaves, soon)
 
     def reserved(self, request: PodRequest, fits: array[int], now: float) -> frozenset[int]:
         """Of the rows on which the pod fits, those where a pod of a lower priority would lose what was freed for it,
@@ -122,7 +120,7 @@ class HoldBack:
         self, request: PodRequest, fits: array[int], lower: Sequence[Reservation | Seat], now: float
     ) -> frozenset[int]:
         """Of the rows on which the pod fits, those where it takes what is reserved for these of a lower priority."""
-        rows = {self._cluster.row(one.node) for one in lower}
+        rows = {self._cluster.row(seat.node) for seat in lower}
         asked = array("i", [row for row in fits if row in rows]) if rows else None
         if not asked:
             return frozenset()

@@ -51,8 +51,8 @@ class Sampling:
         tables = self._cluster.tables
         with self._claims.of(request, now, rows=others):
             others = fit.passed(others, self._policy.judge(tables, request, others))
-            found = survey.short(tables.nodes, request.ask, others).count(0)
-        return found if found >= LEAST_LEFT_OUT else 0
+            left_out = survey.short(tables.nodes, request.ask, others).count(0)
+        return left_out if left_out >= LEAST_LEFT_OUT else 0
 
 
 # -- nodes that the watch has not shown -------------------------------------------------------------------------------
@@ -76,9 +76,9 @@ class UnknownNodes:
         """Each name, with when it was named first and last."""
         return [(name, first, last) for name, (first, last) in self._named.items()]
 
-    def restore(self, kept: Iterable[tuple[str, float, float]]) -> None:
+    def restore(self, entries: Iterable[tuple[str, float, float]]) -> None:
         """Remember these and no others."""
-        self._named = {name: (first, last) for name, first, last in kept}
+        self._named = {name: (first, last) for name, first, last in entries}
 
     def may_appear(self, names: Sequence[str], now: float) -> bool:
         """Whether any of these nodes may be about to appear: it was named for the first time a moment ago.

@@ -76,11 +76,11 @@ class _Lazy(Mapping[str, Offered]):
         at = 2 * self._places[node]
         start, end = self._spans[at : at + 2]
         try:
-            found = _offered(node, orjson.loads(self._body[start:end]), self._path, _meta_uid)
+            offered = _offered(node, orjson.loads(self._body[start:end]), self._path, _meta_uid)
         except orjson.JSONDecodeError as error:
             raise BadRequest(f"malformed JSON: {error}", path=self._path) from error
-        assert found is not None
-        return found
+        assert offered is not None
+        return offered
 
     def keys(self) -> KeysView[str]:
         return self._places.keys()
@@ -168,8 +168,8 @@ def read_args(body: bytes, cluster: ClusterView, most: int) -> Args:
     """Parse a filter or prioritize request. At most `most` candidates."""
     keys, read = _split_names(body, cluster)
     pod = _pod(body, keys, cluster)
-    found = _candidates(body, keys, read, cluster, most)
-    return Args(pod, found.rows, found.unknown, body, found.names, found.nodes)
+    candidates = _candidates(body, keys, read, cluster, most)
+    return Args(pod, candidates.rows, candidates.unknown, body, candidates.names, candidates.nodes)
 
 
 def read_candidates(body: bytes, cluster: ClusterView, most: int) -> Candidates:
@@ -298,8 +298,8 @@ def _offers(body: bytes, span: tuple[int, int], path: str, uid_of: Callable[[Any
         raise BadRequest(f"malformed JSON: {error}", path=path) from error
     if not isinstance(raw, dict):
         raise BadRequest("not an object", path=path)
-    found = {node: _offered(node, victims, path, uid_of) for node, victims in raw.items()}
-    return {node: offer for node, offer in found.items() if offer is not None}
+    offers = {node: _offered(node, victims, path, uid_of) for node, victims in raw.items()}
+    return {node: offer for node, offer in offers.items() if offer is not None}
 
 
 def _offered(node: str, victims: Any, path: str, uid_of: Callable[[Any, str], str]) -> Offered | None:

@@ -102,7 +102,7 @@ class Flags(NamedTuple):
 
     def but(self, name: str) -> Flags:
         """Without one flag."""
-        return self._replace(others=tuple(one for one in self.others if not one.startswith(f"--{name}=")))
+        return self._replace(others=tuple(flag for flag in self.others if not flag.startswith(f"--{name}=")))
 
 
 def split(words: Sequence[str]) -> tuple[Flags, list[str]]:
@@ -110,18 +110,18 @@ def split(words: Sequence[str]) -> tuple[Flags, list[str]]:
     namespace: str | None = None
     others: list[str] = []
     rest: list[str] = []
-    left = iter(words)
-    for word in left:
+    remaining = iter(words)
+    for word in remaining:
         if word == "--":
-            rest += [word, *left]
+            rest += [word, *remaining]
             break
-        found = _flag(word, left)
-        if found is None:
+        flag = _flag(word, remaining)
+        if flag is None:
             rest.append(word)
-        elif found[0] == "namespace":
-            namespace = found[1]
+        elif flag[0] == "namespace":
+            namespace = flag[1]
         else:
-            others.append(f"--{found[0]}={found[1]}")
+            others.append(f"--{flag[0]}={flag[1]}")
     return Flags(namespace, tuple(others)), rest
 
 
@@ -131,14 +131,14 @@ def value_of(word: str) -> str | None:
     return name if name in VALUES and given is None else None
 
 
-def _flag(word: str, left: Iterator[str]) -> tuple[str, str] | None:
-    """(name, value); None: the word is no flag of kubectl. The value may be the next one `left`."""
+def _flag(word: str, following: Iterator[str]) -> tuple[str, str] | None:
+    """(name, value); None: the word is no flag of kubectl. The value may be the first of `following`."""
     name, given = _named(word)
     if name in SWITCHES:
         return name, "true" if given is None else given
     if name not in VALUES:
         return None
-    value = next(left, None) if given is None else given
+    value = next(following, None) if given is None else given
     if value is None:
         raise WrongUsage(f"{word} needs a value")
     return name, value

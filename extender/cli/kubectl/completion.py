@@ -32,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(value)
         return 0
     flags, rest = split(before)
-    found = list(_words(Kubectl(flags), rest, last))
-    unfinished = len(found) == 1 and found[0].partition("\t")[0].endswith("/")
-    print(*found, f":{NO_FILES + NO_SPACE * unfinished}", sep="\n")
+    completions = list(_words(Kubectl(flags), rest, last))
+    unfinished = len(completions) == 1 and completions[0].partition("\t")[0].endswith("/")
+    print(*completions, f":{NO_FILES + NO_SPACE * unfinished}", sep="\n")
     return 0
 
 
@@ -79,7 +79,7 @@ def _of_command(kubectl: Kubectl, rest: Sequence[str], last: str) -> list[str]:
         "COMP_LINE": line,
         "COMP_POINT": str(len(line.encode())),
     }
-    said = StringIO()
+    output = StringIO()
     with contextlib.suppress(SystemExit):
-        argcomplete.autocomplete(parser, always_complete_options=False, exit_method=sys.exit, output_stream=said)
-    return [one for one in said.getvalue().split("\n") if one]
+        argcomplete.autocomplete(parser, always_complete_options=False, exit_method=sys.exit, output_stream=output)
+    return [word for word in output.getvalue().split("\n") if word]

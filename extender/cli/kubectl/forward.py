@@ -59,13 +59,13 @@ def _port(child: subprocess.Popen[str], errors: IO[str], replica: Replica) -> in
         line = child.stdout.readline()
     finally:
         limit.cancel()
-    found = FORWARDING.match(line)
-    if found is None:
+    match = FORWARDING.match(line)
+    if match is None:
         child.kill()
         child.wait()
         where = f"pod {replica.namespace}/{replica.pod}"
         raise Unreachable(_said(errors) or f"no port is forwarded within {SECONDS:.0f} s", path=where)
-    return int(found[1])
+    return int(match[1])
 
 
 def _said(errors: IO[str]) -> str:
@@ -173,8 +173,8 @@ def chosen(
     read."""
     hosts = [identity.partition("_")[0] for identity in identities if identity]  # HOSTNAME_..., as client-go has it
     for host in hosts:
-        if found := next((pod for pod in pods if _runs_at(pod, host)), None):
-            return Replica(namespace, found["metadata"]["name"])
+        if matching := next((pod for pod in pods if _runs_at(pod, host)), None):
+            return Replica(namespace, matching["metadata"]["name"])
     if no_pods and hosts:  # a right to read pods is not needed where their names are their host names
         return Replica(namespace, hosts[0])
     ready = sorted((pod["metadata"]["name"] for pod in pods if _ready(pod)), key=str)
@@ -192,8 +192,8 @@ def chosen(
 def _items(text: Any) -> tuple[list[Json], ExtenderError | None]:
     """The objects that a call of kubectl prints, or why there are none."""
     try:
-        said = text()
-        answer = orjson.loads(said) if said.strip() else {}
+        output = text()
+        answer = orjson.loads(output) if output.strip() else {}
     except ExtenderError as error:
         return [], error
     except ValueError:
@@ -211,4 +211,4 @@ def _runs_at(pod: Json, host: str) -> bool:
 
 def _ready(pod: Json) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)

@@ -23,38 +23,38 @@ def run(options: argparse.Namespace, kubectl: Kubectl) -> int:
             "the plugin asks running servers: give --live (gpu-extender check judges a cluster)", path="check"
         )
     namespace = options.system_namespace
-    found = everything(kubectl, namespace, (SCHEDULER, QUEUE, EVICTIONS))
-    if found.no_pods:
-        raise found.no_pods
-    if not found.pods:
+    installed = everything(kubectl, namespace, (SCHEDULER, QUEUE, EVICTIONS))
+    if installed.no_pods:
+        raise installed.no_pods
+    if not installed.pods:
         raise NotFound(
             f"no pod has the labels {LABELS}; --system-namespace names the namespace of gpu-extender",
             path=f"namespace {namespace}",
         )
-    pods = sorted(found.pods, key=lambda pod: str(pod["metadata"]["name"]))
+    pods = sorted(installed.pods, key=lambda pod: str(pod["metadata"]["name"]))
     replicas = [_replica(kubectl, Replica(namespace, pod["metadata"]["name"]), options.port) for pod in pods]
     schedules = any(OWN_SCHEDULER in _containers(pod) for pod in pods)
     wanted = [live.Wanted(SCHEDULER, schedules), live.Wanted(QUEUE, False), live.Wanted(EVICTIONS, False)]
-    if found.no_leases:
-        warning = {"code": "leases-not-read", "message": f"the Leases cannot be read: {found.no_leases.message}"}
+    if installed.no_leases:
+        warning = {"code": "leases-not-read", "message": f"the Leases cannot be read: {installed.no_leases.message}"}
         shown = live.answer(replicas, None, [warning])
     else:
-        shown = live.answer(replicas, live.leases(found.leases, wanted, datetime.now(UTC)))
+        shown = live.answer(replicas, live.leases(installed.leases, wanted, datetime.now(UTC)))
     show(shown, options.output, live.lines)
     return live.exit_code(shown)
 
 
-def _replica(kubectl: Kubectl, one: Replica, port: int) -> dict[str, Any]:
+def _replica(kubectl: Kubectl, replica: Replica, port: int) -> dict[str, Any]:
     try:
-        with forwarded(kubectl, one, port) as tunnel:
-            answered = live.replica(one.pod, tunnel.url)
+        with forwarded(kubectl, replica, port) as tunnel:
+            answered = live.replica(replica.pod, tunnel.url)
             return (
                 answered
                 if answered["reachable"]
-                else live.unreachable(one.pod, tunnel.complaint() or answered["error"])
+                else live.unreachable(replica.pod, tunnel.complaint() or answered["error"])
             )
     except ExtenderError as error:
-        return live.unreachable(one.pod, error.message)
+        return live.unreachable(replica.pod, error.message)
 
 
 def _containers(pod: dict[str, Any]) -> list[str]:
