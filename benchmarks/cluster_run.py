@@ -24,8 +24,8 @@ from extender.cluster.gpus.statements import gpus_of
 from extender.objects import decode, records
 from extender.objects.records import Event
 from extender.settings import Settings
-from extender.sim.device_plugin import DevicePlugin, PluginPanicked
-from extender.sim.machines import GPU, Machine, SimNode, machine
+from extender.sim.device_plugin import PluginPanicked, SimDevicePlugin
+from extender.sim.machines import GPU, SimMachine, SimNode, machine
 from extender.topologies.annotation import RELAY
 from extender.verbs.verbs import Verbs
 
@@ -52,8 +52,8 @@ class Host:
 
     name: str
     kind: str
-    machine: Machine
-    plugin: DevicePlugin
+    machine: SimMachine
+    plugin: SimDevicePlugin
     shape: int
     held: int = 0
 
@@ -207,7 +207,7 @@ def fleet(nodes: int, shapes: LinkShapes) -> list[Host]:
     return hosts
 
 
-def intern(shapes: LinkShapes, what: Machine) -> int:
+def intern(shapes: LinkShapes, what: SimMachine) -> int:
     """The machine's shape, its GPUs handed out by the stock plugin."""
     return what.topology().intern(shapes, "nvidia")
 

@@ -10,7 +10,7 @@ from itertools import combinations
 
 from benchmarks.cluster_run import intern
 from ext_core.links import LinkShapes
-from extender.sim.machines import Machine
+from extender.sim.machines import SimMachine
 
 CERTAIN = 2  # of LinkShapes.certain
 PRICED_GPUS = 8  # leftover_fragmentation is 0 on larger machines
@@ -18,12 +18,12 @@ _shapes = LinkShapes()
 
 
 @cache
-def _shape(machine: Machine) -> int:
+def _shape(machine: SimMachine) -> int:
     return intern(_shapes, machine)
 
 
 @cache
-def uniform(machine: Machine, need: int) -> bool:
+def uniform(machine: SimMachine, need: int) -> bool:
     """Whether any `need` of its GPUs are linked, so that counting them is enough."""
     if machine.scope == "gpu-total":
         return need <= machine.gpus
@@ -31,7 +31,7 @@ def uniform(machine: Machine, need: int) -> bool:
 
 
 @cache
-def linked(machine: Machine, free: int, need: int) -> bool:
+def linked(machine: SimMachine, free: int, need: int) -> bool:
     """Whether some `need` of the free GPUs (a mask) are linked."""
     if free.bit_count() < need:
         return False
@@ -39,7 +39,7 @@ def linked(machine: Machine, free: int, need: int) -> bool:
 
 
 @cache
-def certain(machine: Machine, free: int, need: int) -> bool:
+def certain(machine: SimMachine, free: int, need: int) -> bool:
     """Whether the device plugin is sure to hand out linked ones, as our own filter judges `links: required`."""
     if free.bit_count() < need:
         return False
@@ -47,7 +47,7 @@ def certain(machine: Machine, free: int, need: int) -> bool:
 
 
 @cache
-def stays(machine: Machine, free: int, need: int) -> int:
+def stays(machine: SimMachine, free: int, need: int) -> int:
     """The mask that stays free when the pod has the best `need` of them; `free` has as many."""
     if uniform(machine, machine.gpus) and machine.scope == "gpu-total":
         taken = [gpu for gpu in range(machine.gpus) if free >> gpu & 1][:need]
@@ -58,13 +58,13 @@ def stays(machine: Machine, free: int, need: int) -> int:
 
 
 @cache
-def block(machine: Machine, free: int) -> int:
+def block(machine: SimMachine, free: int) -> int:
     """The size of the largest linked set of free GPUs."""
     return max((size for size in range(1, free.bit_count() + 1) if linked(machine, free, size)), default=0)
 
 
 @cache
-def leftover(machine: Machine, free: int, need: int) -> int:
+def leftover(machine: SimMachine, free: int, need: int) -> int:
     """The term leftover_fragmentation for this mask of free GPUs: the rings x 1000 of all sets of the empty machine,
     less those in what stays free. 0 where any GPUs will do, and on large machines."""
     if machine.gpus > PRICED_GPUS or uniform(machine, need):
@@ -74,5 +74,5 @@ def leftover(machine: Machine, free: int, need: int) -> int:
 
 
 @cache
-def _rings(machine: Machine, mask: int) -> int:
+def _rings(machine: SimMachine, mask: int) -> int:
     return (_shapes.ring(_shape(machine), mask) or 0) if mask.bit_count() >= 2 else 0

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import preemption_links as links
 from extender.sim.device_plugin import Arbitrary, PluginPanicked
-from extender.sim.machines import GPU, Machine, SimNode, machine
+from extender.sim.machines import GPU, SimMachine, SimNode, machine
 
 NOW = 1_800_000_000.0
 # Whole-GPU pods by GPUs asked for, in two variants of the trace.
@@ -83,7 +83,7 @@ class State:
     """`gangs`: members by gang (all of them are needed); `allowed`: disruptions allowed by budget; `spare`: free GPUs
     of each node behind the taint."""
 
-    machines: list[Machine]
+    machines: list[SimMachine]
     pods: list[Running]
     on: list[list[Running]]
     gangs: dict[int, list[Running]]
@@ -395,7 +395,7 @@ def objects(state: State) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
-def _spare(what: Machine, name: str, free: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _spare(what: SimMachine, name: str, free: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """A tainted node, and a pod on it that nobody may evict and that holds all but `free` of its GPUs."""
     yield "Node", SimNode(name, what, cpu="1000", memory="8000Gi", taints=[TAINT]).object()
     held = what.gpus - free

@@ -44,7 +44,7 @@ def get_log(**bound: Any) -> Log:
     return cast(Log, structlog.get_logger(**bound))
 
 
-class Writer:
+class LineWriter:
     """Lines to a file descriptor, in order, by a thread. `dropped`: lines that were lost."""
 
     def __init__(self, descriptor: int) -> None:
@@ -125,7 +125,7 @@ class Writer:
             self._failed += sum(end > written for end in accumulate(map(len, batch)))
 
 
-_writer = Writer(STANDARD_ERROR)
+_writer = LineWriter(STANDARD_ERROR)
 
 
 _straight: list[Any] = []  # the processors of configure(), where information is logged as JSON

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.sim.kubelet import Event
+from extender.sim.kubelet import AllocationEvent
 from tests.e2e import attack_load
 from tests.e2e.attack_accounts import MOST_WAIT, Row, Seen, Wait, Waits, beside, preemptors_of, report
 from tests.e2e.trace import PodStory, Trace
@@ -16,15 +16,15 @@ from tests.e2e.trace import PodStory, Trace
 SPACES = {tenant: f"{tenant}-1" for tenant in (*attack_load.HONEST, attack_load.HOSTILE)}
 
 
-def seen(*log: Event, pods: tuple[PodStory, ...] = (), lines: tuple[str, ...] = (), **facts: Any) -> Seen:
+def seen(*log: AllocationEvent, pods: tuple[PodStory, ...] = (), lines: tuple[str, ...] = (), **facts: Any) -> Seen:
     trace = Trace.__new__(Trace)
     trace.pods, trace.plans, trace.marks = {pod.uid: pod for pod in pods}, [], []
     trace.lines = [(0.0, line) for line in lines]
     return Seen(trace, log, {"alice-1": "alice", "mallory-1": "mallory"}, {"v": "dgx1-v100"}, **facts)
 
 
-def event(what: Any, uid: str, *gpus: int, reason: str = "") -> Event:
-    return Event(0.0, what, uid, uid, "v", frozenset(gpus), reason=reason)
+def event(what: Any, uid: str, *gpus: int, reason: str = "") -> AllocationEvent:
+    return AllocationEvent(0.0, what, uid, uid, "v", frozenset(gpus), reason=reason)
 
 
 def broken(one: Seen, log: Path) -> list[str]:

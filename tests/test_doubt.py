@@ -13,7 +13,7 @@ from extender.objects.records import Event
 from extender.policy.rules import REASONS
 from extender.server import calls
 from extender.server.calls import Outage
-from extender.settings import Resource, Settings, Watch
+from extender.settings import ResourceSettings, Settings, WatchSettings
 from extender.verbs.bind import Written
 from tests.verbs.test_bind import Api
 from tests.world import AMD, GPU, JSON, World, machine, pairs, refused, topology, workload
@@ -127,7 +127,7 @@ def test_a_statement_about_health_that_allocatable_contradicts_is_not_believed(
     allocatable: int, believed: bool
 ) -> None:
     """GPU 0 is said to be ill. Free are 6 and 7, and 0 if it is not: then 0 and 6 may be handed out."""
-    world = World(Settings(resources=(Resource(name=GPU, device_plugin="arbitrary"),)))
+    world = World(Settings(resources=(ResourceSettings(name=GPU, device_plugin="arbitrary"),)))
     stated = json.loads(topology(pairs(8))) | {"health": [False] + [True] * 7}
     note = {"gpu-extender.io/topology": json.dumps(stated)}
     world.node("n", allocatable, capacity=8, annotations=note)
@@ -209,7 +209,7 @@ def test_an_api_server_that_writes_nothing_for_minutes_costs_kube_scheduler_litt
 @pytest.mark.parametrize("setting", [5.0, 10.0, 30.0])
 def test_nobody_is_evicted_from_the_staleness_of_the_settings_on(live: Watched, setting: float) -> None:
     """By pods and nodes, or by budgets that may be out of date."""
-    world = World(Settings(watch=Watch(staleness_seconds=setting)), source=live)
+    world = World(Settings(watch=WatchSettings(staleness_seconds=setting)), source=live)
     world.node("n", 8)
     world.pod("v", 8, "n")
     pod = workload("p", 8, priority=100)

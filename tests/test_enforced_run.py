@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.sim.kubelet import Event
+from extender.sim.kubelet import AllocationEvent
 from tests.e2e.enforced_run import KNOWN_SECONDS, Got, judge
 from tests.e2e.trace import PodStory, Trace
 
@@ -20,13 +20,13 @@ def of_b(got: Got) -> list[str]:
 def run(*pods: tuple[str, float, float, float | None, frozenset[int]]) -> Got:
     """(name, when the server decided to bind it, when it was admitted, when it ended, GPUs): in order of admission."""
     trace = Trace(NOBODY, "default", "", "")
-    events: list[tuple[float, Event]] = []
+    events: list[tuple[float, AllocationEvent]] = []
     for name, bound, admitted, ended, gpus in pods:
         trace.pods[name] = PodStory(name, name, len(gpus), 0, 0.0, "n", bound + 0.1, gone=ended)
         trace.decisions[bound, "bind", name] = {"verb": "bind", "result": "bound"}
-        events.append((admitted, Event(admitted, "admitted", name, name, "n", gpus, planned=gpus)))
+        events.append((admitted, AllocationEvent(admitted, "admitted", name, name, "n", gpus, planned=gpus)))
         if ended is not None:
-            events.append((ended, Event(ended, "released", name, "", "n", gpus)))
+            events.append((ended, AllocationEvent(ended, "released", name, "", "n", gpus)))
     ordered = [event for _, event in sorted(events, key=lambda one: one[0])]
     return judge(ordered, trace, {"n": "dgx1-v100"}, stock=False)
 

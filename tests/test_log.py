@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from extender import log
-from extender.log import WAITING_BYTES, WAITING_LINES, Writer
+from extender.log import WAITING_BYTES, WAITING_LINES, LineWriter
 from tests.e2e.process import free_port
 from tests.server.test_app import valid
 from tests.waiting import wait_for
@@ -144,7 +144,7 @@ def test_the_last_lines_are_written_before_a_signal_ends_the_process(tmp_path: P
 def test_lines_beyond_the_room_are_dropped_and_counted() -> None:
     reading, writing = os.pipe()
     try:
-        writer = Writer(writing)
+        writer = LineWriter(writing)
         for _ in range(WAITING_LINES + 5_000):
             writer.line(b"x" * 100)
         assert 4_000 <= writer.dropped <= 5_000
@@ -164,7 +164,7 @@ def test_lines_beyond_the_room_are_dropped_and_counted() -> None:
 def test_waiting_lines_have_a_limit_in_bytes_and_so_has_each() -> None:
     reading, writing = os.pipe()
     try:
-        writer = Writer(writing)
+        writer = LineWriter(writing)
         for _ in range(2_000):
             writer.line(b"x" * 1_000_000)
         kept = 2_000 - writer.dropped

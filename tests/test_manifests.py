@@ -18,7 +18,7 @@ from extender.server import calls
 from extender.server.acting import MIX
 from extender.server.endpoint import VERBS
 from extender.settings import Known, Settings, Tls, read_settings
-from extender.settings.fields import Listener, Server
+from extender.settings.fields import ListenerSettings, ServerSettings
 from tests.world import World
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
@@ -218,7 +218,7 @@ def test_the_static_pod_is_the_sidecar_on_the_hosts_network() -> None:
     assert all(file.startswith(f"{own}/") for file in files)
 
 
-def listeners_of(container: dict[str, Any]) -> Server:
+def listeners_of(container: dict[str, Any]) -> ServerSettings:
     """What the command of a container states about them."""
     parser = argparse.ArgumentParser()
     add_address(parser)
@@ -236,8 +236,8 @@ METRICS = {
 def test_each_form_serves_its_metrics_on_all_addresses_for_tokens_and_the_rest_on_loopback(form: str) -> None:
     container = METRICS[form]
     server = listeners_of(container)
-    assert server.metrics == Listener(host="", port=METRICS_PORT, authorize=True, tls=Tls(self_signed=True))
-    assert server.model_copy(update={"metrics": Listener()}) == Server()
+    assert server.metrics == ListenerSettings(host="", port=METRICS_PORT, authorize=True, tls=Tls(self_signed=True))
+    assert server.model_copy(update={"metrics": ListenerSettings()}) == ServerSettings()
     assert container["ports"] == [{"name": "metrics", "containerPort": METRICS_PORT}]
 
 

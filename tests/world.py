@@ -25,7 +25,7 @@ from extender.objects import decode, records
 from extender.objects.records import Event
 from extender.server import acting, deciding, wiring
 from extender.server.gate import Asks
-from extender.server.writes import Binder, Keeper
+from extender.server.writes import Binder, ReservationKeeper
 from extender.settings import Settings
 from extender.times import Clock
 from extender.topologies import Topology
@@ -192,7 +192,7 @@ class World:
     def connect(
         self,
         *,
-        keeper: Keeper | None = None,
+        keeper: ReservationKeeper | None = None,
         evictions: OwnEvictions | None = None,
         queue: QueueController | None = None,
     ) -> None:

@@ -25,7 +25,7 @@ from extender.objects.records import FINALIZER, PLANNED_NODE, Event, Kind, PodRe
 from extender.server.acting import KeptSeats, QueueRequests, queue_over
 from extender.server.deciding import Core
 from extender.sim import cluster
-from extender.sim.cluster import Change, ConfigMaps, SimCluster
+from extender.sim.cluster import ConfigMaps, SimChange, SimCluster
 from extender.verbs.bind import Written
 from extender.verbs.wire import Binding
 
@@ -97,18 +97,18 @@ class SimSource(ClusterSource):
         """The result of the write; a conflict counts as failed."""
         try:
             self._simulated.bind(binding.uid, binding.node, annotations)
-        except cluster.Conflict as conflict:
+        except cluster.WriteConflict as conflict:
             return Written("failed", f"conflict: {conflict}")
         return Written("bound")
 
     # ---- how
 
-    def _hand_over(self, change: Change) -> None:
+    def _hand_over(self, change: SimChange) -> None:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._apply, change)
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: SimChange) -> None:
         try:
             record = decode.record(change.kind, change.item, self._cluster.gpu_names)
             self._cluster.apply([Event(change.kind, change.change, record)], self._clock())
@@ -163,7 +163,7 @@ class _Map:
     async def change(self, changes: Mapping[str, str | None], version: str) -> str:
         try:
             return self._maps.change(self._name, changes, version)
-        except cluster.Conflict as conflict:
+        except cluster.WriteConflict as conflict:
             raise VersionConflict from conflict
 
     async def put(self, changes: Mapping[str, str | None]) -> StoredTexts:
@@ -263,7 +263,7 @@ class _Claims:
 def _patched(simulated: SimCluster, kind: Kind, namespace: str, name: str, version: str, change: Patch) -> Patched:
     try:
         return Patched("written", simulated.patch(namespace, name, version, change, kind))
-    except cluster.Conflict as conflict:
+    except cluster.WriteConflict as conflict:
         return Patched("conflict", message=str(conflict))
     except KeyError as gone:
         return Patched("gone", message=str(gone))

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from extender.sim.calls import Extender
 from extender.sim.cluster import SimCluster
-from extender.sim.day import MORNING, NODES, Scene, Server, expect, fleet, ids, node_map
+from extender.sim.day import MORNING, NODES, DayServer, Scene, expect, fleet, ids, node_map
 from extender.sim.kubelet import Kubelets
 from extender.sim.machines import SimPod, machine
 from extender.sim.scheduler import Scheduler
@@ -17,7 +17,7 @@ POD, NAMESPACE = "nightly", "train"
 WANTED = 4  # GPUs
 
 
-def waits(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: Server, seed: int) -> Scene:
+def waits(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: DayServer, seed: int) -> Scene:
     """21:00: a training finds enough GPUs, but none that are linked. Raises NotAsTold."""
     cluster.clock.until(MORNING.replace(hour=21))
     scheduler = Scheduler(cluster, extender, seed=seed, settle=server.settle, bound=kubelets.sync)

@@ -12,7 +12,7 @@ import orjson
 
 from extender.cli.options import host_and_port
 from extender.errors import BadInput
-from extender.node.apiserver import ApiServer
+from extender.node.apiserver import ApiEndpoint
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +28,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--probe", metavar="HOST:PORT", default="", help="serve /livez and /metrics there")
 
 
-def server(options: argparse.Namespace) -> ApiServer:
+def server(options: argparse.Namespace) -> ApiEndpoint:
     """Where the API server is. BadInput outside of a pod, when nothing is named."""
     if options.api_server:
-        return ApiServer(options.api_server.rstrip("/"), options.token_file, options.ca_file)
-    return ApiServer.of_pod()
+        return ApiEndpoint(options.api_server.rstrip("/"), options.token_file, options.ca_file)
+    return ApiEndpoint.of_pod()
 
 
 def node(options: argparse.Namespace) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from extender.errors import ExtenderError, Unreachable
-from extender.node.apiserver import ApiServer, node_path, pod_path
+from extender.node.apiserver import ApiEndpoint, node_path, pod_path
 from extender.node.kubelet_api import Held
 from extender.topologies import annotation, nics
 from extender.topologies.annotation import RELAY, STALE
@@ -27,7 +27,7 @@ STALE_SECONDS = 120.0
 Switch = Literal["auto", "always", "never"]
 
 
-class Devices(Protocol):
+class PodResources(Protocol):
     """kubelet's PodResources, as `pod_resources` has it."""
 
     def held(self, socket: Path) -> list[Held]:
@@ -41,7 +41,7 @@ class Devices(Protocol):
 class Kubelet:
     """This node's kubelet: what answers for it, and at which socket."""
 
-    devices: Devices
+    devices: PodResources
     socket: Path
 
     def held(self) -> list[Held]:
@@ -72,7 +72,7 @@ class Agent:
     def __init__(
         self,
         options: AgentOptions,
-        server: ApiServer,
+        server: ApiEndpoint,
         view: Callable[[], Topology],
         *,
         say: Callable[[str], None],

@@ -47,7 +47,7 @@ class Refused(Unreachable):
 
 
 @dataclass(frozen=True, slots=True)
-class ApiServer:
+class ApiEndpoint:
     """Where it is and how we are known to it. The token's file is read for each request: kubelet renews it."""
 
     url: str
@@ -55,7 +55,7 @@ class ApiServer:
     ca_file: Path | None = None
 
     @classmethod
-    def of_pod(cls, folder: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ) -> ApiServer:
+    def of_pod(cls, folder: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ) -> ApiEndpoint:
         """As a pod with its service account. BadInput outside of a pod."""
         host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
         if not host or not (folder / "token").exists():
@@ -139,7 +139,7 @@ class Watch:
 
     def __init__(
         self,
-        server: ApiServer,
+        server: ApiEndpoint,
         path: str,
         query: Mapping[str, str],
         follower: Follower,

@@ -126,7 +126,7 @@ class Registration(NamedTuple):
     prefers: bool  # it answers GetPreferredAllocation
 
 
-class Asked(NamedTuple):
+class ContainerPreference(NamedTuple):
     """ContainerPreferredAllocationRequest."""
 
     available: list[str]  # device ids, the `must` ones included
@@ -156,12 +156,12 @@ def devices(listed: bytes) -> dict[str, bool]:
     return {text(d, 1): text(d, 2) == HEALTHY for d in messages(listed, 1)}
 
 
-def asked(request: bytes) -> list[Asked]:
+def asked(request: bytes) -> list[ContainerPreference]:
     """One entry a container, from a PreferredAllocationRequest. kubelet asks for one container at a time."""
-    return [Asked(texts(entry, 1), texts(entry, 2), integer(entry, 3)) for entry in messages(request, 1)]
+    return [ContainerPreference(texts(entry, 1), texts(entry, 2), integer(entry, 3)) for entry in messages(request, 1)]
 
 
-def ask(question: Asked) -> bytes:
+def ask(question: ContainerPreference) -> bytes:
     """A PreferredAllocationRequest for one container."""
     available, must, size = question
     request = repeated(1, available) + repeated(2, must) + field(3, size)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from extender.node.apiserver import ApiServer, Watch
+from extender.node.apiserver import ApiEndpoint, Watch
 from extender.node.graph import Graph, NodeGraph, graph
 
 PLAN = "gpu-extender.io/gpus"
@@ -284,7 +284,7 @@ def _amounts(container: Mapping[str, Any]) -> dict[str, int]:
 class LivePlans:
     """What the relay asks. The API server is asked for this node's objects only, which it has an index for."""
 
-    def __init__(self, server: ApiServer, node: str, say: Callable[[str], None], topology_file: Path | None) -> None:
+    def __init__(self, server: ApiEndpoint, node: str, say: Callable[[str], None], topology_file: Path | None) -> None:
         """`topology_file`: the annotation's value as the agent leaves it on this node; it counts before the node's."""
         self.bound = Bound()
         self._node = NodeGraph()

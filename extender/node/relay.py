@@ -353,7 +353,7 @@ class Relayed:
             self._relay.counts["answers failed"] += 1
             return api.prefer([])
 
-    def _prefer(self, plans: Plans, question: api.Asked) -> list[str]:
+    def _prefer(self, plans: Plans, question: api.ContainerPreference) -> list[str]:
         """The planned devices; else the best by links, leaving other plans alone; else what the plugin would."""
         asker = plans.bound.asker(self.resource, question.size)
         if asker is None and plans.look(FRESH_SECONDS):
@@ -387,7 +387,7 @@ class Relayed:
         missing = sorted(asker.pod.planned() - available)
         self._relay.say(f"{asker.pod.name}: its planned GPUs are not available: {missing} are held or unhealthy")
 
-    def _as_the_plugin(self, question: api.Asked) -> list[str]:
+    def _as_the_plugin(self, question: api.ContainerPreference) -> list[str]:
         """What the plugin itself prefers; nothing where it has no preference, or fails."""
         if self._prefers:
             call = _unary(self._channel, api.DEVICE_PLUGIN, "GetPreferredAllocation")

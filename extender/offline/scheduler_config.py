@@ -17,7 +17,7 @@ from extender.offline.checks.finding import ORDER, Finding, Severity
 from extender.offline.text import count, short
 from extender.settings import Settings
 from extender.settings.checks import did_you_mean
-from extender.settings.reading import Document, Place, parse_document, path_of
+from extender.settings.reading import Place, SettingsDocument, parse_document, path_of
 
 VERSION, KIND = "kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration"
 PORT: Final = 8888
@@ -113,7 +113,7 @@ def lines(answered: Mapping[str, Any]) -> Iterator[str]:
 class _Checked:
     """One document, and what is wrong with it."""
 
-    def __init__(self, document: Document, settings: Settings) -> None:
+    def __init__(self, document: SettingsDocument, settings: Settings) -> None:
         self._document, self._settings, self._value = document, settings, document.value
 
     def findings(self) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ from extender.preemption.gang_search import NEVER, Freed, Outcome, Plan, Prices,
 from extender.preemption.limits import Ceiling, ceiling_of
 from extender.preemption.limits import terms as cost_terms
 from extender.preemption.search import LOWEST
-from extender.settings import Preemption as Limits
+from extender.settings import PreemptionSettings as Limits
 
 HIGHEST = 2**31 - 1  # EVERY of ext_core: no pod is spared for its priority, or for its devices
 BORROWERS = ("victims_beside_borrowers", "pods")  # the term of a reclaim

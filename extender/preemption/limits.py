@@ -14,7 +14,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import Victims
 from extender.policy.costs import WorkLost
 from extender.policy.policy import Policy
-from extender.settings import Preemption
+from extender.settings import PreemptionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Ceiling:
         return f"{would}, and {self.setting} allows {self.allows}"
 
 
-def ceiling_of(limits: Preemption, pods: Sequence[PodRecord], gpus: int) -> Ceiling | None:
+def ceiling_of(limits: PreemptionSettings, pods: Sequence[PodRecord], gpus: int) -> Ceiling | None:
     """The lowest ceiling for these preemptors, which gain so many GPUs together; None: there is none."""
     stated: list[Ceiling] = []
     for name in sorted({pod.priority_class for pod in pods} & limits.ceilings.keys()):

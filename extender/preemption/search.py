@@ -28,7 +28,7 @@ from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, Problem, ends
 from extender.preemption.cost_inputs import Rooms
 from extender.preemption.limits import Ceiling, SearchTime, ceiling_of
-from extender.settings import Preemption as Limits
+from extender.settings import PreemptionSettings as Limits
 
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
 IMPOSSIBLE = 2**63 - 1  # ext_core.scout's bound where no set of victims frees enough

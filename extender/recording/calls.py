@@ -21,7 +21,7 @@ from extender.verbs.answer import Answer, BindCall, Call, FilterCall, PreemptCal
 from extender.verbs.answer import Asked as Asking
 from extender.verbs.bind import BindIntent, Written
 from extender.verbs.decisions import Decision
-from extender.verbs.wire import Args, Binding, Preemption
+from extender.verbs.wire import Args, Binding, PreemptionArgs
 
 NONE: Final = array("i")
 NAMING: Final = (FilterCall, PrioritizeCall)
@@ -98,7 +98,7 @@ def kept(call: Call) -> Call:
     if isinstance(call, PreemptCall):
         offers, only = call.asked.offers, Seen({})
         only.seen = offers.victims.seen if isinstance(offers.victims, Seen) else {}
-        return PreemptCall(Preemption(call.asked.pod, Offers(offers.rows, only), dict))
+        return PreemptCall(PreemptionArgs(call.asked.pod, Offers(offers.rows, only), dict))
     return call
 
 
@@ -231,11 +231,11 @@ class Unpacker:
             self._rows = rows
         return array("i", rows)
 
-    def _preemption(self, asked: Asked, pod: PodRecord, rows: array[int]) -> Preemption:
+    def _preemption(self, asked: Asked, pod: PodRecord, rows: array[int]) -> PreemptionArgs:
         recorded = {node: Offered(tuple(uids), violations) for node, uids, violations in asked.offers}
         offered = _Offered((self._cluster.names[row] for row in rows if row >= 0), recorded)
         nothing: Callable[[], Mapping[str, Offered]] = dict
-        return Preemption(pod, Offers(rows, offered), nothing)
+        return PreemptionArgs(pod, Offers(rows, offered), nothing)
 
 
 def _args(asked: Asked, pod: PodRecord, rows: array[int], names: Sequence[str]) -> Args:

@@ -146,7 +146,7 @@ class VerbCalls(Protocol):
         ...
 
 
-class Start:
+class Readiness:
     """Watches for the moment when everything is known for the first time."""
 
     def __init__(self, verbs: Verbs, source: ClusterSource, supervisor: Supervisor, writes: Writes) -> None:

@@ -48,7 +48,7 @@ _REPLY: Final = b"%bx-content-type-options: nosniff\r\ncontent-length: %d\r\ncon
 log = get_log()
 
 
-class Reply(NamedTuple):
+class VerbReply(NamedTuple):
     """What a verb replies over HTTP: JSON. `answer`: None where no decision was made."""
 
     status: int
@@ -62,15 +62,15 @@ class Verb(Protocol):
 
     most_bytes: int
 
-    def begin(self, whole: bytes, began: float) -> Reply | Awaitable[Reply]:
+    def begin(self, whole: bytes, began: float) -> VerbReply | Awaitable[VerbReply]:
         """The reply to a body; an awaitable where it has to wait. It raises nothing."""
         ...
 
-    def failed(self, error: Exception, began: float) -> Reply:
+    def failed(self, error: Exception, began: float) -> VerbReply:
         """The reply where the body is given up."""
         ...
 
-    def sent(self, reply: Reply) -> None:
+    def sent(self, reply: VerbReply) -> None:
         """The reply is sent, or its client has left."""
 
 
@@ -372,17 +372,17 @@ class Connection(HttpToolsProtocol):
         whole = call.parts[0] if len(call.parts) == 1 else b"".join(call.parts)
         call.parts.clear()
         coming = call.verb.begin(whole, call.began)
-        if isinstance(coming, Reply):
+        if isinstance(coming, VerbReply):
             self._send(call, coming)
             return
         task = self.loop.create_task(self._send_later(call, coming))
         self.tasks.add(task)  # uvicorn waits for them when it stops
         task.add_done_callback(self.tasks.discard)
 
-    async def _send_later(self, call: _Call, coming: Awaitable[Reply]) -> None:
+    async def _send_later(self, call: _Call, coming: Awaitable[VerbReply]) -> None:
         self._send(call, await coming)
 
-    def _send(self, call: _Call, reply: Reply) -> None:
+    def _send(self, call: _Call, reply: VerbReply) -> None:
         if not call.disconnected:
             close = b"" if call.keep_alive else b"connection: close\r\n"
             self.transport.write(_REPLY % (STATUS_LINE[reply.status], len(reply.content), close))

@@ -16,7 +16,7 @@ from extender.metrics import Metrics
 from extender.recording.recorder import RecordedCluster, Recorder, header_of
 from extender.recording.writer import Writer
 from extender.reservations.freshness import Freshness
-from extender.server.calls import Calls, Hears, Outage, Settling, Start, VerbCalls
+from extender.server.calls import Calls, Hears, Outage, Readiness, Settling, VerbCalls
 from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.shadow_calls import Shadow, ShadowCalls
 from extender.server.writes import Writes
@@ -70,7 +70,7 @@ def cluster_of(settings: Settings, metrics: Metrics, record: Path | None, *, liv
     return RecordedCluster(settings, Recorder(writer, metrics, header_of(settings, live=live)), live=live)
 
 
-class Verdicts(NamedTuple):
+class VerbService(NamedTuple):
     """What answers the verbs of one server. `shadow`: what watches kube-scheduler's choices in shadow mode, else
     None."""
 
@@ -79,11 +79,11 @@ class Verdicts(NamedTuple):
     shadow: ShadowWatch | None
 
 
-def answering(core: Core, supervisor: Supervisor, writes: Writes, hears: Hears) -> Verdicts:
+def answering(core: Core, supervisor: Supervisor, writes: Writes, hears: Hears) -> VerbService:
     """The verbs of a core over HTTP. Before the first complete lists they answer 503, in shadow mode never."""
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
     settings = cluster.settings
-    missing = Start(verbs, source, supervisor, writes).missing
+    missing = Readiness(verbs, source, supervisor, writes).missing
     shadow: ShadowWatch | None = None
     if settings.shadow:
         shadow = ShadowWatch(verbs, metrics, clock.wall, lambda: not source.missing())
@@ -95,4 +95,4 @@ def answering(core: Core, supervisor: Supervisor, writes: Writes, hears: Hears) 
         settling = Settling(clock.monotonic, lags=source.lags)
         calls = Calls(verbs, clock, outage, settling, writes, hears)
     lines = DecisionLog(metrics, cluster.rows.name_at, settings.log.decisions_per_second)
-    return Verdicts(calls, Endpoint(calls, missing, metrics, lines, settings.limits.body_bytes), shadow)
+    return VerbService(calls, Endpoint(calls, missing, metrics, lines, settings.limits.body_bytes), shadow)

@@ -19,7 +19,7 @@ from extender.metrics import Metrics
 from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.server import connections, garbage
 from extender.server.calls import VerbCalls
-from extender.server.connections import Reply
+from extender.server.connections import VerbReply
 from extender.verbs import wire
 from extender.verbs.answer import Answer
 from extender.verbs.decisions import Decision
@@ -59,7 +59,7 @@ class Endpoint:
             "bind": calls.bind,
         }
         self.missing, self.metrics, self.lines, self.most_bytes = missing, metrics, lines, most_bytes
-        self.sampling = Sampling(metrics)
+        self.sampling = SampledRequests(metrics)
         self.refused: dict[int, Counter] = {}  # by reason code
         self.verbs = {verb: VerbApp(self, verb, perform) for verb, perform in self._calls.items()}
 
@@ -83,13 +83,13 @@ class VerbApp:
             reply = self.failed(error, began)
         else:
             coming = self._reply("bad_request", *foreign, began) if foreign else self.begin(whole, began)
-            reply = coming if isinstance(coming, Reply) else await coming
+            reply = coming if isinstance(coming, VerbReply) else await coming
         headers = [(b"content-length", b"%d" % len(reply.content)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.content})
         self.sent(reply)
 
-    def begin(self, whole: bytes, began: float) -> Reply | Awaitable[Reply]:
+    def begin(self, whole: bytes, began: float) -> VerbReply | Awaitable[VerbReply]:
         """The reply to a body; an awaitable only where it has to wait. `began`: `time.perf_counter` when the request
         came."""
         try:
@@ -104,17 +104,17 @@ class VerbApp:
             return self.failed(error, began)
         return self._finish(answer, began)
 
-    async def _finish(self, coming: Awaitable[Answer], began: float) -> Reply:
+    async def _finish(self, coming: Awaitable[Answer], began: float) -> VerbReply:
         try:
             return self._answered(await coming, began)
         except Exception as error:
             return self.failed(error, began)
 
-    def _answered(self, answer: Answer, began: float) -> Reply:
+    def _answered(self, answer: Answer, began: float) -> VerbReply:
         self._count(answer)
         return self._reply("ok", 200, answer.body, began, answer)
 
-    def failed(self, error: Exception, began: float) -> Reply:
+    def failed(self, error: Exception, began: float) -> VerbReply:
         """The reply to a request that is bad, that its client gave up, or that met a defect; for `except` blocks."""
         if isinstance(error, BadRequest):
             return self._reply("bad_request", *self._bad(error), began)
@@ -123,14 +123,14 @@ class VerbApp:
         log.error("defect", verb=self._verb, exc_info=error)
         return self._reply("error", *_refusal(self._verb, ExtenderError(f"internal error: {error!r}"[:300])), began)
 
-    def _reply(self, result: str, status: int, content: bytes, began: float, answer: Answer | None = None) -> Reply:
+    def _reply(self, result: str, status: int, content: bytes, began: float, answer: Answer | None = None) -> VerbReply:
         duration = self._durations.get(result)
         if duration is None:
             duration = self._durations[result] = self._endpoint.metrics.request_duration.labels(self._verb, result)
         duration.observe(time.perf_counter() - began)
-        return Reply(status, content, answer)
+        return VerbReply(status, content, answer)
 
-    def sent(self, reply: Reply) -> None:
+    def sent(self, reply: VerbReply) -> None:
         """Log once the event loop has sent the reply, so that no client waits for it."""
         if reply.answer is None:
             return
@@ -170,7 +170,7 @@ class VerbApp:
             endpoint.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(judged.unknown_count)
 
 
-class Sampling:
+class SampledRequests:
     """What one process has seen of it."""
 
     def __init__(self, metrics: Metrics) -> None:

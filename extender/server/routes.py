@@ -74,7 +74,7 @@ class Applications(NamedTuple):
     apart: dict[Apart, Router]
 
 
-class Places(NamedTuple):
+class Exposure(NamedTuple):
     """What is served where. `hosts`: names of this server; `apart`: what the main application leaves out;
     `metrics`, `debug`: the gates before them."""
 
@@ -88,7 +88,7 @@ def create(
     endpoint: Endpoint,
     views: Views,
     supervisor: Supervisor,
-    places: Places,
+    places: Exposure,
     close: Callable[[], Awaitable[None]] = _nothing,
 ) -> Applications:
     """The applications. The lifespan runs the controllers, and closes what they used."""
@@ -136,7 +136,7 @@ def _probes(views: Views) -> list[Route]:
     return [Route(path, handler, methods=["GET"]) for path, handler in probes]
 
 
-def _pages(views: Views, places: Places) -> list[Route]:
+def _pages(views: Views, places: Exposure) -> list[Route]:
     """The debug pages, each of which has its path in web/api/openapi.yaml, and the page."""
     pages: tuple[tuple[str, Handler, Names], ...] = (
         ("/statusz", views.zpages.status, Names.NONE),  # for people, without a promised format

@@ -78,7 +78,7 @@ class ShadowCalls:
             self._decided(lambda: self._compare(asked, answer))
         return answer
 
-    def _compare(self, asked: wire.Preemption, answer: Answer) -> None:
+    def _compare(self, asked: wire.PreemptionArgs, answer: Answer) -> None:
         """Report our own eviction beside those that are offered."""
         decision = answer.decision
         assert decision is not None

@@ -29,8 +29,7 @@ from extender.server.deciding import Core, cluster_of
 from extender.server.gate import Asks, Gate, Reviewer
 from extender.server.scheduler_probe import SchedulerProbe
 from extender.server.writes import Writes
-from extender.settings import Server as ServerSettings
-from extender.settings import Settings, Tls
+from extender.settings import ServerSettings, Settings, Tls
 from extender.web.invalid_objects import MOST_NAMED
 from extender.web.metrics_page import MetricsPage
 
@@ -90,12 +89,12 @@ def _reached_by(settings: Settings, metrics: Metrics) -> tuple[Connections, Conn
     return Connections(settings, metrics), Connections(settings, metrics), SchedulerProbe(settings, metrics)
 
 
-def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> routes.Places:
+def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> routes.Exposure:
     """Where the listeners are, and who may ask them."""
     reviewer = _reviewer(at, reviews, metrics)
     gates = [Gate(reviewer if listener.authorize else None) for listener in (at.metrics, at.debug)]
     hosts = tuple(filter(None, (at.host, at.debug.host, *at.hosts)))  # "": all addresses
-    return routes.Places(hosts, at.apart, *gates)
+    return routes.Exposure(hosts, at.apart, *gates)
 
 
 def _reviewer(server: ServerSettings, asks: Asks | None, metrics: Metrics) -> Reviewer | None:

@@ -61,7 +61,7 @@ class ApiBinder:
         return Written("unknown" if result.outcome == "unknown" else "failed", f"{result.outcome}: {result.message}")
 
 
-class Keeper(Protocol):
+class ReservationKeeper(Protocol):
     """Keeps what must outlive this process."""
 
     @property
@@ -86,7 +86,7 @@ class Writes:
         events: EventRecorder,
         *,
         binder: Binder | None = None,
-        keeper: Keeper | None = None,
+        keeper: ReservationKeeper | None = None,
     ) -> None:
         """`clock`: seconds; `binder`: None where the bind verb cannot write; `keeper`: None where plans need not be
         kept."""

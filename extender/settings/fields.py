@@ -70,7 +70,7 @@ class _Part(BaseModel):
     )
 
 
-class Resource(_Part):
+class ResourceSettings(_Part):
     """An extended resource whose amounts are GPUs, and which device plugin allocates them on the node."""
 
     name: Annotated[str, AfterValidator(extended_resource)]
@@ -137,7 +137,7 @@ class Hold(_Part):
     """How long an answered pod is assumed on its likely node before the watch reports where it is."""
 
 
-class Watch(_Part):
+class WatchSettings(_Part):
     """How old the view of the cluster may be."""
 
     staleness_seconds: float = Field(default=10.0, ge=5, le=60)
@@ -162,7 +162,7 @@ class Mix(_Part):
     """Node labels that distinguish machines, for pods that select nodes by them."""
 
 
-class Ceiling(_Part):
+class LossCeiling(_Part):
     """The most work that an eviction may lose. An absent field is no ceiling."""
 
     gpu_hours_per_gpu: float | None = Field(default=None, ge=0, le=1_000_000)
@@ -171,7 +171,7 @@ class Ceiling(_Part):
     """GPU-hours of lost work in all."""
 
 
-class Preemption(_Part):
+class PreemptionSettings(_Part):
     """The victim search."""
 
     search_budget: int = Field(default=200_000, ge=1, le=1_000_000_000)
@@ -180,7 +180,7 @@ class Preemption(_Part):
     """CPU time of one search. Beyond it the best one found is answered, as not proved."""
     minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
     """Seconds by the name of a PriorityClass: its pods are never victims before they have run so long."""
-    ceilings: dict[str, Ceiling] = Field(default_factory=dict, max_length=10_000)
+    ceilings: dict[str, LossCeiling] = Field(default_factory=dict, max_length=10_000)
     """The most work that an eviction may lose, by the name of the preemptor's PriorityClass: where every eviction loses
     more, no pod is evicted for it ([details](preemption.md#ceilings))."""
     intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
@@ -203,7 +203,7 @@ class ClaimBounds(_Part):
     """Whose pods of one name are one gang."""
 
 
-class Claims(_Part):
+class ClaimSettings(_Part):
     """What the annotations of pods may claim at most: the creator of a pod writes them. 0: the annotation is ignored.
 
     Of `byPriorityClass` and `byNamespace` the lower bound counts. A tenant chooses its class, so a class must not raise
@@ -228,7 +228,7 @@ class Claims(_Part):
     write it. `kubelet`: no, only kubelet's own report counts. `auto`: no in a live cluster, yes in one from a file."""
 
 
-class Reservations(_Part):
+class ReservationSettings(_Part):
     """Where reservations are kept, so that a restart loses none."""
 
     store: Literal["configmap", "memory"] = "configmap"
@@ -329,7 +329,7 @@ class Events(_Part):
     """Whether Events are written on victims and preemptors."""
 
 
-class Decisions(_Part):
+class DecisionSettings(_Part):
     """The kept decision records of /debug/decisions."""
 
     max_bytes: int = Field(default=32 << 20, ge=0, le=1 << 34)
@@ -378,7 +378,7 @@ class FailingNodes(_Part):
     differ in namespace, owner, image and service account."""
 
 
-class Limits(_Part):
+class LimitSettings(_Part):
     """Upper bounds of requests and connections."""
 
     body_bytes: int = Field(default=128 << 20, ge=1 << 10, le=1 << 34)
@@ -430,7 +430,7 @@ class Tls(_Part):
         return self
 
 
-class Listener(_Part):
+class ListenerSettings(_Part):
     """Where the metrics, or the page with the debug pages, are served."""
 
     host: str = "127.0.0.1"
@@ -448,7 +448,7 @@ class Listener(_Part):
         return self
 
 
-class Server(_Part):
+class ServerSettings(_Part):
     """Where the server listens."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
@@ -456,8 +456,8 @@ class Server(_Part):
     port: int = Field(default=8888, ge=0, le=65_535)
     """The port; `--port` overrides it, 0 lets the system choose."""
     tls: Tls = Tls()
-    metrics: Listener = Listener()
-    debug: Listener = Listener()
+    metrics: ListenerSettings = ListenerSettings()
+    debug: ListenerSettings = ListenerSettings()
     allow_unprotected: bool = False
     """Whether a listener beyond loopback may lack protection. Verbs need client certificates; metrics and debug pages
     need client certificates, or `authorize` with a certificate of the server."""
@@ -472,7 +472,7 @@ class Server(_Part):
         """Which of the two have a listener of their own."""
         return tuple(name for name in ("metrics", "debug") if self.listener(name).port is not None)
 
-    def listener(self, name: Literal["metrics", "debug"]) -> Listener:
+    def listener(self, name: Literal["metrics", "debug"]) -> ListenerSettings:
         """One of the two."""
         return self.metrics if name == "metrics" else self.debug
 
@@ -502,11 +502,11 @@ class Settings(_Part):
     mode: Literal["active", "shadow"] = "active"
     """`shadow`: everything is decided and recorded, and nothing is answered or written: [shadow.md](shadow.md)."""
     resources: Annotated[
-        tuple[Resource, ...], Field(strict=False), AfterValidator(not_empty), AfterValidator(no_repeats)
+        tuple[ResourceSettings, ...], Field(strict=False), AfterValidator(not_empty), AfterValidator(no_repeats)
     ] = (
-        Resource(name="nvidia.com/gpu", device_plugin="nvidia"),
-        Resource(name="amd.com/gpu", device_plugin="amd"),
-        Resource(name="nvidia.com/gpu.shared", device_plugin="nvidia"),
+        ResourceSettings(name="nvidia.com/gpu", device_plugin="nvidia"),
+        ResourceSettings(name="amd.com/gpu", device_plugin="amd"),
+        ResourceSettings(name="nvidia.com/gpu.shared", device_plugin="nvidia"),
     )
     """The extended resources that are GPUs."""
     shortlist: Shortlist = Shortlist()
@@ -548,7 +548,7 @@ class Settings(_Part):
     ] = TOPOLOGY_LEVELS
     """Node labels whose values name places, the closest first. A value names one place in the whole cluster."""
     hold: Hold = Hold()
-    watch: Watch = Watch()
+    watch: WatchSettings = WatchSettings()
     mix: Mix = Mix()
     scheduler_version: Annotated[str, AfterValidator(supported_scheduler)] = "1.37"
     """MAJOR.MINOR of the kube-scheduler; a PATCH is accepted, and ignored. From 1.38 on nodes where an eviction helps
@@ -567,18 +567,18 @@ class Settings(_Part):
     scheduler_score_weights: int = Field(default=14, ge=0, le=1_000_000)
     """The sum of the weights of the scheduler's score plugins, and of its other extenders that prioritize; of several
     profiles the largest. 14: that of `manifests/kube-scheduler-config.yaml`. Read with `schedulerWeight` only."""
-    preemption: Preemption = Preemption()
-    claims: Claims = Claims()
-    reservations: Reservations = Reservations()
+    preemption: PreemptionSettings = PreemptionSettings()
+    claims: ClaimSettings = ClaimSettings()
+    reservations: ReservationSettings = ReservationSettings()
     evictions: Evictions = Evictions()
     queue: Queue = Queue()
     events: Events = Events()
-    decisions: Decisions = Decisions()
+    decisions: DecisionSettings = DecisionSettings()
     record: Record = Record()
     log: Log = Log()
     failing_nodes: FailingNodes = FailingNodes()
-    limits: Limits = Limits()
-    server: Server = Server()
+    limits: LimitSettings = LimitSettings()
+    server: ServerSettings = ServerSettings()
 
     @model_validator(mode="after")
     def _ceilings_have_their_term(self) -> Self:

@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from extender.errors import BadSettings, Problem
 from extender.settings.checks import Known, did_you_mean
-from extender.settings.fields import API_VERSION, KIND, Server, Settings
+from extender.settings.fields import API_VERSION, KIND, ServerSettings, Settings
 
 SIZE_LIMIT: Final = 1 << 20
 """Bytes of a settings file. A real one has one or two KiB."""
@@ -78,7 +78,7 @@ def override_server(settings: Settings, given: Mapping[str, object]) -> Settings
             part = part[name]
         part[field] = value
     try:
-        server = Server.model_validate(values)
+        server = ServerSettings.model_validate(values)
     except ValidationError as error:
         problems = [Problem(path_of(("server", *detail["loc"])), detail["msg"]) for detail in error.errors()]
         raise BadSettings("the command line", problems) from None
@@ -107,7 +107,7 @@ def _missing_version(value: dict[str, Any]) -> list[Problem]:
 # ---- what pydantic found, in words of this file
 
 
-def _problem(detail: ErrorDetails, document: Document) -> Problem:
+def _problem(detail: ErrorDetails, document: SettingsDocument) -> Problem:
     place = tuple(detail["loc"])
     given = detail["input"]
     match detail["type"]:
@@ -178,7 +178,7 @@ def path_of(place: Place) -> str:
 
 
 @dataclass(slots=True)
-class Document:
+class SettingsDocument:
     """One document: its value, where each part of it stands, and what is wrong with its form."""
 
     value: Any = None
@@ -194,9 +194,9 @@ class Document:
         return self.lines.get(place)
 
 
-def parse_document(text: str) -> Document:
+def parse_document(text: str) -> SettingsDocument:
     """Never raises for what stands in the text: see `problems`. No text, or only comments, has the value None."""
-    document = Document()
+    document = SettingsDocument()
     if text.lstrip().startswith("{"):
         # A raw tab cannot stand inside a JSON string, and YAML forbids it as indentation.
         text = text.replace("\t", " ")
@@ -226,7 +226,7 @@ def _most_open(text: str) -> int:
 class _Builder:
     """Walks YAML's nodes; one is made for one document."""
 
-    def __init__(self, yaml: YAML, document: Document) -> None:
+    def __init__(self, yaml: YAML, document: SettingsDocument) -> None:
         self._yaml = yaml
         self._document = document
         self._seen: set[int] = set()

@@ -16,13 +16,13 @@ from extender.sim import in_tree
 from extender.sim.cluster import SimCluster, guards
 from extender.sim.device_plugin import PluginPanicked, TooFewDevices
 from extender.sim.kubelet import Kubelets
-from extender.sim.machines import GPU, Machine
+from extender.sim.machines import GPU, SimMachine
 
 Object = dict[str, Any]
 DRAWS = 40  # times that the plugin is asked for one set of free GPUs: its ties are drawn by lot
 
 
-class Eviction(NamedTuple):
+class BruteForceEviction(NamedTuple):
     """`cost`: violations, highest priority, GPU-seconds lost, longest grace, victims."""
 
     cost: tuple[int, int, int, int, int]
@@ -30,9 +30,9 @@ class Eviction(NamedTuple):
     victims: frozenset[str]
 
 
-def cheapest(cluster: SimCluster, kubelets: Kubelets, pod: Object) -> dict[str, Eviction]:
+def cheapest(cluster: SimCluster, kubelets: Kubelets, pod: Object) -> dict[str, BruteForceEviction]:
     """The cheapest sufficient eviction on each node that has one, for a pod of one container."""
-    cheapest_of: dict[str, Eviction] = {}
+    cheapest_of: dict[str, BruteForceEviction] = {}
     for node in cluster.nodes():
         name = str(node["metadata"]["name"])
         best = min(
@@ -45,7 +45,7 @@ def cheapest(cluster: SimCluster, kubelets: Kubelets, pod: Object) -> dict[str, 
     return cheapest_of
 
 
-def always_linked(machine: Machine, free: Sequence[int] | frozenset[int], size: int) -> bool:
+def always_linked(machine: SimMachine, free: Sequence[int] | frozenset[int], size: int) -> bool:
     """Whether each set that the node's device plugin was seen to hand out is linked, and none made it crash."""
     plugin = machine.plugin()
     try:
@@ -54,7 +54,7 @@ def always_linked(machine: Machine, free: Sequence[int] | frozenset[int], size: 
         return False
 
 
-def _evictions(cluster: SimCluster, kubelets: Kubelets, pod: Object, node: Object) -> Iterator[Eviction]:
+def _evictions(cluster: SimCluster, kubelets: Kubelets, pod: Object, node: Object) -> Iterator[BruteForceEviction]:
     name = str(node["metadata"]["name"])
     pods = cluster.pods(name)
     lower = [other for other in pods if in_tree.priority(other) < in_tree.priority(pod)]
@@ -67,7 +67,7 @@ def _evictions(cluster: SimCluster, kubelets: Kubelets, pod: Object, node: Objec
                 continue
             free = kubelets.truth.free(name).union(*(kubelets.truth.gpus_of(uid) for uid in uids))
             if not required or always_linked(kubelets.machines[name], free, wanted):
-                yield Eviction(_cost(cluster, kubelets, gone), name, uids)
+                yield BruteForceEviction(_cost(cluster, kubelets, gone), name, uids)
 
 
 def _cost(cluster: SimCluster, kubelets: Kubelets, gone: Sequence[Object]) -> tuple[int, int, int, int, int]:

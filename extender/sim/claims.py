@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol
 
 from extender.sim.cluster import SimCluster
 from extender.sim.in_tree import Refusal
-from extender.sim.kubelet import Refused
-from extender.sim.machines import Machine, gpu_uuids
+from extender.sim.kubelet import AdmissionRejected
+from extender.sim.machines import SimMachine, gpu_uuids
 
 # -- a simulated DRA driver: what NVIDIA's driver (gpu.nvidia.com, v0.4) publishes for a machine
 #
@@ -32,7 +32,7 @@ def device_class(name: str = DRIVER, *, kind: str = "gpu", extended_resource: st
 
 def resource_slices(
     node: str,
-    machine: Machine,
+    machine: SimMachine,
     *,
     order: Sequence[int] = (),
     taints: Mapping[int, str] | None = None,
@@ -79,7 +79,7 @@ def _slice(name: str, node: str, pool: Object, devices: Object) -> Object:
     }
 
 
-def _gpu(index: int, uuid: str, machine: Machine, taint: str) -> Object:
+def _gpu(index: int, uuid: str, machine: SimMachine, taint: str) -> Object:
     device: Object = {
         "name": f"gpu-{index}",
         "attributes": {
@@ -125,7 +125,7 @@ def _part(index: int, parent: str) -> Object:
 SEPARATOR = "-"  # gpu-3
 
 
-class Claims(Protocol):
+class ClaimReader(Protocol):
     """Where ResourceClaims are read."""
 
     def named(self, namespace: str, name: str, kind: Literal["ResourceClaim"]) -> Object:
@@ -192,7 +192,7 @@ class DynamicResources:
 class Driver:
     """The driver of one node: it prepares the devices that the claims of a pod were allocated."""
 
-    def __init__(self, claims: Claims, node: str) -> None:
+    def __init__(self, claims: ClaimReader, node: str) -> None:
         self._claims, self._node = claims, node
         self._held: dict[int, str] = {}
 
@@ -201,10 +201,10 @@ class Driver:
         uid, gpus = str(pod["metadata"]["uid"]), set[int]()
         for claim in claims_of(self._claims, pod):
             if uid not in {consumer["uid"] for consumer in claim.get("status", {}).get("reservedFor", ())}:
-                raise Refused(f"resource claim {claim['metadata']['name']} is not reserved for the pod")
+                raise AdmissionRejected(f"resource claim {claim['metadata']['name']} is not reserved for the pod")
             gpus |= {int(result["device"].rpartition(SEPARATOR)[2]) for result in allocated(claim)}
         if taken := gpus & self._held.keys():
-            raise Refused(f"devices {sorted(taken)} of node {self._node} are prepared for another pod")
+            raise AdmissionRejected(f"devices {sorted(taken)} of node {self._node} are prepared for another pod")
         self._held |= dict.fromkeys(gpus, uid)
         return {pod["spec"]["containers"][0]["name"]: frozenset(gpus)}
 
@@ -213,7 +213,7 @@ class Driver:
         self._held = {gpu: holder for gpu, holder in self._held.items() if holder != uid}
 
 
-def claims_of(claims: Claims, pod: Object) -> list[Object]:
+def claims_of(claims: ClaimReader, pod: Object) -> list[Object]:
     """The claims that a pod names, and those that were made for it from templates; an error where one does not
     exist."""
     statuses = pod["status"].get("resourceClaimStatuses", ())

@@ -7,8 +7,8 @@ from rich.text import Text
 from extender.sim import claims
 from extender.sim.calls import Extender
 from extender.sim.claims import Driver, DynamicResources, allocated
-from extender.sim.cluster import Change, SimCluster
-from extender.sim.day import GATE, MORNING, Scene, Server, expect, fleet, ids, node_map
+from extender.sim.cluster import SimChange, SimCluster
+from extender.sim.day import GATE, MORNING, DayServer, Scene, expect, fleet, ids, node_map
 from extender.sim.kubelet import Kubelets
 from extender.sim.machines import SimNode, SimPod, machine
 from extender.sim.scheduler import Scheduler
@@ -17,7 +17,7 @@ NODE, MACHINE = "dra", "dgx1-v100"
 FEW, MANY = 1, 4  # GPUs of an evaluation, and of the training
 
 
-def claimed(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: Server, seed: int) -> Scene:
+def claimed(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: DayServer, seed: int) -> Scene:
     """20:00: two evaluations take what comes first, and a training gets GPUs that are linked. Raises NotAsTold."""
     cluster.clock.until(MORNING.replace(hour=20))
     scheduler = Scheduler(cluster, extender, seed=seed, settle=server.settle, bound=kubelets.sync)
@@ -38,7 +38,7 @@ def claimed(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server:
     pod = SimPod("rlhf", "train", 0, gates=[GATE], claim="rlhf")
     opened: list[bool] = []  # whether the claim was allocated each time that the pod was seen with an open gate
 
-    def note(change: Change) -> None:
+    def note(change: SimChange) -> None:
         item = change.item
         if change.kind == "Pod" and item["metadata"]["name"] == "rlhf" and not item["spec"].get("schedulingGates"):
             opened.append(bool(allocated(cluster.named("train", "rlhf", "ResourceClaim"))))

@@ -22,7 +22,7 @@ _UIDS = uuid.UUID("a9c1bb4e-2f64-4c8e-8a53-62f0d9b9d6a1")
 FINISHED = ("Succeeded", "Failed")
 
 
-class Clock:
+class SimClock:
     """Seconds for the server's two clocks, and times as Kubernetes writes them.
 
     One thread advances it, others read. After `release` it goes on at the pace of real time.
@@ -68,7 +68,7 @@ class Clock:
         return self._passed + (time.monotonic() - self._released_at if self._released_at is not None else 0.0)
 
 
-class Change(NamedTuple):
+class SimChange(NamedTuple):
     """One write, as a watch tells it."""
 
     kind: Kind
@@ -76,7 +76,7 @@ class Change(NamedTuple):
     item: Object
 
 
-class Conflict(Exception):
+class WriteConflict(Exception):
     """The write cannot be done; the message says why."""
 
 
@@ -86,7 +86,7 @@ class _Store:
     def __init__(self) -> None:
         self.version = 0
         self._items: dict[tuple[Kind, str], Object] = {}
-        self._watchers: list[Callable[[Change], None]] = []
+        self._watchers: list[Callable[[SimChange], None]] = []
 
     def __contains__(self, key: tuple[Kind, str]) -> bool:
         return key in self._items
@@ -99,10 +99,10 @@ class _Store:
         """Copies, in the order of their creation."""
         return [copy.deepcopy(item) for (of, _), item in self._items.items() if of == kind]
 
-    def watch(self, tell: Callable[[Change], None]) -> None:
+    def watch(self, tell: Callable[[SimChange], None]) -> None:
         """Report all that is there, then every write."""
         for (kind, _), item in self._items.items():
-            tell(Change(kind, "set", copy.deepcopy(item)))
+            tell(SimChange(kind, "set", copy.deepcopy(item)))
         self._watchers.append(tell)
 
     def put(self, kind: Kind, key: str, item: Object) -> None:
@@ -110,18 +110,18 @@ class _Store:
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
         self._items[kind, key] = item
-        self._report(Change(kind, "set", item))
+        self._report(SimChange(kind, "set", item))
 
     def remove(self, kind: Kind, key: str) -> bool:
         """Whether there was one."""
         item = self._items.pop((kind, key), None)
         if item is not None:
-            self._report(Change(kind, "delete", item))
+            self._report(SimChange(kind, "delete", item))
         return item is not None
 
-    def _report(self, change: Change) -> None:
+    def _report(self, change: SimChange) -> None:
         for tell in self._watchers:
-            tell(Change(change.kind, change.change, copy.deepcopy(change.item)))
+            tell(SimChange(change.kind, change.change, copy.deepcopy(change.item)))
 
 
 class ConfigMaps:
@@ -142,7 +142,7 @@ class ConfigMaps:
         with self._lock:
             data, version_number = self._maps.get(name, ({}, 0))
             if str(version_number or "") != version:
-                raise Conflict(f"configmaps {name} has been modified")
+                raise WriteConflict(f"configmaps {name} has been modified")
             changed = {key: text for key, text in {**data, **changes}.items() if text is not None}
             self._maps[name] = changed, version_number + 1
             return str(version_number + 1)
@@ -156,7 +156,7 @@ class ConfigMaps:
 class SimCluster:
     """Nodes, pods, disruption budgets and the objects of DRA; and ConfigMaps, which are not watched."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SimClock) -> None:
         self.clock = clock
         self.config_maps = ConfigMaps()
         self._lock = threading.RLock()
@@ -206,7 +206,7 @@ class SimCluster:
 
     # ---- the watch
 
-    def watch(self, tell: Callable[[Change], None]) -> None:
+    def watch(self, tell: Callable[[SimChange], None]) -> None:
         """Report all that is there, then every write. `tell` is called under the lock, from the writer's thread."""
         with self._lock:
             self._store.watch(tell)
@@ -222,7 +222,7 @@ class SimCluster:
         """A new object that no controller of ours follows; Conflict when its name is taken."""
         with self._lock:
             if (kind, _key(kind, item)) in self._store:
-                raise Conflict(f"{kind} {_key(kind, item)} exists already")
+                raise WriteConflict(f"{kind} {_key(kind, item)} exists already")
             self._store.put(kind, _key(kind, item), _with_uid(item, kind))
 
     def add_budget(self, name: str, namespace: str, labels: Mapping[str, str], min_available: int) -> None:
@@ -244,7 +244,7 @@ class SimCluster:
                 (other["metadata"]["namespace"], other["metadata"]["name"]) == (meta["namespace"], meta["name"])
                 for other in self._store.all("Pod")
             ):
-                raise Conflict(f"pods {meta['namespace']}/{meta['name']} exists already")
+                raise WriteConflict(f"pods {meta['namespace']}/{meta['name']} exists already")
             created = _with_uid(pod, f"Pod/{self._store.version}")
             created["metadata"]["creationTimestamp"] = self.clock.text()
             created["status"] = {"phase": "Pending"}
@@ -257,13 +257,13 @@ class SimCluster:
         with self._lock:
             item = self._pod(uid)
             if ("Node", node) not in self._store:
-                raise Conflict(f"nodes {node} not found")
+                raise WriteConflict(f"nodes {node} not found")
             if item["spec"].get("nodeName"):
-                raise Conflict(f"pod is already assigned to node {item['spec']['nodeName']}")
+                raise WriteConflict(f"pod is already assigned to node {item['spec']['nodeName']}")
             if item["metadata"].get("deletionTimestamp"):
-                raise Conflict("pod is being deleted")
+                raise WriteConflict("pod is being deleted")
             if item["spec"].get("schedulingGates"):
-                raise Conflict("pod has non-empty schedulingGates")
+                raise WriteConflict("pod has non-empty schedulingGates")
             item["spec"]["nodeName"] = node
             item["metadata"].setdefault("annotations", {}).update(annotations)
             item["status"].pop("nominatedNodeName", None)
@@ -299,7 +299,7 @@ class SimCluster:
         with self._lock:
             item = self.named(namespace, name, kind)
             if item["metadata"]["resourceVersion"] != version:
-                raise Conflict(f"{kind} {namespace}/{name} has been modified")
+                raise WriteConflict(f"{kind} {namespace}/{name} has been modified")
             change(item)
             self._store.put(kind, _key(kind, item), item)
             return str(item["metadata"]["resourceVersion"])
@@ -330,7 +330,7 @@ class SimCluster:
     def _pod(self, uid: str) -> Object:
         pod = self._store.get("Pod", uid)
         if pod is None:
-            raise Conflict(f"pods with uid {uid} not found")
+            raise WriteConflict(f"pods with uid {uid} not found")
         return pod
 
     def _count_budgets(self) -> None:

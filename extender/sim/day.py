@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from rich.text import Text
 
 from extender.sim import bruteforce, in_tree
-from extender.sim.bruteforce import Eviction
+from extender.sim.bruteforce import BruteForceEviction
 from extender.sim.calls import Extender
-from extender.sim.cluster import Change, Clock, SimCluster, full_name
+from extender.sim.cluster import SimChange, SimClock, SimCluster, full_name
 from extender.sim.kubelet import Kubelets
-from extender.sim.machines import Machine, SimNode, SimPod, machine
-from extender.sim.scheduler import Outcome, Scheduler
+from extender.sim.machines import SimMachine, SimNode, SimPod, machine
+from extender.sim.scheduler import CycleOutcome, Scheduler
 from extender.topologies.gpu_map import FREE, TAKEN, gpu_map, legend
 
 Object = dict[str, Any]
@@ -56,7 +56,7 @@ class Scene:
     view: str = "decisions"
 
 
-class Server(Protocol):
+class DayServer(Protocol):
     """The server, as far as the day has to wait for it."""
 
     def settle(self) -> None:
@@ -66,9 +66,9 @@ class Server(Protocol):
         """Wait until it has acted by itself. The TimeoutError names the `action` that it did not do."""
 
 
-def build(seed: int) -> tuple[Clock, SimCluster, Kubelets]:
+def build(seed: int) -> tuple[SimClock, SimCluster, Kubelets]:
     """The cluster in the morning: one DGX-1V, one HGX H100, two A100 bridged in pairs, one GB200 tray."""
-    clock = Clock(MORNING)
+    clock = SimClock(MORNING)
     cluster = SimCluster(clock)
     kubelets = Kubelets(cluster, seed)
     for name, machine_name in NODES.items():
@@ -82,7 +82,7 @@ def build(seed: int) -> tuple[Clock, SimCluster, Kubelets]:
     return clock, cluster, kubelets
 
 
-def overview(machines: Mapping[str, Machine], holders: Mapping[str, Mapping[int, str]]) -> Iterator[Text]:
+def overview(machines: Mapping[str, SimMachine], holders: Mapping[str, Mapping[int, str]]) -> Iterator[Text]:
     """One line a node: a letter per GPU, `·` where it is free. `holders`: node -> GPU -> the holder's letter."""
     names = max(map(len, machines))
     products = max(len(hardware.product) for hardware in machines.values())
@@ -119,7 +119,9 @@ def fleet(cluster: SimCluster, kubelets: Kubelets) -> list[Text]:
 class Day:
     """Not for use from several threads."""
 
-    def __init__(self, cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: Server, seed: int) -> None:
+    def __init__(
+        self, cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: DayServer, seed: int
+    ) -> None:
         self._cluster = cluster
         self._clock = cluster.clock
         self._kubelets = kubelets
@@ -276,7 +278,7 @@ class Day:
         ranking = sorted(truth.values(), key=lambda eviction: (eviction.cost, eviction.node))
         return self._preemption_scene(outcome, names, ranking[1])
 
-    def _preemption_scene(self, outcome: Outcome, names: dict[str, str], second: Eviction) -> Scene:
+    def _preemption_scene(self, outcome: CycleOutcome, names: dict[str, str], second: BruteForceEviction) -> Scene:
         alone = in_tree.pick(outcome.offered)
         instead = ", ".join(full_name(victim) for victim in outcome.offered[alone].pods)
         evicted = ", ".join(names[uid] for uid in outcome.victims)
@@ -401,7 +403,7 @@ class Day:
     def _at(self, hour: int) -> None:
         self._clock.until(MORNING.replace(hour=hour))
 
-    def _submit(self, pod: SimPod) -> Outcome:
+    def _submit(self, pod: SimPod) -> CycleOutcome:
         return self._scheduler.run([self._cluster.create(pod.object())])[0]
 
     def _finish(self, namespace: str, name: str) -> None:
@@ -433,7 +435,7 @@ class _QueueWrites:
         self._pods, self._maps = pods, cluster.config_maps
         cluster.watch(self._note)
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: SimChange) -> None:
         name, spec, status = change.item["metadata"]["name"], change.item["spec"], change.item.get("status", {})
         node, is_open = status.get("nominatedNodeName", ""), not spec.get("schedulingGates")
         if change.kind != "Pod" or name not in self._pods or not (node or is_open):

@@ -36,7 +36,7 @@ class TooFewDevices(ValueError):
     """Fewer devices are available than asked for, or the forced ones are more or are not available."""
 
 
-class DevicePlugin(Protocol):
+class SimDevicePlugin(Protocol):
     """The one question of the device plugin API that matters for topology."""
 
     def choose(
@@ -191,7 +191,7 @@ def device_plugin(
     *,
     link_scope: LinkScope = "pair",
     numa: Sequence[int] | None = None,
-) -> DevicePlugin:
+) -> SimDevicePlugin:
     """The model by name, for the GPUs of one node. Nodes of one shape can share the object."""
     if model == "nvidia":
         return NvidiaBestEffort(links, pcie, link_scope)

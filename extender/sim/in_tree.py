@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
     resolvable: bool
 
 
-class Victims(NamedTuple):
+class InTreeVictims(NamedTuple):
     """The pods whose eviction kube-scheduler finds sufficient, by descending importance."""
 
     pods: tuple[Object, ...]
@@ -85,7 +85,7 @@ def refusal(pod: Object, node: Object, pods: Iterable[Object]) -> Refusal | None
 
 def victims(
     pod: Object, node: Object, pods: Sequence[Object], nominated: Sequence[Object], budgets: Sequence[Object]
-) -> Victims | None:
+) -> InTreeVictims | None:
     """Evict all of lower priority; then let stay whom the filters allow, the important first; None: no eviction helps.
 
     Those whose budget has nothing left to give are let stay before the others.
@@ -103,10 +103,10 @@ def victims(
         else:
             gone.append(other)
     gone.sort(key=_importance)
-    return Victims(tuple(gone), sum(1 for other in gone if _uid(other) in broken))
+    return InTreeVictims(tuple(gone), sum(1 for other in gone if _uid(other) in broken))
 
 
-def pick(candidates: dict[str, Victims]) -> str:
+def pick(candidates: dict[str, InTreeVictims]) -> str:
     """pickOneNodeForPreemption: fewest violations, lowest highest priority, lowest sum, fewest, youngest; then name."""
 
     def order(name: str) -> tuple[Any, ...]:

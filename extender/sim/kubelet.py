@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from extender.sim.cluster import FINISHED, SimCluster
-from extender.sim.device_plugin import DevicePlugin, PluginPanicked
-from extender.sim.machines import GPU, Machine, gpu_uuids
+from extender.sim.device_plugin import PluginPanicked, SimDevicePlugin
+from extender.sim.machines import GPU, SimMachine, gpu_uuids
 
 Object = dict[str, Any]
 
@@ -28,19 +28,21 @@ class Kubelets:
     def __init__(self, cluster: SimCluster, seed: int = 0) -> None:
         self.truth = Truth(seed, cluster.clock.monotonic)
         self._cluster = cluster
-        self._machines: dict[str, Machine] = {}
-        self._devices: dict[str, NodeDevices] = {}
+        self._machines: dict[str, SimMachine] = {}
+        self._devices: dict[str, KubeletDevices] = {}
         self._admitted: set[str] = set()
 
-    def add(self, node: str, machine: Machine, driver: RealDevices | None = None) -> None:
+    def add(self, node: str, machine: SimMachine, driver: RealDevices | None = None) -> None:
         """This node's GPUs are handed out by us from now on. `driver`: what does it instead of a device plugin."""
         self._machines[node] = machine
-        devices = NodeDevices(node, GPU, machine.plugin(), gpu_uuids(node, machine), [True] * machine.gpus, real=driver)
+        devices = KubeletDevices(
+            node, GPU, machine.plugin(), gpu_uuids(node, machine), [True] * machine.gpus, real=driver
+        )
         self._devices[node] = devices
         self.truth.add_node(devices)
 
     @property
-    def machines(self) -> Mapping[str, Machine]:
+    def machines(self) -> Mapping[str, SimMachine]:
         """The machine of each node."""
         return dict(self._machines)
 
@@ -63,11 +65,11 @@ class Kubelets:
         self.truth.release(uid, "succeeded")
         self._cluster.set_status(uid, phase="Succeeded")
 
-    def _admit(self, pod: Object, uid: str, node: NodeDevices) -> None:
+    def _admit(self, pod: Object, uid: str, node: KubeletDevices) -> None:
         self._admitted.add(uid)
         try:
             taken = self.truth.admit(pod)
-        except Refused as refused:
+        except AdmissionRejected as refused:
             self._cluster.set_status(uid, phase="Failed", reason="UnexpectedAdmissionError", message=str(refused))
             return
         of_plugin = taken if node.real is None else {}  # the devices of a driver are in the status of its claims
@@ -102,17 +104,17 @@ class RealDevices(Protocol):
         ...
 
 
-class Refused(Exception):
+class AdmissionRejected(Exception):
     """Kubelet does not admit the pod; the message is what its status will say."""
 
 
 @dataclass
-class NodeDevices:
+class KubeletDevices:
     """The GPUs of one node as kubelet's device manager sees them."""
 
     name: str
     resource: str
-    plugin: DevicePlugin
+    plugin: SimDevicePlugin
     uuids: list[str]
     healthy: list[bool]
     # True: a plugin that obeys the plan on the pod or fails; pods without one get its own choice.
@@ -139,7 +141,7 @@ class NotAllocated(Exception):
 
 
 def allocate(
-    pod: Object, node: NodeDevices, rng: random.Random, plan: Mapping[str, frozenset[int]] | None = None
+    pod: Object, node: KubeletDevices, rng: random.Random, plan: Mapping[str, frozenset[int]] | None = None
 ) -> dict[str, frozenset[int]]:
     """Container -> GPUs, as kubelet's device manager goes about it; the node is not changed.
 
@@ -223,7 +225,7 @@ def container_status(container: Object, state: Object) -> Object:
 
 
 def container_statuses(
-    pod: Object, node: NodeDevices | None, taken: Mapping[str, frozenset[int]], state: Object
+    pod: Object, node: KubeletDevices | None, taken: Mapping[str, frozenset[int]], state: Object
 ) -> list[Object]:
     """containerStatuses with the GPUs of `taken` (by container), as kubelet 1.36 and later reports them.
 
@@ -251,7 +253,7 @@ PLAN = "gpu-extender.io/gpus"
 
 
 @dataclass(frozen=True)
-class Event:
+class AllocationEvent:
     """One entry of the log. ``at`` is by the clock of the truth, in seconds; ``gpus`` by container when admitted."""
 
     at: float
@@ -273,8 +275,8 @@ class Truth:
         self._clock = clock
         self._lock = threading.RLock()
         self._rng = random.Random(seed)
-        self._nodes: dict[str, NodeDevices] = {}
-        self._log: list[Event] = []
+        self._nodes: dict[str, KubeletDevices] = {}
+        self._log: list[AllocationEvent] = []
         self._where: dict[str, str] = {}
 
     def reseed(self, seed: int) -> None:
@@ -305,12 +307,12 @@ class Truth:
         with self._lock:
             return self._nodes[node].free()
 
-    def log(self) -> list[Event]:
+    def log(self) -> list[AllocationEvent]:
         """All that has happened, oldest first."""
         with self._lock:
             return list(self._log)
 
-    def refusals(self) -> list[Event]:
+    def refusals(self) -> list[AllocationEvent]:
         """The pods that were bound and then not admitted."""
         return [event for event in self.log() if event.what == "refused"]
 
@@ -335,7 +337,7 @@ class Truth:
 
     # ---- changes
 
-    def add_node(self, node: NodeDevices) -> None:
+    def add_node(self, node: KubeletDevices) -> None:
         """A new node, with nothing on it."""
         with self._lock:
             self._nodes[node.name] = node
@@ -351,7 +353,7 @@ class Truth:
             node = self._nodes.pop(name, None)
             for uid in set(node.holder.values()) if node else ():
                 self._where.pop(uid, None)
-                self._log.append(Event(self._clock(), "lost", uid, "", name, reason="node removed"))
+                self._log.append(AllocationEvent(self._clock(), "lost", uid, "", name, reason="node removed"))
 
     def set_health(self, name: str, gpu: int, healthy: bool) -> int:
         """A GPU fails or recovers; returns the number of healthy ones. Its holder keeps it."""
@@ -383,19 +385,21 @@ class Truth:
                     taken = node.real.admit(pod)
                 else:
                     taken = allocate(pod, node, self._rng, plan if node.obeys_plan else None)
-            except Refused as no:
+            except AdmissionRejected as no:
                 reason, message = "real", str(no)
             except NotAllocated as no:
                 reason, message = no.reason, no.message
             except PluginPanicked as panic:
                 reason, message = "panic", f"Allocate failed due to rpc error: {panic}"
             if reason:
-                self._log.append(Event(self._clock(), "refused", uid, name, where, planned=planned, reason=reason))
-                raise Refused(message + ", which is unexpected")
+                self._log.append(
+                    AllocationEvent(self._clock(), "refused", uid, name, where, planned=planned, reason=reason)
+                )
+                raise AdmissionRejected(message + ", which is unexpected")
             gpus = frozenset().union(*taken.values())
             node.holder.update(dict.fromkeys(gpus, uid))
             self._where[uid] = where
-            self._log.append(Event(self._clock(), "admitted", uid, name, where, gpus, taken, planned))
+            self._log.append(AllocationEvent(self._clock(), "admitted", uid, name, where, gpus, taken, planned))
             return taken
 
     def release(self, uid: str, reason: str = "") -> None:
@@ -410,4 +414,4 @@ class Truth:
                 del holder[gpu]
             if (real := self._nodes[where].real) is not None:
                 real.remove(uid)
-            self._log.append(Event(self._clock(), "released", uid, "", where, gpus, reason=reason))
+            self._log.append(AllocationEvent(self._clock(), "released", uid, "", where, gpus, reason=reason))

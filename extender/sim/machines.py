@@ -11,7 +11,7 @@ from importlib import resources
 from itertools import combinations, permutations
 from typing import Any, Literal
 
-from extender.sim.device_plugin import DevicePlugin, device_plugin
+from extender.sim.device_plugin import SimDevicePlugin, device_plugin
 from extender.topologies import Topology
 
 Object = dict[str, Any]
@@ -22,7 +22,7 @@ _KINDS: Mapping[str, Literal["nvlink", "xgmi"]] = {"nvlink": "nvlink", "nvlink-b
 
 
 @dataclass(frozen=True)
-class Machine:
+class SimMachine:
     """The GPUs of one node type. `gbps`: GB/s per link and direction. What is unknown is None (or "")."""
 
     links: tuple[tuple[int, ...], ...]
@@ -39,7 +39,7 @@ class Machine:
         """How many there are."""
         return len(self.links)
 
-    def plugin(self) -> DevicePlugin:
+    def plugin(self) -> SimDevicePlugin:
         """The stock plugin that hands them out."""
         model: Literal["amd", "nvidia"] = "amd" if self.kind == "xgmi" else "nvidia"
         return device_plugin(model, self.links, self.pcie, link_scope=self.scope, numa=self.numa)
@@ -71,7 +71,7 @@ class Machine:
         )
 
 
-def machine(topology: str | Mapping[str, Any] | None, count: int | None = None) -> Machine:
+def machine(topology: str | Mapping[str, Any] | None, count: int | None = None) -> SimMachine:
     """A machine by its id in the catalogue (KeyError when there is none), from an entry of the catalogue's form, or
     (None) GPUs without links.
 
@@ -79,7 +79,7 @@ def machine(topology: str | Mapping[str, Any] | None, count: int | None = None) 
     """
     if topology is None:
         size = 8 if count is None else count
-        return Machine(links=((0,) * size,) * size)
+        return SimMachine(links=((0,) * size,) * size)
     return _catalogued(topology, count) if isinstance(topology, str) else _of_entry(topology, count)
 
 
@@ -88,12 +88,12 @@ def gpu_uuid(node: str, index: int) -> str:
     return f"GPU-{uuid.uuid5(_GPU_IDS, f'{node}/{index}')}"
 
 
-def gpu_uuids(node: str, hardware: Machine) -> list[str]:
+def gpu_uuids(node: str, hardware: SimMachine) -> list[str]:
     """The ids of all GPUs of a node, by index."""
     return [gpu_uuid(node, index) for index in range(hardware.gpus)]
 
 
-def topology_annotation(hardware: Machine, uuids: Sequence[str], health: Sequence[bool] | None = None) -> str:
+def topology_annotation(hardware: SimMachine, uuids: Sequence[str], health: Sequence[bool] | None = None) -> str:
     """What our node agent writes on the node: the graph, and which id each GPU has; compact JSON.
 
     `health`: by GPU; all are healthy without it.
@@ -116,17 +116,17 @@ def topology_annotation(hardware: Machine, uuids: Sequence[str], health: Sequenc
 
 
 @cache
-def _catalogued(topology: str, count: int | None) -> Machine:
+def _catalogued(topology: str, count: int | None) -> SimMachine:
     return _of_entry(_catalogue()[topology], count)
 
 
-def _of_entry(entry: Mapping[str, Any], count: int | None) -> Machine:
+def _of_entry(entry: Mapping[str, Any], count: int | None) -> SimMachine:
     size = entry["gpus"] if count is None else count
     if size > entry["gpus"]:
         raise ValueError(f"{entry.get('id', 'the topology')} has {entry['gpus']} GPUs, not {size}")
     numa = {gpu: int(number) for number, gpus in (entry.get("numa") or {}).items() for gpu in gpus}
     pcie = entry.get("pcie")
-    return Machine(
+    return SimMachine(
         links=tuple(tuple(row[:size]) for row in entry["links"][:size]),
         pcie=tuple(tuple(row[:size]) for row in pcie[:size]) if pcie else None,
         numa=tuple(numa[gpu] for gpu in range(size)) if numa.keys() >= set(range(size)) else None,
@@ -210,7 +210,7 @@ class SimNode:
     `device_plugin` it offers no GPU resource."""
 
     name: str
-    machine: Machine
+    machine: SimMachine
     annotate: bool = True
     device_plugin: bool = True
     resource: str = GPU

@@ -19,7 +19,7 @@ from extender.sim import in_tree
 from extender.sim.calls import CallFailed, Extender, Filtered
 from extender.sim.claims import DynamicResources
 from extender.sim.cluster import SimCluster
-from extender.sim.in_tree import Refusal, Victims, priority
+from extender.sim.in_tree import InTreeVictims, Refusal, priority
 from extender.sim.machines import GPU
 
 Object = dict[str, Any]
@@ -27,7 +27,7 @@ ATTEMPTS = 5  # cycles that one pod gets in one run while the extender answers E
 
 
 @dataclass
-class Outcome:
+class CycleOutcome:
     """One cycle of one pod. `sent`: the nodes that filter was asked about; `refused`: why, node by node; `message`:
     what the FailedScheduling event says; `offered`: victims by the in-tree rules alone."""
 
@@ -39,7 +39,7 @@ class Outcome:
     refused: dict[str, str] = field(default_factory=dict)
     points: dict[str, int] = field(default_factory=dict)
     message: str = ""
-    offered: dict[str, Victims] = field(default_factory=dict)
+    offered: dict[str, InTreeVictims] = field(default_factory=dict)
     victims: tuple[str, ...] = ()
 
 
@@ -63,7 +63,7 @@ class Scheduler:
         self._bound = bound
         self._devices = DynamicResources(cluster)
 
-    def run(self, uids: Iterable[str] | None = None) -> list[Outcome]:
+    def run(self, uids: Iterable[str] | None = None) -> list[CycleOutcome]:
         """One cycle for each pod without a node (or of `uids`): higher priority first, then the elder.
 
         A pod behind a scheduling gate is not tried. A cycle that ends in an Error is repeated, a few times at most.
@@ -87,7 +87,7 @@ class Scheduler:
             outcomes.append(outcome)
         return outcomes
 
-    def cycle(self, uid: str) -> Outcome:
+    def cycle(self, uid: str) -> CycleOutcome:
         """Schedule one pod, once; KeyError when it is gone."""
         self._settle()
         pod = self._cluster.pod(uid)
@@ -98,13 +98,13 @@ class Scheduler:
         except CallFailed as error:
             # As kube-scheduler: a cycle that failed (other than for want of a node) forgets the nomination.
             self._cluster.set_status(uid, nominatedNodeName=None)
-            return Outcome(uid, "again", message=str(error))
+            return CycleOutcome(uid, "again", message=str(error))
         if outcome.result in ("waits", "nominated"):
             status = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
             self._cluster.set_status(uid, conditions=[status])
         return outcome
 
-    def _cycle(self, pod: Object, uid: str) -> Outcome:
+    def _cycle(self, pod: Object, uid: str) -> CycleOutcome:
         nodes = self._cluster.nodes()
         nominated = pod["status"].get("nominatedNodeName")
         if nominated and any(node["metadata"]["name"] == nominated for node in nodes):
@@ -122,7 +122,7 @@ class Scheduler:
             pod, outcome, self._rng.choice([n for n in outcome.passed if outcome.points.get(n, 0) == most])
         )
 
-    def _find(self, pod: Object, nodes: list[Object]) -> tuple[Outcome, dict[str, Refusal]]:
+    def _find(self, pod: Object, nodes: list[Object]) -> tuple[CycleOutcome, dict[str, Refusal]]:
         statuses: dict[str, Refusal] = {}
         sent = []
         for node in nodes:
@@ -138,7 +138,9 @@ class Scheduler:
         statuses |= {name: Refusal(why, True) for name, why in answer.failed.items()}
         statuses |= {name: Refusal(why, False) for name, why in answer.unresolvable.items()}
         reasons = {name: why.reason for name, why in sorted(statuses.items()) if name not in answer.passed}
-        outcome = Outcome(str(pod["metadata"]["uid"]), "waits", sent=tuple(sent), passed=answer.passed, refused=reasons)
+        outcome = CycleOutcome(
+            str(pod["metadata"]["uid"]), "waits", sent=tuple(sent), passed=answer.passed, refused=reasons
+        )
         counted = Counter(reasons.values())
         outcome.message = f"0/{len(nodes)} nodes are available: " + ", ".join(
             sorted(f"{count} {reason}" for reason, count in counted.items())
@@ -156,7 +158,7 @@ class Scheduler:
             and priority(other) >= priority(pod)
         ]
 
-    def _bind(self, pod: Object, outcome: Outcome, node: str) -> Outcome:
+    def _bind(self, pod: Object, outcome: CycleOutcome, node: str) -> CycleOutcome:
         meta = pod["metadata"]
         if _by_claims(pod):
             self._devices.reserve(pod, node)
@@ -167,7 +169,7 @@ class Scheduler:
         self._bound()
         return outcome
 
-    def _preempt(self, pod: Object, outcome: Outcome, statuses: dict[str, Refusal]) -> Outcome:
+    def _preempt(self, pod: Object, outcome: CycleOutcome, statuses: dict[str, Refusal]) -> CycleOutcome:
         nominated = pod["status"].get("nominatedNodeName")
         going = nominated and any(
             "deletionTimestamp" in other["metadata"] and priority(other) < priority(pod)
@@ -199,12 +201,12 @@ class Scheduler:
         self._cluster.set_status(outcome.uid, nominatedNodeName=outcome.node)
         return outcome
 
-    def _as_victims(self, node: str, uids: list[str], violations: int) -> Victims:
+    def _as_victims(self, node: str, uids: list[str], violations: int) -> InTreeVictims:
         by_uid = {str(pod["metadata"]["uid"]): pod for pod in self._cluster.pods(node)}
         for uid in uids:
             if uid not in by_uid:
                 raise CallFailed(f"preempt: claims to preempt pod (UID {uid}) not found on node {node!r}")
-        return Victims(tuple(by_uid[uid] for uid in uids), violations)
+        return InTreeVictims(tuple(by_uid[uid] for uid in uids), violations)
 
 
 def _by_claims(pod: Object) -> bool:

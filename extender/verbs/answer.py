@@ -13,7 +13,7 @@ from extender.policy.contracts import Class, Reason
 from extender.policy.rules import REASONS
 from extender.reservations.attempts import Attempts
 from extender.verbs.decisions import Decision, Decisions
-from extender.verbs.wire import Args, Binding, Preemption
+from extender.verbs.wire import Args, Binding, PreemptionArgs
 
 if TYPE_CHECKING:
     from extender.verbs.bind import BindIntent, Written
@@ -91,7 +91,7 @@ class PrioritizeCall(NamedTuple):
 class PreemptCall(NamedTuple):
     """A preempt call."""
 
-    asked: Preemption
+    asked: PreemptionArgs
 
 
 class BindCall(NamedTuple):

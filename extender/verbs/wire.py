@@ -37,7 +37,7 @@ class Args:
 
 
 @dataclass(slots=True)
-class Candidates:
+class CandidateNodes:
     """The fields of Args that do not depend on the pod."""
 
     rows: array[int]
@@ -48,7 +48,7 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
-class Preemption:
+class PreemptionArgs:
     """ExtenderPreemptionArgs. `offers`: where kube-scheduler wrote the plain form, their victims are only those of
     nodes that we know, and a node's are read when they are asked for; `whole`: of all nodes."""
 
@@ -172,7 +172,7 @@ def read_args(body: bytes, cluster: ClusterView, most: int) -> Args:
     return Args(pod, candidates.rows, candidates.unknown, body, candidates.names, candidates.nodes)
 
 
-def read_candidates(body: bytes, cluster: ClusterView, most: int) -> Candidates:
+def read_candidates(body: bytes, cluster: ClusterView, most: int) -> CandidateNodes:
     """The candidates of a filter or prioritize request, whatever its pod is. At most `most`."""
     return _candidates(body, *_split_names(body, cluster), cluster, most)
 
@@ -184,14 +184,14 @@ def _split_names(body: bytes, cluster: ClusterView) -> tuple[Keys, Read]:
         raise BadRequest(f"malformed JSON: {error}", path="") from error
 
 
-def _candidates(body: bytes, keys: Keys, read: Read, cluster: ClusterView, most: int) -> Candidates:
+def _candidates(body: bytes, keys: Keys, read: Read, cluster: ClusterView, most: int) -> CandidateNodes:
     index = cluster.rows.index
     names, nodes = keys.get("NodeNames"), keys.get("Nodes")
     try:
         if names is not None and not _null(body, names):
             rows, unknown, _ = read or scan.rows(body, names[0], names[1], index)
             _bounded(len(rows), most, "NodeNames")
-            return Candidates(rows, unknown, body, names, None)
+            return CandidateNodes(rows, unknown, body, names, None)
         if nodes is not None and not _null(body, nodes):
             items = scan.items(body, nodes[0], nodes[1])
             _bounded(len(items), most, "Nodes.items")
@@ -202,7 +202,7 @@ def _candidates(body: bytes, keys: Keys, read: Read, cluster: ClusterView, most:
                 rows.append(row)
                 if row < 0:
                     unknown.append((i, name))
-            return Candidates(rows, unknown, body, None, items)
+            return CandidateNodes(rows, unknown, body, None, items)
     except scan.ScanError as error:
         raise BadRequest(str(error), path="NodeNames" if nodes is None or _null(body, nodes) else "Nodes") from error
     raise BadRequest("both NodeNames and Nodes are missing", path="NodeNames")
@@ -213,7 +213,7 @@ def _bounded(count: int, most: int, path: str) -> None:
         raise BadRequest(f"{count} candidates, the limit is {most} (settings: limits.names)", path=path)
 
 
-def untouched(args: Args | Candidates) -> bytes:
+def untouched(args: Args | CandidateNodes) -> bytes:
     """The filter answer that passes every candidate as it came."""
     if args.names is not None:
         names = args.body[args.names[0] : args.names[1]]
@@ -244,7 +244,7 @@ def filter_error(message: str) -> bytes:
     return encode.filter_error(message)
 
 
-def flat_priorities(args: Args | Candidates) -> bytes:
+def flat_priorities(args: Args | CandidateNodes) -> bytes:
     """A prioritize answer without an opinion."""
     if args.names is not None:
         names = orjson.loads(args.body[args.names[0] : args.names[1]])
@@ -253,7 +253,7 @@ def flat_priorities(args: Args | Candidates) -> bytes:
     return orjson.dumps([{"Host": name, "Score": 0} for name in names])
 
 
-def read_preemption(body: bytes, cluster: ClusterView) -> Preemption:
+def read_preemption(body: bytes, cluster: ClusterView) -> PreemptionArgs:
     """Parse a preempt request."""
     index = cluster.rows.index
     try:
@@ -263,7 +263,7 @@ def read_preemption(body: bytes, cluster: ClusterView) -> Preemption:
     pod = _pod(body, keys, cluster)
     stated = _stated(body, keys)
     if stated is None:
-        return Preemption(pod, Offers(), dict)
+        return PreemptionArgs(pod, Offers(), dict)
     path, span, uid_of = stated
 
     def whole() -> Mapping[str, Offered]:
@@ -271,8 +271,8 @@ def read_preemption(body: bytes, cluster: ClusterView) -> Preemption:
 
     if plain is None or uid_of is not _meta_uid:
         offered = whole()
-        return Preemption(pod, Offers(array("i", [index.get(name) for name in offered]), offered), whole)
-    return Preemption(pod, Offers(plain[0], _Lazy(body, cluster.names, plain, path)), whole)
+        return PreemptionArgs(pod, Offers(array("i", [index.get(name) for name in offered]), offered), whole)
+    return PreemptionArgs(pod, Offers(plain[0], _Lazy(body, cluster.names, plain, path)), whole)
 
 
 def read_offers(body: bytes) -> Mapping[str, Offered]:

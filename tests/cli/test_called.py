@@ -13,7 +13,7 @@ import pytest
 
 from extender.cli import asking, kubectl, main
 from extender.cli.kubectl import health
-from extender.cli.kubectl.forward import NAMESPACE, Found, Replica, Tunnel
+from extender.cli.kubectl.forward import NAMESPACE, Installed, Replica, Tunnel
 from extender.errors import Unreachable
 from tests.web.page.served import served
 from tests.world import World, workload
@@ -67,7 +67,7 @@ def plugin(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubectl, "forwarded", forwarded)
     monkeypatch.setattr(health, "forwarded", forwarded)
     pods = [{"metadata": {"name": "a"}, "spec": {}}]
-    monkeypatch.setattr(health, "everything", lambda *given: Found(pods, [], None, Unreachable(f"no: {PLAIN}")))
+    monkeypatch.setattr(health, "everything", lambda *given: Installed(pods, [], None, Unreachable(f"no: {PLAIN}")))
     monkeypatch.setenv("KUBECTL_PATH", "/nowhere/kubectl")
 
 
@@ -149,7 +149,7 @@ def test_the_plugin_does_not_advise_to_name_an_address(monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "forwarded", closed)
     monkeypatch.setattr(kubectl, "find", lambda *given: Replica(NAMESPACE, "a"))
     pods = [{"metadata": {"name": "a"}, "spec": {}}]
-    monkeypatch.setattr(health, "everything", lambda *given: Found(pods, [], None, None))
+    monkeypatch.setattr(health, "everything", lambda *given: Installed(pods, [], None, None))
     for name in ("top", "check"):
         assert kubectl.main([name, *WORDS[name]]) == 1
         said = capsys.readouterr()

@@ -14,7 +14,7 @@ from extender.objects.gangs import Gang, Ref
 from extender.objects.progress import duration_text
 from extender.queue.gang import waiting
 from extender.settings import ClaimBounds, Settings
-from extender.settings import Claims as Wanted
+from extender.settings import ClaimSettings as Wanted
 from tests.objects.test_gangs import obj
 from tests.offline.test_whatif import asked, files
 from tests.world import JSON, WALL, World, machine, rfc3339, workload

@@ -16,7 +16,7 @@ from ext_core.rows import NodeRow
 from extender.cluster.gpus.device_sharing import Division, division, gpu_of, partial
 from extender.cluster.gpus.statements import PLAN
 from extender.policy.rules import REASONS
-from extender.settings import Resource, Settings
+from extender.settings import ResourceSettings, Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from tests.world import GPU, JSON, World, pairs, refused, topology, workload
 
@@ -89,7 +89,7 @@ def test_ids_name_their_gpu_where_they_do() -> None:
 
 def world(resource: str = SHARED, amount: int = 16, said: Mapping[str, str] | None = None) -> World:
     made = World(Settings(resources=tuple(
-        Resource(name=name, device_plugin="nvidia") for name in (GPU, SHARED, MIG, "nvidia.com/mig-3g.40gb")
+        ResourceSettings(name=name, device_plugin="nvidia") for name in (GPU, SHARED, MIG, "nvidia.com/mig-3g.40gb")
     )))  # fmt: skip
     notes = {"gpu-extender.io/topology": graph()}
     made.node("n", amount, resource=resource, labels=labels() if said is None else said, annotations=notes)
@@ -161,7 +161,7 @@ def test_agents_and_plans_say_it_too() -> None:
 
 def test_a_relay_makes_plans_for_parts_sure() -> None:
     """Until kubelet says otherwise, on GPUs that work, and before what is only likely."""
-    made = World(Settings(resources=(Resource(name=SHARED, device_plugin="nvidia"),)))
+    made = World(Settings(resources=(ResourceSettings(name=SHARED, device_plugin="nvidia"),)))
     lost, sure = ("a", None, "unknown", 4), ("c", (0,), "enforced", 0)
     for relay, ill, expected in (
         ("1", 3, [("b", (1, 2), "enforced", 0), sure, lost]),

@@ -10,7 +10,7 @@ from extender.cluster.gpus import ledger
 from extender.cluster.gpus.holdings import Devices
 from extender.objects.records import PodRecord
 from extender.offline import invalid_metadata
-from extender.settings import Claims, Settings
+from extender.settings import ClaimSettings, Settings
 from tests.cluster.test_ledger import ALL, RESOURCE, UUIDS, pod
 from tests.world import WALL, World, pairs
 
@@ -61,7 +61,7 @@ def test_it_never_states_more_gpus_than_the_pod_has() -> None:
     ],
 )  # fmt: skip
 def test_when_it_counts(wanted: str, live: bool, counts: bool) -> None:
-    settings = Settings(claims=Claims.model_validate({"held_gpus": wanted}))
+    settings = Settings(claims=ClaimSettings.model_validate({"held_gpus": wanted}))
     assert Cluster(settings, live=live).gpus.held_counts is counts
 
 
@@ -69,7 +69,7 @@ def test_a_forged_one_does_not_make_a_torn_set_look_linked() -> None:
     """The pod runs on 0 and 2, and says 0 and 1. By its word 2 and 3 are free and linked; a pod that requires links
     would get 1 and 3."""
     for wanted, passes in (("kubelet", []), ("policy", ["n"])):
-        world = World(Settings(claims=Claims.model_validate({"held_gpus": wanted})))
+        world = World(Settings(claims=ClaimSettings.model_validate({"held_gpus": wanted})))
         world.node("n", 4, links=pairs(4))
         world.pod("forger", 2, "n", priority=1, held=(0, 1))
         asks = world.pod("p", 2, priority=1, links="required")

@@ -11,7 +11,7 @@ from extender.cluster.cluster import Cluster
 from extender.cluster.gpus import plugin_faults
 from extender.objects.records import Event, node
 from extender.policy.rules import REASONS
-from extender.settings import Resource, Settings
+from extender.settings import ResourceSettings, Settings
 from extender.topologies import Topology
 from extender.topologies.annotation import RELAY, encode
 from tests.world import World, machine, workload
@@ -80,7 +80,9 @@ def test_a_lost_gpu() -> None:
 
 
 def test_the_cluster_writes_it_down() -> None:
-    settings = Settings(resources=(Resource(name="nvidia.com/gpu", device_plugin="nvidia", plugin_version="v0.20.0"),))
+    settings = Settings(
+        resources=(ResourceSettings(name="nvidia.com/gpu", device_plugin="nvidia", plugin_version="v0.20.0"),)
+    )
     cluster = Cluster(settings)
 
     def event(allocatable: int, **annotations: str) -> Event:

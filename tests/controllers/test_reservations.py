@@ -15,7 +15,7 @@ from extender.kube.client import ApiServer
 from extender.kube.configmaps import ConfigMap, StoredTexts, VersionConflict
 from extender.reservations.reservations import Reservation
 from extender.server import calls
-from extender.settings import Reservations as Wanted
+from extender.settings import ReservationSettings as Wanted
 from extender.settings import Settings
 from extender.times import Clock
 from tests.kube.api_server import Request, Script, serving

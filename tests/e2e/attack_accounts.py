@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from extender.sim import machines
-from extender.sim.kubelet import Event
+from extender.sim.kubelet import AllocationEvent
 from tests.e2e import trace
 from tests.e2e.attack_load import HOSTILE, PRIORITIES
 from tests.e2e.soak_accounts import Preemptor, causes, why_unplaced
@@ -82,7 +82,7 @@ class Seen:
     require links; `direct`: uids that were created with a node; `down`: when the server was being restarted by us."""
 
     trace: Trace
-    log: Sequence[Event]
+    log: Sequence[AllocationEvent]
     tenants: Mapping[str, str]
     machines: Mapping[str, str]
     required: set[str] = field(default_factory=set)

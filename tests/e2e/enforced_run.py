@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ext_core.links import LinkShapes
-from extender.sim.kubelet import Event
+from extender.sim.kubelet import AllocationEvent
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from extender.topologies import annotation
 from tests.e2e import builders
@@ -106,7 +106,7 @@ def _create(cluster: Scene, pods: int, at: dict[int, Callable[[], None]], rng: r
     assert not late, f"{len(late)} pods did not end: {sorted(late)[:5]}"
 
 
-def judge(events: list[Event], trace: Trace, machines: dict[str, str], *, stock: bool) -> Got:
+def judge(events: list[AllocationEvent], trace: Trace, machines: dict[str, str], *, stock: bool) -> Got:
     """From the kubelets' log: what each pod got; against what was free on its node when it was bound."""
     got = Got()
     shapes = LinkShapes()

@@ -21,9 +21,16 @@ from typing import Any, Literal
 from extender.kube.client import ApiError, NoAnswer
 from extender.node import plans
 from extender.node.graph import graph
-from extender.sim.device_plugin import DevicePlugin, device_plugin
-from extender.sim.kubelet import NodeDevices, Preference, Refused, Truth, container_status, container_statuses
-from extender.sim.machines import TOPOLOGY, Machine, gpu_uuids, machine, topology_annotation
+from extender.sim.device_plugin import SimDevicePlugin, device_plugin
+from extender.sim.kubelet import (
+    AdmissionRejected,
+    KubeletDevices,
+    Preference,
+    Truth,
+    container_status,
+    container_statuses,
+)
+from extender.sim.machines import TOPOLOGY, SimMachine, gpu_uuids, machine, topology_annotation
 from tests.e2e import builders
 from tests.e2e.api import Api, Object, Watch, WatchExpired
 from tests.waiting import wait_for
@@ -105,10 +112,10 @@ class SimulatedKubelets:
         self._rng = random.Random(seed + 1)
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
-        self._machines: dict[str, Machine] = {}
-        self._devices: dict[str, NodeDevices] = {}
+        self._machines: dict[str, SimMachine] = {}
+        self._devices: dict[str, KubeletDevices] = {}
         self._annotated: set[str] = set()
-        self._plugins: dict[tuple[str, Machine], DevicePlugin] = {}
+        self._plugins: dict[tuple[str, SimMachine], SimDevicePlugin] = {}
         self._pods: dict[str, _Pod] = {}
         self._busy_until: dict[str, float] = {}
         self._injections: list[_Injection] = []
@@ -181,7 +188,7 @@ class SimulatedKubelets:
         product = what.product if product is None else product
         label = "amd.com/gpu.product-name" if vendor == "amd.com" else f"{vendor}/gpu.product"
         found = {label: product, f"{vendor}/gpu.count": str(what.gpus)} if product else {}
-        devices = NodeDevices(
+        devices = KubeletDevices(
             name=name,
             resource=resource,
             plugin=self._plugin(plugin, what),
@@ -338,7 +345,7 @@ class SimulatedKubelets:
                 return
             try:
                 taken = self.truth.admit(pod.item, injected=self._injected(node))
-            except Refused as no:
+            except AdmissionRejected as no:
                 status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": str(no)}
                 self._write(pod.uid, lambda: self._patch_status(pod, status))
                 return
@@ -469,7 +476,7 @@ class SimulatedKubelets:
         meta = pod.item["metadata"]
         self._api.delete("Pod", meta["name"], meta["namespace"], grace=0, uid=meta["uid"])
 
-    def _plugin(self, name: Plugin, what: Machine) -> DevicePlugin:
+    def _plugin(self, name: Plugin, what: SimMachine) -> SimDevicePlugin:
         model: Literal["nvidia", "amd", "none"] = "nvidia" if name == "plan" or name == "relay" else name
         with self._lock:
             key = (model, what)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from extender.sim.kubelet import Refused
+from extender.sim.kubelet import AdmissionRejected
 from extender.sim.machines import gpu_uuid, machine
 from tests.e2e.device_manager import DeviceManager, Object
 from tests.e2e.relay_rig import RelayProcess
@@ -56,7 +56,7 @@ class RealNode:
         with self._lock:
             got = self._manager.admit(pod)
             if got.error:
-                raise Refused(got.error)
+                raise AdmissionRejected(got.error)
             return {
                 container: frozenset(self._index[device] for ids in resources.values() for device in ids)
                 for container, resources in got.devices.items()

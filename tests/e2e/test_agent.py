@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from extender.node import kubelet_api
-from extender.node.apiserver import ApiServer
+from extender.node.apiserver import ApiEndpoint
 from extender.topologies import annotation
 from tests.e2e.build import ControlPlaneUnavailable, build_device_manager
 from tests.e2e.conftest import UNAVAILABLE
@@ -61,12 +61,12 @@ def test_the_command_writes_the_node_and_the_pods() -> None:
             check=True,
             timeout=60,
         )  # fmt: skip
-        notes = ApiServer(rig.api.url).get(f"/api/v1/nodes/{NODE}")["metadata"]["annotations"]
+        notes = ApiEndpoint(rig.api.url).get(f"/api/v1/nodes/{NODE}")["metadata"]["annotations"]
         stated = annotation.decode(notes[annotation.KEY])
         assert stated.links == rig.machine.links
         assert stated.health == (True,) * 6 + (False, True)
         assert notes["gpu-extender.io/relay"] == "1"
-        held = ApiServer(rig.api.url).get("/api/v1/namespaces/default/pods/a")["metadata"]["annotations"]
+        held = ApiEndpoint(rig.api.url).get("/api/v1/namespaces/default/pods/a")["metadata"]["annotations"]
         assert held["gpu-extender.io/held-gpus"] == "3,5"
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import grpc
 
 from extender.node import kubelet_api
-from extender.sim.device_plugin import Arbitrary, DevicePlugin, device_plugin
+from extender.sim.device_plugin import Arbitrary, SimDevicePlugin, device_plugin
 from extender.sim.machines import gpu_uuids, machine
 
 SERVICE = "v1beta1.DevicePlugin"
@@ -41,7 +41,7 @@ class VendorPlugin:
         resource: str = "nvidia.com/gpu",
         endpoint: str = "nvidia-gpu.sock",
         numa: Sequence[int] | None = None,
-        model: DevicePlugin | None = None,
+        model: SimDevicePlugin | None = None,
         prefers: bool = True,
         pre_start: bool = False,
         seed: int = 0,

@@ -78,7 +78,7 @@ class OfNode:
     """extender.node.apiserver."""
 
     def __init__(self, url: str, token: Path, timeout: float) -> None:
-        self._server, self._timeout = node_client.ApiServer(url, token), timeout
+        self._server, self._timeout = node_client.ApiEndpoint(url, token), timeout
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
         return self._do(lambda: self._server.get(path, query, timeout=self._timeout))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from extender.kube.client import ApiError, ApiServer, NoAnswer
-from extender.sim.cluster import FINISHED, Clock
+from extender.sim.cluster import FINISHED, SimClock
 from tests.kube.objects import Objects
 from tests.world import JSON
 
@@ -37,7 +37,7 @@ def kind_of(path: str) -> str:
 class Api(Objects):
     """`told`: hear every write of what is watched; `judged`: hears of a write of a pod before it is carried out."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SimClock) -> None:
         super().__init__()
         self.clock = clock
         self.told: list[Tell] = []

@@ -18,9 +18,9 @@ from extender.queue.gang import WaitingGang
 from extender.reservations.seats import Seat
 from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
-from extender.sim.cluster import FINISHED, Clock, SimCluster
+from extender.sim.cluster import FINISHED, SimClock, SimCluster
 from extender.sim.kubelet import Kubelets
-from extender.sim.machines import Machine
+from extender.sim.machines import SimMachine
 from extender.sim.scheduler import Scheduler
 from tests.fuzz.engine import Broken, Step
 from tests.model import tenants
@@ -34,7 +34,7 @@ from tests.world import GPU, JSON, machine, pairs
 START = datetime(2027, 1, 1, tzinfo=UTC)
 GPUS = 8
 LINKS = tuple(tuple(row) for row in pairs(GPUS))
-PLUGIN = Machine(links=LINKS).plugin()
+PLUGIN = SimMachine(links=LINKS).plugin()
 TICK = 0.1  # seconds between two looks of kube-scheduler, the kubelets and the owners
 BACKOFF = (0.2, 1.0, 2.0, 4.0, 8.0)  # seconds until kube-scheduler tries a pod again
 QUIET, STUCK = 9.0, 65.0  # seconds without a write of what is watched; where a gang that lost a seat is tried again
@@ -88,7 +88,7 @@ class Model:
     """One episode. `queues`: the rules of the queues, as the settings have them."""
 
     def __init__(self) -> None:
-        self.clock = Clock(START)
+        self.clock = SimClock(START)
         self.loop = VirtualLoop(self._moved)
         asyncio.set_event_loop(self.loop)
         self.api = Api(self.clock)
@@ -347,7 +347,7 @@ class Model:
         self.models[name] = model
         labels = {PRODUCT: model, HOSTNAME: name}
         self.api.put(f"/api/v1/nodes/{name}", machine(name, GPUS, links=LINKS, labels=labels))
-        self.kubelets.add(name, Machine(links=LINKS))
+        self.kubelets.add(name, SimMachine(links=LINKS))
         self.kubelets._devices[name].plugin = PLUGIN
 
     def _start_replica(self) -> None:

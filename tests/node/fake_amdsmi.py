@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from extender.sim.machines import Machine
+from extender.sim.machines import SimMachine
 
 
 class AmdSmiException(Exception):
@@ -33,7 +33,7 @@ class FakeAmdsmi:
     AmdSmiException = AmdSmiException
     AmdSmiLinkType = AmdSmiLinkType
 
-    def __init__(self, what: Machine, *, bandwidth: bool = True, all_one_hop: bool = False) -> None:
+    def __init__(self, what: SimMachine, *, bandwidth: bool = True, all_one_hop: bool = False) -> None:
         self.what, self.bandwidth, self.all_one_hop = what, bandwidth, all_one_hop
         self.speed = what.gbps or 0
         self.lost: set[int] = set()

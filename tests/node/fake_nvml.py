@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from extender.sim.machines import Machine, gpu_uuid
+from extender.sim.machines import SimMachine, gpu_uuid
 
 LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 VERSIONS = {20: 1, 25: 3, 50: 5}
@@ -19,7 +19,7 @@ class FakeNvml:
 
     NVMLError = NVMLError
 
-    def __init__(self, what: Machine, node: str = "node-1", *, lost: set[int] | None = None) -> None:
+    def __init__(self, what: SimMachine, node: str = "node-1", *, lost: set[int] | None = None) -> None:
         self.what, self.node = what, node
         self.lost, self.failed_rows = lost or set(), set[int]()
         self.down: set[tuple[int, int]] = set()  # (GPU, link)

@@ -12,7 +12,7 @@ import pytest
 from extender.errors import BadTopology, Unreachable
 from extender.node import commands, nvml
 from extender.node.agent import Agent, AgentOptions, Kubelet, Switch, as_annotations
-from extender.node.apiserver import ApiServer
+from extender.node.apiserver import ApiEndpoint
 from extender.node.kubelet_api import Held
 from extender.sim.machines import gpu_uuid, machine, topology_annotation
 from extender.topologies import annotation, nics
@@ -57,7 +57,7 @@ class Scene:
         self.said: list[str] = []
         self.agent = Agent(
             AgentOptions("node-1", **options),  # type: ignore[arg-type]
-            ApiServer(api.url),
+            ApiEndpoint(api.url),
             lambda: self.view(),
             say=self.said.append,
             kubelet=Kubelet(self.devices, Path("/none")),
@@ -69,7 +69,7 @@ class Scene:
 
     def node(self) -> dict[str, str]:
         """The node's annotations."""
-        found = ApiServer(self.api.url).get("/api/v1/nodes/node-1")["metadata"].get("annotations")
+        found = ApiEndpoint(self.api.url).get("/api/v1/nodes/node-1")["metadata"].get("annotations")
         return dict(found or {})
 
     def stated(self) -> Topology:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from extender.errors import BadInput, Unreachable
-from extender.node.apiserver import ApiServer, Refused, Timing, Watch, node_path
+from extender.node.apiserver import ApiEndpoint, Refused, Timing, Watch, node_path
 from tests.e2e.device_manager import pod
 from tests.node.fake_api import FakeApi
 from tests.waiting import wait_for
@@ -26,7 +26,7 @@ class Seen:
         self.lists = 0
         self.puts: list[str] = []
         self.watch = Watch(
-            ApiServer(api.url), "/api/v1/pods", {"fieldSelector": "spec.nodeName=n"},
+            ApiEndpoint(api.url), "/api/v1/pods", {"fieldSelector": "spec.nodeName=n"},
             self, say=self.said.append, timing=timing,
         )  # fmt: skip
 
@@ -149,16 +149,16 @@ def test_a_look_ends_in_time() -> None:
 def test_errors_say_why() -> None:
     with FakeApi() as api:
         with pytest.raises(Refused, match="404: not found"):
-            ApiServer(api.url).get(node_path("nobody"))
+            ApiEndpoint(api.url).get(node_path("nobody"))
         url = api.url
     with pytest.raises(Unreachable):
-        ApiServer(url).get(node_path("nobody"), timeout=1)
+        ApiEndpoint(url).get(node_path("nobody"), timeout=1)
 
 
 def test_the_token_is_read_for_each_request(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("one\n")
-    server = ApiServer("http://127.0.0.1:1", token)
+    server = ApiEndpoint("http://127.0.0.1:1", token)
     assert server.headers()["Authorization"] == "Bearer one"
     token.write_text("two")
     assert server.headers()["Authorization"] == "Bearer two"
@@ -169,9 +169,9 @@ def test_the_token_is_read_for_each_request(tmp_path: Path) -> None:
 
 def test_as_a_pod(tmp_path: Path) -> None:
     with pytest.raises(BadInput):
-        ApiServer.of_pod(tmp_path, {})
+        ApiEndpoint.of_pod(tmp_path, {})
     (tmp_path / "token").write_text("t")
-    assert ApiServer.of_pod(tmp_path, {"KUBERNETES_SERVICE_HOST": "fd00::1"}).url == "https://[fd00::1]:443"
+    assert ApiEndpoint.of_pod(tmp_path, {"KUBERNETES_SERVICE_HOST": "fd00::1"}).url == "https://[fd00::1]:443"
 
 
 def test_threads_end(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_registration_is_changed_by_appending() -> None:
 
 
 def test_a_preference_and_its_answer() -> None:
-    question = api.Asked(["GPU-a", "GPU-b", "GPU-c"], ["GPU-b"], 2)
+    question = api.ContainerPreference(["GPU-a", "GPU-b", "GPU-c"], ["GPU-b"], 2)
     assert api.asked(api.ask(question)) == [question]
     assert api.allocated(api.prefer(["GPU-a"]) + api.prefer([])) == [["GPU-a"], []]
 

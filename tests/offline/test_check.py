@@ -17,8 +17,8 @@ from extender.cli.check import LISTS
 from extender.kube import client
 from extender.offline import check
 from extender.offline.checks.work import MOST_JOBS
-from extender.settings import ClaimBounds, Claims, Settings
-from extender.settings.fields import Ceiling
+from extender.settings import ClaimBounds, ClaimSettings, Settings
+from extender.settings.fields import LossCeiling
 from tests.offline.test_whatif import snapshot_of
 from tests.world import GPU, JSON, WALL, machine, pairs, workload
 
@@ -139,7 +139,7 @@ def test_who_is_protected_or_saves_is_no_finding() -> None:
         pod("no-longer", 1, "low", 1, annotations={prefix + "protect-for": "1h"}),
     ]
     preemption = Settings().preemption.model_copy(update={"minimum_run_seconds": {"kept": 9000.0}})
-    claims = Claims(by_namespace={"default": ClaimBounds(protect_for_seconds=3 * 3600)})
+    claims = ClaimSettings(by_namespace={"default": ClaimBounds(protect_for_seconds=3 * 3600)})
     settings = Settings().model_copy(update={"preemption": preemption, "claims": claims})
     answer = checked(node(), *classes, *pods, settings=settings)
     found = {one["about"]: one for one in answer["findings"] if one["code"] == "no-checkpoint"}
@@ -192,7 +192,7 @@ def test_ranks_that_can_not_be_read_and_classes_that_are_not_there() -> None:
         update={
             "intended_order": ("system-node-critical", "gone", "serve"),
             "minimum_run_seconds": {"nosuch": 60.0},
-            "ceilings": {"none": Ceiling(gpu_hours=1.0)},
+            "ceilings": {"none": LossCeiling(gpu_hours=1.0)},
         }
     )
     answer = checked(cls("serve", 1), settings=Settings().model_copy(update={"preemption": preemption}))

@@ -13,13 +13,13 @@ import pytest
 
 from extender.cli import main
 from extender.offline import frozen, whatif
-from extender.settings import Resource, Settings
+from extender.settings import ResourceSettings, Settings
 from extender.whatif import engine, question
 from extender.whatif.snapshot import WhatIfSnapshot
 from tests.oracles.whatif import Brute
 from tests.world import DGX1V, GPU, JSON, WALL, machine, pairs, rfc3339, workload
 
-ARBITRARY = Settings(resources=(Resource(name=GPU, device_plugin="arbitrary"),))
+ARBITRARY = Settings(resources=(ResourceSettings(name=GPU, device_plugin="arbitrary"),))
 CASES = int(os.environ.get("LONG_WHATIF", "1000"))
 PREFIX = "gpu-extender.io/"
 FULL = [[2 if a != b else 0 for b in range(4)] for a in range(4)]

@@ -19,7 +19,7 @@ from extender.policy.policy import Policy
 from extender.preemption import gang_options, gang_search
 from extender.preemption.gang_plan import Candidates, Gang, GangFound, GangSearch, Reclaim, Way
 from extender.settings import Settings
-from extender.settings.fields import Ceiling
+from extender.settings.fields import LossCeiling
 from tests.oracles.gang_evictions import Case, Oracle, Running, Wanted
 from tests.world import WALL, World, pairs
 
@@ -92,7 +92,7 @@ def searched(
     reclaim = None if lent is None else Reclaim(lambda pod: pod.name in lent, case.regardless)
     limits = world.settings.preemption.model_copy(update={"search_budget": budget})
     if ceiling is not None:
-        limits = limits.model_copy(update={"ceilings": {"batch": Ceiling(gpu_hours=ceiling)}})
+        limits = limits.model_copy(update={"ceilings": {"batch": LossCeiling(gpu_hours=ceiling)}})
     searching = GangSearch(cluster, Policy.of(world.settings), limits)
     return searching.find(Gang(pods, requests, world.now, WALL), candidates, Way(reclaim))
 

@@ -12,11 +12,13 @@ from itertools import combinations
 
 import pytest
 
-from extender.settings import Resource, Settings
+from extender.settings import ResourceSettings, Settings
 from tests.world import GPU, WALL, World, workload
 
 SHARED, MIG, LARGE = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
-SETTINGS = Settings(resources=tuple(Resource(name=name, device_plugin="nvidia") for name in (GPU, SHARED, MIG, LARGE)))
+SETTINGS = Settings(
+    resources=tuple(ResourceSettings(name=name, device_plugin="nvidia") for name in (GPU, SHARED, MIG, LARGE))
+)
 PRIORITY = 5  # the preemptor's
 CASES = 400
 

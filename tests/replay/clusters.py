@@ -32,7 +32,7 @@ SETTINGS: JSON = {
     "decisions": {"maxBytes": 1 << 20},
 }
 
-FIVE = machines.Machine(
+FIVE = machines.SimMachine(
     links=tuple(tuple(18 * (a != b) for b in range(5)) for a in range(5)),
     pcie=tuple(tuple("X" if a == b else "PIX" if {a, b} == {0, 1} else "SYS" for b in range(5)) for a in range(5)),
     scope="gpu-total",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from extender.controllers.controller import ClusterSource
 from extender.server.endpoint import VERBS
 from extender.server.serve import config
-from extender.settings import Limits, Settings
+from extender.settings import LimitSettings, Settings
 from tests.waiting import wait_for
 from tests.world import GPU, JSON, World, logged, machine, workload
 
@@ -263,7 +263,7 @@ def test_100_000_names_are_answered_and_one_more_is_refused() -> None:
     assert "the limit is 100000" in check_refused(world, "filter", json.dumps(whole).encode())
 
 
-LITTLE = Settings(limits=Limits(body_bytes=4096))
+LITTLE = Settings(limits=LimitSettings(body_bytes=4096))
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -433,7 +433,7 @@ def test_other_methods_and_other_paths() -> None:
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[World, str, int]]:
     """The real server on a free port."""
-    settings = Settings(limits=Limits(body_bytes=100_000))
+    settings = Settings(limits=LimitSettings(body_bytes=100_000))
     world = small(settings)
     server = uvicorn.Server(config(world.app, world.server.connections, settings))
     with socket.socket() as listener:

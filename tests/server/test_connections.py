@@ -19,21 +19,21 @@ import pytest
 import uvicorn
 
 from extender.errors import BadInput, BodiesFull
-from extender.server.connections import HEAD_BYTES, MOST_PIPELINED, Head, Reply, read_head
+from extender.server.connections import HEAD_BYTES, MOST_PIPELINED, Head, VerbReply, read_head
 from extender.server.endpoint import VERBS, VerbApp
 from extender.server.serve import config
-from extender.settings import Known, Limits, Settings, parse_settings
+from extender.settings import Known, LimitSettings, Settings, parse_settings
 from tests.server.test_app import valid
 from tests.waiting import wait_for
 from tests.world import World
 
 BODY = 4 << 20
-LIMITS = Limits(request_seconds=1.0, body_bytes=BODY, all_bodies_bytes=2 * BODY, connections=20)
+LIMITS = LimitSettings(request_seconds=1.0, body_bytes=BODY, all_bodies_bytes=2 * BODY, connections=20)
 OTHER = "127.0.0.2"  # another client's address: all of 127.0.0.0/8 is loopback
 
 
 @contextmanager
-def serving(limits: Limits = LIMITS, nodes: int = 2) -> Iterator[tuple[World, int]]:
+def serving(limits: LimitSettings = LIMITS, nodes: int = 2) -> Iterator[tuple[World, int]]:
     settings = Settings(limits=limits)
     world = World(settings)
     for i in range(nodes):
@@ -444,15 +444,15 @@ def test_a_client_that_leaves_while_its_verb_waits() -> None:
         class Waiting:
             most_bytes = app.most_bytes
 
-            async def begin(self, whole: bytes, began: float) -> Reply:
+            async def begin(self, whole: bytes, began: float) -> VerbReply:
                 while not waits.is_set():
                     await asyncio.sleep(0.001)
-                return Reply(200, whole, None)
+                return VerbReply(200, whole, None)
 
-            def failed(self, error: Exception, began: float) -> Reply:
+            def failed(self, error: Exception, began: float) -> VerbReply:
                 raise AssertionError(error)
 
-            def sent(self, reply: Reply) -> None:
+            def sent(self, reply: VerbReply) -> None:
                 sent.set()
 
         world.server.connections.verbs[b"/v1/preempt"] = Waiting()

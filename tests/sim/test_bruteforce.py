@@ -22,7 +22,7 @@ def test_who_saved_last_is_the_cheapest() -> None:
     found = bruteforce.cheapest(cluster, kubelets, urgent)
     assert list(found) == ["hgx"]  # all other nodes need no eviction, or have nobody to evict
     # 4 GPUs x 600 s since the checkpoint; the other has 4 x 3,600 s to lose
-    assert found["hgx"] == bruteforce.Eviction((0, 0, 2_400, 30, 1), "hgx", frozenset({uids["saved"]}))
+    assert found["hgx"] == bruteforce.BruteForceEviction((0, 0, 2_400, 30, 1), "hgx", frozenset({uids["saved"]}))
 
 
 def test_a_budget_outweighs_all_work() -> None:

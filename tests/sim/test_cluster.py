@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from extender.sim.cluster import Change, Clock, Conflict, SimCluster
+from extender.sim.cluster import SimChange, SimClock, SimCluster, WriteConflict
 from extender.sim.machines import SimNode, SimPod, machine
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -14,14 +14,14 @@ START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 @pytest.fixture
 def cluster() -> SimCluster:
-    made = SimCluster(Clock(START))
+    made = SimCluster(SimClock(START))
     made.add_node(SimNode("n1", machine("a100-pcie-4")).object())
     made.add_node(SimNode("n2", machine("a100-pcie-4")).object())
     return made
 
 
 def test_the_clock_stands_still_until_it_is_told() -> None:
-    clock = Clock(START)
+    clock = SimClock(START)
     assert clock.wall() == START.timestamp()
     before = clock.monotonic()
     clock.advance(90)
@@ -37,7 +37,7 @@ def test_the_clock_stands_still_until_it_is_told() -> None:
 
 
 def test_a_watch_tells_what_is_there_and_then_every_write(cluster: SimCluster) -> None:
-    told: list[Change] = []
+    told: list[SimChange] = []
     cluster.watch(told.append)
     assert [change.item["metadata"]["name"] for change in told] == ["n1", "n2"]
     uid = cluster.create(SimPod("p", "a", 1).object())
@@ -53,12 +53,12 @@ def test_a_watch_tells_what_is_there_and_then_every_write(cluster: SimCluster) -
 
 def test_a_pod_is_patched_at_its_version_alone(cluster: SimCluster) -> None:
     uid = cluster.create(SimPod("p", "a", 1, gates=["g"]).object())
-    with pytest.raises(Conflict, match="Gates"):
+    with pytest.raises(WriteConflict, match="Gates"):
         cluster.bind(uid, "n1", {})
     read = cluster.named("a", "p")["metadata"]["resourceVersion"]
     written = cluster.patch("a", "p", read, lambda pod: pod["spec"].pop("schedulingGates"))
     assert cluster.named("a", "p")["metadata"]["resourceVersion"] == written != read
-    with pytest.raises(Conflict, match="modified"):
+    with pytest.raises(WriteConflict, match="modified"):
         cluster.patch("a", "p", read, lambda pod: pod["spec"].clear())
     with pytest.raises(KeyError):
         cluster.patch("a", "q", read, lambda pod: None)
@@ -70,7 +70,7 @@ def test_a_config_map_is_changed_at_its_version_alone(cluster: SimCluster) -> No
     assert maps.read("m") == ({}, "")
     first = maps.change("m", {"a": "1", "b": "2", "c": None}, "")
     for version in ("", "7"):
-        with pytest.raises(Conflict, match="modified"):
+        with pytest.raises(WriteConflict, match="modified"):
             maps.change("m", {"a": "3"}, version)
     second = maps.change("m", {"a": None, "c": "4"}, first)
     assert maps.read("m") == ({"b": "2", "c": "4"}, second)
@@ -87,14 +87,14 @@ def test_what_is_read_is_a_copy(cluster: SimCluster) -> None:
 
 def test_a_pod_is_bound_once(cluster: SimCluster) -> None:
     uid = cluster.create(SimPod("p", "a", 1).object())
-    with pytest.raises(Conflict, match="n9 not found"):
+    with pytest.raises(WriteConflict, match="n9 not found"):
         cluster.bind(uid, "n9", {})
     cluster.set_status(uid, nominatedNodeName="n2")
     cluster.bind(uid, "n2", {})
     assert "nominatedNodeName" not in cluster.named("a", "p")["status"]
-    with pytest.raises(Conflict, match="already assigned to node n2"):
+    with pytest.raises(WriteConflict, match="already assigned to node n2"):
         cluster.bind(uid, "n1", {})
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(WriteConflict, match="exists already"):
         cluster.create(SimPod("p", "a", 1).object())
 
 
@@ -109,7 +109,7 @@ def test_deletion_grants_bound_pods_their_grace(cluster: SimCluster) -> None:
     assert going is not None
     assert going["metadata"]["deletionTimestamp"] == "2026-01-05T09:00:45Z"
     assert going["metadata"]["deletionGracePeriodSeconds"] == 45
-    with pytest.raises(Conflict, match="not found"):
+    with pytest.raises(WriteConflict, match="not found"):
         cluster.bind(waiting, "n1", {})
 
 

@@ -14,9 +14,9 @@ import pytest
 
 import extender.topologies
 from extender.sim.device_plugin import (
-    DevicePlugin,
     NvidiaBestEffort,
     PluginPanicked,
+    SimDevicePlugin,
     TooFewDevices,
     device_plugin,
 )
@@ -30,7 +30,9 @@ def nvidia(machine: str) -> NvidiaBestEffort:
     return NvidiaBestEffort(entry["links"], entry["pcie"], "gpu-total" if entry["nvswitch"] else "pair")
 
 
-def answers(plugin: DevicePlugin, available: Collection[int], size: int, tries: int = 400) -> Counter[tuple[int, ...]]:
+def answers(
+    plugin: SimDevicePlugin, available: Collection[int], size: int, tries: int = 400
+) -> Counter[tuple[int, ...]]:
     rng = random.Random(1)
     return Counter(tuple(sorted(plugin.choose(available, size, rng))) for _ in range(tries))
 

@@ -6,9 +6,9 @@ import pytest
 
 from extender.sim import claims
 from extender.sim.claims import Driver, DynamicResources, allocated
-from extender.sim.cluster import Conflict, SimCluster
+from extender.sim.cluster import SimCluster, WriteConflict
 from extender.sim.day import build
-from extender.sim.kubelet import Refused
+from extender.sim.kubelet import AdmissionRejected
 from extender.sim.machines import SimNode, SimPod, machine
 
 NODE, MACHINE = "dra", machine("a100-pcie-4")
@@ -70,7 +70,7 @@ def test_the_driver_prepares_no_device_twice_and_none_of_another_pod(cluster: Si
     plugin, driver = DynamicResources(cluster), Driver(cluster, NODE)
     pods = [cluster.pod(claimant(cluster, name, 2)) for name in ("p", "q")]
     first, second = (pod for pod in pods if pod is not None)
-    with pytest.raises(Refused, match="not reserved"):
+    with pytest.raises(AdmissionRejected, match="not reserved"):
         driver.admit(first)
     plugin.reserve(first, NODE)
     plugin.reserve(second, NODE)
@@ -78,7 +78,7 @@ def test_the_driver_prepares_no_device_twice_and_none_of_another_pod(cluster: Si
     meta = cluster.named("a", "q", "ResourceClaim")["metadata"]
     same = cluster.named("a", "p", "ResourceClaim")["status"]["allocation"]
     cluster.patch("a", "q", meta["resourceVersion"], lambda it: it["status"].update(allocation=same), "ResourceClaim")
-    with pytest.raises(Refused, match="another pod"):
+    with pytest.raises(AdmissionRejected, match="another pod"):
         driver.admit(second)
     driver.remove(str(first["metadata"]["uid"]))
     assert driver.admit(second) == {"main": frozenset({0, 1})}
@@ -96,5 +96,5 @@ def test_the_driver_prepares_what_the_claim_of_a_template_was_allocated(cluster:
 
 def test_a_name_is_taken_once(cluster: SimCluster) -> None:
     cluster.add("ResourceClaim", claims.claim("p", "a", 1))
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(WriteConflict, match="exists already"):
         cluster.add("ResourceClaim", claims.claim("p", "a", 2))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.sim import in_tree
-from extender.sim.cluster import Clock, SimCluster
+from extender.sim.cluster import SimClock, SimCluster
 from extender.sim.machines import SimNode, SimPod, machine
 from tests.sim.test_cluster import START
 
@@ -67,7 +67,7 @@ def test_a_cordoned_node_is_for_nobody() -> None:
     assert refusal == in_tree.Refusal("node(s) were unschedulable", False)
 
 
-def names(found: in_tree.Victims | None) -> list[str]:
+def names(found: in_tree.InTreeVictims | None) -> list[str]:
     assert found is not None
     return [victim["metadata"]["name"] for victim in found.pods]
 
@@ -92,7 +92,7 @@ def test_a_nominated_pod_has_its_place() -> None:
 
 
 def test_who_has_a_budget_is_let_stay_first() -> None:
-    cluster = SimCluster(Clock(START))
+    cluster = SimCluster(SimClock(START))
     cluster.add_budget("b", "a", {"app": "x"}, min_available=1)
     there = [running("guarded", 2, 1, labels={"app": "x"}), running("other", 2, 5)]
     found = in_tree.victims(
@@ -108,8 +108,8 @@ def test_who_has_a_budget_is_let_stay_first() -> None:
 
 
 def test_the_node_that_costs_least_is_picked() -> None:
-    def of(*pods: Object, violations: int = 0) -> in_tree.Victims:
-        return in_tree.Victims(pods, violations)
+    def of(*pods: Object, violations: int = 0) -> in_tree.InTreeVictims:
+        return in_tree.InTreeVictims(pods, violations)
 
     low, high, young = running("l", 1, 1), running("h", 1, 5), running("y", 1, 1, minute=30)
     assert in_tree.pick({"a": of(low, violations=1), "b": of(high)}) == "b"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from extender.sim.calls import CallFailed, Extender
-from extender.sim.cluster import Clock, SimCluster
+from extender.sim.cluster import SimClock, SimCluster
 from extender.sim.machines import SimNode, SimPod, machine
 from extender.sim.scheduler import ATTEMPTS, Scheduler
 from tests.sim.test_cluster import START
@@ -65,7 +65,7 @@ class Scripted:
 
 @pytest.fixture
 def cluster() -> SimCluster:
-    made = SimCluster(Clock(START))
+    made = SimCluster(SimClock(START))
     for name in ("n1", "n2", "n3"):
         made.add_node(SimNode(name, machine("a100-pcie-4")).object())
     return made

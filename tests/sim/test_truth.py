@@ -7,15 +7,15 @@ import random
 import pytest
 
 from extender.sim.device_plugin import Arbitrary, NvidiaBestEffort
-from extender.sim.kubelet import PLAN, NodeDevices, Refused, Truth, allocate, parse_plan
+from extender.sim.kubelet import PLAN, AdmissionRejected, KubeletDevices, Truth, allocate, parse_plan
 from extender.sim.machines import machine, topology_annotation
 from tests.e2e.builders import GPU, Object, container, pod
 from tests.e2e.kubelet import relay
 
 
-def node(count: int = 8, *, obeys_plan: bool = False) -> NodeDevices:
+def node(count: int = 8, *, obeys_plan: bool = False) -> KubeletDevices:
     ids = [f"GPU-{index}" for index in range(count)]
-    return NodeDevices("n", GPU, Arbitrary(), ids, [True] * count, obeys_plan)
+    return KubeletDevices("n", GPU, Arbitrary(), ids, [True] * count, obeys_plan)
 
 
 def bound(uid: str, item: Object) -> Object:
@@ -53,7 +53,7 @@ def test_gpus_stay_with_the_pod_until_it_is_released() -> None:
     truth.add_node(node(2))
     truth.admit(bound("a", pod("a", gpus=2)))
     assert truth.holdings() == {"n": {0: "a", 1: "a"}}
-    with pytest.raises(Refused, match="Requested: 1, Available: 0"):
+    with pytest.raises(AdmissionRejected, match="Requested: 1, Available: 0"):
         truth.admit(bound("b", pod("b", gpus=1)))
     assert truth.double_allocations == 1
     truth.release("a")
@@ -79,7 +79,7 @@ def test_a_plan_counts_only_where_it_is_obeyed() -> None:
     for uid, plan in (("held", "3"), ("short", ""), ("wrong", "1,x")):
         size = 2 if uid == "short" else 1
         item = bound(uid, pod(uid, gpus=size, annotations={PLAN: plan or "1"}))
-        with pytest.raises(Refused):
+        with pytest.raises(AdmissionRejected):
             truth.admit(item)
     assert truth.reasons() == {"plan-conflict": 1, "plan-invalid": 2}
     assert truth.plans() == {"kept": 1}
@@ -88,7 +88,7 @@ def test_a_plan_counts_only_where_it_is_obeyed() -> None:
 def test_the_relay_gives_the_plan_or_the_best_that_is_left() -> None:
     """dgx1-v100: 0-3 have two links, 4-7 too; 0 and 4, 3 and 7 are joined as well."""
     what = machine("dgx1-v100")
-    devices = NodeDevices("n", GPU, Arbitrary(), [f"GPU-{number:08d}" for number in range(8)], [True] * 8)
+    devices = KubeletDevices("n", GPU, Arbitrary(), [f"GPU-{number:08d}" for number in range(8)], [True] * 8)
     devices.prefers = relay(topology_annotation(what, devices.uuids, devices.healthy))
     truth = Truth()
     truth.add_node(devices)
@@ -108,12 +108,12 @@ def test_a_plugin_that_panics_refuses_the_pod() -> None:
     for seed in range(20):
         truth = Truth(seed)
         plugin = NvidiaBestEffort(what.links, what.pcie, what.scope)
-        devices = NodeDevices("n", GPU, plugin, [str(n) for n in range(8)], [True] * 8)
+        devices = KubeletDevices("n", GPU, plugin, [str(n) for n in range(8)], [True] * 8)
         devices.holder = {3: "x", 5: "x", 7: "x"}
         truth.add_node(devices)
         try:
             truth.admit(bound("p", pod("p", gpus=3)))
-        except Refused:
+        except AdmissionRejected:
             assert truth.reasons() == {"panic": 1}
             assert truth.gpus_of("p") == frozenset()
             seen.add("refused")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from extender.settings import Decisions as Kept
+from extender.settings import DecisionSettings as Kept
 from extender.settings import Settings
 from extender.verbs.decisions import MOST_UNKNOWN, Decision, Decisions
 from extender.verbs.named_nodes import MOST_NODES

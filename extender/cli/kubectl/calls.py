@@ -35,7 +35,7 @@ class Kubectl:
         where = self._flags.namespace if namespace is None else namespace
         return [self._program, *words, *self._flags.others, *([f"--namespace={where}"] if where else [])]
 
-    def get(self, *words: str, namespace: str | None = None) -> Answer:
+    def get(self, *words: str, namespace: str | None = None) -> KubectlCall:
         """Begins a call that prints something and ends. Unreachable: there is no kubectl."""
         argv = self.argv(*words, namespace=namespace)
         try:
@@ -44,11 +44,11 @@ class Kubectl:
             )
         except OSError as error:
             raise Unreachable(f"{error.strerror}: is kubectl on PATH?", path=self._program) from None
-        return Answer(child, " ".join(words[:2]))
+        return KubectlCall(child, " ".join(words[:2]))
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class KubectlCall:
     """A call that was begun, so that several run at once."""
 
     child: subprocess.Popen[str]

@@ -133,7 +133,7 @@ class Replica(NamedTuple):
     warning: str = ""
 
 
-class Found(NamedTuple):
+class Installed(NamedTuple):
     """What of gpu-extender runs. `pods`, `leases`: the objects; the errors: why they could not be read."""
 
     pods: list[Json]
@@ -142,7 +142,7 @@ class Found(NamedTuple):
     no_leases: ExtenderError | None
 
 
-def everything(kubectl: Kubectl, namespace: str, leases: Sequence[str]) -> Found:
+def everything(kubectl: Kubectl, namespace: str, leases: Sequence[str]) -> Installed:
     """All replicas, and the Leases of these names that exist."""
     named = kubectl.get(
         "get", "leases.coordination.k8s.io", *leases, "--ignore-not-found", "--output=json", namespace=namespace
@@ -150,7 +150,7 @@ def everything(kubectl: Kubectl, namespace: str, leases: Sequence[str]) -> Found
     listed = kubectl.get("get", "pods", f"--selector={LABELS}", "--output=json", namespace=namespace)
     held, no_leases = _items(named.text)
     pods, no_pods = _items(listed.text)
-    return Found(pods, held, no_pods, no_leases)
+    return Installed(pods, held, no_pods, no_leases)
 
 
 def find(kubectl: Kubectl, namespace: str, leases: Sequence[str]) -> Replica:

@@ -37,7 +37,7 @@ from extender.objects.records import (
     ResourceClaimTemplateRecord,
     ResourceSliceRecord,
 )
-from extender.settings.fields import Resource
+from extender.settings.fields import ResourceSettings
 
 PLUGINS: Final = {NVIDIA: "nvidia"}
 """By driver: `devicePlugin` of the resource that its whole GPUs count as, the first in the settings."""
@@ -50,7 +50,7 @@ class DraStore:
     `homes`: the nodes of claims that a pod there holds without an allocation, as a question supposes it."""
 
     def __init__(
-        self, resources: Iterable[Resource], bound: Callable[[str], PodRecord | None], *, plans: bool = False
+        self, resources: Iterable[ResourceSettings], bound: Callable[[str], PodRecord | None], *, plans: bool = False
     ) -> None:
         """`bound`: uid of a pod -> the pod, if it holds something on a node; `plans`: the queue allocates devices."""
         whole = [one for one in resources if not partial(one.name)]
