@@ -29,11 +29,11 @@ class Backoff:
 
 
 class _Failed(NamedTuple):
-    """`until`: on the caller's clock; `times`: how often in a row; `why`: for people."""
+    """How often a call failed, and when it may be tried again."""
 
-    until: float
-    times: int
-    why: str
+    until: float  # on the caller's clock
+    times: int  # in a row
+    why: str  # for people
 
 
 class Backoffs:
@@ -74,11 +74,9 @@ class Backoffs:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """``monotonic``: seconds that only grow, for ages and deadlines; ``wall``: seconds since 1970, for what is written;
-    ``cpu``: seconds that this thread has run, for the share of it that a task may take.
+    """The clocks of a process. Tests and the demo give their own."""
 
-    Tests and the demo give their own."""
-
-    monotonic: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic  # seconds that only grow, for ages and deadlines
+    wall: Callable[[], float] = time.time  # seconds since 1970, for what is written
     cpu: Callable[[], float] = time.thread_time
+    """Seconds that this thread has run, for the share of it that a task may take."""

@@ -18,11 +18,11 @@ Json = dict[str, Any]
 
 
 class Wanted(NamedTuple):
-    """A Lease that is looked at. `needed`: without a holder nothing is scheduled; of others an instance takes it only
-    where the settings ask for it."""
+    """A Lease that is looked at."""
 
     name: str
     needed: bool
+    """Without a holder nothing is scheduled. An instance takes the other Leases only where the settings ask for it."""
 
 
 def replica(name: str, server: str) -> Json:

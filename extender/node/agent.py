@@ -55,15 +55,13 @@ class Kubelet:
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What the command line states. `resource`: what the device plugin calls the GPUs; `held`: whether pods are told
-    what they hold; `topology_file`: where the relay reads the annotation's value; `mode_file`: where the relay states
-    what it does."""
+    """What the command line states."""
 
     node: str
-    resource: str = "nvidia.com/gpu"
-    held: Switch = "auto"
-    topology_file: Path | None = None
-    mode_file: Path | None = None
+    resource: str = "nvidia.com/gpu"  # as the device plugin calls the GPUs
+    held: Switch = "auto"  # whether the agent writes on pods which GPUs they hold
+    topology_file: Path | None = None  # where the relay reads the annotation's value
+    mode_file: Path | None = None  # where the relay states what it does
 
 
 class Agent:

@@ -114,11 +114,12 @@ class ApiEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The time that a watch sees, and its randomness. `pause`: waits so many seconds, or until the event is set."""
+    """The time that a watch sees, and its randomness."""
 
     clock: Callable[[], float] = time.monotonic
     chance: random.Random = field(default_factory=random.Random)
     pause: Callable[[threading.Event, float], object] = threading.Event.wait
+    """Waits so many seconds, or until the event is set."""
 
 
 class Follower(Protocol):

@@ -203,15 +203,14 @@ class KeptSeats(NamedTuple):
 
 
 class QueueRequests(NamedTuple):
-    """What the queue asks the API server with. `evicts`: None where no pod can be evicted; `nodes`: asks for nodes;
-    `claims`: allocates the devices of ResourceClaims; `fences`: keeps devices for that."""
+    """How the queue calls the API server."""
 
     pods: PodWrites
     read: Reads
-    evicts: Evicts | None = None
-    nodes: ProvisioningRequests | None = None
-    claims: ClaimWrites | None = None
-    fences: FenceWrites | None = None
+    evicts: Evicts | None = None  # None where no pod can be evicted
+    nodes: ProvisioningRequests | None = None  # asks for nodes
+    claims: ClaimWrites | None = None  # allocates the devices of ResourceClaims
+    fences: FenceWrites | None = None  # keeps devices for that
 
 
 def queue_over(core: Core, leads: Leads, stored: KeptSeats, requests: QueueRequests, identity: str) -> QueueController:

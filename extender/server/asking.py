@@ -40,7 +40,7 @@ from extender.web.whatif_page import WhatIfPage
 
 
 class Answering(NamedTuple):
-    """What answers people. `surveys`: what counts over the whole cluster, at times of its own."""
+    """What answers people."""
 
     explainer: Explainer
     times: Times
@@ -48,7 +48,7 @@ class Answering(NamedTuple):
     leader: QueueLeader | None
     asks: Forks
     pages: Pages
-    surveys: list[Controller]
+    surveys: list[Controller]  # count over the whole cluster, at times of their own
 
 
 def explaining(core: Core, queue: QueueController | None, leader: QueueLeader | None, asks: Forks) -> Answering:

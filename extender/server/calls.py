@@ -22,11 +22,10 @@ log = get_log()
 
 
 class Hears(NamedTuple):
-    """What hears of the calls; None where nothing does. `evictions`: of filter and preempt; `parked`: of preempt calls
-    that could evict no pod."""
+    """What hears of the calls; None where nothing does."""
 
-    evictions: OwnEvictions | None = None
-    parked: ParkedPods | None = None
+    evictions: OwnEvictions | None = None  # of filter and preempt
+    parked: ParkedPods | None = None  # of preempt calls that could evict no pod
 
 
 class Calls:

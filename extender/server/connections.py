@@ -49,11 +49,11 @@ log = get_log()
 
 
 class VerbReply(NamedTuple):
-    """What a verb replies over HTTP: JSON. `answer`: None where no decision was made."""
+    """What a verb replies over HTTP: JSON."""
 
     status: int
     content: bytes
-    answer: Answer | None
+    answer: Answer | None  # None where no decision was made
 
 
 class Verb(Protocol):
@@ -96,11 +96,11 @@ class _Call:
 
 
 class Head(NamedTuple):
-    """The head of a call. `length`: bytes of the body; `size`: of the head."""
+    """The head of a call."""
 
     path: bytes
-    length: int
-    size: int
+    length: int  # bytes of the body
+    size: int  # bytes of the head
 
 
 def read_head(data: bytes) -> Head | None:

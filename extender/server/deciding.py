@@ -71,12 +71,11 @@ def cluster_of(settings: Settings, metrics: Metrics, record: Path | None, *, liv
 
 
 class VerbService(NamedTuple):
-    """What answers the verbs of one server. `shadow`: what watches kube-scheduler's choices in shadow mode, else
-    None."""
+    """What answers the verbs of one server."""
 
     calls: VerbCalls
     endpoint: Endpoint
-    shadow: ShadowWatch | None
+    shadow: ShadowWatch | None  # what watches kube-scheduler's choices in shadow mode, else None
 
 
 def answering(core: Core, supervisor: Supervisor, writes: Writes, hears: Hears) -> VerbService:

@@ -68,20 +68,19 @@ OPEN: Final = Gate(None)
 
 
 class Applications(NamedTuple):
-    """`main`: has the lifespan; `apart`: those of metrics and debug pages that have a listener of their own."""
+    """The ASGI applications of one server."""
 
-    main: Router
-    apart: dict[Apart, Router]
+    main: Router  # has the lifespan
+    apart: dict[Apart, Router]  # those of metrics and debug pages that have a listener of their own
 
 
 class Exposure(NamedTuple):
-    """What is served where. `hosts`: names of this server; `apart`: what the main application leaves out;
-    `metrics`, `debug`: the gates before them."""
+    """What is served where."""
 
-    hosts: Collection[str] = ()
-    apart: Collection[Apart] = ()
-    metrics: Gate = OPEN
-    debug: Gate = OPEN
+    hosts: Collection[str] = ()  # names of this server
+    apart: Collection[Apart] = ()  # what the main application leaves out
+    metrics: Gate = OPEN  # the gate before them
+    debug: Gate = OPEN  # the gate before them
 
 
 def create(

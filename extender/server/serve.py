@@ -29,21 +29,20 @@ log = get_log()
 
 
 class Probe(NamedTuple):
-    """Where the liveness probe of kube-scheduler is served, and where kube-scheduler serves its own. `host`: "" for all
-    addresses."""
+    """Where the liveness probe of kube-scheduler is served, and where kube-scheduler serves its own."""
 
-    host: str
+    host: str  # "" for all addresses
     port: int
     scheduler_port: int = SCHEDULER_PORT
 
 
 class At(NamedTuple):
-    """What is special about a listener. `tls`: None for plain HTTP."""
+    """What is special about a listener."""
 
     host: str
     port: int
     protocol: type[Connection]
-    tls: ssl.SSLContext | None = None
+    tls: ssl.SSLContext | None = None  # None for plain HTTP
 
 
 def config(app: ASGIApp, connections: Connections, settings: Settings, at: At | None = None) -> uvicorn.Config:

@@ -24,10 +24,10 @@ log = get_log()
 
 
 class Shadow(NamedTuple):
-    """`watch`: hears what was asked; `missing`: what has to be known before anything is decided."""
+    """What shadow mode adds to the calls."""
 
-    watch: ShadowWatch
-    missing: Callable[[], list[str]]
+    watch: ShadowWatch  # hears what was asked
+    missing: Callable[[], list[str]]  # what has to be known before anything is decided
     metrics: Metrics
 
 

@@ -23,9 +23,9 @@ DRAWS = 40  # times that the plugin is asked for one set of free GPUs: its ties 
 
 
 class BruteForceEviction(NamedTuple):
-    """`cost`: violations, highest priority, GPU-seconds lost, longest grace, victims."""
+    """An eviction that suffices on one node."""
 
-    cost: tuple[int, int, int, int, int]
+    cost: tuple[int, int, int, int, int]  # violations, highest priority, GPU-seconds lost, longest grace, victims
     node: str
     victims: frozenset[str]
 

@@ -21,11 +21,11 @@ class CallFailed(Exception):
 
 
 class Filtered(NamedTuple):
-    """`failed`, `unresolvable`: node -> reason."""
+    """The answer of filter."""
 
     passed: tuple[str, ...]
-    failed: dict[str, str]
-    unresolvable: dict[str, str]
+    failed: dict[str, str]  # node -> reason
+    unresolvable: dict[str, str]  # node -> reason
 
 
 class Extender:

@@ -45,15 +45,15 @@ class NotAsTold(Exception):
 
 @dataclass
 class Scene:
-    """`says`: what happens; `shows`: pictures; `answers`: what the server said; `pod`, `view`: what to look up."""
+    """One moment of the day, as it is shown."""
 
     title: str
     time: str
-    says: str
-    pod: str
-    shows: list[Text] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)
-    view: str = "decisions"
+    says: str  # what happens
+    pod: str  # namespace/name, to look up
+    shows: list[Text] = field(default_factory=list)  # pictures
+    answers: list[str] = field(default_factory=list)  # what the server answered
+    view: str = "decisions"  # the view of the pod to look up
 
 
 class DayServer(Protocol):

@@ -18,10 +18,10 @@ Object = dict[str, Any]
 
 
 class Refusal(NamedTuple):
-    """Why a node is not for a pod. `resolvable`: fewer pods on it would change that (status Unschedulable)."""
+    """Why a node is rejected."""
 
     reason: str
-    resolvable: bool
+    resolvable: bool  # fewer pods on it would change that (status Unschedulable)
 
 
 class InTreeVictims(NamedTuple):

@@ -254,14 +254,14 @@ PLAN = "gpu-extender.io/gpus"
 
 @dataclass(frozen=True)
 class AllocationEvent:
-    """One entry of the log. ``at`` is by the clock of the truth, in seconds; ``gpus`` by container when admitted."""
+    """One entry of the log."""
 
-    at: float
+    at: float  # seconds, by the clock of the truth
     what: Happening
     uid: str
     pod: str
     node: str
-    gpus: frozenset[int] = frozenset()
+    gpus: frozenset[int] = frozenset()  # when admitted, of all containers
     by_container: Mapping[str, frozenset[int]] = field(default_factory=dict)
     planned: frozenset[int] | None = None
     reason: str = ""

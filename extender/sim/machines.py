@@ -23,14 +23,14 @@ _KINDS: Mapping[str, Literal["nvlink", "xgmi"]] = {"nvlink": "nvlink", "nvlink-b
 
 @dataclass(frozen=True)
 class SimMachine:
-    """The GPUs of one node type. `gbps`: GB/s per link and direction. What is unknown is None (or "")."""
+    """The GPUs of one node type. What is unknown is None (or "")."""
 
     links: tuple[tuple[int, ...], ...]
     pcie: tuple[tuple[str, ...], ...] | None = None
     numa: tuple[int, ...] | None = None
     scope: Literal["pair", "gpu-total"] = "pair"
     kind: Literal["nvlink", "xgmi"] | None = None
-    gbps: float | None = None
+    gbps: float | None = None  # GB/s per link and direction
     product: str = ""
     chassis: str = ""
 
@@ -149,13 +149,12 @@ def _catalogue() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SimPod:
-    """A pod of one container. `links`: the annotation gpu-extender.io/links, "" for none; `grace`: seconds; `claim`:
-    the name of the ResourceClaim that it uses, "" for none."""
+    """A pod of one container."""
 
     name: str
     namespace: str
     gpus: int
-    links: str = ""
+    links: str = ""  # the annotation gpu-extender.io/links, "" for none
     priority: int = 0
     preempts: bool = True
     cpu: str = "4"
@@ -164,9 +163,9 @@ class SimPod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, str]] = ()
-    grace: int = 30
+    grace: int = 30  # seconds
     gates: Sequence[str] = ()
-    claim: str = ""
+    claim: str = ""  # the name of the ResourceClaim that it uses, "" for none
 
     def object(self) -> Object:
         """The Pod as the API server has it: defaults filled in, the priority resolved."""

@@ -28,18 +28,17 @@ ATTEMPTS = 5  # cycles that one pod gets in one run while the extender answers E
 
 @dataclass
 class CycleOutcome:
-    """One cycle of one pod. `sent`: the nodes that filter was asked about; `refused`: why, node by node; `message`:
-    what the FailedScheduling event says; `offered`: victims by the in-tree rules alone."""
+    """One cycle of one pod."""
 
     uid: str
     result: Literal["bound", "waits", "nominated", "again"]
     node: str = ""
-    sent: tuple[str, ...] = ()
+    sent: tuple[str, ...] = ()  # the nodes that filter was asked about
     passed: tuple[str, ...] = ()
-    refused: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)  # node -> reason
     points: dict[str, int] = field(default_factory=dict)
-    message: str = ""
-    offered: dict[str, InTreeVictims] = field(default_factory=dict)
+    message: str = ""  # what the FailedScheduling event states
+    offered: dict[str, InTreeVictims] = field(default_factory=dict)  # victims by the in-tree rules alone
     victims: tuple[str, ...] = ()
 
 

@@ -20,21 +20,20 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """What a verb answers. `result`: metric label; `decision`: None for pods that ask for no GPU."""
+    """What a verb answers."""
 
     body: bytes
-    result: str
-    decision: Decision | None = None
+    result: str  # metric label
+    decision: Decision | None = None  # None for pods that ask for no GPU
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What earlier calls leave: `attempts` for the next filter calls, `decisions` for people; `journal`: hears of each
-    call, None: nothing does."""
+    """What earlier calls leave."""
 
-    attempts: Attempts
-    decisions: Decisions
-    journal: CallJournal | None = None
+    attempts: Attempts  # for the next filter calls
+    decisions: Decisions  # for people
+    journal: CallJournal | None = None  # hears of each call; None: nothing does
 
 
 class Stages:
@@ -76,10 +75,10 @@ Answered = TypeVar("Answered", bound="Answer | BindIntent")
 
 
 class FilterCall(NamedTuple):
-    """A filter call. `again`: a second look of the same attempt."""
+    """A filter call."""
 
     args: Args
-    again: bool
+    again: bool  # a second look of the same attempt
 
 
 class PrioritizeCall(NamedTuple):

@@ -23,24 +23,22 @@ from extender.verbs.hold_back import HoldBack, promise_no_links
 
 @dataclass(frozen=True, slots=True)
 class BindIntent:
-    """The write that bind asks for. `annotations` go into the Binding: the API server puts them on the pod. `first`: no
-    Binding to the node that is asked for later is written before this one."""
+    """The write that bind asks for."""
 
     binding: wire.Binding
-    annotations: dict[str, str]
+    annotations: dict[str, str]  # they go into the Binding: the API server puts them on the pod
     amounts: tuple[int, ...]
     gpus: int
     decision: Decision
-    first: bool = False
+    first: bool = False  # no Binding to the node that is asked for later is written before this one
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of the Binding. `state`: "bound": the pod is on the node; "failed": it is not; "unknown": it may be.
-    `message`: what went wrong, for people."""
+    """What became of the Binding."""
 
-    state: Literal["bound", "failed", "unknown"]
-    message: str = ""
+    state: Literal["bound", "failed", "unknown"]  # whether the pod is on the node; "unknown": it may be
+    message: str = ""  # what went wrong, for people
 
 
 class Bind:

@@ -53,12 +53,11 @@ NO_STAMP: Final = Stamp()
 
 @dataclass(slots=True)
 class Judged:
-    """What the rules found. `rows`, `codes`: the candidates and their reasons (0 = fits); `fits`: the rows that fit;
-    the three are empty in a record."""
+    """What the rules found. `rows`, `codes` and `fits` are empty in a record."""
 
-    rows: array[int] = field(default_factory=lambda: NO_ROWS)
-    codes: array[int] = field(default_factory=lambda: NO_CODES)
-    fits: array[int] = field(default_factory=lambda: NO_ROWS)
+    rows: array[int] = field(default_factory=lambda: NO_ROWS)  # the candidates
+    codes: array[int] = field(default_factory=lambda: NO_CODES)  # their reasons (0 = fits)
+    fits: array[int] = field(default_factory=lambda: NO_ROWS)  # the rows that fit
     reasons: dict[int, int] = field(default_factory=dict)  # code -> how many candidates it rejected
     unknown: tuple[str, ...] = ()  # names of nodes without a row, MOST_UNKNOWN at most
     unknown_count: int = 0
@@ -71,23 +70,18 @@ class Judged:
 
 @dataclass(slots=True)
 class Scored:
-    """What the scorers found. `ranked`: the rows that were answered, best first; `points`: the points of each of them,
-    0..10; `best`: the best rows, FEW at most, answered or not; `gpus`: the mask of GPUs that we would take on each of
-    these; `values`: the score of each, then each one's value of the first of `scorers`, and so on; only one where all
-    are alike, which bit c of `differ` (0: the score) states; `prices`: what the pod costs on the first of them;
-    `stamp`: of the settings that decided, once the decision is kept.
+    """What the scorers found. A record keeps FEW of `ranked` and `points`."""
 
-    A record keeps FEW of `ranked` and `points`."""
-
-    ranked: array[int] = field(default_factory=lambda: NO_ROWS)
-    points: array[int] = field(default_factory=lambda: NO_ROWS)
-    best: array[int] = field(default_factory=lambda: NO_ROWS)
-    gpus: array[int] = field(default_factory=lambda: NO_ROWS)
+    ranked: array[int] = field(default_factory=lambda: NO_ROWS)  # the rows that were answered, best first
+    points: array[int] = field(default_factory=lambda: NO_ROWS)  # of each of them, 0..10
+    best: array[int] = field(default_factory=lambda: NO_ROWS)  # the best rows, FEW at most, answered or not
+    gpus: array[int] = field(default_factory=lambda: NO_ROWS)  # the mask of GPUs that we would take on each of `best`
     scorers: tuple[str, ...] = ()
     values: array[float] = field(default_factory=lambda: NO_NUMBERS)
-    differ: int = 0
-    prices: tuple[Price, ...] = ()
-    stamp: Stamp = NO_STAMP
+    """The score of each of `best`, then of each its value of the first of `scorers`, and so on; one where all agree."""
+    differ: int = 0  # bit c states whether the values of column c differ (0: the score)
+    prices: tuple[Price, ...] = ()  # what the pod costs on the first of `best`
+    stamp: Stamp = NO_STAMP  # of the settings that decided, once the decision is kept
 
     def column(self, c: int) -> list[float]:
         """The values of the best. `c`: 0 the score, then the scorers."""
@@ -97,22 +91,21 @@ class Scored:
 
 
 class Ranking(NamedTuple):
-    """Candidates in order. `rows`, `scores`: best first; `order`: the place of each of them in `total` and in each of
-    `columns`."""
+    """Candidates in order."""
 
-    rows: array[int]
-    scores: array[float]
-    order: array[int]
+    rows: array[int]  # best first
+    scores: array[float]  # best first
+    order: array[int]  # the place of each row in `total` and in each of `columns`
     total: array[float]
     columns: dict[str, array[float]]
 
 
 @dataclass(slots=True)
 class Decision:
-    """One answered call. `at`: seconds since 1970; `detail`: what preempt, bind and sampling add, as it is shown."""
+    """One answered call."""
 
     verb: str
-    at: float
+    at: float  # seconds since 1970
     generation: int
     request: PodRequest
     judged: Judged = field(default_factory=Judged)
@@ -121,7 +114,7 @@ class Decision:
     proved: bool | None = None  # preempt: whether its search came to its end; None: it did not search
     result: str = ""
     error: str = ""
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: dict[str, Any] = field(default_factory=dict)  # what preempt, bind and sampling add, as it is shown
     stages_us: dict[str, float] = field(default_factory=dict)
     # once it is closed:
     nodes: bytes = b""  # the code of each candidate, as `ext_core.runs` writes it

@@ -39,32 +39,28 @@ OTHERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why pods are evicted, together. `evictor`: what evicts them, None: not known; `by`: the pod (namespace/name) or
-    gang that they leave room for, None: not known, or none; `at`: seconds since 1970, None: not known; `cost`: of all
-    of them by term, None: not known; `victims`: how many; `plan`: the name of the reservation, "" without one."""
+    """Why pods are evicted, together. None: not known."""
 
-    evictor: str | None
+    evictor: str | None  # what evicts them
     why: str
-    by: str | None = None
+    by: str | None = None  # the pod (namespace/name) or gang that they leave room for; None also where there is none
     priority: int | None = None
-    at: float | None = None
-    cost: Sequence[Mapping[str, Any]] | None = None
-    victims: int | None = None
-    plan: str = ""
+    at: float | None = None  # seconds since 1970
+    cost: Sequence[Mapping[str, Any]] | None = None  # of all of them, by term
+    victims: int | None = None  # how many
+    plan: str = ""  # the name of the reservation, "" without one
 
 
 @dataclass(frozen=True, slots=True)
 class EvictedPod:
-    """A victim. `pod`: as it was, without what tenants make long; `gpus`: the indices that it held, None where they are
-    not known; `lost`: GPU-seconds of its own work, None where that is not known; `is_evicted`: whether it is being
-    evicted, or was: else it is chosen alone."""
+    """A victim."""
 
-    pod: PodRecord
+    pod: PodRecord  # as it was, without what tenants make long
     cause: Cause
     gpu_count: int
-    gpus: tuple[int, ...] | None
-    lost: int | None
-    is_evicted: bool = False
+    gpus: tuple[int, ...] | None  # the indices that it held, None where they are not known
+    lost: int | None  # GPU-seconds of its own work, None where that is not known
+    is_evicted: bool = False  # it is being evicted, or was; else it is chosen alone
 
     def as_json(self) -> dict[str, Any]:
         """The field `evicted` of an Explanation."""

@@ -25,15 +25,14 @@ LONGEST_NAME: Final = 253
 
 @dataclass(slots=True)
 class Args:
-    """ExtenderArgs. `rows`: the candidates' rows, -1 where a name is not known; `unknown`: (position, name) of those;
-    `names`: byte range of NodeNames; `nodes`: byte ranges of whole Node objects (nodeCacheCapable: false)."""
+    """ExtenderArgs."""
 
     pod: PodRecord
-    rows: array[int]
-    unknown: list[tuple[int, str]]
+    rows: array[int]  # the candidates' rows, -1 where a name is not known
+    unknown: list[tuple[int, str]]  # (position, name) of those
     body: bytes
-    names: tuple[int, int] | None
-    nodes: list[tuple[int, int]] | None
+    names: tuple[int, int] | None  # byte range of NodeNames
+    nodes: list[tuple[int, int]] | None  # byte ranges of whole Node objects (nodeCacheCapable: false)
 
 
 @dataclass(slots=True)
@@ -49,12 +48,12 @@ class CandidateNodes:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionArgs:
-    """ExtenderPreemptionArgs. `offers`: where kube-scheduler wrote the plain form, their victims are only those of
-    nodes that we know, and a node's are read when they are asked for; `whole`: of all nodes."""
+    """ExtenderPreemptionArgs."""
 
     pod: PodRecord
     offers: Offers
-    whole: Callable[[], Mapping[str, Offered]]
+    """Where kube-scheduler wrote the plain form: victims of known nodes only, read when they are asked for."""
+    whole: Callable[[], Mapping[str, Offered]]  # the offers of all nodes
 
 
 class _Lazy(Mapping[str, Offered]):

@@ -95,10 +95,10 @@ class WrongUsage(Exception):
 
 
 class Flags(NamedTuple):
-    """What the user gave. `namespace`: None where none was given; `others`: `--NAME=VALUE` each."""
+    """What the user gave."""
 
-    namespace: str | None = None
-    others: tuple[str, ...] = ()
+    namespace: str | None = None  # None where none was given
+    others: tuple[str, ...] = ()  # `--NAME=VALUE` each
 
     def but(self, name: str) -> Flags:
         """Without one flag."""

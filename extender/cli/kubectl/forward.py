@@ -28,10 +28,10 @@ SIGNALS: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if has
 
 
 class Tunnel(NamedTuple):
-    """`url`: where the replica is reached; `complaint`: what kubectl has written to standard error, "" for nothing."""
+    """A forwarded port of a replica."""
 
-    url: str
-    complaint: Callable[[], str]
+    url: str  # where the replica is reached
+    complaint: Callable[[], str]  # what kubectl has written to standard error, "" for nothing
 
 
 @contextmanager
@@ -126,15 +126,15 @@ Json = dict[str, Any]
 
 
 class Replica(NamedTuple):
-    """`warning`: why it may not be the one that has the answer; empty: it is."""
+    """The pod that is asked."""
 
     namespace: str
     pod: str
-    warning: str = ""
+    warning: str = ""  # why it may not be the one that has the answer; "" where it is
 
 
 class Installed(NamedTuple):
-    """What of gpu-extender runs. `pods`, `leases`: the objects; the errors: why they could not be read."""
+    """What of gpu-extender runs: the objects, and why they could not be read."""
 
     pods: list[Json]
     leases: list[Json]
