@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree. Every error says what to answer: a code, a place, a sentence, an HTTP status.
+"""What can go wrong, as one tree. Every error states what to answer: a code, a place, a sentence, an HTTP status.
 
     ExtenderError            internal         500  a defect of ours
     ├── BadInput             bad-input        400  an input that cannot be used
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 
 class ExtenderError(Exception):
-    """The root. `code` is a constant in kebab-case, `path` says where in the input ("" when nowhere)."""
+    """The root. `code` is a constant in kebab-case, `path` states where in the input ("" when nowhere)."""
 
     code = "internal"
     status = 500

@@ -105,7 +105,7 @@ def _decoded(server: str, text: bytes) -> Any:
 
 
 def _read(request: Request, timeout: float) -> bytes:
-    """The body of the answer. A server that others ask at this moment says when to come again."""
+    """The body of the answer. A busy server states when to ask again."""
     for remaining in reversed(range(TRIES)):
         try:
             # No proxy: the server is on loopback, at the end of a port-forward, or in the cluster.

@@ -106,7 +106,7 @@ class Demo:
                     self._fail(f"the server does not answer: {error}")
             finally:
                 extender.close()
-                clock.release()  # who looks around now finds a clock that goes
+                clock.release()  # the visitor finds a clock that advances
                 if self.once or self.result != 0:
                     host.should_exit = True
 

@@ -53,7 +53,7 @@ class SimSource(ClusterSource):
         """Feeds the cluster until it is cancelled."""
         self._loop = asyncio.get_running_loop()
         self._simulated.watch(self._hand_over)
-        self._loop.call_soon(self._listed.set)  # behind all that the watch has told already
+        self._loop.call_soon(self._listed.set)  # behind all that the watch has reported
         await asyncio.Event().wait()
 
     # ---- for the thread that simulates
@@ -114,7 +114,7 @@ class SimSource(ClusterSource):
             self._cluster.apply([Event(change.kind, change.change, record)], self._clock())
             if self._cluster.faults:
                 raise ValueError("an object could not be held; see the log")
-        except Exception as error:  # in a callback it would only be logged: settle() tells who waits
+        except Exception as error:  # in a callback it would only be logged: settle() raises it
             self._failure = error
 
 

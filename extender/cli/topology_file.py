@@ -39,7 +39,7 @@ def output(options: argparse.Namespace) -> str:
 
 
 def reading(options: argparse.Namespace, file: str) -> Reading:
-    """What the file says, with what --product and --gbps add. BadTopology when it cannot be used."""
+    """What the file states, with what --product and --gbps add. BadTopology when it cannot be used."""
     if file.startswith(load.PREFIX):
         reading = load.from_catalogue(file.removeprefix(load.PREFIX))
     else:

@@ -1,4 +1,4 @@
-"""The agent: says on the node what its GPUs look like, and on pods what they hold where kubelet does not say it.
+"""The agent: writes on the node what its GPUs look like, and on pods what they hold where kubelet does not report it.
 
 A change of a node wakes every pod that an extender refused, so nothing is written that is there already: the annotation
 has no time in it, and a view that could not be renewed is marked once.

@@ -1,9 +1,9 @@
-"""The GPUs of this node as AMD's library tells them (AMD SMI, Python package amdsmi, which comes with ROCm).
+"""The GPUs of this node as AMD's library reports them (AMD SMI, Python package amdsmi, which comes with ROCm).
 
 A pair has a link of its own when the library calls its path XGMI, one hop, with the weight of one hop (13 inside a
 package, 15 outside; 15 more for each further hop). How many links it has is the most bandwidth over the least, since
 the driver reports the least for one link; some GPUs call two hops one and report a bandwidth of 0 then, which is no
-link. Where the driver reports no bandwidth at all, a pair is one link until the product tells, as with rocm-smi's text.
+link. Where the driver reports no bandwidth, a pair is one link until the product is named, as in rocm-smi's text.
 The product's speed comes before the driver's: older drivers take 50 GB/s a link for every GPU.
 
 A GPU's id is its PCI address, as AMD's device plugin calls it; partitions of one GPU share it, and then no id is said.
@@ -79,7 +79,7 @@ def _read(library: Any) -> Reading:
 
 
 def _links(library: Any, handles: list[Any]) -> tuple[tuple[tuple[int, ...], ...], float | None, bool]:
-    """(links of each pair, GB/s of one in one direction where the driver tells it, whether links could be counted)."""
+    """(links of each pair, GB/s of one in one direction if it is reported, whether links could be counted)."""
     direct: dict[tuple[int, int], tuple[int, int]] = {}  # pair -> least and most bandwidth in MB/s
     for i, a in enumerate(handles):
         for j, b in enumerate(handles[:i]):

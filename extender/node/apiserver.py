@@ -29,7 +29,7 @@ from extender.times import Backoff
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_SECONDS = 10.0
 WATCH_SECONDS = 300  # then the server ends the watch and we begin a new one
-SILENT_SECONDS = WATCH_SECONDS + 30.0  # a connection that was cut says nothing; bookmarks come every minute
+SILENT_SECONDS = WATCH_SECONDS + 30.0  # a connection that was cut is silent; bookmarks come every minute
 HEALTHY_SECONDS = 5.0  # a stream that lived this long ends a row of failures
 BACKOFF = Backoff(first=0.1, most=5.0)
 MOST_BYTES = 256 * 2**20
@@ -187,7 +187,7 @@ class Watch:
     def _list(self, timeout: float) -> str:
         listed = self._server.get(self._path, self._query, timeout=timeout)
         version = str(listed.get("metadata", {}).get("resourceVersion", ""))
-        # An answer of before what the watch has told already would take pods back.
+        # An answer older than what the watch has reported would take pods back.
         with self._applying:
             if self._is_newer(version, or_equal=True):
                 self._follower.replace(list(listed.get("items") or ()))

@@ -1,4 +1,4 @@
-"""The GPUs of this node as the vendor's command line tells them: nvidia-smi, or rocm-smi."""
+"""The GPUs of this node as the vendor's command line reports them: nvidia-smi, or rocm-smi."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def read(product: str | None = None, gbps: float | None = None, run: Run = run, 
 
 
 def from_text(text: str, product: str | None = None, gbps: float | None = None) -> Topology:
-    """From what they print, kept in a file. BadTopology when it does not tell all links, or how fast they are."""
+    """From what they print, kept in a file. BadTopology when it does not state all links, or how fast they are."""
     reading = _with_buses(rocm_smi.parse(text), text) if rocm_smi.recognises(text) else nvidia_smi.parse(text)
     return complete(reading, product, gbps)
 
 
 def complete(reading: Reading, product: str | None, gbps: float | None) -> Topology:
-    """The view, with what the product tells. BadTopology as `from_text`."""
+    """The view, with what the product adds. BadTopology as `from_text`."""
     reading = with_product(reading, product, gbps)
     if reading.known_links() is None:
         raise BadTopology("not all links are known", path="links", code="links-unknown")

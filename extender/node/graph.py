@@ -11,7 +11,7 @@ from extender.topologies import annotation
 
 
 class Graph:
-    """The GPUs of this node: what its topology annotation says."""
+    """The GPUs of this node: what its topology annotation states."""
 
     def __init__(self, uuids: Sequence[str], shapes: LinkShapes, shape: int) -> None:
         """`uuids`: the device id of each index; `shape`: in `shapes`, 0 when the links are unknown."""
@@ -72,7 +72,7 @@ def graph(text: str | bytes) -> Graph | None:
 
 
 class NodeGraph:
-    """The last graph that the node's annotation told. Any thread may ask."""
+    """The last graph that the node's annotation stated. Any thread may ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

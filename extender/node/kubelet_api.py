@@ -141,7 +141,7 @@ def registration(request: bytes) -> Registration:
 
 
 def register_as(request: bytes, endpoint: str, *, prefers: bool) -> bytes:
-    """The plugin's RegisterRequest with our endpoint; with `prefers` it also says that preferences are answered."""
+    """The plugin's RegisterRequest with our endpoint; with `prefers` it also states that preferences are answered."""
     changed = request + field(2, endpoint)
     return changed + field(4, preferring(b"")) if prefers else changed
 

@@ -1,4 +1,4 @@
-"""The GPUs of this node as NVIDIA's driver tells them (NVML, through nvidia-ml-py), in the order of nvidia-smi.
+"""The GPUs of this node as NVIDIA's driver reports them (NVML, through nvidia-ml-py), in the order of nvidia-smi.
 
 A link counts for a pair when its other end is that GPU; one that ends in a switch counts for the GPU's total. A GPU
 that does not answer, or whose rows could not be remapped, is not healthy; without its id there is no view at all,

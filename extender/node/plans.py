@@ -156,7 +156,7 @@ class Bound:
         self._arrivals = 0
         self._answered: dict[str, Asker] = {}  # resource -> whom the last preference was for
 
-    # ---- what the API server says
+    # ---- what the API server reports
 
     def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
         """All pods of the node; those that are new here in the order in which they were bound."""
@@ -174,7 +174,7 @@ class Bound:
             self._put(read(item))
 
     def drop(self, uid: str) -> None:
-        """The pod is gone."""
+        """The pod was deleted."""
         with self._lock:
             self._pods.pop(uid, None)
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 def serve(
     host: str, port: int, trouble: Callable[[], str], counts: Callable[[], Mapping[str, float]], name: str
 ) -> int:
-    """Serves /livez (200, or 500 with what `trouble` says) and /metrics in a thread; returns the port.
+    """Serves /livez (200, or 500 with what `trouble` returns) and /metrics in a thread; returns the port.
 
     A count's name becomes `gpu_extender_NAME_total{what="..."}`.
     """

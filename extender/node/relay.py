@@ -4,8 +4,8 @@ To the plugin it is kubelet: it serves Registration in the folder that the vendo
 the plugin: for each one that registers it serves DevicePlugin beside kubelet's own socket. Everything passes through as
 bytes; only GetPreferredAllocation is answered here, where the plan is known.
 
-1. The relay holds one ListAndWatch to a plugin for each registration, and tells kubelet what it last said: so a plugin
-   sees one kubelet that never restarts, and a restarted kubelet has the devices at once.
+1. The relay keeps one ListAndWatch to a plugin for each registration, and repeats the last list to kubelet. So a
+   plugin sees one kubelet that never restarts, and a restarted kubelet has the devices at once.
 2. What ends there ends here: when a plugin's ListAndWatch ends, so does kubelet's, and kubelet takes the devices as
    unhealthy until the plugin registers again, as it would without us.
 3. Each registration with kubelet has a new endpoint: kubelet refuses one that it still knows.
@@ -61,7 +61,7 @@ class Plans(Protocol):
 
 
 class Relay:
-    """Runs until it is stopped. `counts` says what it answered and did."""
+    """Runs until it is stopped. `counts`: what it answered and did."""
 
     def __init__(self, plugins: Path, kubelet: Path, plans: Plans | None, *, say: Say) -> None:
         """`plugins`: the folder for the vendor's plugins; `kubelet`: its own; no `plans`: all is passed on."""
@@ -182,7 +182,7 @@ class Relayed:
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
         self._changed = threading.Condition()
         self._listed = b""
-        self._lists = 0  # how often the plugin has told its devices
+        self._lists = 0  # how often the plugin has reported its devices
         self._ended: tuple[grpc.StatusCode, str] | None = None
         self._registering = threading.Lock()
         self._with: tuple[int, int] | None = None  # the kubelet socket that we are registered at
@@ -411,7 +411,7 @@ def _ignore(answer: object) -> None:
 
 
 def _timeout(context: grpc.ServicerContext) -> float | None:
-    """Seconds until kubelet gives up; without a deadline gRPC says some centuries, which overflow on their way on."""
+    """Seconds until kubelet gives up; without a deadline gRPC returns centuries, which would overflow."""
     remaining = context.time_remaining()
     return None if remaining is None or remaining > 86_400 else remaining
 

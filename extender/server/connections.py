@@ -276,7 +276,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Of uvicorn: the server ends. It tells no answer that is under way."""
+        """Of uvicorn: the server ends. No answer that is under way learns of it."""
         self.registry.stopping.set()
         super().shutdown()
 

@@ -140,7 +140,7 @@ class Asks(Protocol):
 
 
 class ReviewFailed(Exception):
-    """The API server gave no answer: nobody is let in."""
+    """The API server gave no answer: every client is rejected."""
 
 
 class Reviewer:

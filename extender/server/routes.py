@@ -105,7 +105,7 @@ def create(
 
     health = _probes(views)
     pages = ("/metrics", views.metrics.metrics), ("/metrics/slis", views.health.slis.slis)
-    # A listener of their own is asked by the names that Prometheus is told.
+    # A listener of their own is asked by the names that Prometheus is configured with.
     hosts = None if "metrics" in places.apart else places.hosts
     metrics = [
         Route(path, guarded(places.metrics.behind(page, Names.NONE), hosts), methods=["GET"]) for path, page in pages

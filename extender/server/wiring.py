@@ -90,7 +90,7 @@ def _reached_by(settings: Settings, metrics: Metrics) -> tuple[Connections, Conn
 
 
 def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> routes.Exposure:
-    """Where the listeners are, and who may ask them."""
+    """Where the listeners are, and which clients may ask them."""
     reviewer = _reviewer(at, reviews, metrics)
     gates = [Gate(reviewer if listener.authorize else None) for listener in (at.metrics, at.debug)]
     hosts = tuple(filter(None, (at.host, at.debug.host, *at.hosts)))  # "": all addresses

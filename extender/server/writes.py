@@ -140,7 +140,7 @@ class Writes:
         return pod
 
     async def passed_on(self, binding: wire.Binding) -> Answer:
-        """The answer, once the pod is bound as the request says, with nothing of ours, or is not."""
+        """The answer, once the pod is bound as the request states, with nothing of ours, or is not."""
         if self._binder is None:
             return _not_bound("this server cannot bind: it serves a frozen cluster")
         outcome = await self._binder.bind(binding, {})

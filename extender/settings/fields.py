@@ -597,8 +597,8 @@ class Settings(_Part):
 
     @property
     def hash(self) -> str:
-        """Names the file: equal for settings of which every field but `server` is equal. That says where the server
-        listens, options override it, and so the file alone would have another hash than the server that has read it."""
+        """Names the file: equal for settings of which every field but `server` is equal. Options override `server`, so
+        with it the file alone would have another hash than the server that has read it."""
         return hashlib.sha256(self.model_dump_json(by_alias=True, exclude={"server"}).encode()).hexdigest()[:16]
 
     @property

@@ -1,7 +1,7 @@
 """The simulated API server: objects as Kubernetes JSON, versions, a watch, and the time, which stands still until
 the simulation advances it.
 
-Readers get copies, writers go through the methods, and every write is told to those who watch, in order. Safe to use
+Readers get copies, writers go through the methods, and every write is reported to the watchers, in order. Safe to use
 from any thread.
 """
 
@@ -69,7 +69,7 @@ class SimClock:
 
 
 class SimChange(NamedTuple):
-    """One write, as a watch tells it."""
+    """One write, as a watch reports it."""
 
     kind: Kind
     change: Literal["set", "delete"]
@@ -77,11 +77,11 @@ class SimChange(NamedTuple):
 
 
 class WriteConflict(Exception):
-    """The write cannot be done; the message says why."""
+    """The write cannot be done; the message states why."""
 
 
 class _Store:
-    """Objects by kind and key, their versions, and who watches them. Its callers hold the lock of the cluster."""
+    """Objects by kind and key, their versions, and their watchers. Its callers hold the lock of the cluster."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -271,7 +271,7 @@ class SimCluster:
             self._store.put("Pod", uid, item)
 
     def set_status(self, uid: str, **fields: Any) -> None:
-        """Merge into the status; None takes a field away. A pod that is gone stays gone."""
+        """Merge into the status; None takes a field away. A pod that was deleted stays deleted."""
         with self._lock:
             if ("Pod", uid) not in self._store:
                 return
@@ -320,7 +320,7 @@ class SimCluster:
             self._count_budgets()
 
     def remove(self, uid: str) -> None:
-        """The object is gone."""
+        """Delete the object."""
         with self._lock:
             if self._store.remove("Pod", uid):
                 self._count_budgets()

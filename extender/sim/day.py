@@ -40,7 +40,7 @@ V100 = {"nvidia.com/gpu.product": machine("dgx1-v100").product}
 
 
 class NotAsTold(Exception):
-    """A scene did not come out as it is told."""
+    """A scene did not come out as the text states."""
 
 
 @dataclass
@@ -463,7 +463,7 @@ def _links_within(name: str, gpus: Collection[int]) -> int:
 
 
 def ids(gpus: Collection[int]) -> str:
-    """As they are told: 0,3."""
+    """As the text shows them: 0,3."""
     return ",".join(map(str, sorted(gpus)))
 
 

@@ -1,7 +1,7 @@
 """What a stock device plugin answers when kubelet asks which GPUs to hand out.
 
 Pure models: no I/O, and every random choice comes from the caller's ``random.Random``. They exist because
-kubelet asks the plugin *after* the scheduler has bound the pod, and the plugin is never told which pod it
+kubelet asks the plugin *after* the scheduler has bound the pod, and the plugin never learns which pod it
 is: our plan for the pod's GPUs holds only where the plugin would have chosen the same ones anyway.
 """
 

@@ -143,7 +143,7 @@ def _tolerates(taint: Object) -> Any:
 
 
 def _importance(pod: Object) -> tuple[int, float, str]:
-    """Most important first: higher priority, then who started earlier."""
+    """Most important first: higher priority, then the earlier start."""
     return -priority(pod), _started(pod), _uid(pod)
 
 

@@ -61,7 +61,7 @@ class Kubelets:
                 self._admit(pod, uid, self._devices[node])
 
     def finish(self, uid: str) -> None:
-        """The pod's work is done: its GPUs are free before its status says so."""
+        """The pod's work is done: its GPUs are free before its status states it."""
         self.truth.release(uid, "succeeded")
         self._cluster.set_status(uid, phase="Succeeded")
 
@@ -229,7 +229,7 @@ def container_statuses(
 ) -> list[Object]:
     """containerStatuses with the GPUs of `taken` (by container), as kubelet 1.36 and later reports them.
 
-    `node`: None when its machine is gone.
+    `node`: None when its machine does not exist.
     """
     statuses = []
     for container in pod["spec"]["containers"]:
@@ -271,7 +271,7 @@ class Truth:
     """Allocation on all nodes, and the log. Safe to ask from any thread."""
 
     def __init__(self, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
-        """`seed` decides the ties of the device plugins; `clock` tells the times of the log, in seconds."""
+        """`seed` decides the ties of the device plugins; `clock` gives the times of the log, in seconds."""
         self._clock = clock
         self._lock = threading.RLock()
         self._rng = random.Random(seed)
@@ -348,7 +348,7 @@ class Truth:
             self._nodes[name].real = devices
 
     def remove_node(self, name: str) -> None:
-        """The machine is gone, and so are the pods on it."""
+        """The machine and the pods on it no longer exist."""
         with self._lock:
             node = self._nodes.pop(name, None)
             for uid in set(node.holder.values()) if node else ():

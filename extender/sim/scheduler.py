@@ -87,7 +87,7 @@ class Scheduler:
         return outcomes
 
     def cycle(self, uid: str) -> CycleOutcome:
-        """Schedule one pod, once; KeyError when it is gone."""
+        """Schedule one pod, once; KeyError when it does not exist."""
         self._settle()
         pod = self._cluster.pod(uid)
         if pod is None:

@@ -122,7 +122,7 @@ class Decision:
     answered: int = 0
 
     def value_of(self, term: str) -> int | None:
-        """What a term of the cost says; None where it is not known, or not among the settings' terms."""
+        """The value of a term of the cost; None where it is not known, or not among the settings' terms."""
         return next((entry["value"] for entry in self.detail.get("cost", ()) if entry["term"] == term), None)
 
     def concerns(self, namespace: str, name: str) -> bool:
@@ -137,7 +137,7 @@ class Decision:
         return any(uid == (pod if isinstance(pod, str) else pod["uid"]) for pod in self.detail.get("victims") or ())
 
     def logged(self) -> dict[str, Any]:
-        """What the log line of a preemption or an eviction says besides: bounded, and nothing for other verbs."""
+        """What the log line of a preemption or an eviction adds: bounded, and nothing for other verbs."""
         detail = self.detail
         logged: dict[str, Any] = {}
         victims = detail.get("victims")
@@ -202,7 +202,7 @@ class Decisions:
         """`max_bytes`: of all; 0 keeps none."""
         self._max, self.stamp = max_bytes, stamp
         self._kept: deque[Decision] = deque()
-        self._sizes: deque[int] = deque()  # as they came: what a decision tells may change later
+        self._sizes: deque[int] = deque()  # as they came: what a decision states may change later
         self._bytes = 0
 
     def add(self, decision: Decision) -> None:

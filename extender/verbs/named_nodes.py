@@ -1,4 +1,4 @@
-"""What the names in a request tell: of nodes that are left out, and of nodes that the watch has not shown.
+"""What the names in a request show: of nodes that are left out, and of nodes that the watch has not shown.
 
 kube-scheduler names no node that is full, tainted or not selected. So fewer names than nodes mean nothing by
 themselves: a node that is not named counts only where the pod fits on it by all that kube-scheduler looks at and we

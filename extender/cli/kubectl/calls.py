@@ -31,7 +31,7 @@ class Kubectl:
         return Kubectl(self._flags.but(flag))
 
     def argv(self, *words: str, namespace: str | None = None) -> list[str]:
-        """The call. `namespace`: where else than the user says."""
+        """The call. `namespace`: instead of the one that the user states."""
         where = self._flags.namespace if namespace is None else namespace
         return [self._program, *words, *self._flags.others, *([f"--namespace={where}"] if where else [])]
 
