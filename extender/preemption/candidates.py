@@ -191,7 +191,7 @@ class Problem:
 
     def _evictions(self, result: victims.Victims) -> list[Eviction]:
         gathered, rows, cluster = self.gathered, self.rows, self.cluster
-        found: list[Eviction] = []
+        evictions: list[Eviction] = []
         for i in [i for i, status in enumerate(result.status) if PROVED <= status <= BEST_SO_FAR]:
             if i in self.impossible:
                 continue
@@ -201,9 +201,9 @@ class Problem:
                 cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
                 unknown = any(gathered.ask[k] in self.missing and not gathered.terminating[k] for k in chosen)
                 names = (VictimsStranded.name,) if unknown else ()
-                found.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost, i, names))
-        found.sort(key=lambda eviction: (eviction.cost, eviction.node))  # and the case, as the sort is stable
-        return found
+                evictions.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost, i, names))
+        evictions.sort(key=lambda eviction: (eviction.cost, eviction.node))  # and the case, as the sort is stable
+        return evictions
 
 
 def _needed(cluster: ClusterView, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:

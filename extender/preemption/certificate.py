@@ -26,10 +26,12 @@ def important(pods: Iterable[PodRecord]) -> list[PodRecord]:
 def violations(cluster: ClusterView, pods: Sequence[PodRecord]) -> int:
     """NumPDBViolations of these victims, counted as kube-scheduler counts it."""
     inside = [() if pod.terminating else cluster.budgets.of(pod) for pod in pods]
-    keys = sorted({key for one in inside for key in one})
+    keys = sorted({key for keys_of_pod in inside for key in keys_of_pod})
     index = {key: g for g, key in enumerate(keys)}
     allowance = [max(0, cluster.budgets.records[key].disruptions_allowed) for key in keys]
-    return victims.kube_pdb_violations(range(len(pods)), [[index[key] for key in one] for one in inside], allowance)
+    return victims.kube_pdb_violations(
+        range(len(pods)), [[index[key] for key in keys_of_pod] for keys_of_pod in inside], allowance
+    )
 
 
 def victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
@@ -119,12 +121,12 @@ def warnings(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, 
     """What is not certain about these victims, and which of their claims do not count as written."""
     victims = list(pods)
     now_ms = cluster.tables.pods.now
-    shown = [one.warning(pod) for pod in victims for one in cluster.gangs.bounded(pod, now_ms)]
+    shown = [bounded.warning(pod) for pod in victims for bounded in cluster.gangs.bounded(pod, now_ms)]
     return [*_unknown_minima(cluster, victims), *shown[:MOST_WARNED]]
 
 
 def _unknown_minima(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
-    found = {
+    unknown = {
         gang.ref: gang for pod in pods if not pod.terminating and (gang := cluster.gangs.of(pod)) and not gang.known
     }
     return [
@@ -133,5 +135,5 @@ def _unknown_minima(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dic
             "message": f"how many pods of {ref.source} gang {ref} must run cannot be read ({gang.stated_by}): "
             + (f"all {gang.running} running members are taken to be needed" if gang.minimum else "none is needed"),
         }
-        for ref, gang in sorted(found.items())
+        for ref, gang in sorted(unknown.items())
     ]

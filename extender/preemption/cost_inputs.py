@@ -64,16 +64,16 @@ class Rooms:
         asked, program = cluster.requirements[ask], cluster.requirements.program(ask, most)
         assert asked is not None
         key = (asked.amounts, *program)
-        found = self.alike.get(key)
-        if found is None:
+        rooms = self.alike.get(key)
+        if rooms is None:
             allowed = cluster.eligibility.rows(program)
             scarce = max(r for r, wanted in enumerate(asked.amounts) if wanted > 0)  # GPUs, where it wants some
             if scarce not in self.free:
                 self.free[scarce] = gather.some_free(cluster.tables.nodes, scarce)
-            found = gather.room(cluster.tables.nodes, array("q", asked.amounts), allowed, self.free[scarce])
+            rooms = gather.room(cluster.tables.nodes, array("q", asked.amounts), allowed, self.free[scarce])
             if program.members <= FEW_ASKS:
-                self.alike[key] = found
-        return found
+                self.alike[key] = rooms
+        return rooms
 
 
 def _in_turn(cluster: ClusterView, asks: list[int]) -> list[int]:
@@ -128,9 +128,9 @@ def columns(
 def _budgets(cluster: ClusterView, gathered: gather.Gathered) -> Groups:
     """PodDisruptionBudgets as groups. A pod that goes already, or that a budget has counted already, costs nothing."""
     sets = gather.distinct(gathered.budgets, gathered.terminating)
-    keys = sorted({key for one in sets for key in cluster.budgets.sets[one]})
+    keys = sorted({key for number in sets for key in cluster.budgets.sets[number]})
     index = {key: g for g, key in enumerate(keys)}
-    members = {one: tuple(index[key] for key in cluster.budgets.sets[one]) for one in sets}
+    members = {number: tuple(index[key] for key in cluster.budgets.sets[number]) for number in sets}
     allowance = array("q", [max(0, cluster.budgets.records[key].disruptions_allowed) for key in keys])
     names = tuple(f"{namespace}/{name}" for namespace, name in keys)
     return Groups(*gather.memberships(gathered.budgets, gathered.terminating, members), allowance, names)
@@ -141,13 +141,15 @@ def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tupl
     present = gather.distinct(gathered.gang, gathered.terminating)
     members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
     work = gather.gangs(cluster.tables.pods, len(cluster.gangs.by_number), now_ms)[1] if present else array("q")
-    found = [gang for one in present if (gang := cluster.gangs.by_number[one]) is not None]
-    assert len(found) == len(present)
-    price = array("q", [work[one] for one in present])
-    for one in cluster.gangs.strays.keys() & members.keys():
-        price[members[one][0]] += sum(work_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[one].values())
-    allowance = array("q", [gang.allowance for gang in found])
-    names = tuple([gang.ref.name for gang in found])
+    gangs_present = [gang for number in present if (gang := cluster.gangs.by_number[number]) is not None]
+    assert len(gangs_present) == len(present)
+    price = array("q", [work[number] for number in present])
+    for number in cluster.gangs.strays.keys() & members.keys():
+        price[members[number][0]] += sum(
+            work_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[number].values()
+        )
+    allowance = array("q", [gang.allowance for gang in gangs_present])
+    names = tuple([gang.ref.name for gang in gangs_present])
     return Groups(*gather.memberships(gathered.gang, gathered.terminating, members), allowance, names), price
 
 

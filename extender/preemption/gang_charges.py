@@ -113,13 +113,13 @@ class Walk:
 
     def price(self, state: State) -> int:
         """Each pod that finds one of its budgets used up pays the highest price among those."""
-        left = {budget: allowance for budget, (allowance, _) in self._budgets.items()}
+        allowances = {budget: allowance for budget, (allowance, _) in self._budgets.items()}
         total = 0
         for at, budgets in enumerate(self._members):
             if state >> at & 1:
                 for budget in budgets:
-                    left[budget] -= 1
-                total += max((self._budgets[budget][1] for budget in budgets if left[budget] < 0), default=0)
+                    allowances[budget] -= 1
+                total += max((self._budgets[budget][1] for budget in budgets if allowances[budget] < 0), default=0)
         return total
 
     def least(self, part: State) -> int:
@@ -205,11 +205,11 @@ class Charges:
     def read(cls, terms: Sequence[Term], nodes: Sequence[int], order: Sequence[int], pace: Pace) -> Sliced[Charges]:
         """`nodes`: of each pod; `order`: the pods by importance. A term over masks of GPUs costs nothing here: what a
         gang leaves broken up depends on where each of its pods is placed."""
-        made = cls(terms, nodes, order)
+        charges = cls(terms, nodes, order)
         for t, term in enumerate(terms):
             yield from pace.pause()
-            made._read(t, term)
-        return made
+            charges._read(t, term)
+        return charges
 
     def _read(self, t: int, term: Any) -> None:
         if term[0] == "below":
@@ -367,11 +367,11 @@ class Charges:
 
 def _components(inside: Sequence[tuple[int, ...]]) -> list[set[int]]:
     """The pods that have groups, by which groups their pods connect."""
-    found: dict[int, set[int]] = {}  # group -> the pods connected with it
+    connected: dict[int, set[int]] = {}  # group -> the pods connected with it
     for p, groups in enumerate(inside):
         if groups:
-            whole = {p}.union(*(found[g] for g in groups if g in found))
-            for one in whole:
-                for g in inside[one]:
-                    found[g] = whole
-    return list({id(one): one for one in found.values()}.values())
+            whole = {p}.union(*(connected[g] for g in groups if g in connected))
+            for pod in whole:
+                for g in inside[pod]:
+                    connected[g] = whole
+    return list({id(component): component for component in connected.values()}.values())

@@ -101,7 +101,7 @@ class Options:
         limit = MOST_SETS if by_sums else MOST_JUDGED
         if self._pace.over:
             limit = 1
-        found: list[Option] = []
+        options: list[Option] = []
         complete = True
         enough: set[tuple[int, ...]] = set()
         for sets, chosen in enumerate(self._sets(useful, enough, by_sums=by_sums)):
@@ -109,29 +109,29 @@ class Options:
             if sets == limit or not field.stands(row):
                 complete = False
                 break
-            if self._add(found, row, chosen, by_sums=by_sums):
+            if self._add(options, row, chosen, by_sums=by_sums):
                 enough.add(chosen)
         if not complete and field.stands(row):
             for chosen in self._searched(row, useful, inquiry):
                 yield from self._pace.pause()
                 if not field.stands(row):
                     break
-                self._add(found, row, chosen, by_sums=by_sums)
-        return Node(row, tuple(found), complete)
+                self._add(options, row, chosen, by_sums=by_sums)
+        return Node(row, tuple(options), complete)
 
     def _useful(self, row: int, pods: Sequence[int], *, by_sums: bool) -> list[int]:
         """The pods whose eviction frees something that the gang may lack there."""
         field = self._field
         pairs = zip(field.ways.asked(field.most[row]), field.nodes[row][1], strict=True)
         short = [r for r, (wanted, free) in enumerate(pairs) if wanted > free]
-        kept = [
+        useful = [
             k
             for k in pods
             if any(field.gathered.amounts[r, k] for r in short) or (not by_sums and field.gathered.gpus[k])
         ]
         charges = field.charges
-        kept.sort(key=lambda k: (charges.alone(k), k))
-        return kept
+        useful.sort(key=lambda k: (charges.alone(k), k))
+        return useful
 
     def _sets(self, pods: Sequence[int], enough: set[tuple[int, ...]], *, by_sums: bool) -> Iterator[tuple[int, ...]]:
         """All sets of the pods, the smaller first, but those with a pod whose stand-in is not evicted, and those that
@@ -165,17 +165,21 @@ class Options:
                 return False  # which pod holds what may be deduced from which others are there
         return covers(field.frees(p), field.frees(q)) and field.charges.replaces(p, q)
 
-    def _add(self, found: list[Option], row: int, chosen: tuple[int, ...], *, by_sums: bool) -> bool:
+    def _add(self, options: list[Option], row: int, chosen: tuple[int, ...], *, by_sums: bool) -> bool:
         """Add what the set leads to, unless an option is as good; options that are no better than it are dropped.
         Whether the node takes all that it may ever take."""
         bill, most = self._field.charges.bill(chosen), self._field.most[row]
         for counts in self._counts(row, chosen, most, by_sums=by_sums):
             if (not any(counts) and chosen) or any(
-                covers(one.counts, counts) and self._no_dearer(one.bill, bill) for one in found
+                covers(option.counts, counts) and self._no_dearer(option.bill, bill) for option in options
             ):
                 continue
-            found[:] = [one for one in found if not (covers(counts, one.counts) and self._no_dearer(bill, one.bill))]
-            found.append(Option(row, chosen, counts, bill))
+            options[:] = [
+                option
+                for option in options
+                if not (covers(counts, option.counts) and self._no_dearer(bill, option.bill))
+            ]
+            options.append(Option(row, chosen, counts, bill))
             if counts == most:
                 return True
         return False
@@ -222,8 +226,8 @@ class Options:
                 request = _times(role.request, n, inquiry.request.priority)
                 preemptor = inquiry.preemptor._replace(request=request, pod=role.pod)
                 ends = self._pace.until
-                one = replace(inquiry, preemptor=preemptor, ends=ends, rooms=Rooms(ends))
-                problem = Problem(one, array("i", [row]))
+                narrowed = replace(inquiry, preemptor=preemptor, ends=ends, rooms=Rooms(ends))
+                problem = Problem(narrowed, array("i", [row]))
                 for eviction in problem.solve(every=True):
                     uids = [pod.uid for pod in eviction.pods]
                     if all(uid in at and at[uid] in allowed for uid in uids):
@@ -294,7 +298,7 @@ class Ways:
         return tuple([sum(n * a for n, a in zip(counts, column, strict=True)) for column in columns])
 
     def _enough(self, free: Sequence[int], counts: Counts) -> bool:
-        return not any(0 < wanted > left for wanted, left in zip(self.asked(counts), free, strict=True))
+        return not any(0 < wanted > available for wanted, available in zip(self.asked(counts), free, strict=True))
 
     def _apart(self, counts: Counts) -> bool:
         """Whether two of these pods may not be on one node."""
@@ -312,12 +316,12 @@ def largest(most: Counts, fits: Fits) -> Sequence[Counts]:
 
 def maximal(ways: Iterable[Counts]) -> list[Counts]:
     """Those that no other covers, each once."""
-    found: list[Counts] = []
+    maxima: list[Counts] = []
     for counts in ways:
-        if not any(covers(other, counts) for other in found):
-            found = [one for one in found if not covers(counts, one)]
-            found.append(counts)
-    return found
+        if not any(covers(other, counts) for other in maxima):
+            maxima = [other for other in maxima if not covers(counts, other)]
+            maxima.append(counts)
+    return maxima
 
 
 def covers(a: Sequence[int], b: Sequence[int]) -> bool:

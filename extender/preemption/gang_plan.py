@@ -43,7 +43,7 @@ from extender.settings import PreemptionSettings as Limits
 
 HIGHEST = 2**31 - 1  # EVERY of ext_core: no pod is spared for its priority, or for its devices
 BORROWERS = ("victims_beside_borrowers", "pods")  # the term of a reclaim
-BY_ROOM = frozenset(one.code for one in (*count.Count.reasons, *links.Links.reasons, hazard.PANICS))
+BY_ROOM = frozenset(reason.code for reason in (*count.Count.reasons, *links.Links.reasons, hazard.PANICS))
 """Reasons that depend on which pods are on the node: they are judged again without the victims."""
 
 
@@ -197,15 +197,17 @@ class GangSearch:
         """The cheapest plan over these domains, by the policy as it is now; of equals the first."""
         now = copy(self)
         now._policy = self._policy.now()
-        ceiling = ceiling_of(self._limits, gang.pods, sum(sum(one.amounts[FIRST_GPU:]) for one in gang.requests))
-        found = yield from now._steps(gang, candidates, replace(way, ceiling=ceiling))
-        if ceiling is None or found.best is not None:
-            return found
+        ceiling = ceiling_of(
+            self._limits, gang.pods, sum(sum(request.amounts[FIRST_GPU:]) for request in gang.requests)
+        )
+        result = yield from now._steps(gang, candidates, replace(way, ceiling=ceiling))
+        if ceiling is None or result.best is not None:
+            return result
         above = (yield from now._steps(gang, candidates, way)).best
         if above is None:
-            return found
-        cost = [value for (name, _), value in zip(found.terms, above.cost, strict=True) if name != BORROWERS[0]]
-        return replace(found, why=ceiling.above(now._policy, cost))
+            return result
+        cost = [value for (name, _), value in zip(result.terms, above.cost, strict=True) if name != BORROWERS[0]]
+        return replace(result, why=ceiling.above(now._policy, cost))
 
     def _steps(self, gang: Gang, candidates: Sequence[Candidates], way: Way) -> Sliced[GangFound]:
         terms = self._terms(way.reclaim)
@@ -218,13 +220,13 @@ class GangSearch:
             planned = self._cluster.dra.planned
             devices = planned.on and all(pod.claimed and not planned.why_not(pod) for pod in gang.pods)
             task = _Task(gang, roles_of(self._cluster, gang.pods, gang.requests), way, devices)
-            for one in candidates:
-                domain = yield from _inside(way.counted, self._domain(task, one))
+            for domain_candidates in candidates:
+                domain = yield from _inside(way.counted, self._domain(task, domain_candidates))
                 if NEVER not in domain.floor:
                     hopeful.append(domain)
         except Unplaceable as error:
             return GangFound(why=str(error), terms=terms)
-        hopeful.sort(key=lambda one: one.floor)
+        hopeful.sort(key=lambda domain: domain.floor)
         best: list[_Best] = []
         bounds: list[Vector] = []
         searched = sets = 0
@@ -235,14 +237,14 @@ class GangSearch:
             if best and way.pace.over:
                 bounds.append(domain.floor)
                 continue
-            found = yield from self._within(task, domain, cutoff)
-            searched, sets = searched + 1, sets + found.sets
-            if found.bound is not None:
-                bounds.append(max(found.bound, domain.floor))
-            if found.eviction is not None:
-                best = sorted([*best, found], key=lambda one: one.whole)[:2]
-        evictions = tuple(one.eviction for one in best if one.eviction is not None)
-        lowest = min([*bounds, *(one.whole for one in best[:1])], default=None)
+            domain_plan = yield from self._within(task, domain, cutoff)
+            searched, sets = searched + 1, sets + domain_plan.sets
+            if domain_plan.bound is not None:
+                bounds.append(max(domain_plan.bound, domain.floor))
+            if domain_plan.eviction is not None:
+                best = sorted([*best, domain_plan], key=lambda plan: plan.whole)[:2]
+        evictions = tuple(plan.eviction for plan in best if plan.eviction is not None)
+        lowest = min([*bounds, *(plan.whole for plan in best[:1])], default=None)
         open_end = any(not best or bound < best[0].whole for bound in bounds)
         return GangFound(
             evictions,
@@ -250,7 +252,7 @@ class GangSearch:
             not open_end and not (evictions and VictimsStranded.name in evictions[0].unknown),
             lowest[: len(terms)] if lowest is not None else None,
             terms,
-            len({row for one in candidates for row in one.rows}),
+            len({row for domain_candidates in candidates for row in domain_candidates.rows}),
             searched,
             sets,
         )
@@ -286,8 +288,8 @@ class GangSearch:
         # Pods that are terminating free what they hold, whatever their priority; the others are sorted out below.
         gathered = gather.victims(cluster.tables.nodes, cluster.tables.pods, head.asking(HIGHEST), rows, now_ms)
         records = [cluster.pods[cluster.pod_rows.uids[pod]] for pod in gathered.pods]
-        there = {row: (cluster.names[row], cluster.tables.nodes.free_of(row)) for row in rows}
-        lacking = array("q", [self._lacking(task, gathered, records, there)])
+        free_of = {row: (cluster.names[row], cluster.tables.nodes.free_of(row)) for row in rows}
+        lacking = array("q", [self._lacking(task, gathered, records, free_of)])
         seen, missing = columns(cluster, self._policy, gathered, NodeInputs(lacking, []), now_ms, Rooms(pace.until))
         yield from pace.pause()
         pods: dict[int, list[int]] = {}
@@ -305,24 +307,24 @@ class GangSearch:
         )
         preemptor = Preemptor(replace(head, priority=task.priority), task.roles[0].pod, gang.now, gang.wall)
         inquiry = Inquiry(cluster, self._policy, preemptor, None, self._limits.search_budget, 0)
-        charges = yield from Charges.read(terms, nodes, [one[-1] for one in order], pace)
+        charges = yield from Charges.read(terms, nodes, [key[-1] for key in order], pace)
         ways = Ways(cluster, self._policy, self._sets, task.roles)
-        made = Field(cluster, gathered, records, pods, there, most, charges, ways, gang.wall)
-        return _Domain(candidates, made, inquiry, (yield from _floor(made, pace)), missing)
+        domain_field = Field(cluster, gathered, records, pods, free_of, most, charges, ways, gang.wall)
+        return _Domain(candidates, domain_field, inquiry, (yield from _floor(domain_field, pace)), missing)
 
     def _lacking(
         self,
         task: _Task,
         gathered: gather.Gathered,
         records: Sequence[PodRecord],
-        there: dict[int, tuple[str, tuple[int, ...]]],
+        free_of: dict[int, tuple[str, tuple[int, ...]]],
     ) -> int:
         """GPUs that the whole gang asks for, less those of the domain that are free, or that terminating pods leave."""
         ending = [k for k, pod in enumerate(records) if pod.terminating and self._may_go(task, pod)]
         total = 0
         for r in range(FIRST_GPU, len(self._cluster.resources)):
             asked = sum(role.request.amounts[r] * len(role.at) for role in task.roles)
-            free = sum(max(0, amounts[r]) for _, amounts in there.values())
+            free = sum(max(0, amounts[r]) for _, amounts in free_of.values())
             total += max(0, asked - free - sum(gathered.amounts[r, k] for k in ending))
         return total
 
@@ -331,14 +333,18 @@ class GangSearch:
         rows with none are left out."""
         columns_of: list[set[int]] = []
         for role in task.roles:
-            kept = admitted(self._cluster, role.pod, rows)
-            codes = self._policy.judge(self._cluster.tables, role.request, kept)
-            columns_of.append({row for row, code in zip(kept, codes, strict=True) if not code or code in BY_ROOM})
-        made = {
-            row: tuple(len(role.at) if row in one else 0 for role, one in zip(task.roles, columns_of, strict=True))
+            admitted_rows = admitted(self._cluster, role.pod, rows)
+            codes = self._policy.judge(self._cluster.tables, role.request, admitted_rows)
+            columns_of.append(
+                {row for row, code in zip(admitted_rows, codes, strict=True) if not code or code in BY_ROOM}
+            )
+        counts_of = {
+            row: tuple(
+                len(role.at) if row in passing else 0 for role, passing in zip(task.roles, columns_of, strict=True)
+            )
             for row in sorted(rows, key=self._cluster.names.__getitem__)
         }
-        return {row: counts for row, counts in made.items() if any(counts)}
+        return {row: counts for row, counts in counts_of.items() if any(counts)}
 
     def _may_go(self, task: _Task, pod: PodRecord) -> bool:
         """Whether the pod is a possible victim, or frees what it holds by itself: one that should have ended long ago
@@ -372,46 +378,48 @@ class GangSearch:
         """The best plan of a domain that costs less than `cutoff`."""
         sets, way = 0, task.way
         for judged in (False, True):
-            made = replace(domain.field, judged=judged)
-            nodes = yield from _inside(way.counted, _nodes(Options(made, way.pace), made, domain.inquiry))
+            domain_field = replace(domain.field, judged=judged)
+            nodes = yield from _inside(
+                way.counted, _nodes(Options(domain_field, way.pace), domain_field, domain.inquiry)
+            )
             demand = tuple(len(role.at) for role in task.roles)
-            search = Search(made.charges, nodes, demand, way.pace)
-            found = yield from search.run(cutoff, self._limits.search_budget)
-            sets += found.examined
+            search = Search(domain_field.charges, nodes, demand, way.pace)
+            outcome = yield from search.run(cutoff, self._limits.search_budget)
+            sets += outcome.examined
             complete = all(node.complete for node in nodes)
-            bound = _open(found, domain.floor, cutoff, complete=complete)
-            if found.plan is None:
+            bound = _open(outcome, domain.floor, cutoff, complete=complete)
+            if outcome.plan is None:
                 return _Best(None, (), bound, sets)
-            eviction = yield from self._eviction(task, domain, found.plan)
+            eviction = yield from self._eviction(task, domain, outcome.plan)
             if eviction is not None:
-                return _Best(eviction, found.plan.value, bound, sets)
+                return _Best(eviction, outcome.plan.value, bound, sets)
             if way.pace.over:
                 break
         return _Best(None, (), domain.floor, sets)  # the joint placement does not accept what the rules pass
 
     def _eviction(self, task: _Task, domain: _Domain, plan: Plan) -> Sliced[GangEviction | None]:
         """The plan, where the whole gang is placed without its victims on a copy of the tables."""
-        cluster, made, way = self._cluster, domain.field, task.way
-        chosen = [one for one in plan.options() if any(one.counts)]
-        victims = [k for one in chosen for k in one.pods]
-        if not all(made.stands(one.row) for one in chosen):
+        cluster, domain_field, way = self._cluster, domain.field, task.way
+        chosen = [option for option in plan.options() if any(option.counts)]
+        victims = [k for option in chosen for k in option.pods]
+        if not all(domain_field.stands(option.row) for option in chosen):
             return None
         with way.counted(), ExitStack() as copy:
-            for one in chosen:
-                if one.pods:
-                    copy.enter_context(cluster.without(made.uids(one.pods), cluster.names[one.row]))
+            for option in chosen:
+                if option.pods:
+                    copy.enter_context(cluster.without(domain_field.uids(option.pods), cluster.names[option.row]))
             if way.joint is not None:
                 steps = way.joint(domain.candidates.rows)
             else:
-                steps = _at_once(_seats(cluster, chosen, made.ways))
+                steps = _at_once(_seats(cluster, chosen, domain_field.ways))
         placed = yield from way.pace.paced(steps)
         if placed is None:
             return None
         unknown = [cost.name for cost in self._policy.costs if isinstance(cost, LeftoverFragmentation)]
-        gathered = made.gathered
+        gathered = domain_field.gathered
         if any(gathered.ask[k] in domain.missing and not gathered.terminating[k] for k in victims):
             unknown.append(VictimsStranded.name)
-        pods = certificate.important(made.records[k] for k in victims)
+        pods = certificate.important(domain_field.records[k] for k in victims)
         return GangEviction(domain.candidates.domain, tuple(pods), tuple(placed), plan.value[:-1], tuple(unknown))
 
 
@@ -425,17 +433,17 @@ def _inside(counted: Counted, steps: Sliced[T]) -> Sliced[T]:
             try:
                 next(steps)
             except StopIteration as end:
-                found: T = end.value
-                return found
+                result: T = end.value
+                return result
         yield
 
 
-def _nodes(options: Options, made: Field, inquiry: Inquiry) -> Sliced[list[Node]]:
+def _nodes(options: Options, domain_field: Field, inquiry: Inquiry) -> Sliced[list[Node]]:
     """The options of all nodes."""
-    found: list[Node] = []
-    for row in made.most:
-        found.append((yield from options.of(row, inquiry)))
-    return found
+    nodes: list[Node] = []
+    for row in domain_field.most:
+        nodes.append((yield from options.of(row, inquiry)))
+    return nodes
 
 
 def _at_once(rows: Sequence[int] | None) -> Sliced[Sequence[int] | None]:
@@ -443,64 +451,64 @@ def _at_once(rows: Sequence[int] | None) -> Sliced[Sequence[int] | None]:
     yield
 
 
-def _open(found: Outcome, floor: Vector, cutoff: Vector | None, *, complete: bool) -> Vector | None:
+def _open(outcome: Outcome, floor: Vector, cutoff: Vector | None, *, complete: bool) -> Vector | None:
     """What a plan that was not examined costs at least; None where none can be cheaper. `complete`: all sets of victims
     of each node were options."""
-    bound = found.bound if complete else floor
-    best = found.plan.value if found.plan is not None else cutoff
+    bound = outcome.bound if complete else floor
+    best = outcome.plan.value if outcome.plan is not None else cutoff
     if bound is None or (best is not None and max(bound, floor) >= best):
         return None
     return max(bound, floor)
 
 
-def _floor(made: Field, pace: Pace) -> Sliced[Vector]:
+def _floor(domain_field: Field, pace: Pace) -> Sliced[Vector]:
     """What a plan costs at least, by the GPUs of each role alone and of all roles together."""
-    charges = made.charges
+    charges = domain_field.charges
     prices: dict[int, tuple[Vector, Prices]] = {}
-    for pods in made.pods.values():
+    for pods in domain_field.pods.values():
         yield from pace.pause()
         prices |= {k: (charges.alone(k), charges.shared(k)) for k in pods}
     credit = charges.credit
     bound: Vector = tuple(-(2**63) if maximum else 0 for maximum in charges.maxima)
 
     def rooms(resource: int, most: dict[int, int]) -> Sliced[list[Room]]:
-        freed, found = made.gathered.amounts, list[Room]()
-        for row in made.most:
+        freed, rooms_of_nodes = domain_field.gathered.amounts, list[Room]()
+        for row in domain_field.most:
             yield from pace.pause()
-            pods = [k for k in made.pods.get(row, ()) if freed[resource, k]]
+            pods = [k for k in domain_field.pods.get(row, ()) if freed[resource, k]]
             frees = tuple([Freed(*prices[k], freed[resource, k]) for k in pods])
             if most[row]:
-                found.append(Room(made.nodes[row][1][resource], frees, most[row]))
-        return found
+                rooms_of_nodes.append(Room(domain_field.nodes[row][1][resource], frees, most[row]))
+        return rooms_of_nodes
 
     totals: dict[int, int] = {}
-    for c, role in enumerate(made.ways.roles):
-        most = {row: counts[c] for row, counts in made.most.items()}
+    for c, role in enumerate(domain_field.ways.roles):
+        most = {row: counts[c] for row, counts in domain_field.most.items()}
         for resource, wanted in role.request.gpus:
-            there = yield from rooms(resource, most)
-            least = yield from floor(there, wanted, len(role.at), charges.maxima, credit, pace)
+            node_rooms = yield from rooms(resource, most)
+            least = yield from floor(node_rooms, wanted, len(role.at), charges.maxima, credit, pace)
             bound = max(bound, least)
             totals[resource] = totals.get(resource, 0) + wanted * len(role.at)
-    for resource, total in totals.items() if len(made.ways.roles) > 1 else ():
-        most = dict.fromkeys(made.most, total)
-        there = yield from rooms(resource, most)
-        bound = max(bound, (yield from floor(there, 1, total, charges.maxima, credit, pace)))
+    for resource, total in totals.items() if len(domain_field.ways.roles) > 1 else ():
+        most = dict.fromkeys(domain_field.most, total)
+        node_rooms = yield from rooms(resource, most)
+        bound = max(bound, (yield from floor(node_rooms, 1, total, charges.maxima, credit, pace)))
     return bound if NEVER in bound else charges.less(bound)
 
 
 def _seats(cluster: Cluster, chosen: Sequence[Option], ways: Ways) -> list[int] | None:
     """The row of each pod of the gang: those of a role one after the other, node by node in the order of names."""
-    left = [list(role.at) for role in ways.roles]
-    rows = [-1] * sum(map(len, left))
-    for one in sorted(chosen, key=lambda option: cluster.names[option.row]):
-        taken = tuple(min(n, len(pods)) for n, pods in zip(one.counts, left, strict=True))
-        if not ways.takes(one.row, taken):
+    waiting = [list(role.at) for role in ways.roles]
+    rows = [-1] * sum(map(len, waiting))
+    for option in sorted(chosen, key=lambda option: cluster.names[option.row]):
+        taken = tuple(min(n, len(pods)) for n, pods in zip(option.counts, waiting, strict=True))
+        if not ways.takes(option.row, taken):
             return None
-        for n, pods in zip(taken, left, strict=True):
+        for n, pods in zip(taken, waiting, strict=True):
             for at in pods[:n]:
-                rows[at] = one.row
+                rows[at] = option.row
             del pods[:n]
-    return None if any(left) else rows
+    return None if any(waiting) else rows
 
 
 def cost_of(found: GangFound, eviction: GangEviction) -> list[dict[str, Any]]:

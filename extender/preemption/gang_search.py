@@ -98,12 +98,12 @@ class Search:
         root = Plan(self._demand, self._charges.empty, {}, None, None)
         best: Plan | None = None if any(self._demand) else root
         open_bound: Vector | None = None
-        kept = [] if best is not None else [root]
+        beam = [] if best is not None else [root]
         for at, node in enumerate(self._nodes):
             if self._pace.over:
                 width = NARROWEST
             layer: dict[Counts, list[Plan]] = {}
-            for plan in kept:
+            for plan in beam:
                 for grown in self._grown(plan, node, at + 1):
                     yield from self._pace.pause()
                     self._examined += 1
@@ -114,9 +114,9 @@ class Search:
                             best, cutoff = grown, grown.value
                     elif self._hopeful(grown, at + 1, cutoff):
                         self._keep(layer.setdefault(grown.left, []), grown, at + 1)
-            kept = [plan for among in layer.values() for plan in among]
-            if len(kept) > width:
-                kept, lowest = yield from self._narrowed(kept, width, at + 1)
+            beam = [plan for among in layer.values() for plan in among]
+            if len(beam) > width:
+                beam, lowest = yield from self._narrowed(beam, width, at + 1)
                 open_bound = lowest if open_bound is None else min(open_bound, lowest)
         if open_bound is not None and cutoff is not None and open_bound >= cutoff:
             open_bound = None
@@ -142,14 +142,14 @@ class Search:
         """The plan, with each of the node's options that takes a pod and without the node."""
         free = False
         for option in node.options:
-            left = tuple([max(0, a - b) for a, b in zip(plan.left, option.counts, strict=True)])
-            if left == plan.left:
+            unplaced = tuple([max(0, a - b) for a, b in zip(plan.left, option.counts, strict=True)])
+            if unplaced == plan.left:
                 continue
             free |= not option.pods
             value, states = self._charges.joined(plan.value, plan.states, option.bill)
             if option.bill.parts:
                 states = {g: state for g, state in states.items() if self._closes[g] > done}
-            yield Plan(left, value, states, plan, option)
+            yield Plan(unplaced, value, states, plan, option)
         if not free or len(plan.left) > 1:
             yield plan
 
@@ -189,14 +189,14 @@ class Search:
         """The plan's cost with that of the pods that are left, by the suffixes; NEVER where there is no place for them.
         By the suffix bounds: what every plan costs at least that begins like this one."""
         bound = list(plan.value)
-        for role, left in enumerate(plan.left):
-            if not left:
+        for role, unplaced in enumerate(plan.left):
+            if not unplaced:
                 continue
             suffix = suffixes[role][done]
-            if suffix[0][left] == NEVER:
+            if suffix[0][unplaced] == NEVER:
                 return (NEVER,) * len(bound)
             for t, maximum in enumerate(self._charges.maxima):
-                more = suffix[t][left]
+                more = suffix[t][unplaced]
                 least = max(plan.value[t], more) if maximum else plan.value[t] + more
                 bound[t] = max(bound[t], least)
         return tuple(bound)
@@ -205,10 +205,10 @@ class Search:
         """[role][nodes done][term][pods left]: what the other nodes cost at least in each term alone, where each option
         costs its `price`."""
         size = sum(self._demand) * (len(self._nodes) + 1) * self._charges.width
-        found: Suffixes = []
+        suffixes: Suffixes = []
         for role, pods in enumerate(self._demand):
-            found.append((yield from self._suffix(role, pods, price, whole=size <= MOST_BOUNDS)))
-        return found
+            suffixes.append((yield from self._suffix(role, pods, price, whole=size <= MOST_BOUNDS)))
+        return suffixes
 
     def _suffix(
         self, role: int, pods: int, price: Callable[[Option], list[int]], *, whole: bool
@@ -249,26 +249,26 @@ class Search:
 
 def _steps(node: Node, role: int, price: Callable[[Option], list[int]]) -> list[tuple[int, list[int]]]:
     """(pods of the role, the least price of that by term), for each number that an option of the node takes."""
-    found: dict[int, list[int]] = {}
+    least_of: dict[int, list[int]] = {}
     for option in node.options:
         n = option.counts[role]
         if n:
-            known, cost = found.get(n), price(option)
-            found[n] = cost if known is None else list(map(min, known, cost))
-    return sorted(found.items())
+            known, cost = least_of.get(n), price(option)
+            least_of[n] = cost if known is None else list(map(min, known, cost))
+    return sorted(least_of.items())
 
 
 def _next(last: list[int], maximum: bool, steps: Sequence[tuple[int, int]]) -> list[int]:
     """The suffix bounds of one term with one more node; `last`: without it."""
-    made = list(last)
+    bounds = list(last)
     for n, least in steps:
-        for left in range(1, len(last)):
-            rest = last[left - n] if left > n else last[0]
+        for unplaced in range(1, len(last)):
+            rest = last[unplaced - n] if unplaced > n else last[0]
             if rest != NEVER:
                 cost = max(rest, least) if maximum else rest + least
-                if cost < made[left]:
-                    made[left] = cost
-    return made
+                if cost < bounds[unplaced]:
+                    bounds[unplaced] = cost
+    return bounds
 
 
 def _place(node: Node) -> int:
@@ -333,21 +333,21 @@ def floor(
 
 def _within(rooms: Sequence[Room], t: int, most: int, pace: Pace) -> Sliced[list[Room]]:
     """The rooms with those pods alone that cost no more than `most` in term `t`."""
-    made: list[Room] = []
-    for one in rooms:
+    narrowed: list[Room] = []
+    for room in rooms:
         yield from pace.pause()
-        made.append(Room(one.free, tuple([pod for pod in one.pods if pod.alone[t] <= most]), one.most))
-    return made
+        narrowed.append(Room(room.free, tuple([pod for pod in room.pods if pod.alone[t] <= most]), room.most))
+    return narrowed
 
 
 def _seats(rooms: Sequence[Room], wanted: int) -> int:
     """How many pods there is room for once all that may be evicted is."""
-    return sum(min(one.most, max(0, (one.free + sum([pod.units for pod in one.pods])) // wanted)) for one in rooms)
+    return sum(min(room.most, max(0, (room.free + sum([pod.units for pod in room.pods])) // wanted)) for room in rooms)
 
 
 def _highest(rooms: Sequence[Room], wanted: int, pods: int, t: int, pace: Pace) -> Sliced[int]:
     """The lowest value of a maximum with which there is room."""
-    values = sorted({LOWEST, *(pod.alone[t] for one in rooms for pod in one.pods)})
+    values = sorted({LOWEST, *(pod.alone[t] for room in rooms for pod in room.pods)})
     low, high = 0, len(values) - 1
     while low < high:
         middle = (low + high) // 2
@@ -363,22 +363,22 @@ def _sum(
 ) -> Sliced[Fraction]:
     """The least sum of the prices of the evicted pods in term `t`: each node offers its seats at the lowest price a
     seat that any number of them has."""
-    left = pods
+    unplaced = pods
     offers: list[tuple[Fraction, int]] = []
-    for one in rooms:
+    for room in rooms:
         yield from pace.pause()
-        base = min(one.most, max(0, one.free // wanted))
-        left -= base
-        most = min(one.most, (one.free + sum([pod.units for pod in one.pods])) // wanted)
+        base = min(room.most, max(0, room.free // wanted))
+        unplaced -= base
+        most = min(room.most, (room.free + sum([pod.units for pod in room.pods])) // wanted)
         if most > base:
-            needs = [(base + n) * wanted - one.free for n in range(1, most - base + 1)]
-            offers.append((min(_each(one, [prices(pod)[t] for pod in one.pods], needs)), most - base))
+            needs = [(base + n) * wanted - room.free for n in range(1, most - base + 1)]
+            offers.append((min(_each(room, [prices(pod)[t] for pod in room.pods], needs)), most - base))
     total = Fraction(0)
     for price, seats in sorted(offers):
-        if left <= 0:
+        if unplaced <= 0:
             break
-        total += price * min(seats, left)
-        left -= seats
+        total += price * min(seats, unplaced)
+        unplaced -= seats
     return total
 
 
@@ -387,13 +387,13 @@ def _each(room: Room, prices: Sequence[Price], needs: Sequence[int]) -> list[Fra
     ordered = sorted((Fraction(price) / pod.units, pod.units) for price, pod in zip(prices, room.pods, strict=True))
     if ordered[-1][0] == 0:
         return [Fraction(0)]
-    made: list[Fraction] = []
+    costs: list[Fraction] = []
     for n, need in enumerate(needs, 1):
-        total, left = Fraction(0), need
+        total, lacking = Fraction(0), need
         for price, units in ordered:
-            total += price * min(units, left)
-            left -= min(units, left)
-            if left <= 0:
+            total += price * min(units, lacking)
+            lacking -= min(units, lacking)
+            if lacking <= 0:
                 break
-        made.append(total / n)
-    return made
+        costs.append(total / n)
+    return costs

@@ -45,18 +45,18 @@ def ceiling_of(limits: PreemptionSettings, pods: Sequence[PodRecord], gpus: int)
             seconds = round(ceiling.gpu_hours_per_gpu * 3600 * gpus)
             gained = f"{_hours(seconds)} ({ceiling.gpu_hours_per_gpu:g} for each of {gpus} GPUs)"
             stated.append(Ceiling(f"{setting}.gpuHoursPerGpu", gained, seconds))
-    return min(stated, key=lambda one: one.most, default=None)
+    return min(stated, key=lambda ceiling: ceiling.most, default=None)
 
 
 def terms(policy: Policy, victims: Victims, ceiling: Ceiling | None) -> list[Any]:
     """The forms of the cost terms for the search, without sets that are above the ceiling."""
-    found: list[Any] = []
+    forms: list[Any] = []
     for cost in policy.costs:
         term = cost.term(victims)
         if ceiling is not None and isinstance(cost, WorkLost):
             term = ("below", ceiling.most, term)
-        found.append(term)
-    return found
+        forms.append(term)
+    return forms
 
 
 def _hours(seconds: int) -> str:

@@ -51,10 +51,12 @@ class Outbid:
             cluster, found.best.pods if found.best else ()
         ):
             return False
-        again = [self._again(preemptor, one, rows) for one in outbid]
+        again = [self._again(preemptor, reservation, rows) for reservation in outbid]
         known = [cost for cost in again if cost is not None]
         if len(known) < len(again) and (found.best is not None or not known):
-            stranded = min(one.priority for one, cost in zip(outbid, again, strict=True) if cost is None)
+            stranded = min(
+                reservation.priority for reservation, cost in zip(outbid, again, strict=True) if cost is None
+            )
             return all(pod.priority < stranded for pod in other.best.pods)
         if found.best is None:
             return other.best.cost <= min(known)
@@ -83,8 +85,8 @@ class Outbid:
                 not code and not amounts_short(cluster, request, row) for row, code in zip(rows, codes, strict=True)
             ):
                 return tuple(_nothing(term) for term in self._policy.costs)
-            found = self._search.find(Preemptor(request, pod, now, preemptor.wall), rows)
-        return found.best.cost if found.best is not None else None
+            result = self._search.find(Preemptor(request, pod, now, preemptor.wall), rows)
+        return result.best.cost if result.best is not None else None
 
 
 def _nothing(term: CostTerm) -> int:
@@ -132,7 +134,11 @@ class Leave:
         if request.never or not request.exchangeable or not self._most_grace:
             return False
         lower = self._claims.lower(request, now)
-        outbid = [one for one in lower if self._cluster.row(one.node) in freed and self._releases.coming(one, now)]
+        outbid = [
+            reservation
+            for reservation in lower
+            if self._cluster.row(reservation.node) in freed and self._releases.coming(reservation, now)
+        ]
         if not 0 < len(outbid) <= MOST_OUTBID:
             return False
         with self._claims.of(request, now):  # on all nodes: those of the call may be on the named ones alone
@@ -156,10 +162,10 @@ class Leave:
         known = set(named)
         names = [name for row in few if row not in known and (name := cluster.names[row])]
         repelled = cluster.placements.repelling.nodes(pod, names)
-        kept = [
+        rows = [
             cluster.row(name)
             for name in names
             if name not in repelled and not cluster.nodes[name].unschedulable
             if pod.accepts(cluster.nodes[name]) and untolerated(cluster.nodes[name].taints, pod.tolerations) is None
         ]
-        return gather.by_name(cluster.tables.nodes, array("i"), array("i", kept))
+        return gather.by_name(cluster.tables.nodes, array("i"), array("i", rows))

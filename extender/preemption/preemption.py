@@ -117,15 +117,15 @@ class Preemption:
                 fits = "the pod's gang is placed again: the pod fits on a node without an eviction"
                 return Outcome("none", fits if seat else MOVING_TEXT)
         choice = self._choose(preemptor, offers, links_only)
-        found = choice.found
+        result = choice.found
         if choice.waits:
-            return Outcome("none", choice.waits, nodes=found.nodes)
-        if found.best is None:
-            searched = "" if found.proved else "before the search budget ended no eviction was found that "
+            return Outcome("none", choice.waits, nodes=result.nodes)
+        if result.best is None:
+            searched = "" if result.proved else "before the search budget ended no eviction was found that "
             why = f"{searched or 'no eviction '}makes the pod fit on a node that was offered"
-            if found.above is not None and found.ceiling is not None:
-                why = found.ceiling.above(self._policy, found.above.cost)
-            return Outcome("none", why, nodes=found.nodes, found=found)
+            if result.above is not None and result.ceiling is not None:
+                why = result.ceiling.above(self._policy, result.above.cost)
+            return Outcome("none", why, nodes=result.nodes, found=result)
         if standing is not None:
             self._releases.replaced(standing)
         return self._reserve(preemptor, choice, own=own)
@@ -194,18 +194,20 @@ class Preemption:
         cluster, request, now = self._cluster, preemptor.request, preemptor.now
         if standing.own:
             return Outcome("none", "pods are being evicted for it already, by ourselves")
-        there = cluster.placements.bound.get(standing.node, ())
-        left = [cluster.pods[uid] for uid in standing.victims if uid in there]
+        bound = cluster.placements.bound.get(standing.node, ())
+        remaining = [cluster.pods[uid] for uid in standing.victims if uid in bound]
         row = cluster.row(standing.node)
-        lower = all(pod.priority < request.priority for pod in left)  # a caller may state another priority than before
-        if left and lower and row >= 0 and not cluster.nodes[standing.node].unschedulable:
-            gone = {pod.uid for pod in left} | self._leaving(preemptor, standing)
+        lower = all(
+            pod.priority < request.priority for pod in remaining
+        )  # a caller may state another priority than before
+        if remaining and lower and row >= 0 and not cluster.nodes[standing.node].unschedulable:
+            gone = {pod.uid for pod in remaining} | self._leaving(preemptor, standing)
             with self._claims.of(request, now):
                 fits = self._search.fits_without(request, row, gone)
             if fits:
-                violations = certificate.violations(cluster, certificate.important(left))
-                return Outcome("standing", node=standing.node, victims=tuple(left), violations=violations)
-        if not left:
+                violations = certificate.violations(cluster, certificate.important(remaining))
+                return Outcome("standing", node=standing.node, victims=tuple(remaining), violations=violations)
+        if not remaining:
             standing.emptied = standing.emptied if standing.emptied is not None else now
             if now - standing.emptied <= CARRY_SECONDS:
                 return Outcome("none", "its victims have just been evicted")
@@ -214,11 +216,15 @@ class Preemption:
     def _leaving(self, preemptor: Preemptor, standing: Reservation) -> set[str]:
         """The pods that leave the reserved node besides its own victims: those that are terminating, and the victims of
         reservations whose preemptors count as being there already."""
-        there = self._cluster.pods_on(standing.node)
-        ending = {pod.uid for pod in there if candidates.ends(pod, preemptor.wall)}
+        pods_on_node = self._cluster.pods_on(standing.node)
+        ending = {pod.uid for pod in pods_on_node if candidates.ends(pod, preemptor.wall)}
         current = self._claims.reservations.current(preemptor.now)
-        others = [one for one in current if one.node == standing.node and one is not standing]
-        return ending.union(*(one.victims for one in others if one.priority >= preemptor.request.priority))
+        others = [
+            reservation for reservation in current if reservation.node == standing.node and reservation is not standing
+        ]
+        return ending.union(
+            *(reservation.victims for reservation in others if reservation.priority >= preemptor.request.priority)
+        )
 
     def _choose(self, preemptor: Preemptor, offers: Offers, links_only: Sequence[str]) -> _Choice:
         """The eviction; but GPUs that were freed for a pod of a lower priority are left to it where the pod finds
@@ -230,7 +236,7 @@ class Preemption:
             best = choice.found.best
             lower = self._claims.lower(request, now)
             if best is not None:
-                outbid = [one for one in lower if one.node == best.node]
+                outbid = [reservation for reservation in lower if reservation.node == best.node]
             else:  # it would wait for a node, or take it: which one is not known
                 outbid = lower if choice.waits else []
             if not 0 < len(outbid) <= MOST_OUTBID:
@@ -244,7 +250,9 @@ class Preemption:
             if not self._outbid.spares(preemptor, offers.rows, choice.found, other.found, outbid):
                 return choice
         node = other.found.best.node
-        return _Choice(other.found, left_to=tuple(sorted(one.pod for one in outbid if one.node != node)))
+        return _Choice(
+            other.found, left_to=tuple(sorted(reservation.pod for reservation in outbid if reservation.node != node))
+        )
 
     def _cheapest(self, preemptor: Preemptor, offers: Offers, links_only: Sequence[str]) -> _Choice:
         """The evictions, cheapest first, or why the pod waits instead; by the claims that stand."""
@@ -257,8 +265,8 @@ class Preemption:
         if cluster.placements.repelling:
             repelled = cluster.placements.repelling.nodes(preemptor.pod, [cluster.names[row] for row in rows])
         if repelled:
-            kept = [name not in repelled or name in victims for name in map(cluster.names.__getitem__, rows)]
-            rows = array("i", compress(rows, kept))
+            allowed = [name not in repelled or name in victims for name in map(cluster.names.__getitem__, rows)]
+            rows = array("i", compress(rows, allowed))
         if not rows:
             return _Choice(Found())
         codes = self._policy.judge(cluster.tables, request, rows)
@@ -277,16 +285,16 @@ class Preemption:
             """Where more decides than we model, the offered victims are the floor that is only added to."""
             return victims[name].uids if name in fixed and name in victims else None
 
-        found = self._search.find(preemptor, rows, floor if fixed else None)
-        free = found.best is not None and all(pod.terminating for pod in found.best.pods)
+        result = self._search.find(preemptor, rows, floor if fixed else None)
+        free = result.best is not None and all(pod.terminating for pod in result.best.pods)
         if not free:
             pairs = zip(rows, codes, strict=True)
-            near = (row for row, code in pairs if code == RELEASING.code or (not code and found.best is not None))
+            near = (row for row, code in pairs if code == RELEASING.code or (not code and result.best is not None))
             soon = next((name for row in near if (name := self._fits_soon(preemptor, row))), None)
             if soon is not None:
                 waits = f"the pod will fit on {soon} when the pods that are terminating there are gone"
                 return _Choice(Found(nodes=len(rows)), waits)
-        return _Choice(found)
+        return _Choice(result)
 
     def _fits_soon(self, preemptor: Preemptor, row: int) -> str:
         """The node's name if it has what the pod asks for, by number, once the pods that are terminating are gone,

@@ -87,21 +87,21 @@ class VictimSearch:
             self._cluster, self._policy, preemptor, floor, limits.search_budget, until, rooms=rooms, time=self.time,
             ceiling=ceiling_of(limits, (preemptor.pod,), sum(preemptor.request.amounts[FIRST_GPU:])),
         )  # fmt: skip
-        found = self._found(inquiry, rows)
-        if found.best is None and inquiry.ceiling is not None:
+        result = self._found(inquiry, rows)
+        if result.best is None and inquiry.ceiling is not None:
             open_inquiry = replace(inquiry, ceiling=None, sets=0)
             best = self._found(open_inquiry, rows).best
-            found = replace(found, above=best, ceiling=inquiry.ceiling)
-        return found
+            result = replace(result, above=best, ceiling=inquiry.ceiling)
+        return result
 
     def _found(self, inquiry: Inquiry, rows: array[int]) -> Found:
         """The cheapest eviction of one inquiry."""
-        found, rejected = self._among(
+        result, rejected = self._among(
             inquiry, self._hopeful(inquiry, rows) if len(rows) > FEW else Problem(inquiry, rows)
         )
         if rejected and len(rows) > FEW:  # what was left out costs more than a set that our filter rejects
-            found, _ = self._among(inquiry, Problem(inquiry, rows))
-        return replace(found, nodes=len(rows), sets=inquiry.sets)
+            result, _ = self._among(inquiry, Problem(inquiry, rows))
+        return replace(result, nodes=len(rows), sets=inquiry.sets)
 
     def nearest(self, preemptor: Preemptor, rows: array[int]) -> array[int]:
         """The FIRST of these rows with the lowest bounds on what a preemption costs; rows where no victims suffice are
@@ -145,8 +145,8 @@ class VictimSearch:
         two = _one_each(first.look(every=False))[:2]
         second = two[1].cost if len(two) == 2 else (IMPOSSIBLE,) * len(columns)
         near = scout.within(columns, len(rows), second)
-        kept = array("i", [rows[i] for i in near if priority[i] < IMPOSSIBLE])
-        return first if set(kept).issubset(first.rows) else Problem(inquiry, kept)
+        near_rows = array("i", [rows[i] for i in near if priority[i] < IMPOSSIBLE])
+        return first if set(near_rows).issubset(first.rows) else Problem(inquiry, near_rows)
 
     def _among(self, inquiry: Inquiry, problem: Problem) -> tuple[Found, bool]:
         """(the cheapest, whether our filter refused a set that the search took for enough)."""
@@ -155,7 +155,9 @@ class VictimSearch:
         proved, open_end = True, False
         for tried in range(len(problem.rows) + 1):
             every = tried >= TRIES or problem.split
-            for eviction in sorted([*problem.look(every), *judged], key=lambda one: (one.cost, one.node)):
+            for eviction in sorted(
+                [*problem.look(every), *judged], key=lambda eviction: (eviction.cost, eviction.node)
+            ):
                 if best is not None and eviction.row == best.row:
                     continue
                 # A count says of the runner-up what the filter would; of links and NICs it does not.
@@ -180,16 +182,16 @@ class VictimSearch:
     def _one_by_one(self, inquiry: Inquiry, row: int) -> tuple[Eviction | None, bool]:
         """(the node's cheapest set of victims that our filter passes, whether there is none cheaper): where the filter
         refuses what the search takes for enough, it is asked about every set, the cheapest first."""
-        one = Problem(inquiry, array("i", [row]), by_links=False)
-        pods = len(one.gathered.pods)
+        single = Problem(inquiry, array("i", [row]), by_links=False)
+        pods = len(single.gathered.pods)
         if pods > FEW_PODS:
             return None, False
-        must = sum(1 << k for k in range(pods) if one.gathered.forced[k])
+        must = sum(1 << k for k in range(pods) if single.gathered.forced[k])
         problem = Problem(inquiry, array("i", [row]) * ((1 << pods) - 1), by_links=False)
         for i in range(len(problem.rows)):
             problem.only(i, i + 1, must)
         sets = problem.solve(every=True)
-        for eviction in sorted(sets, key=lambda one: (one.cost, len(one.pods))):
+        for eviction in sorted(sets, key=lambda eviction: (eviction.cost, len(eviction.pods))):
             if inquiry.time.over(inquiry.ends):
                 return None, False
             if self._suffices(inquiry, eviction):
@@ -198,11 +200,11 @@ class VictimSearch:
 
     def _suffices(self, inquiry: Inquiry, eviction: Eviction) -> bool:
         """Whether our own filter would pass the pod, before the pods that are ending have gone, and after."""
-        gone = {one.uid for one in eviction.pods}
+        gone = {victim.uid for victim in eviction.pods}
         ways = [gone]
         if inquiry.request.by_position:
-            there = self._cluster.pods_on(eviction.node)
-            later = gone.union(pod.uid for pod in there if ends(pod, inquiry.wall))
+            pods_on_node = self._cluster.pods_on(eviction.node)
+            later = gone.union(pod.uid for pod in pods_on_node if ends(pod, inquiry.wall))
             ways += [later] if later != gone else []
         return all(self.fits_without(inquiry.request, eviction.row, way) for way in ways)
 
@@ -210,8 +212,8 @@ class VictimSearch:
 def _one_each(evictions: Sequence[Eviction]) -> list[Eviction]:
     """The first of each node: where positions are unknown a node is searched in several cases."""
     first: dict[int, Eviction] = {}
-    for one in evictions:
-        first.setdefault(one.row, one)
+    for eviction in evictions:
+        first.setdefault(eviction.row, eviction)
     return list(first.values())
 
 
@@ -241,7 +243,7 @@ def price_alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -
     inquiry = Inquiry(cluster, policy, Preemptor(above, pod, 0.0, wall), None, 1 << 20, 0)
     problem = Problem(inquiry, array("i", [row]), by_links=False)
     gathered, uids = problem.gathered, cluster.pod_rows.uids
-    at = next((k for k, one in enumerate(gathered.pods) if uids[one] == pod.uid), -1)
+    at = next((k for k, pod_row in enumerate(gathered.pods) if uids[pod_row] == pod.uid), -1)
     if at < 0:
         return None
     for k in range(len(gathered.pods)):
@@ -252,10 +254,13 @@ def price_alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -
         gathered.short[r, 0] = 0
     gathered.table[0] = -1
     problem.impossible.clear()
-    found = next((one for one in problem.solve(every=True) if [one.uid for one in one.pods] == [pod.uid]), None)
-    if found is None:
+    alone = next(
+        (eviction for eviction in problem.solve(every=True) if [victim.uid for victim in eviction.pods] == [pod.uid]),
+        None,
+    )
+    if alone is None:
         return None
-    return replace(found, unknown=(*found.unknown, *OF_PREEMPTOR))
+    return replace(alone, unknown=(*alone.unknown, *OF_PREEMPTOR))
 
 
 class Loss(NamedTuple):

@@ -37,21 +37,21 @@ def set_tables(
     priced = any(isinstance(cost, LeftoverFragmentation) for cost in policy.costs)
     if not required and not priced:
         return [], set()
-    made = _Kinds(cluster.tables.shapes, policy, request, required=required, priced=priced)
+    graph_kinds = _Kinds(cluster.tables.shapes, policy, request, required=required, priced=priced)
     kind_of, kinds = gather.graphs(cluster.tables.nodes, rows)
-    table_of = [made.table(*kind) for kind in kinds]
-    gathered.ok.extend(made.ok)
+    table_of = [graph_kinds.table(*kind) for kind in kinds]
+    gathered.ok.extend(graph_kinds.ok)
     impossible: set[int] = set()
     if required:
         for i, kind in enumerate(kind_of):
             gathered.table[i] = max(table_of[kind], COUNT)
         if HOPELESS in table_of:
             impossible.update(i for i, kind in enumerate(kind_of) if table_of[kind] == HOPELESS)
-    elif made.ok:
+    elif graph_kinds.ok:
         # Where positions are unknown, what an eviction leaves free cannot be priced.
         for i, (kind, unknown) in enumerate(zip(kind_of, gathered.unknown, strict=True)):
             gathered.table[i] = COUNT if unknown else table_of[kind]
-    return made.prices, impossible
+    return graph_kinds.prices, impossible
 
 
 class _Kinds:
@@ -105,7 +105,11 @@ class _Kinds:
 
 def deduced(cluster: ClusterView, name: str) -> Iterator[Holding]:
     """Holdings that are sure only because no other set is left."""
-    return (one for one in cluster.gpus.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
+    return (
+        holding
+        for holding in cluster.gpus.ledgers[name].holdings
+        if holding.mask and holding.how in ("planned", "predicted")
+    )
 
 
 def without_deduction(
@@ -124,10 +128,10 @@ def without_deduction(
     kind_of, kinds = gather.graphs(cluster.tables.nodes, rows)
     known: dict[tuple[int, int], int] = {}
     for i in range(nodes, len(rows)):
-        only_deduced = {one.uid: one for one in deduced(cluster, cluster.names[rows[i]])}
-        for one in only_deduced.values():
-            gathered.free[i] |= one.mask
-            gathered.unknown[i] += one.count
+        only_deduced = {holding.uid: holding for holding in deduced(cluster, cluster.names[rows[i]])}
+        for holding in only_deduced.values():
+            gathered.free[i] |= holding.mask
+            gathered.unknown[i] += holding.count
         for k in range(gathered.start[i], gathered.start[i + 1]):
             if held := only_deduced.get(cluster.pod_rows.uids[gathered.pods[k]]):
                 gathered.masks[k], gathered.unsure[k] = 0, held.count
