@@ -269,13 +269,13 @@ def renew(nodes: Nodes, pods: Pods, demand: Forecast, faults: Faults, now: float
     uids, names = nodes.dra.take(most)
     for uid in uids:
         pod = pods.records.get(uid)
-        if pod is not None and (made := nodes.dra.read(pod)) != pod:
-            demand.see(made, pod)
+        if pod is not None and (renewed_pod := nodes.dra.read(pod)) != pod:
+            demand.see(renewed_pod, pod)
             try:
-                pods.set(made, now)
+                pods.set(renewed_pod, now)
             except Exception as error:
                 faults.note("Pod", f"{pod.namespace}/{pod.name}", error, now)
-                pods.hold_bare(made, deleted=False)
+                pods.hold_bare(renewed_pod, deleted=False)
     for name in names:
         node = nodes.records.get(name)
         if node is not None and (renewed := nodes.dra.node(node)) != node:

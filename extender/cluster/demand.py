@@ -62,7 +62,7 @@ class Forecast:
             before = self._types
             self._types = {kind: before.get(kind) or (self._type(kind), str(kind)) for kind in self._weigher.kinds}
         return ExpectedTypes(
-            [one for one, _ in self._types.values()],
+            [expected for expected, _ in self._types.values()],
             self._weigher.weights([count for _, count in came]),
             self._weigher.sizes,
             [name for _, name in self._types.values()],
@@ -146,7 +146,7 @@ def weighted(
     kinds = sorted(counts)
     weigher = Weigher(kinds, expected, most, units)
     weights = weigher.weights([counts[kind] for kind in kinds])
-    return [WeightedKind(*one) for one in zip(weigher.kinds, weights, weigher.sizes, strict=True)]
+    return [WeightedKind(*fields) for fields in zip(weigher.kinds, weights, weigher.sizes, strict=True)]
 
 
 # -- machines ----------------------------------------------------------------------------------------------------------
@@ -194,20 +194,20 @@ class MachineModels:
 
     def whole(self) -> list[Kind]:
         """For each kind of machine with two GPUs or more, the pod that takes nearly all of it."""
-        found = {
+        kinds = {
             Kind(resource, gpus, 1, cpu * 4 // 5, memory * 4 // 5, (), 1)
             for (_, resource, gpus), (cpu, memory) in self.machines.items()
             if gpus > 1
         }
-        return sorted(found)
+        return sorted(kinds)
 
     def mask(self, where: Where) -> int:
         """The models that are allowed, as a bit mask. Models beyond 63 are not distinguished: all, or none."""
         if not where:
             return ANYWHERE
-        found = 0
+        mask = 0
         for values, model in self._known.items():
             labels = {key: value for key, value in zip(self.labels, values, strict=True) if value is not None}
-            if any(all(one.matches(labels) for one in term) for term in where):
-                found |= 1 << model
-        return found
+            if any(all(requirement.matches(labels) for requirement in term) for term in where):
+                mask |= 1 << model
+        return mask

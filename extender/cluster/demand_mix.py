@@ -126,10 +126,10 @@ class DemandMix:
         """The kinds in use, in their own order, with the pods of each as they count now."""
         now = 2.0 ** -((self._latest - self._base) / self.half_life) if self._latest is not None else 1.0
         used, waiting = self._order = self._order or self._ordered()
-        found = {kind: self._mass[kind] for kind in used}
+        masses = {kind: self._mass[kind] for kind in used}
         for kind, near in waiting:
-            found[near] += self._mass[kind]
-        return [(kind, mass * now) for kind, mass in found.items()]
+            masses[near] += self._mass[kind]
+        return [(kind, mass * now) for kind, mass in masses.items()]
 
     def _ordered(self) -> tuple[list[Kind], list[tuple[Kind, Kind]]]:
         """(the kinds in use, those that wait with the kind that each counts for), in their own order."""
@@ -154,7 +154,7 @@ class DemandMix:
                 "until": self._latest,
                 "uids": sorted(self._latest_uids),
                 "kinds": [
-                    [*kind[:5], [[list(one) for one in term] for term in kind.where], kind.linked,
+                    [*kind[:5], [[list(requirement) for requirement in term] for term in kind.where], kind.linked,
                      self._mass[kind] * now, kind in self._used]
                     for kind in sorted(self._mass)
                 ],
@@ -165,28 +165,28 @@ class DemandMix:
     @classmethod
     def load(cls, text: str | bytes, half_life_seconds: float, most: int = 256) -> DemandMix:
         """The mix of a dump. ValueError when the text is none."""
-        made = cls(half_life_seconds, most)
+        mix = cls(half_life_seconds, most)
         try:
             read = json.loads(text)
             if read["apiVersion"] != VERSION or read["kind"] != "Mix":
                 raise ValueError("another kind of object")
             until = read["until"]
             if until is not None:
-                made._latest = made._base = made._until = float(until)
-            made._until_uids = frozenset(str(uid) for uid in read["uids"])
-            made._latest_uids = set(made._until_uids)
+                mix._latest = mix._base = mix._until = float(until)
+            mix._until_uids = frozenset(str(uid) for uid in read["uids"])
+            mix._latest_uids = set(mix._until_uids)
             for resource, devices, share, cpu, memory, where, linked, mass, used in read["kinds"]:
                 devices, share, cpu, memory, linked = map(int, (devices, share, cpu, memory, linked))
                 if not (devices > 0 < share and cpu >= 0 <= memory and linked in (0, 1, 2) and 0 < mass < math.inf):
                     raise ValueError(f"impossible kind: {resource}, {devices}, {share}, {cpu}, {memory}, {linked}")
-                terms = tuple(tuple(_requirement(*one) for one in term) for term in where)
+                terms = tuple(tuple(_requirement(*requirement) for requirement in term) for term in where)
                 kind = Kind(str(resource), devices, share, cpu, memory, terms, linked)
-                made._mass[kind] = float(mass)
-                if used and len(made._used) < most:
-                    made._used.add(kind)
+                mix._mass[kind] = float(mass)
+                if used and len(mix._used) < most:
+                    mix._used.add(kind)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a mix of requests: {error}") from error
-        return made
+        return mix
 
 
 def _requirement(key: str, operator: Operator, values: Iterable[str]) -> Requirement:

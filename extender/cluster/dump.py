@@ -56,7 +56,7 @@ def _pod(cluster: ClusterView, uid: str) -> dict[str, Any] | None:
     if pod is None or pod.finished:
         return None
     ledger = cluster.gpus.ledgers.get(pod.node)
-    holding = next((one for one in ledger.holdings if one.uid == uid), None) if ledger is not None else None
+    holding = next((holding for holding in ledger.holdings if holding.uid == uid), None) if ledger is not None else None
     planned = indices(pod.annotations[PLAN]) if PLAN in pod.annotations else None
     return {
         "pod": f"{pod.namespace}/{pod.name}",
@@ -90,14 +90,14 @@ def node_map(cluster: ClusterView, name: str) -> dict[str, Any] | None:
     ledger = cluster.gpus.ledgers.get(name)
     holdings = () if ledger is None else ledger.holdings
     healthy = cluster.tables.nodes.healthy_of(cluster.row(name))
-    held = [(cluster.pods.get(one.uid), one) for one in holdings]
-    known = [(pod, one) for pod, one in held if pod is not None]
+    held = [(cluster.pods.get(holding.uid), holding) for holding in holdings]
+    known = [(pod, holding) for pod, holding in held if pod is not None]
     return {
         "node": name,
         "schedulable": not node.closed,
         "closed": node.closed or None,
         "resources": dict(node.gpus),
-        "free": max(0, sum(node.gpus.values()) - sum(one.count for _, one in known)),
+        "free": max(0, sum(node.gpus.values()) - sum(holding.count for _, holding in known)),
         "link_kind": topology.kind,
         "link_scope": None if topology.links is None else "gpu-total" if topology.gpu_total else "pair",
         "links": topology.links,
@@ -105,11 +105,11 @@ def node_map(cluster: ClusterView, name: str) -> dict[str, Any] | None:
             {
                 "index": index,
                 "healthy": bool(healthy >> index & 1),
-                "pods": [_owner(pod) | {"how": one.how} for pod, one in known if index in (one.gpus or ())],
+                "pods": [_owner(pod) | {"how": holding.how} for pod, holding in known if index in (holding.gpus or ())],
             }
             for index in range(min(topology.gpus, MOST_GPUS))
         ],
-        "unplaced": [_owner(pod) | {"count": one.count} for pod, one in known if one.gpus is None],
+        "unplaced": [_owner(pod) | {"count": holding.count} for pod, holding in known if holding.gpus is None],
     }
 
 

@@ -168,32 +168,39 @@ class Eligibility:
             must.append((False, repelling))
         if terms is None:
             return Program(tuple(must), None)
-        found = [
-            (*(self._label(one) for one in term.labels), *(self._field(one) for one in term.fields))
+        clauses = [
+            (
+                *(self._label(requirement) for requirement in term.labels),
+                *(self._field(requirement) for requirement in term.fields),
+            )
             for term in terms
             if term.labels or term.fields  # an empty term matches no node
         ]
-        return Program(tuple(must), tuple(found))
+        return Program(tuple(must), tuple(clauses))
 
-    def _label(self, one: Requirement) -> Clause:
-        sets, present = self._labels.get(one.key, {}), self._keys.get(one.key)
-        return _clause(one, sets, () if present is None else (present,), self._numbers.get(one.key, ()))
+    def _label(self, requirement: Requirement) -> Clause:
+        sets, present = self._labels.get(requirement.key, {}), self._keys.get(requirement.key)
+        return _clause(requirement, sets, () if present is None else (present,), self._numbers.get(requirement.key, ()))
 
-    def _field(self, one: Requirement) -> Clause:
-        if one.key != "metadata.name":  # nodes have no other field to ask for
-            return _clause(one, {}, (), ())
-        return _clause(one, self._names, (self._every,), self._named)
+    def _field(self, requirement: Requirement) -> Clause:
+        if requirement.key != "metadata.name":  # nodes have no other field to ask for
+            return _clause(requirement, {}, (), ())
+        return _clause(requirement, self._names, (self._every,), self._named)
 
     def _untolerated(self, tolerations: tuple[Toleration, ...], most: int) -> Iterator[int]:
         """The sets of the taints that keep the pod off."""
-        spoken = [one for one in tolerations if not one.key or one.key in self._taints]
+        spoken = [toleration for toleration in tolerations if not toleration.key or toleration.key in self._taints]
         weight = 0
         for key, taints in self._taints.items():
-            held = [one for one in spoken if not one.key or one.key == key]
+            held = [toleration for toleration in spoken if not toleration.key or toleration.key == key]
             weight += CLAUSE * len(held) * len(taints)
             if 0 < most < weight:
                 raise TooLong
-            yield from (number for taint, number in taints.items() if not any(one.tolerates(taint) for one in held))
+            yield from (
+                number
+                for taint, number in taints.items()
+                if not any(toleration.tolerates(taint) for toleration in held)
+            )
 
 
 def _weigh(
@@ -207,24 +214,28 @@ def _weigh(
         weight += CLAUSE * (1 + len(term.labels) + len(term.fields))
         if weight > most:
             break  # its values may be as many
-        weight += sum(len(one.values) for one in term.labels) + sum(len(one.values) for one in term.fields)
+        weight += sum(len(requirement.values) for requirement in term.labels) + sum(
+            len(requirement.values) for requirement in term.fields
+        )
     if weight > most:
         raise TooLong
 
 
-def _clause(one: Requirement, sets: Members, present: tuple[int, ...], numbers: Sequence[tuple[int, str]]) -> Clause:
+def _clause(
+    requirement: Requirement, sets: Members, present: tuple[int, ...], numbers: Sequence[tuple[int, str]]
+) -> Clause:
     """`Requirement.matches` over sets. `present`: the nodes that have the key; `numbers`: its integer values."""
-    match one.operator:
+    match requirement.operator:
         case "In" | "NotIn":
-            return one.operator == "In", tuple([sets[value] for value in one.values if value in sets])
+            return requirement.operator == "In", tuple([sets[value] for value in requirement.values if value in sets])
         case "Exists" | "DoesNotExist":
-            return one.operator == "Exists", present
+            return requirement.operator == "Exists", present
         case "Gt" | "Lt":
-            bound = integer(one.values[0]) if len(one.values) == 1 else None
+            bound = integer(requirement.values[0]) if len(requirement.values) == 1 else None
             if bound is None:
                 return True, ()
-            first = bisect_right(numbers, bound, key=_first) if one.operator == "Gt" else 0
-            last = len(numbers) if one.operator == "Gt" else bisect_left(numbers, bound, key=_first)
+            first = bisect_right(numbers, bound, key=_first) if requirement.operator == "Gt" else 0
+            last = len(numbers) if requirement.operator == "Gt" else bisect_left(numbers, bound, key=_first)
             return True, tuple([sets[numbers[i][1]] for i in range(first, last)])
 
 
@@ -233,12 +244,12 @@ def _first(number: tuple[int, str]) -> int:
 
 
 def _number(numbers: list[tuple[int, str]], text: str) -> None:
-    found = integer(text)
-    if found is not None:
-        insort(numbers, (found, text))
+    value = integer(text)
+    if value is not None:
+        insort(numbers, (value, text))
 
 
 def _unnumber(numbers: list[tuple[int, str]], text: str) -> None:
-    found = integer(text)
-    if found is not None:
-        del numbers[bisect_left(numbers, (found, text))]
+    value = integer(text)
+    if value is not None:
+        del numbers[bisect_left(numbers, (value, text))]

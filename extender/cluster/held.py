@@ -128,8 +128,8 @@ class HeldColumns:
         """The tables as they were without these pods of the node; restored on leaving."""
         row, nodes, gpus = self._nodes.rows.row(node), self._tables.nodes, self._nodes.gpus
         before, used = gpus.ledgers[node], nodes.used_of(row)
-        left = [pod for pod in self._pods.on(node) if pod.uid not in uids]
-        self._set(row, gpus.read(node, left, self._pods.placements.settling), self._used(left))
+        remaining = [pod for pod in self._pods.on(node) if pod.uid not in uids]
+        self._set(row, gpus.read(node, remaining, self._pods.placements.settling), self._used(remaining))
         try:
             yield
         finally:

@@ -269,13 +269,13 @@ class NodeHealth:
         others = [
             other
             for other in failures.nodes_of(party.namespace)
-            if other != node and any(_is_of(one, party.owner) for one in failures.held(other, party.namespace))
+            if other != node and any(_is_of(failure, party.owner) for failure in failures.held(other, party.namespace))
         ]
         if not others:
             return False
         self._blamed[key] = (now, None)
         for other in [*others, node]:
-            if failures.keep(other, party.namespace, lambda one: not _is_of(one, party.owner)):
+            if failures.keep(other, party.namespace, lambda failure: not _is_of(failure, party.owner)):
                 self.stale.add(other)
         return True
 
@@ -362,13 +362,13 @@ class HealthColumns:
         self._set_own(namespace, self._health.standings(namespace))
 
     def _set_own(self, namespace: str, held: Mapping[str, Standing]) -> None:
-        rows = {row: one for name, one in held.items() if (row := self._rows.row(name)) >= 0}
+        rows = {row: standing for name, standing in held.items() if (row := self._rows.row(name)) >= 0}
         known = sorted(rows.items(), key=lambda pair: pair[0])
         self._tables.places.set_own(
             namespace,
             [row for row, _ in known],
-            [one.doubt for _, one in known],
-            [int(one.rejected) for _, one in known],
+            [standing.doubt for _, standing in known],
+            [int(standing.rejected) for _, standing in known],
         )
 
 

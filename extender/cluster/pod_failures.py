@@ -85,20 +85,20 @@ class Limits:
 
 def doubt(failures: Iterable[Failure], now: float) -> float:
     """Each failure counts half as much every five minutes; 0.0 for none to speak of."""
-    total = sum(0.5 ** (max(0.0, now - one.at) / HALF_LIFE_SECONDS) for one in failures)
+    total = sum(0.5 ** (max(0.0, now - failure.at) / HALF_LIFE_SECONDS) for failure in failures)
     return total if total >= LEAST_DOUBT else 0.0
 
 
 def independent(failures: Sequence[Failure], wanted: int) -> bool:
     """Whether pods of so many parties failed that are independent of each other. Parties beyond WEIGHED, and sets that
     are found only by trying all, count as not independent: then the node is not suspected."""
-    parties = list(dict.fromkeys(one.party for one in reversed(failures)))[:WEIGHED]
+    parties = list(dict.fromkeys(failure.party for failure in reversed(failures)))[:WEIGHED]
     if len({party.namespace for party in parties}) < wanted:
         return False
     for first in parties:
         chosen = [first]
         for other in parties:
-            if len(chosen) < wanted and all(other.independent(one) for one in chosen):
+            if len(chosen) < wanted and all(other.independent(earlier) for earlier in chosen):
                 chosen.append(other)
         if len(chosen) >= wanted:
             return True
@@ -108,7 +108,7 @@ def independent(failures: Sequence[Failure], wanted: int) -> bool:
 def common(failures: Sequence[Failure]) -> str:
     """What the failed pods have in common, for people: what to suspect first."""
     first = failures[0].party
-    parties = [one.party for one in failures]
+    parties = [failure.party for failure in failures]
     shared = []
     if all(party.namespace == first.namespace for party in parties):
         shared.append(f"namespace {first.namespace}")
@@ -156,7 +156,7 @@ class Failures:
 
     def on(self, node: str) -> list[Failure]:
         """All that is remembered of a node, oldest first."""
-        return sorted((one for held in self._on.get(node, {}).values() for one in held), key=_order)
+        return sorted((failure for held in self._on.get(node, {}).values() for failure in held), key=_order)
 
     def for_all(self, node: str, now: float) -> list[Failure]:
         """The failures that count for the pods of all tenants, oldest first."""
@@ -164,7 +164,7 @@ class Failures:
         if not reported and len(self._on.get(node, ())) < self.limits.parties:  # the usual case: one tenant's own
             return reported
         sound = self._sound.get(node, float("-inf"))
-        lately = [one for one in self.on(node) if now - one.at < self.limits.window and one.at >= sound]
+        lately = [failure for failure in self.on(node) if now - failure.at < self.limits.window and failure.at >= sound]
         if not independent(lately, self.limits.parties):
             return reported
         return sorted({*reported, *lately}, key=_order)
@@ -180,21 +180,21 @@ class Failures:
 
     def enough(self, failures: Iterable[Failure], now: float) -> bool:
         """Whether so many of them are recent that the node is rejected."""
-        return sum(now - one.at < self.limits.window for one in failures) >= self.limits.count
+        return sum(now - failure.at < self.limits.window for failure in failures) >= self.limits.count
 
     # -- what is written ------------------------------------------------------------------------------------------
 
     def add(self, node: str, failure: Failure) -> set[str]:
         """Remember it, once a pod. The nodes whose failures are others now."""
         key = failure.key
-        if any(one.uid == failure.uid for one in self.held(node, key)):
+        if any(known.uid == failure.uid for known in self.held(node, key)):
             return set()
         held = self._on.setdefault(node, {}).setdefault(key, [])
         held.append(failure)
         held.sort(key=_order)
-        there = self._of.setdefault(key, {})
-        there.pop(node, None)
-        there[node] = None
+        nodes = self._of.setdefault(key, {})
+        nodes.pop(node, None)
+        nodes[node] = None
         self._count(key, 1)
         changed = {node}
         if len(held) > KEPT:
@@ -209,12 +209,12 @@ class Failures:
     def keep(self, node: str, key: str, wanted: Callable[[Failure], bool]) -> bool:
         """Forget the failures of a key that are not wanted. Whether there were any."""
         held = self._on.get(node, {}).get(key, [])
-        kept = [one for one in held if wanted(one)]
-        if len(kept) == len(held):
+        remaining = [failure for failure in held if wanted(failure)]
+        if len(remaining) == len(held):
             return False
-        self._count(key, len(kept) - len(held))
-        if kept:
-            self._on[node][key] = kept
+        self._count(key, len(remaining) - len(held))
+        if remaining:
+            self._on[node][key] = remaining
         else:
             self._drop(node, key)
         return True
@@ -223,7 +223,7 @@ class Failures:
         """All that is remembered of the node. Whether there was anything."""
         keys = list(self.keys(node))
         for key in keys:
-            self.keep(node, key, lambda one: False)
+            self.keep(node, key, lambda _: False)
         return bool(keys)
 
     def sound(self, node: str, namespace: str, at: float) -> bool:
@@ -236,8 +236,8 @@ class Failures:
         if node not in self._on:
             return False
 
-        def stays(one: Failure) -> bool:
-            return one.what == "runtime" and one.party.namespace != namespace
+        def stays(failure: Failure) -> bool:
+            return failure.what == "runtime" and failure.party.namespace != namespace
 
         changed = [
             self.keep(node, key, stays)
@@ -252,7 +252,7 @@ class Failures:
     def fade(self, node: str, now: float) -> None:
         """Forget what is too old to count."""
         for key in [key for key in self.keys(node) if not self._counts_for(node, key, now)]:
-            self.keep(node, key, lambda one: False)
+            self.keep(node, key, lambda _: False)
 
     def _counts_for(self, node: str, key: str, now: float) -> bool:
         held = self.held(node, key)
@@ -261,7 +261,7 @@ class Failures:
     def _forget_oldest(self, key: str) -> str:
         node = next(iter(self._of[key]))
         oldest = self._on[node][key][0]
-        self.keep(node, key, lambda one: one is not oldest)
+        self.keep(node, key, lambda failure: failure is not oldest)
         return node
 
     def _drop(self, node: str, key: str) -> None:
@@ -342,7 +342,7 @@ class Verdicts:
 
     def tenant_rejections(self) -> int:
         """Pairs of a namespace and a node that is rejected for its pods alone."""
-        return sum(one.rejected for nodes in self._standings.values() for one in nodes.values())
+        return sum(standing.rejected for nodes in self._standings.values() for standing in nodes.values())
 
     def touch(self, node: str) -> None:
         """The node is known from now on: its standings must be written."""
@@ -361,7 +361,7 @@ class Verdicts:
         for namespace in tenants:
             before = self._standings.get(namespace, {}).get(node)
             counting = failures.for_tenant(node, namespace, for_all)
-            own = doubt([one for one in counting if one not in shared], now)
+            own = doubt([failure for failure in counting if failure not in shared], now)
             alone = not rejected and self.reject != "none" and failures.enough(counting, now)
             standing = Standing(own, alone) if own or alone else None
             if standing == before:
@@ -371,27 +371,27 @@ class Verdicts:
             differs = alone != (before is not None and before.rejected)
             if differs and (alone or not rejected):  # else it is told as one for all
                 changes.append(self._change(node, alone, counting, namespace, now))
-        kept = tuple(namespace for namespace in tenants if node in self._standings.get(namespace, {}))
-        if kept:
-            self._tenants_on[node] = kept
+        with_standing = tuple(namespace for namespace in tenants if node in self._standings.get(namespace, {}))
+        if with_standing:
+            self._tenants_on[node] = with_standing
         else:
             self._tenants_on.pop(node, None)
         return changes
 
     def _tenants(self, node: str, for_all: Sequence[Failure]) -> list[str]:
         """The namespaces of which something may be held against their own pods alone, or was so far."""
-        found = {key for key in self._failures.keys(node) if key} | set(self._tenants_on.get(node, ()))
+        namespaces = {key for key in self._failures.keys(node) if key} | set(self._tenants_on.get(node, ()))
         if self.reject == "namespace":  # what counts for all rejects the node for those whose pods failed
-            found |= {one.party.namespace for one in for_all}
-        return sorted(found)
+            namespaces |= {failure.party.namespace for failure in for_all}
+        return sorted(namespaces)
 
     def _change(self, node: str, rejected: bool, counting: Sequence[Failure], namespace: str, now: float) -> Change:
         of = f" of namespace {namespace}" if namespace else ""
         if not rejected:
             return Change(node, False, f"GPU pods{of} may be placed on the node again", namespace)
-        failed = [one for one in counting if now - one.at < self._failures.limits.window]
-        kinds = [one.what for one in failed]
-        how = ", ".join(f"{kinds.count(what)} {words}" for what, words in _WORDS.items() if what in kinds)
+        failed = [failure for failure in counting if now - failure.at < self._failures.limits.window]
+        kinds = [failure.what for failure in failed]
+        how = ", ".join(f"{kinds.count(kind)} {words}" for kind, words in _WORDS.items() if kind in kinds)
         minutes = words_of(self._failures.limits.window)
         text = (
             f"{len(failed)} GPU pods failed on the node within {minutes} ({how}; the latest {failed[-1].pod}; "

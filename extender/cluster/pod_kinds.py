@@ -38,12 +38,12 @@ class Kind(NamedTuple):
             parts.append(f"{self.share} units")
         parts.append(f"{self.cpu}m, {self.memory >> 20} MiB")
         if self.where:
-            parts.append(" or ".join(" and ".join(_text(one) for one in term) for term in self.where))
+            parts.append(" or ".join(" and ".join(_text(requirement) for requirement in term) for term in self.where))
         return ", ".join(parts)
 
 
-def _text(one: Requirement) -> str:
-    return " ".join((one.key, one.operator, "|".join(one.values))).strip()
+def _text(requirement: Requirement) -> str:
+    return " ".join((requirement.key, requirement.operator, "|".join(requirement.values))).strip()
 
 
 def links_of(pod: PodRecord) -> str:
@@ -90,7 +90,7 @@ def where_of(pod: PodRecord, labels: Iterable[str]) -> Where:
         return ()  # kinds are kept for long, and written to a ConfigMap
     chosen = [Requirement(key, "In", (value,)) for key, value in pod.node_selector if key in known]
     terms = {
-        tuple(sorted({*chosen, *(_sorted(one) for one in term.labels if one.key in known)}))
+        tuple(sorted({*chosen, *(_sorted(requirement) for requirement in term.labels if requirement.key in known)}))
         for term in pod.node_terms or ()
     } or {tuple(sorted(chosen))}
     return () if () in terms else tuple(sorted(terms))
@@ -101,11 +101,11 @@ def _short(pod: PodRecord, known: frozenset[str]) -> bool:
     terms = pod.node_terms or ()
     if len(terms) > MOST_TERMS or sum(len(term.labels) for term in terms) > MOST_TERMS:
         return False
-    asked = [one.values for term in terms for one in term.labels if one.key in known]
+    asked = [requirement.values for term in terms for requirement in term.labels if requirement.key in known]
     if sum(map(len, asked)) > MOST_TERMS:
         return False
     return sum(len(value) for values in asked for value in values) <= MOST_WHERE
 
 
-def _sorted(one: Requirement) -> Requirement:
-    return Requirement(one.key, one.operator, tuple(sorted(set(one.values))))
+def _sorted(requirement: Requirement) -> Requirement:
+    return Requirement(requirement.key, requirement.operator, tuple(sorted(set(requirement.values))))

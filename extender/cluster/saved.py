@@ -62,7 +62,7 @@ def save(cluster: Cluster, now: float) -> Callable[[], Saved]:
     ]
     names, node_records, node_holes = nodes.rows.names.copy(), nodes.records.copy(), nodes.rows._free.copy()
     uids, pod_records, pod_holes = pods.rows.uids.copy(), pods.records.copy(), pods.rows._free.copy()
-    bound, there = list(placements.bound), list(map(tuple, placements.bound.values()))
+    bound, bound_uids = list(placements.bound), list(map(tuple, placements.bound.values()))
     settling, away, lost = list(placements.settling.items()), list(gpus._away.items()), list(gpus._lost)
     planned, wall_ms = cluster.tables.shapes.planned, cluster.tables.pods.now
 
@@ -75,7 +75,7 @@ def save(cluster: Cluster, now: float) -> Callable[[], Saved]:
             *(pod_records[uid] for uid in rowed),
             *(pod for uid, pod in pod_records.items() if uid in others),
         ]
-        order = [(name, list(pods)) for name, pods in zip(bound, there, strict=True)]
+        order = [(name, list(pods)) for name, pods in zip(bound, bound_uids, strict=True)]
         saved = SavedCluster(
             now, node_holes, pod_holes, len(rowed), order, settling, away, lost, planned, wall_ms, remembered, learned
         )
@@ -114,9 +114,9 @@ def restore(cluster: Cluster, saved: SavedCluster, objects: Sequence[Event], *, 
 
 def _with_holes(objects: Sequence[Event], holes: Sequence[int], nothing: Callable[[int], Event]) -> Iterator[Event]:
     """The objects, with `nothing` in each free row, so that each gets the row that it had: ties are decided by it."""
-    free, there = set(holes), iter(objects)
+    free, remaining = set(holes), iter(objects)
     for row in range(len(objects) + len(holes)):
-        yield nothing(row) if row in free else next(there)
+        yield nothing(row) if row in free else next(remaining)
 
 
 def _no_node(row: int) -> Event:
@@ -208,11 +208,11 @@ class SavedHealth(msgspec.Struct, frozen=True, array_like=True):
 def save_health(health: NodeHealth, columns: HealthColumns, now: float) -> SavedHealth:
     """What is remembered. The columns are brought up to date first: a cluster with the same memory writes the same."""
     _rewrite(health, columns, now)
-    kept = health._failures
+    failures = health._failures
     return SavedHealth(
-        [(node, [(key, list(held)) for key, held in of.items()]) for node, of in kept._on.items()],
-        [(key, list(nodes)) for key, nodes in kept._of.items()],
-        dict(kept._sound),
+        [(node, [(key, list(held)) for key, held in of.items()]) for node, of in failures._on.items()],
+        [(key, list(nodes)) for key, nodes in failures._of.items()],
+        dict(failures._sound),
         dict(health._starts),
         list(health._running),
         list(health._expiring),
@@ -227,15 +227,15 @@ def save_health(health: NodeHealth, columns: HealthColumns, now: float) -> Saved
 
 def restore_health(health: NodeHealth, columns: HealthColumns, saved: SavedHealth, now: float) -> None:
     """Have this remembered, and nothing else."""
-    kept = health._failures
-    kept._on = {node: {key: list(held) for key, held in of} for node, of in saved.failures}
-    kept._of = {key: dict.fromkeys(nodes) for key, nodes in saved.nodes_of}
-    kept._sound = dict(saved.sound)
-    kept._counts = {}
-    kept._sum = 0
-    for of in kept._on.values():
+    failures = health._failures
+    failures._on = {node: {key: list(held) for key, held in of} for node, of in saved.failures}
+    failures._of = {key: dict.fromkeys(nodes) for key, nodes in saved.nodes_of}
+    failures._sound = dict(saved.sound)
+    failures._counts = {}
+    failures._sum = 0
+    for of in failures._on.values():
         for key, held in of.items():
-            kept._count(key, len(held))
+            failures._count(key, len(held))
     health._starts = dict(saved.starts)
     health._running, health._expiring = list(saved.running), list(saved.expiring)
     health._left = {uid: (at, start) for uid, at, start in saved.left}

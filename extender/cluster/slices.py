@@ -19,8 +19,8 @@ def finish(steps: Generator[Any, None, T]) -> T:
         try:
             next(steps)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
 
 
 class Timed(Iterator[T]):
@@ -74,8 +74,8 @@ class Pace:
             try:
                 next(steps)
             except StopIteration as end:
-                found: T = end.value
-                return found
+                result: T = end.value
+                return result
             yield from self.pause()
 
 
@@ -92,9 +92,9 @@ def in_order(items: list[T]) -> Sliced[list[T]]:
         yield
     if len(runs) == 1:
         return runs[0]
-    found: list[T] = []
+    merged: list[T] = []
     for item, pause in pauses(merge(*runs), RUN):  # type: ignore[type-var]
-        found.append(item)
+        merged.append(item)
         if pause:
             yield
-    return found
+    return merged

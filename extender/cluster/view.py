@@ -85,7 +85,7 @@ class ClusterView:
 
     def names_from(self, namespace: str, beginning: str, most: int) -> list[str]:
         """The first names of pods of the namespace that begin so and have not ended, `most` at most, in order."""
-        found = (
+        names = (
             name
             for (space, name), uid in self._pods.uids.items()
             if space == namespace
@@ -93,7 +93,7 @@ class ClusterView:
             and (pod := self.pods.get(uid)) is not None
             and not pod.finished
         )
-        return nsmallest(most, found)
+        return nsmallest(most, names)
 
     def pods_on(self, node: str) -> Iterator[PodRecord]:
         """The pods that hold something on a node."""

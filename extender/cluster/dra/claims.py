@@ -116,7 +116,7 @@ class ResourceClaims:
         """Whether no other pod than this one names the claim while it has no node, and it is reserved for no other."""
         named = self.many(claim)
         named_by_others = named > 1 or (named == 1 and self.first_user(claim) != uid)
-        return not named_by_others and all(one == uid for one in claim.reserved)
+        return not named_by_others and all(user == uid for user in claim.reserved)
 
     def named(self, uid: str) -> list[ResourceClaimRecord]:
         """The claims that exist of those that a pod without a node names."""
@@ -137,7 +137,7 @@ class ResourceClaims:
         key = (claim.namespace, claim.name)
         alone = claim.reserved == (pod.uid,) and ("claim", key) not in self._users
         own = claim.pod == pod.uid or (not claim.pod and pod.owner is None)
-        once = all(len(self.holders[identity(one)]) == 1 for one in claim.allocated or ())
+        once = all(len(self.holders[identity(device)]) == 1 for device in claim.allocated or ())
         return claim.returns and alone and own and once
 
     def beside(self, claim: ResourceClaimRecord) -> Iterator[ResourceClaimRecord]:
@@ -203,37 +203,41 @@ def numbers(
 
     All devices of a class that selects some GPUs alone are at most all GPUs of the node: they count as that.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    by_driver: dict[str, tuple[int, ...]] = {}
     for choices in requests:
         of = {drivers.get(choice.device_class, "") for choice in choices}
         if len(of) == 1 and (driver := of.pop()):
-            found[driver] = _sums(found.get(driver), _tried(choices, classes))
-    return found
+            by_driver[driver] = _sums(by_driver.get(driver), _tried(choices, classes))
+    return by_driver
 
 
 def _tried(choices: tuple[DeviceChoice, ...], classes: Container[str]) -> list[int]:
     """The numbers of a request. What comes after a number that any GPUs will do for, and is not below it, is never
     taken."""
-    found: list[int] = []
+    tried: list[int] = []
     bound = MOST_COUNT + 1
     for choice in choices:
         if not choice.number or choice.number < bound:
-            found.append(choice.number)
+            tried.append(choice.number)
         if choice.number and not choice.beyond and choice.device_class in classes:
             bound = min(bound, choice.number)
-    return found
+    return tried
 
 
 def _sums(before: tuple[int, ...] | None, more: Sequence[int]) -> tuple[int, ...]:
     """The numbers of requests, with those of one more. Where one takes ALL, the others find none."""
-    sums = more if before is None else [ALL if ALL in (one, two) else one + two for one in before for two in more]
-    least = min((one for one in sums if one), default=ALL)
-    return tuple(dict.fromkeys([one for one in sums if one <= max(least, MOST_OF_NODE)]))
+    sums = (
+        more
+        if before is None
+        else [ALL if ALL in (first, second) else first + second for first in before for second in more]
+    )
+    least = min((number for number in sums if number), default=ALL)
+    return tuple(dict.fromkeys([number for number in sums if number <= max(least, MOST_OF_NODE)]))
 
 
 def _remove(index: dict[str, dict[Key, None]], name: str, key: Key) -> None:
-    there = index.get(name)
-    if there is not None:
-        there.pop(key, None)
-        if not there:
+    keys = index.get(name)
+    if keys is not None:
+        keys.pop(key, None)
+        if not keys:
             del index[name]

@@ -87,36 +87,41 @@ def with_devices(
     serves it selects all of them; `nics`: as of NodeDevices."""
     gpus, others = [], 0
     for devices in pools:
-        whole = [one for one in devices if one.whole]
+        whole = [published for published in devices if published.whole]
         others += len(devices) - len(whole)
         gpus += [
             GpuDevice(
-                one.id, one.device.uuid, one.place, _state(one, devices, known), one.device.plain, one.device.root
+                published.id,
+                published.device.uuid,
+                published.place,
+                _state(published, devices, known),
+                published.device.plain,
+                published.device.root,
             )
-            for one in whole
+            for published in whole
         ]
     plugin = node.gpus.get(resource), node.gpu_capacity.get(resource)
     first_fit = every and len(pools) == 1 and not plugin[1]
-    found = NodeDevices(resource, tuple(gpus), plugin, others, first_fit, nics, known.served)
+    node_devices = NodeDevices(resource, tuple(gpus), plugin, others, first_fit, nics, known.served)
     if not gpus:
-        return replace(node, devices=found)
-    offered, capacity = _together(found, node.labels)
+        return replace(node, devices=node_devices)
+    offered, capacity = _together(node_devices, node.labels)
     return replace(
         node,
         gpus=_sorted(node.gpus | {resource: offered}),
         gpu_capacity=_sorted(node.gpu_capacity | {resource: capacity}),
-        devices=found,
+        devices=node_devices,
     )
 
 
-def _state(one: Published, pool: Sequence[Published], known: Allocation) -> DeviceState:
+def _state(published: Published, pool: Sequence[Published], known: Allocation) -> DeviceState:
     held = known.held
-    by_pod = held(one.id)
+    by_pod = held(published.id)
     if by_pod is not None:
         return "usable" if by_pod else "allocated"
-    if known.tainted(one):
+    if known.tainted(published):
         return "tainted"
-    counters = set(one.device.counters)
+    counters = set(published.device.counters)
     if counters and any(counters.intersection(other.device.counters) for other in pool if held(other.id) is not None):
         return "divided"
     return "usable"
@@ -142,7 +147,7 @@ def _sorted(amounts: Mapping[str, int]) -> dict[str, int]:
 
 def with_number(pod: PodRecord, number: int) -> PodRecord:
     """A pod with `claim_numbers` that takes so many GPUs by claims."""
-    resource, before = next(one for one in pod.claimed if one[1] > 0)
+    resource, before = next(entry for entry in pod.claimed if entry[1] > 0)
     gpus, claimed = dict(pod.gpus), dict(pod.claimed) | {resource: number}
     gpus[resource] += number - before
     return replace(pod, gpus=tuple(sorted(gpus.items())), claimed=tuple(sorted(claimed.items())))
@@ -156,5 +161,5 @@ def size(node: NodeRecord | None) -> int:
 def most(pod: PodRecord, size: int) -> int:
     """The most GPUs that the claims of a pod with `claim_numbers` take of a node for which so many are published; what
     they take at least where that is more than the node has."""
-    found = [number or size for number in pod.claim_numbers]
-    return max([number for number in found if number <= size], default=min(found))
+    counts = [number or size for number in pod.claim_numbers]
+    return max([number for number in counts if number <= size], default=min(counts))

@@ -56,7 +56,7 @@ class PlannedClaims:
         if not uid or not self._claims.is_of(claim, uid) or (uid in self._claims.pinned and not claim.planned_node):
             return ""
         node = self._claims.awaited.get(uid, "")
-        where = {self._slices.node_of.get(identity(one), node) for one in claim.allocated}
+        where = {self._slices.node_of.get(identity(device), node) for device in claim.allocated}
         return node if where == {node} else ""
 
     def waits(self, gpu: str, node: str) -> bool:
@@ -140,18 +140,18 @@ class PlannedClaims:
         None: a claim is not created yet."""
         if why := self.why_not(pod):
             return why
-        found: list[ClaimDevices] = []
-        left = list(gpus)
+        assigned: list[ClaimDevices] = []
+        unassigned = list(gpus)
         for claim, requests in self._claims.of(pod):
             if claim is None:
                 return None
             count = sum(choices[0].number for choices in requests)
-            found.append(ClaimDevices(claim, tuple(map(device_of, left[:count]))))
-            del left[:count]
-        if len(found) < len(set(pod.claim_refs)):
+            assigned.append(ClaimDevices(claim, tuple(map(device_of, unassigned[:count]))))
+            del unassigned[:count]
+        if len(assigned) < len(set(pod.claim_refs)):
             return None
-        complete = not left and all(one.devices for one in found)
-        return tuple(found) if complete and found else OTHER_NUMBER
+        complete = not unassigned and all(assignment.devices for assignment in assigned)
+        return tuple(assigned) if complete and assigned else OTHER_NUMBER
 
     def is_allocated_to(self, uid: str) -> bool:
         """Whether a claim that is reserved for the pod is allocated: also of one that has ended, until the claim
@@ -174,7 +174,7 @@ class PlannedClaims:
         """The claims that the queue allocated, and that are reserved for no pod. `known`: claims that it allocated, be
         they marked or not: the owner of a claim may take the annotation away."""
         claims = (self._claims.records.get(key) for key in dict.fromkeys((*self._claims.marked, *known)))
-        return [one for one in claims if one is not None and one.allocated is not None and not one.reserved]
+        return [claim for claim in claims if claim is not None and claim.allocated is not None and not claim.reserved]
 
     def unallocated(self) -> list[ResourceClaimRecord]:
         """The claims that are not allocated."""
@@ -196,7 +196,11 @@ class PlannedClaims:
         """Whether a claim gets no devices, whatever becomes free. `most`: as of Slices."""
         if claim.allocated is not None:
             return False
-        ours = [one for one in claim.requests if one and all(choice.device_class in self._classes for choice in one)]
+        ours = [
+            choices
+            for choices in claim.requests
+            if choices and all(choice.device_class in self._classes for choice in choices)
+        ]
         least = sum(min(choice.number for choice in choices) for choices in ours)
         return claim.terminating or (most is not None and least > most)
 

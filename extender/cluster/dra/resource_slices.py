@@ -71,7 +71,7 @@ class Slices:
     @property
     def most(self) -> int | None:
         """The devices of the node with the most; None where devices are published that are not those of one node."""
-        if any(not one.node and one.devices for one in self.records.values()):
+        if any(not record.node and record.devices for record in self.records.values()):
             return None
         return max((sum(map(len, pools.values())) for pools in self._nodes.values()), default=0)
 
@@ -82,21 +82,21 @@ class Slices:
     def nics(self, node: str) -> tuple[tuple[str, str], ...]:
         """(name, PCIe root) of the network devices with RDMA of the node whose root is published."""
         pools = self._nodes.get(node, {}).items()
-        found = [one.device for (driver, _), devices in pools if driver in NIC_DRIVERS for one in devices]
-        return tuple(sorted({(one.name, one.root) for one in found if one.rdma and one.root}))
+        nics = [published.device for (driver, _), devices in pools if driver in NIC_DRIVERS for published in devices]
+        return tuple(sorted({(nic.name, nic.root) for nic in nics if nic.rdma and nic.root}))
 
-    def is_tainted(self, one: Published) -> bool:
+    def is_tainted(self, published: Published) -> bool:
         """Whether a taint keeps claims off the device."""
-        return bool(one.device.taints) or self._rules.taints(device_of(one.id))
+        return bool(published.device.taints) or self._rules.taints(device_of(published.id))
 
     def any_tainted(self, node: str, gpus: Container[str]) -> bool:
         """Whether one of these GPUs of the node (GpuDevice.id) is tainted."""
-        return any(self.is_tainted(one) for pool in self.of(node) for one in pool if one.id in gpus)
+        return any(self.is_tainted(published) for pool in self.of(node) for published in pool if published.id in gpus)
 
     def invalid(self) -> dict[PoolKey, str]:
         """The pools of which no device is allocated, because two of them have this name."""
-        found = {key: repeated(_complete(slices.values())) for key, slices in self._pools.items()}
-        return {key: name for key, name in sorted(found.items()) if name}
+        repeated_names = {key: repeated(_complete(slices.values())) for key, slices in self._pools.items()}
+        return {key: name for key, name in sorted(repeated_names.items()) if name}
 
     def selected(self, driver: str, pool: str) -> set[str]:
         """The nodes of the pools with these names, "" for any."""
@@ -107,7 +107,7 @@ class Slices:
 
     def where(self, devices: Iterable[AllocatedDevice]) -> set[str]:
         """The nodes of the pools of these devices."""
-        return {node for one in devices for node in self._spread.get((one.driver, one.pool), ())}
+        return {node for device in devices for node in self._spread.get((device.driver, device.pool), ())}
 
     def update(self, record: ResourceSliceRecord, change: str) -> Touched:
         """A slice is "set", or there is a "delete"."""
@@ -134,7 +134,7 @@ class Slices:
     def _count_gpus(self, driver: str, node: str) -> None:
         """How many whole GPUs the node has of the driver now."""
         pools = (devices for (by, _), devices in self._nodes.get(node, {}).items() if by == driver)
-        whole = sum(one.whole for devices in pools for one in devices)
+        whole = sum(published.whole for devices in pools for published in devices)
         sizes, before = self._sizes.setdefault(driver, Counter()), self._size.pop((driver, node), 0)
         if before:
             sizes[before] -= 1
@@ -147,10 +147,10 @@ class Slices:
     def _read_pool(self, key: PoolKey, touched: Touched) -> None:
         for node in self._spread.pop(key, ()):
             touched.nodes.add(node)
-            for one in self._nodes[node].pop(key):
-                if one.whole:
-                    touched.gpus.add(one.id)
-                    self.node_of.pop(one.id, None)
+            for published in self._nodes[node].pop(key):
+                if published.whole:
+                    touched.gpus.add(published.id)
+                    self.node_of.pop(published.id, None)
             if not self._nodes[node]:
                 del self._nodes[node]
         slices = self._pools[key]
@@ -167,14 +167,14 @@ class Slices:
     def _publish(self, key: PoolKey, record: ResourceSliceRecord, gpus: set[str]) -> None:
         driver, pool = key
         self._spread.setdefault(key, set()).add(record.node)
-        there = self._nodes.setdefault(record.node, {}).setdefault(key, [])
+        devices_of_pool = self._nodes.setdefault(record.node, {}).setdefault(key, [])
         for device in record.devices:
             whole = device.kind == WHOLE.get(driver) and not device.shared
-            one = Published(identity(AllocatedDevice(driver, pool, device.name)), driver, device, whole)
-            there.append(one)
+            published = Published(identity(AllocatedDevice(driver, pool, device.name)), driver, device, whole)
+            devices_of_pool.append(published)
             if whole:
-                gpus.add(one.id)
-                self.node_of[one.id] = record.node
+                gpus.add(published.id)
+                self.node_of[published.id] = record.node
 
 
 def identity(device: AllocatedDevice) -> str:
@@ -204,27 +204,27 @@ def places(devices: Sequence[DeviceRecord]) -> list[int]:
 
 def _placed(devices: Sequence[Published]) -> list[Published]:
     """The devices of a node, the whole GPUs with their places."""
-    found = iter(places([one.device for one in devices if one.whole]))
-    return [one._replace(place=next(found)) if one.whole else one for one in devices]
+    places_of_gpus = iter(places([published.device for published in devices if published.whole]))
+    return [published._replace(place=next(places_of_gpus)) if published.whole else published for published in devices]
 
 
 def _current(slices: Collection[ResourceSliceRecord]) -> list[ResourceSliceRecord]:
     """The slices of which kube-scheduler allocates devices."""
-    found = _complete(slices)
-    return [] if repeated(found) else found
+    records = _complete(slices)
+    return [] if repeated(records) else records
 
 
 def _complete(slices: Collection[ResourceSliceRecord]) -> list[ResourceSliceRecord]:
     """Those of the highest generation, none where some of them are missing."""
-    newest = max(one.generation for one in slices)
-    found = sorted([one for one in slices if one.generation == newest], key=lambda one: one.name)
-    return found if len(found) == found[0].slices else []
+    newest = max(record.generation for record in slices)
+    newest_slices = sorted([record for record in slices if record.generation == newest], key=lambda record: record.name)
+    return newest_slices if len(newest_slices) == newest_slices[0].slices else []
 
 
 def repeated(slices: Iterable[ResourceSliceRecord]) -> str:
     """The first name that two devices of these slices have, "" for none."""
     names: set[str] = set()
-    for name in (device.name for one in slices for device in one.devices):
+    for name in (device.name for record in slices for device in record.devices):
         if name in names:
             return name
         names.add(name)
@@ -232,8 +232,8 @@ def repeated(slices: Iterable[ResourceSliceRecord]) -> str:
 
 
 def _address(text: str) -> tuple[int, ...]:
-    found = _PCI.fullmatch(text)
-    return tuple([int(part, 16) for part in found.groups()]) if found else ()
+    match = _PCI.fullmatch(text)
+    return tuple([int(part, 16) for part in match.groups()]) if match else ()
 
 
 # -- DeviceTaintRules --------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class TaintRules:
             self.records[record.name] = record
             versions.append(record)
             self._count(record, 1)
-        return [one for one in versions if one.taint and not self._is_ours(one)]
+        return [version for version in versions if version.taint and not self._is_ours(version)]
 
     def taints(self, device: AllocatedDevice) -> bool:
         """Whether the device is tainted by a rule."""
@@ -316,11 +316,11 @@ _TYPE: Final = re.compile(r"device\.attributes\[(['\"])([^'\"\\]*)\1\]\.type\s*=
 def driver_of(record: DeviceClassRecord) -> str:
     """The driver of which the class selects whole GPUs and nothing else; "" where that is not certain."""
     terms = [term for text in record.selectors for term in terms_of(text)]
-    drivers = {found[2] for term in terms if (found := _DRIVER.fullmatch(term))}
+    drivers = {match[2] for term in terms if (match := _DRIVER.fullmatch(term))}
     if len(drivers) != 1:
         return ""
     (driver,) = drivers
-    kinds = {(found[2], found[4]) for term in terms if (found := _TYPE.fullmatch(term))}
+    kinds = {(match[2], match[4]) for term in terms if (match := _TYPE.fullmatch(term))}
     return driver if (driver, WHOLE.get(driver)) in kinds else ""
 
 
@@ -332,8 +332,8 @@ def is_every(record: DeviceClassRecord) -> bool:
 
 def _is_whole(term: str) -> bool:
     """Whether the term states the driver, or the type of its whole GPUs: such a term leaves none of these out."""
-    found = _TYPE.fullmatch(term)
-    return bool(_DRIVER.fullmatch(term)) if found is None else found[4] == WHOLE.get(found[2])
+    match = _TYPE.fullmatch(term)
+    return bool(_DRIVER.fullmatch(term)) if match is None else match[4] == WHOLE.get(match[2])
 
 
 def terms_of(text: str) -> list[str]:

@@ -53,9 +53,10 @@ class DraStore:
         self, resources: Iterable[ResourceSettings], bound: Callable[[str], PodRecord | None], *, plans: bool = False
     ) -> None:
         """`bound`: uid of a pod -> the pod, if it holds something on a node; `plans`: the queue allocates devices."""
-        whole = [one for one in resources if not partial(one.name)]
+        whole = [resource for resource in resources if not partial(resource.name)]
         named = {
-            driver: [one.name for one in whole if one.device_plugin == plugin] for driver, plugin in PLUGINS.items()
+            driver: [resource.name for resource in whole if resource.device_plugin == plugin]
+            for driver, plugin in PLUGINS.items()
         }
         self._resources = {driver: names[0] for driver, names in named.items() if names}
         self._bound = bound
@@ -155,10 +156,15 @@ class DraStore:
         if (self._drivers.get(record.name, ""), record.name in self._every) != before:
             self._mark(self._claims.waiting())
         counted = set(self._resources.values())
-        served = {(one.extended_resource_name, self._drivers[one.name]) for one in self.classes.values()}
+        served = {
+            (device_class.extended_resource_name, self._drivers[device_class.name])
+            for device_class in self.classes.values()
+        }
         odd = {name for name, driver in served if name in counted and self._resources.get(driver) != name}
         narrowed = {
-            one.extended_resource_name for one in self.classes.values() if one.name not in self._every
+            device_class.extended_resource_name
+            for device_class in self.classes.values()
+            if device_class.name not in self._every
         } & counted
         by_class = {name for name, _ in served} & counted
         if (odd, narrowed, by_class) != (self.uncounted, self._narrowed, self._served):
@@ -287,9 +293,9 @@ class DraStore:
                 wanted += requests
                 asks = bool(numbers(requests, self._drivers, self._every))
                 first_fit = first_fit and (not asks or is_plain(requests, self._every))
-        found = numbers(wanted, self._drivers, self._every)
-        for driver, counts in found.items():
-            added[self._resources[driver]] += min(one or self._slices.smallest.get(driver, 1) for one in counts)
+        numbers_of = numbers(wanted, self._drivers, self._every)
+        for driver, counts in numbers_of.items():
+            added[self._resources[driver]] += min(number or self._slices.smallest.get(driver, 1) for number in counts)
         extended = self._claims.records.get((pod.namespace, pod.extended_claim)) if pod.extended_claim else None
         if extended is not None and extended.allocated is not None:
             allocated = True
@@ -299,7 +305,7 @@ class DraStore:
             del added[resource]
         if not added and not allocated and not node:
             return pod
-        choices = next((counts for counts in found.values() if len(counts) > 1 or ALL in counts), ())
+        choices = next((counts for counts in numbers_of.values() if len(counts) > 1 or ALL in counts), ())
         asking = replace(
             _plus(pod, added),
             allocated=allocated,
@@ -314,7 +320,7 @@ class DraStore:
         if claim.allocated is not None:
             if self.planned.node_of(claim):
                 return ""
-            where = {self._slices.node_of.get(identity(one), "") for one in claim.allocated}
+            where = {self._slices.node_of.get(identity(device), "") for device in claim.allocated}
             return where.pop() if len(where) == 1 else ""
         return self.homes.get((claim.namespace, claim.name), "")
 
@@ -334,7 +340,7 @@ def _bare(pod: PodRecord) -> PodRecord:
         return pod
     counts = Counter(dict(pod.gpus))
     counts.subtract(dict(pod.claimed))
-    held = tuple([one for one in pod.held if one[1] not in pod.devices])
+    held = tuple([entry for entry in pod.held if entry[1] not in pod.devices])
     none = {"keeps_devices": False, "allocated": False, "first_fit": False, "claim_numbers": (), "claim_node": ""}
     return replace(pod, gpus=_counts(counts), held=held, claimed=(), devices=(), planned=False, left_devices="", **none)
 

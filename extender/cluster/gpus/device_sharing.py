@@ -70,8 +70,8 @@ def _replicas(resource: str, amount: int, count: int, replicas: int) -> Division
     """`amount`, capacity where it is more than what is allocatable, must be all replicas of all GPUs."""
     if 1 < replicas <= MOST_UNITS and amount % replicas == 0 and count in (0, amount // replicas):
         return Division(replicas, amount // replicas, f"{replicas} replicas a GPU")
-    said = f"{count or 'unknown'} GPUs x {replicas or 'unknown'} replicas"
-    return Division(0, count, f"{resource} counts replicas, but the labels ({said}) do not give {amount}")
+    counted = f"{count or 'unknown'} GPUs x {replicas or 'unknown'} replicas"
+    return Division(0, count, f"{resource} counts replicas, but the labels ({counted}) do not give {amount}")
 
 
 def gpu_of(identity: str) -> str:

@@ -39,14 +39,14 @@ class DevicePlugin(NamedTuple):
 
 def version(text: str) -> tuple[int, int, int] | None:
     """0.20.0, v0.20.0 or v0.20.0-ubi9 (an image's tag) as numbers; None for anything else."""
-    found = re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-+][\w.+-]{1,64})?", text.strip(), re.ASCII)
-    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+    match = re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-+][\w.+-]{1,64})?", text.strip(), re.ASCII)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
 def affected(text: str | None) -> bool:
     """Whether this version is known to have the faults."""
-    found = None if text is None else version(text)
-    return found is not None and AFFECTED[0] <= found <= AFFECTED[1]
+    numbers = None if text is None else version(text)
+    return numbers is not None and AFFECTED[0] <= numbers <= AFFECTED[1]
 
 
 def hazards(

@@ -81,7 +81,7 @@ class _Units:
         """Add the pods of which nothing is observed by their planned units. The sure ones come first: what is only
         likely gives way to them."""
         known = [(pod, count, enforced(pod, count, self._devices)) for pod, count in silent]
-        for pod, count, enforces in sorted(known, key=lambda one: not one[2]):
+        for pod, count, enforces in sorted(known, key=lambda entry: not entry[2]):
             planned = stated(pod, PLAN, count)
             fits = self._free_for(planned)
             if pod.uid in self._settling and not (fits and enforces):
@@ -131,10 +131,10 @@ def reported(pod: PodRecord, count: int, devices: Devices) -> dict[int, int]:
 
 def stated(pod: PodRecord, annotation: str, count: int) -> dict[int, int]:
     """GPU -> units, from "2,2,5" (one unit each), or "2,5" for equal parts of each; {} for anything else."""
-    found = listed(pod.annotations.get(annotation, "")) or ()
-    if not found or count % len(found) or (len(found) != count and len(set(found)) != len(found)):
+    gpus = listed(pod.annotations.get(annotation, "")) or ()
+    if not gpus or count % len(gpus) or (len(gpus) != count and len(set(gpus)) != len(gpus)):
         return {}
-    return {gpu: found.count(gpu) * (count // len(found)) for gpu in sorted(set(found))}
+    return {gpu: gpus.count(gpu) * (count // len(gpus)) for gpu in sorted(set(gpus))}
 
 
 def possible(taken: Mapping[int, int], devices: Devices) -> bool:
@@ -195,14 +195,14 @@ class KeptLedger:
         for pod in pods:
             known, settles = entries.get(pod.uid), pod.uid in settling
             if known is None or known.pod is not pod or known.settling != settles:
-                made = self._entry(pod, settles)
+                entry = self._entry(pod, settles)
                 former = known.holding if known is not None else None
                 if known is not None:
                     self._step(known, -1)
-                self._step(made, 1)
-                entries[pod.uid] = made
-                if former != made.holding:
-                    changed[pod.uid] = former, made.holding
+                self._step(entry, 1)
+                entries[pod.uid] = entry
+                if former != entry.holding:
+                    changed[pod.uid] = former, entry.holding
         if len(entries) > len(pods):
             for uid in entries.keys() - {pod.uid for pod in pods}:
                 gone = entries.pop(uid)

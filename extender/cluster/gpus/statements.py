@@ -22,8 +22,8 @@ SHORT: Final = 64
 
 def indices(text: str) -> tuple[int, ...] | None:
     """ "0,3" or "c1=0,3;c2=5" as ascending GPU indices; None for anything else."""
-    found = listed(text)
-    return tuple(sorted(found)) if found is not None and len(set(found)) == len(found) else None
+    gpus = listed(text)
+    return tuple(sorted(gpus)) if gpus is not None and len(set(gpus)) == len(gpus) else None
 
 
 def listed(text: str) -> tuple[int, ...] | None:
@@ -34,14 +34,14 @@ def listed(text: str) -> tuple[int, ...] | None:
 def _read(text: str) -> tuple[int, ...] | None:
     if len(text) > LONGEST:
         return None
-    found: list[int] = []
+    gpus: list[int] = []
     for part in text.split(";"):
         for item in part.rpartition("=")[2].split(","):
             item = item.strip()
             if not item.isascii() or not item.isdigit() or len(item) > 2:
                 return None
-            found.append(int(item))
-    return tuple(found)
+            gpus.append(int(item))
+    return tuple(gpus)
 
 
 _listed = lru_cache(maxsize=4096)(_read)

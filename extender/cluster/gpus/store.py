@@ -182,8 +182,8 @@ class GpuStore:
     def _log_faults(self, node: str, topology: Topology, now: float) -> None:
         """Log what is wrong with a node's GPU graph, once a change, and not for all nodes of a fleet: /debug/topologies
         names them."""
-        found, before = (topology.warnings, topology.disagreements), self.topologies.get(node)
-        if not any(found) or (before is not None and found == (before.warnings, before.disagreements)):
+        problems, before = (topology.warnings, topology.disagreements), self.topologies.get(node)
+        if not any(problems) or (before is not None and problems == (before.warnings, before.disagreements)):
             return
         left_out = self._allowance.take(now)
         if left_out is not None:
@@ -209,14 +209,14 @@ class GpuStore:
         """As `read`; the result is the node's ledger from now on. The holdings that are others, by uid; None: the pod
         holds none any more."""
         before = self.ledgers.get(node, NOTHING_HELD)
-        made, changes = self._renewed(node, pods, settling)
+        after, changes = self._renewed(node, pods, settling)
         if changes is None:
-            changes = _changes(before, made)
+            changes = _changes(before, after)
         if any(was and now and now.how == "observed" != was.how for was, now in changes.values()):
             devices = self._devices.get(node)
             healthy, by_relay = (devices.healthy, devices.relayed) if devices is not None else (0, False)
-            self.drifts.update(ledger.drifts(before, made, pods, healthy, relayed=by_relay))
-        self.ledgers[node] = made
+            self.drifts.update(ledger.drifts(before, after, pods, healthy, relayed=by_relay))
+        self.ledgers[node] = after
         return {uid: now for uid, (_, now) in changes.items()}
 
     def _renewed(
@@ -226,17 +226,17 @@ class GpuStore:
         if devices is None or devices.units == 1:
             self._kept.pop(node, None)
             return self.read(node, pods, settling), None
-        kept = self._kept.pop(node, None)  # not there while it changes: after a defect all is read anew
-        if kept is None or kept.devices != devices:
-            kept = KeptLedger(devices, held_counts=self.held_counts)
-        renewed = kept.renew(pods, settling)
-        self._kept[node] = kept
+        node_ledger = self._kept.pop(node, None)  # not there while it changes: after a defect all is read anew
+        if node_ledger is None or node_ledger.devices != devices:
+            node_ledger = KeptLedger(devices, held_counts=self.held_counts)
+        renewed = node_ledger.renew(pods, settling)
+        self._kept[node] = node_ledger
         return renewed
 
     def holding(self, node: str, uid: str) -> Holding | None:
         """What a pod holds of the node's GPUs."""
         ledger = self.ledgers.get(node, NOTHING_HELD)
-        return next((one for one in ledger.holdings if one.uid == uid), None)
+        return next((holding for holding in ledger.holdings if holding.uid == uid), None)
 
     def follows_plans(self, node: str, pods: Sequence[PodRecord]) -> bool:
         """Whether the node's relay gave one of its pods the very GPUs that were planned for it."""
@@ -246,13 +246,13 @@ class GpuStore:
         return any(_as_planned(holding, plans[holding.uid]) for holding in self.ledgers[node].holdings)
 
 
-def _changes(before: NodeLedger, made: NodeLedger) -> Changes:
-    known = {one.uid: one for one in before.holdings}
+def _changes(before: NodeLedger, after: NodeLedger) -> Changes:
+    known = {holding.uid: holding for holding in before.holdings}
     changes: Changes = {}
-    for one in made.holdings:
-        former = known.pop(one.uid, None)
-        if former != one:
-            changes[one.uid] = former, one
+    for holding in after.holdings:
+        former = known.pop(holding.uid, None)
+        if former != holding:
+            changes[holding.uid] = former, holding
     for uid, former in known.items():
         changes[uid] = former, None
     return changes
@@ -278,19 +278,19 @@ def indices_of(devices: Sequence[GpuDevice], by_uuid: Mapping[str, int], count: 
     """GpuDevice.id -> GPU index: by uuid where the graph has uuids, else by the place among all `count` GPUs of the
     node. What cannot be mapped is left out: the pod that holds it holds an unknown GPU."""
     if by_uuid:
-        return {one.id: by_uuid[one.uuid] for one in devices if one.uuid in by_uuid}
-    if len(devices) != count or sorted(one.place for one in devices) != list(range(count)):
+        return {device.id: by_uuid[device.uuid] for device in devices if device.uuid in by_uuid}
+    if len(devices) != count or sorted(device.place for device in devices) != list(range(count)):
         return {}
-    return {one.id: one.place for one in devices}
+    return {device.id: device.place for device in devices}
 
 
 def usable(devices: Sequence[GpuDevice], index_of: Mapping[str, int], count: int) -> int:
     """The mask of the GPUs that a pod can hold, or holds. One that cannot be mapped counts in no mask, and is missing
     in what the node offers."""
     mask = (1 << count) - 1
-    for one in devices:
-        if one.state != "usable" and one.id in index_of:
-            mask &= ~(1 << index_of[one.id])
+    for device in devices:
+        if device.state != "usable" and device.id in index_of:
+            mask &= ~(1 << index_of[device.id])
     return mask
 
 
@@ -310,7 +310,7 @@ def allocator_of(devices: NodeDevices, index_of: Mapping[str, int]) -> Plugin:
     """Which GPUs kube-scheduler takes. "first": the free ones with the lowest indices, which the slices list first;
     "unordered": others; "arbitrary": the queue cannot allocate there, because not all devices have an index, a device
     plugin offers GPUs too, or an allocation states more than the device."""
-    order = [index_of.get(one.id, -1) for one in devices.gpus]
-    if -1 in order or devices.plugin[1] or not all(one.plain for one in devices.gpus):
+    order = [index_of.get(device.id, -1) for device in devices.gpus]
+    if -1 in order or devices.plugin[1] or not all(device.plain for device in devices.gpus):
         return "arbitrary"
     return "first" if devices.first_fit and order == sorted(order) else "unordered"

@@ -82,15 +82,15 @@ class AnnotationLimits:
 
     def _bound(self, pod: PodRecord, field: Field) -> tuple[int, str]:
         """(the bound, the path of the setting that gives it)."""
-        found = ((getattr(bounds, field), f"{path}.{ALIAS[field]}") for path, bounds in self._of(pod))
+        stated = ((getattr(bounds, field), f"{path}.{ALIAS[field]}") for path, bounds in self._of(pod))
         common = getattr(self._claims, field), f"claims.{ALIAS[field]}"
-        return min((one for one in found if one[0] is not None), default=common)
+        return min((bound for bound in stated if bound[0] is not None), default=common)
 
     def _team(self, pod: PodRecord) -> tuple[Team, str]:
         """(with whose pods it may be one gang, the path of the setting that says so)."""
-        found = ((bounds.gang_team, f"{path}.gangTeam") for path, bounds in self._of(pod))
-        stated = [(team, path) for team, path in found if team is not None]
-        return max(stated, key=lambda one: TEAMS.index(one[0]), default=(self._claims.gang_team, "claims.gangTeam"))
+        teams = ((bounds.gang_team, f"{path}.gangTeam") for path, bounds in self._of(pod))
+        stated = [(team, path) for team, path in teams if team is not None]
+        return max(stated, key=lambda pair: TEAMS.index(pair[0]), default=(self._claims.gang_team, "claims.gangTeam"))
 
     def _of(self, pod: PodRecord) -> Iterator[tuple[str, ClaimBounds]]:
         """The bounds that name its namespace or its PriorityClass, with their paths."""
@@ -119,7 +119,7 @@ class AnnotationLimits:
             return 0
         return progress.restart_seconds(pod, self.of(pod).restart_seconds)
 
-    def gang(self, found: Gang, gang_min: int) -> Gang:
+    def gang(self, gang: Gang, gang_min: int) -> Gang:
         """The gang with the minimum that counts; 0, so that no eviction breaks it, while one pod of it runs.
         `gang_min`: the lowest bound of its running pods.
 
@@ -127,8 +127,8 @@ class AnnotationLimits:
         left, or has come, does no work together, and a pod alone must not seem dearer for naming a gang. A minimum
         beyond the running members counts as all of them: the first eviction breaks it.
         """
-        most = gang_min if found.running > 1 else 0
-        return found if found.minimum <= most else replace(found, minimum=most)
+        most = gang_min if gang.running > 1 else 0
+        return gang if gang.minimum <= most else replace(gang, minimum=most)
 
     def bounded(
         self, pod: PodRecord, running: Sequence[PodRecord] = (), *, apart: bool = False, now_ms: int = 0
@@ -157,11 +157,11 @@ class AnnotationLimits:
 
     def _gang_min(self, pod: PodRecord, running: Sequence[PodRecord]) -> Iterator[Bounded]:
         text = pod.labels.get(OUR_MINIMUM) or pod.annotations.get(OUR_MINIMUM) or ""
-        said = number(text)
-        if not said:
+        minimum = number(text)
+        if not minimum:
             return
         most, setting = self._bound(pod, "gang_min")
-        if said > most:
+        if minimum > most:
             yield Bounded(OUR_MINIMUM, text, _counts(str(most), most, setting))
         elif len(running) == 1:
             yield Bounded(OUR_MINIMUM, text, "does not count: one pod of the gang runs, and one pod is no gang")

@@ -39,8 +39,8 @@ class _Key(NamedTuple):
         """Whether a pod with these labels may be in the budget."""
         if not self.label:
             return True
-        found = labels.get(self.label)
-        return found is not None and (self.values is None or found in self.values)
+        value = labels.get(self.label)
+        return value is not None and (self.values is None or value in self.values)
 
 
 EVERY_POD: Final = _Key("", None)
@@ -48,12 +48,12 @@ EVERY_POD: Final = _Key("", None)
 
 def _key_of(selector: Selector) -> _Key:
     """The requirement that the fewest pods meet, by its form."""
-    values = [one for one in selector.requirements if one.operator == "In"]
+    values = [requirement for requirement in selector.requirements if requirement.operator == "In"]
     if values:
-        narrowest = min(values, key=lambda one: (len(one.values), one.key))
+        narrowest = min(values, key=lambda requirement: (len(requirement.values), requirement.key))
         return _Key(narrowest.key, tuple(dict.fromkeys(narrowest.values)))
-    there = [one.key for one in selector.requirements if one.operator in ("Exists", "Gt", "Lt")]
-    return _Key(min(there), None) if there else EVERY_POD
+    keys = [requirement.key for requirement in selector.requirements if requirement.operator in ("Exists", "Gt", "Lt")]
+    return _Key(min(keys), None) if keys else EVERY_POD
 
 
 class _OfNamespace:
@@ -86,8 +86,8 @@ class _OfNamespace:
         if not pod.labels:
             return
         places = [("", None), *((label, None) for label in pod.labels), *pod.labels.items()]
-        found = [names for place in places if (names := self.by_label.get(place)) is not None]
-        compared = islice(found[0] if len(found) == 1 else merge(*found), MOST_COMPARED)
+        sorted_names = [names for place in places if (names := self.by_label.get(place)) is not None]
+        compared = islice(sorted_names[0] if len(sorted_names) == 1 else merge(*sorted_names), MOST_COMPARED)
         for name in compared:
             budget = self.records[name]
             if pod.name not in budget.disrupted_pods and budget.selector.matches(pod.labels):

@@ -43,19 +43,19 @@ class _Group(gangs.Members):
 
     def gang(self, objects: gangs.Objects) -> gangs.Gang | None:
         """The gang, with the minimum that counts; None where its pods do not depend on each other."""
-        found = gangs.gang(self.named, self, objects) if self.count else None
-        if found is None:
+        gang = gangs.gang(self.named, self, objects) if self.count else None
+        if gang is None:
             return None
         bounds = self._bounds or {}
         common = [self._limits.common.gang_min] if sum(bounds.values()) < self.count else []
-        return self._limits.gang(found, min((*common, *bounds)))
+        return self._limits.gang(gang, min((*common, *bounds)))
 
     def _bound(self, pod: PodRecord, by: int) -> None:
         bound = self._limits.of(pod)
         if bound is not self._limits.common:
             self._bounds = self._bounds if self._bounds is not None else {}
-            self._bounds[bound.gang_min] = left = self._bounds.get(bound.gang_min, 0) + by
-            if not left:
+            self._bounds[bound.gang_min] = members = self._bounds.get(bound.gang_min, 0) + by
+            if not members:
                 del self._bounds[bound.gang_min]
 
 
@@ -78,10 +78,10 @@ class Strays(dict[int, dict[str, PodRecord]]):
 
     def take(self, number: int, uid: str) -> None:
         """No member any more."""
-        there = self.get(number)
-        if there is not None:
-            there.pop(uid, None)
-            if not there:
+        uids = self.get(number)
+        if uids is not None:
+            uids.pop(uid, None)
+            if not uids:
                 del self[number]
 
 

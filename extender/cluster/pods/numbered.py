@@ -114,10 +114,10 @@ class Requirements:
 
     def __getitem__(self, number: int) -> PodRequirements:
         """The requirements with a number that is in use. KeyError: no pod has it."""
-        found = self._known[number]
-        if found is None:
+        requirements = self._known[number]
+        if requirements is None:
             raise KeyError(f"no pod has requirements {number}")
-        return found
+        return requirements
 
     def number(self, uid: str) -> int:
         """The number of a pod's requirements, 0 where it is not bound."""
@@ -125,8 +125,8 @@ class Requirements:
 
     def add(self, pod: PodRecord, amounts: tuple[int, ...]) -> None:
         """A pod is bound, and not known yet."""
-        made = PodRequirements(pod.namespace, amounts, pod.node_selector, pod.node_terms, pod.tolerations)
-        self._numbers[pod.uid] = self._known.take(made)
+        requirements = PodRequirements(pod.namespace, amounts, pod.node_selector, pod.node_terms, pod.tolerations)
+        self._numbers[pod.uid] = self._known.take(requirements)
 
     def remove(self, uid: str) -> None:
         """A pod is bound no more. No row of the table names its number any more."""
@@ -141,7 +141,7 @@ class Requirements:
         if known is not None and known[0] == self._eligibility.version:
             return known[1]
         asked = self[number]
-        made = self._eligibility.program(asked.selector, asked.terms, asked.tolerations, most)
-        if made.members <= KEPT_MEMBERS:
-            self._programs[number] = self._eligibility.version, made
-        return made
+        program = self._eligibility.program(asked.selector, asked.terms, asked.tolerations, most)
+        if program.members <= KEPT_MEMBERS:
+            self._programs[number] = self._eligibility.version, program
+        return program

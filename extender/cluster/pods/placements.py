@@ -47,10 +47,10 @@ class Repelling:
 
     def remove(self, uid: str) -> None:
         """A pod is bound no more; it need not be counted."""
-        found = self._pods.pop(uid, None)
-        if found is None:
+        placement = self._pods.pop(uid, None)
+        if placement is None:
             return
-        node, number = found
+        node, number = placement
         counts = self._on[node]
         counts[number] -= 1
         if not counts[number]:
@@ -62,17 +62,17 @@ class Repelling:
     def nodes(self, pod: PodRecord, names: Collection[str]) -> set[str]:
         """Those of the nodes where a required anti-affinity of a bound pod may match `pod`; the topology of the terms
         is not looked at."""
-        there = self._on.keys() & names if self._on else set()
+        with_terms = self._on.keys() & names if self._on else set()
         repels: dict[int, bool] = {}  # the same terms are compared once
-        found = set()
-        for name in there:
+        repelling = set()
+        for name in with_terms:
             for number in self._on[name]:
                 if number not in repels:
                     repels[number] = any(term.may_match(pod.namespace, pod.labels) for term in self._terms[number])
                 if repels[number]:
-                    found.add(name)
+                    repelling.add(name)
                     break
-        return found
+        return repelling
 
 
 class Placements:
@@ -178,9 +178,9 @@ class Nominated:
 
     def remove(self, uid: str, node: str) -> None:
         """The pod is nominated for the node no more. The last claim takes its position."""
-        there = self.on[node]
-        del there[uid]
-        if not there:
+        uids = self.on[node]
+        del uids[uid]
+        if not uids:
             del self.on[node]
         self.particular.pop(uid, None)
         self.planned.pop(uid, None)

@@ -78,7 +78,7 @@ _WAYS: dict[str, Way] = {"pack": "pack", "spread": "spread"}
 SiblingKey = tuple[str, str, str]
 
 
-def way(pod: PodRecord, said: Placement) -> Way:
+def way(pod: PodRecord, settings: Placement) -> Way:
     """The annotation, else the settings: the first label rule that fits, then the PriorityClass, then the default.
 
     An annotation with any other value says nothing.
@@ -86,11 +86,11 @@ def way(pod: PodRecord, said: Placement) -> Way:
     text = pod.annotations.get(ANNOTATION, "").strip().lower()
     if text in _WAYS:
         return _WAYS[text]
-    for rule, chosen in said.by_label.items():
+    for rule, chosen in settings.by_label.items():
         key, equals, value = rule.partition("=")
         if key in pod.labels and (not equals or pod.labels[key] == value):
             return chosen
-    return said.by_priority_class.get(pod.priority_class, said.default)
+    return settings.by_priority_class.get(pod.priority_class, settings.default)
 
 
 def siblings(pod: PodRecord) -> SiblingKey | None:
