@@ -45,7 +45,7 @@ default in this order.
 def page() -> str:
     """docs/policy.md."""
     settings = Settings()
-    weights = {one.name: f"{one.weight:.15g}" for one in settings.scorers}
+    weights = {scorer.name: f"{scorer.weight:.15g}" for scorer in settings.scorers}
     used = [*weights, *(name for name in SCORERS if name not in weights)]
     terms = [*settings.costs, *(name for name in COSTS if name not in settings.costs)]
     return "".join(

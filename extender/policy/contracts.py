@@ -82,10 +82,10 @@ class PodRequest:
 
     def asking(self, priority: int) -> Ask:
         """The request as the kernels read it, with any priority."""
-        made = Ask(self.amounts, self.share, self.containers, priority, self.links, self.namespace)
+        ask = Ask(self.amounts, self.share, self.containers, priority, self.links, self.namespace)
         if self.planned:
-            made = made.as_planned()
-        return made.with_nics(self.nics) if self.nics else made
+            ask = ask.as_planned()
+        return ask.with_nics(self.nics) if self.nics else ask
 
     @property
     def by_position(self) -> bool:

@@ -136,12 +136,12 @@ class LeftoverFragmentation:
 def prices(shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
     """int64[1 << gpus]: the price of each mask of free GPUs, for a preemptor that takes `wanted` of them."""
     whole = shapes.ways(shape, (1 << gpus) - 1) or 0
-    made = array("q", bytes(8 << gpus))
+    table = array("q", bytes(8 << gpus))
     for mask in range(1 << gpus):
         best = shapes.choice(shape, mask, wanted)
         stays = mask & ~best.gpus if best is not None else 0
-        made[mask] = max(0, whole - (shapes.ways(shape, stays) or 0))
-    return made
+        table[mask] = max(0, whole - (shapes.ways(shape, stays) or 0))
+    return table
 
 
 class VictimsStranded:

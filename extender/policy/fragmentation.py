@@ -62,11 +62,11 @@ class Fragmentation:
         synced = demand.slots.sync(tables.nodes)
         if before is not None and before[0] is demand and before[1] is demand.weights and before[2] == synced:
             return self._prices  # one decision asks several times
-        made = array("d", bytes(8 * len(demand.weights)))
+        prices = array("d", bytes(8 * len(demand.weights)))
         size = SIZE * (1.0 - demand.slots.filled())
-        slots.prices(demand.weights, demand.sizes, demand.slots.totals(), size, SCARCITY, made)
-        self._of, self._prices = (demand, demand.weights, synced), made
-        return made
+        slots.prices(demand.weights, demand.sizes, demand.slots.totals(), size, SCARCITY, prices)
+        self._of, self._prices = (demand, demand.weights, synced), prices
+        return prices
 
     def gpus(self, tables: Tables, request: PodRequest, rows: array[int], prices: array[float]) -> array[int]:
         """The mask of GPUs that the cheapest placement takes on each row; 0 where positions are not modelled."""

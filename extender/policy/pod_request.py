@@ -49,23 +49,23 @@ class Requests(Listener):
 
     def _own(self, pod: PodRecord) -> tuple[PodRequest, bool]:
         """What the pod's own record states, and whether that names no gang."""
-        kept = self._kept.get(pod.uid)
-        if kept is None or kept[0] is not pod:
-            made = _alone(pod, self._cluster)
+        entry = self._kept.get(pod.uid)
+        if entry is None or entry[0] is not pod:
+            request = _alone(pod, self._cluster)
             ungrouped = gangs.ref(pod, NO_OBJECTS) is None
-            kept = pod, made if ungrouped else _in_gang(made), ungrouped
+            entry = pod, request if ungrouped else _in_gang(request), ungrouped
             if self._cluster.pods.get(pod.uid) is pod:
-                self._keep(kept)
-        return kept[1], kept[2]
+                self._keep(entry)
+        return entry[1], entry[2]
 
     def pod_deleted(self, uid: str) -> None:
         """The pod is deleted."""
         self._kept.pop(uid, None)
 
-    def _keep(self, kept: tuple[PodRecord, PodRequest, bool]) -> None:
-        uid = kept[0].uid
+    def _keep(self, entry: tuple[PodRecord, PodRequest, bool]) -> None:
+        uid = entry[0].uid
         self._kept.pop(uid, None)
-        self._kept[uid] = kept
+        self._kept[uid] = entry
         if len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]
 
@@ -146,10 +146,10 @@ def _siblings(pod: PodRecord, cluster: ClusterView, underway: dict[str, str]) ->
     key = workloads.siblings(pod)
     if key is None:
         return ()
-    there = {uid: node for uid, node in underway.items() if _is(cluster.pods.get(uid), key)}
-    there |= cluster.workloads.siblings.get(key, {})
-    there.pop(pod.uid, None)
-    return tuple(sorted(cluster.row(node) for node in there.values()))
+    node_of = {uid: node for uid, node in underway.items() if _is(cluster.pods.get(uid), key)}
+    node_of |= cluster.workloads.siblings.get(key, {})
+    node_of.pop(pod.uid, None)
+    return tuple(sorted(cluster.row(node) for node in node_of.values()))
 
 
 def _is(pod: PodRecord | None, key: workloads.SiblingKey) -> bool:

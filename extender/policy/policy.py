@@ -40,19 +40,19 @@ class Policy:
     @classmethod
     def of(cls, settings: Settings) -> Policy:
         """The policy of the settings."""
-        made = cls(tuple(rule() for rule in RULES), (), ())
-        made.take(settings)
-        return made
+        policy = cls(tuple(rule() for rule in RULES), (), ())
+        policy.take(settings)
+        return policy
 
     def take(self, settings: Settings) -> None:
         """Score and price by these settings from now on."""
         weights = settings.packing_weights
         scorers: list[tuple[Scorer, float]] = []
         for entry in settings.scorers:
-            made: Scorer = self.fragmentation if entry.name == Fragmentation.name else SCORERS[entry.name]()
+            scorer: Scorer = self.fragmentation if entry.name == Fragmentation.name else SCORERS[entry.name]()
             if entry.name == Packing.name:
-                made = Packing(weights.gpu, weights.cpu, weights.memory)
-            scorers.append((made, entry.weight))
+                scorer = Packing(weights.gpu, weights.cpu, weights.memory)
+            scorers.append((scorer, entry.weight))
         self.scorers = tuple(scorers)
         self.costs = tuple(COSTS[name]() for name in settings.costs)
 

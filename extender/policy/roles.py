@@ -45,7 +45,7 @@ class LabelClasses:
 
     def __init__(self, cluster: ClusterView, more: Iterable[PodTerm] = ()) -> None:
         self._terms = tuple(dict.fromkeys((*cluster.placements.repelling, *more)))
-        self._keys = sorted({one.key for term in self._terms for one in term.selector.requirements})
+        self._keys = sorted({requirement.key for term in self._terms for requirement in term.selector.requirements})
         self._known: dict[Hashable, tuple[int, ...]] = {}
 
     def __bool__(self) -> bool:
@@ -57,11 +57,11 @@ class LabelClasses:
         if not self._terms:
             return ()
         read = pod.namespace, *map(pod.labels.get, self._keys)
-        found = self._known.get(read)
-        if found is None:
+        matching = self._known.get(read)
+        if matching is None:
             matches = [term.may_match(pod.namespace, pod.labels) for term in self._terms]
-            found = self._known[read] = tuple([at for at, match in enumerate(matches) if match])
-        return found
+            matching = self._known[read] = tuple([at for at, match in enumerate(matches) if match])
+        return matching
 
 
 def roles_of(cluster: ClusterView, pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> list[PodRole]:
@@ -74,7 +74,7 @@ def roles_in_slices(
 ) -> Sliced[list[PodRole]]:
     """As `roles_of`, in slices."""
     classes = LabelClasses(cluster, [term for terms in {pod.anti_affinity_terms for pod in pods} for term in terms])
-    found: dict[object, list[int]] = {}
+    pods_of: dict[object, list[int]] = {}
     for at, ((pod, request), pause) in enumerate(pauses(zip(pods, requests, strict=True))):
         if pause:
             yield
@@ -85,10 +85,10 @@ def roles_in_slices(
             (pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms),
             classes.of(pod),
         )
-        found.setdefault(key, []).append(at)
-    if len(found) > MOST_ROLES:
-        raise Unplaceable(f"the gang has {len(found)} different kinds of pods, {MOST_ROLES} can be placed together")
-    roles = [PodRole(tuple(at), pods[at[0]], requests[at[0]]) for at in found.values()]
+        pods_of.setdefault(key, []).append(at)
+    if len(pods_of) > MOST_ROLES:
+        raise Unplaceable(f"the gang has {len(pods_of)} different kinds of pods, {MOST_ROLES} can be placed together")
+    roles = [PodRole(tuple(at), pods[at[0]], requests[at[0]]) for at in pods_of.values()]
     return sorted(roles, key=lambda role: (role.request.share, role.request.wanted, role.request.amounts), reverse=True)
 
 
@@ -134,11 +134,11 @@ def judged(
 def admitted(cluster: ClusterView, pod: PodRecord, rows: array[int]) -> array[int]:
     """The rows that the pod's node selector, node affinity and tolerations, cordons, and required anti-affinity of and
     against the bound pods of the node leave. Unplaceable: the selector has too many parts."""
-    kept = columns.kept(rows, _admits(cluster, pod))
+    passing = columns.kept(rows, _admits(cluster, pod))
     apart = repelled(cluster, pod)
     if untolerated((CORDON,), pod.tolerations) is not None:
-        apart.update(row for row in kept if cluster.nodes[cluster.names[row]].unschedulable)
-    return array("i", [row for row in kept if row not in apart]) if apart else kept
+        apart.update(row for row in passing if cluster.nodes[cluster.names[row]].unschedulable)
+    return array("i", [row for row in passing if row not in apart]) if apart else passing
 
 
 def _admits(cluster: ClusterView, pod: PodRecord) -> array[int]:

@@ -58,12 +58,12 @@ class Attempts:
         """Remember a filter call; those that are too old are forgotten. `again`: as `before`."""
         before = self.before(uid, now, again=again)
         self._forget(uid)  # the youngest stay at the end
-        made = Attempt(before.first if before else now, now, links_only, transient, previous=before)
+        attempt = Attempt(before.first if before else now, now, links_only, transient, previous=before)
         if before is not None:
             before.previous = None
         if transient:
-            made.since = before.since if before is not None and before.since is not None else now
-        self._of[uid] = made
+            attempt.since = before.since if before is not None and before.since is not None else now
+        self._of[uid] = attempt
         self._names += len(links_only)
         while len(self._of) > 1:
             eldest = next(iter(self._of))
@@ -71,16 +71,16 @@ class Attempts:
             if not many and now - self._of[eldest].at <= self.seconds:
                 break
             self._forget(eldest)
-        return made
+        return attempt
 
     @property
     def kept(self) -> list[tuple[str, Attempt]]:
         """The latest attempt of each pod by its uid, oldest first."""
         return list(self._of.items())
 
-    def restore(self, kept: Iterable[tuple[str, Attempt]]) -> None:
+    def restore(self, attempts: Iterable[tuple[str, Attempt]]) -> None:
         """Remember these and no others."""
-        self._of = dict(kept)
+        self._of = dict(attempts)
         self._names = sum(len(attempt.links_only) for attempt in self._of.values())
 
     def _forget(self, uid: str) -> None:

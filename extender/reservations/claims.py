@@ -92,7 +92,7 @@ class Claims:
         amounts of one more claim; `rows`: the nodes that are read inside of the block: where they are few, no claim is
         made elsewhere. Inside of another block these claims stand instead of the outer ones, which are made again on
         leaving."""
-        uids = frozenset([one.uid for one in as_equal]) if as_equal else NONE
+        uids = frozenset([claim.uid for claim in as_equal]) if as_equal else NONE
         few = frozenset(rows) if rows is not None and len(rows) <= FEW else None
         return _Block(self, Counted(request, now, uids, without, taken, few))
 
@@ -119,9 +119,9 @@ class Claims:
             return []
         pods = self._cluster.pods
         return [
-            one
-            for one in self.reservations.current(now)
-            if one.uid in pods and one.priority < request.priority and one.uid != request.uid
+            reservation
+            for reservation in self.reservations.current(now)
+            if reservation.uid in pods and reservation.priority < request.priority and reservation.uid != request.uid
         ]
 
     def places(self, now: float) -> list[tuple[str, str]]:
@@ -165,9 +165,9 @@ class Counted(NamedTuple):
     taken: tuple[str, tuple[int, ...]] | None
     rows: Collection[int] | None
 
-    def counts(self, one: Seat, node: str) -> bool:
+    def counts(self, seat: Seat, node: str) -> bool:
         """Whether the seat counts. `node`: where its pod is seen, "" for nowhere."""
-        return not node and (one.priority >= self.request.priority or one.uid in self.as_equal)
+        return not node and (seat.priority >= self.request.priority or seat.uid in self.as_equal)
 
 
 class Counting:
@@ -242,8 +242,10 @@ class Counting:
     def _count_seats(self, counted: Counted, seen: set[str]) -> None:
         """The seats of pods that are not seen on a node yet."""
         cluster, seats = self._cluster, self._seats
-        there = seats if counted.rows is None else (one for name in self._names(counted.rows) for one in seats.on(name))
-        for seat in there:
+        counted_seats = (
+            seats if counted.rows is None else (seat for name in self._names(counted.rows) for seat in seats.on(name))
+        )
+        for seat in counted_seats:
             pod = cluster.pods.get(seat.uid)
             if seat.uid not in seen and counted.counts(seat, "" if pod is None else pod.node):
                 seen.add(seat.uid)

@@ -62,7 +62,7 @@ class Releases(Listener):
 
     def pod_deleted(self, uid: str) -> None:
         """The pod is deleted: nothing is assumed of it, or reserved for it, any more."""
-        reservation = next((one for one in self._reservations.all() if one.uid == uid), None)
+        reservation = next((reservation for reservation in self._reservations.all() if reservation.uid == uid), None)
         self._assumed.forget(uid)
         self._reservations.drop(uid)
         if reservation is not None:
@@ -94,15 +94,15 @@ class Releases(Listener):
             return "victims-stay"
         if cluster.row(reservation.node) < 0:
             return "node-lost"
-        there = cluster.placements.bound.get(reservation.node, ())
-        left = [cluster.pods[uid] for uid in reservation.victims if uid in there]
-        if not left:
+        bound = cluster.placements.bound.get(reservation.node, ())
+        remaining = [cluster.pods[uid] for uid in reservation.victims if uid in bound]
+        if not remaining:
             reservation.emptied = reservation.emptied if reservation.emptied is not None else now
             if self._outbid(reservation):
                 return "outbid"
             just_up = now - self._freshness.up_since <= COME_BACK_SECONDS
             return "" if just_up or now - reservation.emptied <= CARRIED_OUT_SECONDS else "not-used"
-        untouched = len(left) == len(reservation.victims) and not any(victim.terminating for victim in left)
+        untouched = len(remaining) == len(reservation.victims) and not any(victim.terminating for victim in remaining)
         patience = OWN_NOT_CARRIED_OUT_SECONDS if reservation.own else NOT_CARRIED_OUT_SECONDS
         return "not-carried-out" if untouched and now - reservation.at > patience else ""
 

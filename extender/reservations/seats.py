@@ -103,8 +103,8 @@ class Seats:
     def free(self, gang: str, rank: tuple[str, int], amounts: tuple[int, ...]) -> Seat | None:
         """The absent seat that a new pod of the gang takes over: that of its rank, else one of its role; with as many
         GPUs. `amounts`: R amounts of the pod."""
-        there = [self._of[uid] for uid in self._absent.get(gang, ())]
-        fits = [seat for seat in there if seat.role == rank[0] and seat.amounts[3:] == amounts[3:]]
+        absent = [self._of[uid] for uid in self._absent.get(gang, ())]
+        fits = [seat for seat in absent if seat.role == rank[0] and seat.amounts[3:] == amounts[3:]]
         return next((seat for seat in fits if seat.ordinal == rank[1]), fits[0] if fits else None)
 
     def reserve(self, seats: Iterable[Seat]) -> None:
@@ -118,11 +118,11 @@ class Seats:
             if seat.absent:
                 self._absent.setdefault(seat.gang, {})[seat.uid] = None
 
-    def end_absent(self, gang: str, made: Iterable[Seat]) -> None:
-        """Drop the absent seats of the gang but those that were `made` now: seats of the gang do not count while it is
-        placed, so a pod that takes one over could get the GPUs of those that were made."""
-        kept = {seat.uid for seat in made}
-        for uid in [uid for uid in self._absent.get(gang, ()) if uid not in kept]:
+    def end_absent(self, gang: str, placed: Iterable[Seat]) -> None:
+        """Drop the absent seats of the gang but those that are `placed` now: seats of the gang do not count while it is
+        placed, so a pod that takes one over could get the GPUs of those."""
+        placed_uids = {seat.uid for seat in placed}
+        for uid in [uid for uid in self._absent.get(gang, ()) if uid not in placed_uids]:
             self.drop(uid)
 
     def drop(self, uid: str) -> None:

@@ -34,22 +34,22 @@ SOURCES: tuple[Source, ...] = (
 def resolve(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology:
     """The node's GPU graph as the most trusted source that knows it has it, with what others say otherwise, and the
     NICs near its GPUs."""
-    found = _graph(annotations, labels, gpu_count)
-    return found if found.links is None else nics.add(annotations, found)
+    graph = _graph(annotations, labels, gpu_count)
+    return graph if graph.links is None else nics.add(annotations, graph)
 
 
 def _graph(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology:
-    answers = [found for source in SOURCES if (found := source(annotations, labels, gpu_count)) is not None]
-    believed = next((found for found in answers if found.links is not None), None)
+    answers = [answer for source in SOURCES if (answer := source(annotations, labels, gpu_count)) is not None]
+    believed = next((answer for answer in answers if answer.links is not None), None)
     if believed is None:
         if not answers:
             return unknown(gpu_count, "no topology annotation, and no label that names the GPU product")
-        warnings = [text for found in answers for text in found.warnings]
+        warnings = [text for answer in answers for text in answer.warnings]
         return unknown(gpu_count, answers[0].detail, *warnings)
     more_trusted = answers[: answers.index(believed)]
-    warnings = [text for found in (*more_trusted, believed) for text in found.warnings]
-    later = [found for found in answers[len(more_trusted) + 1 :] if found.links is not None]
-    disagreements = tuple(text for found in later if (text := _otherwise(believed, found)))
+    warnings = [text for answer in (*more_trusted, believed) for text in answer.warnings]
+    later = [answer for answer in answers[len(more_trusted) + 1 :] if answer.links is not None]
+    disagreements = tuple(text for answer in later if (text := _otherwise(believed, answer)))
     if warnings == list(believed.warnings) and not disagreements:
         return believed
     return replace(believed, warnings=tuple(warnings), disagreements=disagreements)
@@ -59,18 +59,18 @@ def _otherwise(believed: Topology, other: Topology) -> str:
     """What the other source says otherwise of the links, in one sentence; "" where it agrees."""
     assert believed.links is not None
     assert other.links is not None
-    said = []
+    differences = []
     if other.kind != believed.kind:
-        said.append(f"kind {other.kind or 'none'} instead of {believed.kind or 'none'}")
+        differences.append(f"kind {other.kind or 'none'} instead of {believed.kind or 'none'}")
     elif other.kind is not None and other.gpu_total != believed.gpu_total:
-        said.append("links into a switch" if other.gpu_total else "links from GPU to GPU")
+        differences.append("links into a switch" if other.gpu_total else "links from GPU to GPU")
     pairs = [
         f"{a}-{b}: {other.links[a][b]} instead of {believed.links[a][b]}"
         for a, b in combinations(range(believed.gpus), 2)
         if other.links[a][b] != believed.links[a][b]
     ]
     more = [f"and {len(pairs) - SHOWN_PAIRS} more pairs"] if len(pairs) > SHOWN_PAIRS else []
-    said += [*pairs[:SHOWN_PAIRS], *more]
+    differences += [*pairs[:SHOWN_PAIRS], *more]
     if other.gbps and believed.gbps and other.kind == believed.kind and abs(other.gbps / believed.gbps - 1) > 0.1:
-        said.append(f"{other.gbps:g} GB/s a link instead of {believed.gbps:g}")  # 25.781 is sold as 25
-    return f"{other.detail} has {', '.join(said)}" if said else ""
+        differences.append(f"{other.gbps:g} GB/s a link instead of {believed.gbps:g}")  # 25.781 is sold as 25
+    return f"{other.detail} has {', '.join(differences)}" if differences else ""

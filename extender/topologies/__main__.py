@@ -65,31 +65,31 @@ def _section(entry: Entry) -> Iterator[str]:
         rest = free ^ choice.gpus
         tops = [(k, shapes.top(shape, rest, k) or 0) for k in range(2, rest.bit_count() + 1)]
         if topology.gpu_total:
-            left = f"any 2 to {tops[-1][0]}: {_gbps(tops[-1][1], topology.gbps)}" if tops else ""
+            remainder = f"any 2 to {tops[-1][0]}: {_gbps(tops[-1][1], topology.gbps)}" if tops else ""
         else:
-            left = ", ".join(f"{k}: {_gbps(top, topology.gbps)}" for k, top in tops if top)
+            remainder = ", ".join(f"{k}: {_gbps(top, topology.gbps)}" for k, top in tops if top)
         handed = _handed(shapes, shape, free, size, topology.gbps)
-        yield f"| {size} | {_ids(choice.gpus)} | {ring} | {left or 'nothing linked'} | {handed} |"
+        yield f"| {size} | {_ids(choice.gpus)} | {ring} | {remainder or 'nothing linked'} | {handed} |"
 
 
 def _handed(shapes: LinkShapes, shape: int, free: int, size: int, gbps: float) -> str:
     answers = shapes.handed_out(shape, free, size)
     if answers is None:
         return "unknown"
-    likely = sorted(answers, key=lambda one: -one[1])  # equal ones stay in the order of their ids
+    likely = sorted(answers, key=lambda answer: -answer[1])  # equal ones stay in the order of their ids
     alike = likely[0][1] - likely[-1][1] < 1e-6
     if len(likely) == 1:
-        said = _ids(likely[0][0])
+        text = _ids(likely[0][0])
     elif len(likely) == sum(1 for _ in _all_sets(free, size)) and alike:
-        said = f"any, all {len(likely)} alike"
+        text = f"any, all {len(likely)} alike"
     else:
-        said = "; ".join(f"{_ids(some)} {share:.0%}" for some, share in likely[:SHOWN_SETS])
+        text = "; ".join(f"{_ids(some)} {share:.0%}" for some, share in likely[:SHOWN_SETS])
         if len(likely) > SHOWN_SETS:
-            said = f"one of {len(likely)}{' alike' if alike else ''}: {said}; …"
+            text = f"one of {len(likely)}{' alike' if alike else ''}: {text}; …"
     if size == 1:
-        return said
+        return text
     expected = sum(share * (shapes.ring(shape, some) or 0) for some, share in answers)
-    return f"{said} → {_gbps(expected, gbps)}"
+    return f"{text} → {_gbps(expected, gbps)}"
 
 
 def _all_sets(free: int, size: int) -> Iterator[int]:

@@ -59,16 +59,16 @@ def relay_ignored(annotations: Mapping[str, str], topology: Topology) -> str:
 
 def read(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology | None:
     """What the agent's annotation says."""
-    found = _read(KEY, annotations, gpu_count)
-    if found is None or found.links is None or STALE not in annotations:
-        return found
-    return replace(found, warnings=(f"annotation {KEY}: seen last at {annotations[STALE][:40]}",))
+    topology = _read(KEY, annotations, gpu_count)
+    if topology is None or topology.links is None or STALE not in annotations:
+        return topology
+    return replace(topology, warnings=(f"annotation {KEY}: seen last at {annotations[STALE][:40]}",))
 
 
 def read_stated(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology | None:
     """What the administrator's annotation says."""
-    found = _read(STATED, annotations, gpu_count)
-    return None if found is None else replace(found, source="administrator" if found.links else "unknown")
+    topology = _read(STATED, annotations, gpu_count)
+    return None if topology is None else replace(topology, source="administrator" if topology.links else "unknown")
 
 
 def _read(key: str, annotations: Mapping[str, str], gpu_count: int) -> Topology | None:
@@ -81,8 +81,8 @@ def _read(key: str, annotations: Mapping[str, str], gpu_count: int) -> Topology 
     except TopologyError as error:
         return unknown(gpu_count, f"the annotation {key} cannot be used", f"annotation {key}: {error}")
     if stated.gpus != gpu_count:
-        said = f"it describes {stated.gpus} GPUs, the node has {gpu_count}"
-        return unknown(gpu_count, f"the annotation {key} is about other GPUs", f"annotation {key}: {said}")
+        mismatch = f"it describes {stated.gpus} GPUs, the node has {gpu_count}"
+        return unknown(gpu_count, f"the annotation {key} is about other GPUs", f"annotation {key}: {mismatch}")
     return replace(stated, detail=f"annotation {key}")
 
 
@@ -92,29 +92,29 @@ def decode(text: str | bytes) -> Topology:
     if size > MOST_BYTES:
         raise TopologyError("", f"{size} bytes; at most {MOST_BYTES} are read")
     try:
-        said = orjson.loads(text)
+        fields = orjson.loads(text)
     except orjson.JSONDecodeError as error:  # NaN and Infinity are no JSON either
         raise TopologyError("", f"not JSON: {error}") from None
-    if type(said) is not dict:
+    if type(fields) is not dict:
         raise TopologyError("", "a JSON object is wanted")
-    version = said.get("v")
+    version = fields.get("v")
     if type(version) is not int or version < 1:
         raise TopologyError("v", f"{_show(version)} is not a version")
     if version > VERSION:
         raise TopologyError("v", f"written by a newer version ({version}); this one reads {VERSION}")
-    for key in said:
+    for key in fields:
         if key not in _KEYS:
             raise TopologyError(key, "unknown key")
     for key in _REQUIRED:
-        if said.get(key) is None:
+        if fields.get(key) is None:
             raise TopologyError(key, "is missing")
-    gpus = said["gpus"]
+    gpus = fields["gpus"]
     if type(gpus) is not int or not 1 <= gpus <= MOST_GPUS:
         raise TopologyError("gpus", f"{_show(gpus)} is not a whole number from 1 to {MOST_GPUS}")
-    links = _links(said["links"], gpus)
+    links = _links(fields["links"], gpus)
     linked = any(map(any, links))
-    scope = _one_of("scope", said.get("scope"), ("pair", "gpu-total")) or "pair"
-    kind = _one_of("kind", said.get("kind"), ("nvlink", "xgmi"))
+    scope = _one_of("scope", fields.get("scope"), ("pair", "gpu-total")) or "pair"
+    kind = _one_of("kind", fields.get("kind"), ("nvlink", "xgmi"))
     if linked and kind is None:
         raise TopologyError("kind", "is missing, and there are links")
     if scope == "gpu-total":
@@ -124,11 +124,11 @@ def decode(text: str | bytes) -> Topology:
         links,
         gpu_total=scope == "gpu-total",
         kind=kind,
-        gbps=_gbps(said.get("gbps"), linked),
-        numa=_numa(said.get("numa"), gpus),
-        pcie=_pcie(said.get("pcie"), gpus),
-        uuids=_uuids(said.get("uuids"), gpus),
-        health=_health(said.get("health"), gpus),
+        gbps=_gbps(fields.get("gbps"), linked),
+        numa=_numa(fields.get("numa"), gpus),
+        pcie=_pcie(fields.get("pcie"), gpus),
+        uuids=_uuids(fields.get("uuids"), gpus),
+        health=_health(fields.get("health"), gpus),
         source="annotation",
         detail=f"annotation {KEY}",
     )
@@ -140,7 +140,7 @@ def encode(topology: Topology) -> str:
         raise ValueError("a topology without known links has no annotation")
     ids = range(topology.gpus)
     edges = [[a, b, topology.links[a][b]] for a in ids for b in ids if a < b and topology.links[a][b]]
-    said = {
+    fields = {
         "v": VERSION,
         "gpus": topology.gpus,
         "links": edges,
@@ -152,7 +152,7 @@ def encode(topology: Topology) -> str:
         "uuids": topology.uuids,
         "health": topology.health,
     }
-    text = orjson.dumps(said).decode()
+    text = orjson.dumps(fields).decode()
     decode(text)  # what we would refuse to read is not written
     return text
 

@@ -50,23 +50,23 @@ def read(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: i
     if len(named) > 1:
         return unknown(gpu_count, "the labels name products of two vendors")
     vendor, product = named[0]
-    what = f"{gpu_count} x {product}"
+    machine = f"{gpu_count} x {product}"
     counted = labels.get(COUNT_LABEL)
     if counted is not None and counted != str(gpu_count):
         warning = f"label {COUNT_LABEL} is {counted}, the node has {gpu_count}"
-        return unknown(gpu_count, f"{what}: the labels count other GPUs", warning)
+        return unknown(gpu_count, f"{machine}: the labels count other GPUs", warning)
     fitting = [
         entry
         for entry in entries()
         if entry.vendor == vendor and product in entry.products and entry.topology.gpus == gpu_count
     ]
     if not fitting:
-        return unknown(gpu_count, f"{what}: not in the catalogue")
+        return unknown(gpu_count, f"{machine}: not in the catalogue")
     fitting = _narrow(fitting, labels.get(TYPE_LABEL), lambda entry: entry.types)
     fitting = _narrow(fitting, labels.get(MACHINE_LABEL), lambda entry: entry.machines)
     if len({_graph(entry.topology) for entry in fitting}) > 1:
         ids = ", ".join(entry.id for entry in fitting)
-        return unknown(gpu_count, f"{what}: the catalogue has different graphs ({ids}) and no label states which")
+        return unknown(gpu_count, f"{machine}: the catalogue has different graphs ({ids}) and no label states which")
     return _merged(fitting)
 
 
@@ -143,7 +143,7 @@ def _types(text: str) -> set[str]:
     if "see own entry" in text:
         return set()
     words = re.findall(r"[A-Za-z][\w.-]*", text.partition("(")[0])
-    found = {word for word in words if re.search(r"\d", word) and re.search(r"[._-]", word)}
+    types = {word for word in words if re.search(r"\d", word) and re.search(r"[._-]", word)}
     if text.startswith("Azure "):
-        found |= {f"Standard_{word}" for word in found if not word.startswith("Standard_")}
-    return found
+        types |= {f"Standard_{word}" for word in types if not word.startswith("Standard_")}
+    return types

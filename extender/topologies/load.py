@@ -25,8 +25,11 @@ def from_catalogue(name: str) -> Reading:
                 reading = reading.warn(Warned("unverified", f"the output of {name} is not yet seen"))
             return reading
     known = [entry.id for entry in catalogue.entries()]
-    begun = [one for one in known if name and one.startswith(name.lower())]
-    near = [*begun, *(one for one in get_close_matches(name.lower(), known, n=3, cutoff=0.5) if one not in begun)][:3]
+    begun = [entry_id for entry_id in known if name and entry_id.startswith(name.lower())]
+    near = [
+        *begun,
+        *(entry_id for entry_id in get_close_matches(name.lower(), known, n=3, cutoff=0.5) if entry_id not in begun),
+    ][:3]
     choice = f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(known)}"
     raise BadTopology(f"{name[:80]!r} is not in the catalogue{choice}", path="catalogue", code="not-found")
 
@@ -53,11 +56,11 @@ def _decoded(data: bytes) -> str:
 
 def _json(text: str) -> Reading:
     try:
-        said = orjson.loads(text)
+        document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadTopology(f"not JSON: {error}") from None
-    if said.get("kind") == "Topology":
-        return _own(said)
+    if document.get("kind") == "Topology":
+        return _own(document)
     try:
         return of_topology(annotation.decode(text), "annotation")
     except annotation.TopologyError as error:
@@ -67,14 +70,14 @@ def _json(text: str) -> Reading:
 # ---- our own JSON back in
 
 
-def _own(said: dict[str, Any]) -> Reading:
+def _own(document: dict[str, Any]) -> Reading:
     """`kind: Topology`; what follows from the rest (islands, components) is not read but found again."""
-    gpus = said.get("gpus")
+    gpus = document.get("gpus")
     if not isinstance(gpus, list) or not 1 <= len(gpus) <= annotation.MOST_GPUS or gpus != list(range(len(gpus))):
         raise BadTopology("the indices 0..N-1 of 1 to 16 GPUs are wanted", path="gpus")
     size = range(len(gpus))
-    links = _matrix(said, "links", len(gpus))
-    pcie = _matrix(said, "pcie", len(gpus))
+    links = _matrix(document, "links", len(gpus))
+    pcie = _matrix(document, "pcie", len(gpus))
     for i in size:
         for j in size:
             count, path = links[i][j], pcie[i][j]
@@ -83,19 +86,19 @@ def _own(said: dict[str, Any]) -> Reading:
                 raise BadTopology("is no number of links, or not the same in both directions", path=f"links[{i}][{j}]")
             if path not in (*LEVELS, None) or (path == "X") != (i == j) or pcie[j][i] != path:
                 raise BadTopology("is no path, or not the same in both directions", path=f"pcie[{i}][{j}]")
-    kind, scope, gbps = (said.get(key) for key in ("link_kind", "link_scope", "gbps_per_link_per_direction"))
+    kind, scope, gbps = (document.get(key) for key in ("link_kind", "link_scope", "gbps_per_link_per_direction"))
     if kind not in ("nvlink", "xgmi", None) or (kind is None and any(map(any, links))):
         raise BadTopology("is not nvlink or xgmi, and there are links", path="link_kind")
     if scope not in ("pair", "gpu-total", None) or (scope is None and any(map(any, links))):
         raise BadTopology("is not pair or gpu-total", path="link_scope")
     if gbps is not None and (type(gbps) not in (int, float) or not 0 < gbps <= 10_000):
         raise BadTopology("is not GB/s of one link in one direction", path="gbps_per_link_per_direction")
-    numa = [tuple(node) if isinstance(node, list) else node for node in _list(said, "numa", len(gpus))]
+    numa = [tuple(node) if isinstance(node, list) else node for node in _list(document, "numa", len(gpus))]
     for i, node in enumerate(numa):
-        for one in node if isinstance(node, tuple) and node else (node,):
-            if one is not None and (type(one) is not int or not 0 <= one < 1 << 16):
+        for node_id in node if isinstance(node, tuple) and node else (node,):
+            if node_id is not None and (type(node_id) is not int or not 0 <= node_id < 1 << 16):
                 raise BadTopology("is no NUMA node", path=f"numa[{i}]")
-    uuids = _list(said, "uuids", len(gpus))
+    uuids = _list(document, "uuids", len(gpus))
     if not all(uuid is None or isinstance(uuid, str) for uuid in uuids):
         raise BadTopology("are not texts or null", path="uuids")
     return Reading(
@@ -106,14 +109,14 @@ def _own(said: dict[str, Any]) -> Reading:
         tuple(numa),
         tuple(uuids),
         "topology-json",
-        nics=_nics(said, len(gpus)),
+        nics=_nics(document, len(gpus)),
         gbps=None if gbps is None else float(gbps),
-        warnings=_warnings(said),
+        warnings=_warnings(document),
     )
 
 
-def _list(said: dict[str, Any], key: str, length: int) -> list[Any]:
-    value = said.get(key)
+def _list(document: dict[str, Any], key: str, length: int) -> list[Any]:
+    value = document.get(key)
     if value is None:
         return [None] * length
     if not isinstance(value, list) or len(value) != length:
@@ -121,8 +124,8 @@ def _list(said: dict[str, Any], key: str, length: int) -> list[Any]:
     return value
 
 
-def _matrix(said: dict[str, Any], key: str, size: int) -> list[list[Any]]:
-    rows = said.get(key)
+def _matrix(document: dict[str, Any], key: str, size: int) -> list[list[Any]]:
+    rows = document.get(key)
     if not isinstance(rows, list) or len(rows) != size:
         raise BadTopology(f"{size} rows are wanted, one a GPU", path=key)
     if not all(isinstance(row, list) and len(row) == size for row in rows):
@@ -130,25 +133,25 @@ def _matrix(said: dict[str, Any], key: str, size: int) -> list[list[Any]]:
     return rows
 
 
-def _nics(said: dict[str, Any], gpus: int) -> tuple[Nic, ...]:
-    found = []
-    nics = said.get("nics") or []
+def _nics(document: dict[str, Any], gpus: int) -> tuple[Nic, ...]:
+    read_nics = []
+    nics = document.get("nics") or []
     for nic in nics if isinstance(nics, list) else [None]:
         name = nic.get("name") if isinstance(nic, dict) else None
         sets = [nic.get(key) if isinstance(nic, dict) else None for key in ("nearest", "same_switch")]
-        if not isinstance(name, str) or not all(one is None or _is_set(one, gpus) for one in sets):
+        if not isinstance(name, str) or not all(members is None or _is_set(members, gpus) for members in sets):
             raise BadTopology('a list of {"name", "nearest", "same_switch"} is wanted', path="nics")
-        nearest, same_switch = (None if one is None else tuple(one) for one in sets)
-        found.append(Nic(name, nearest, same_switch))
-    return tuple(found)
+        nearest, same_switch = (None if members is None else tuple(members) for members in sets)
+        read_nics.append(Nic(name, nearest, same_switch))
+    return tuple(read_nics)
 
 
 def _is_set(value: Any, gpus: int) -> bool:
     return isinstance(value, list) and all(type(gpu) is int and 0 <= gpu < gpus for gpu in value)
 
 
-def _warnings(said: dict[str, Any]) -> tuple[Warned, ...]:
-    kept = said.get("warnings") or []
-    if not isinstance(kept, list) or not all(isinstance(one, dict) for one in kept):
+def _warnings(document: dict[str, Any]) -> tuple[Warned, ...]:
+    warnings = document.get("warnings") or []
+    if not isinstance(warnings, list) or not all(isinstance(warning, dict) for warning in warnings):
         raise BadTopology('a list of {"code", "message"} is wanted', path="warnings")
-    return tuple(Warned(str(one.get("code")), str(one.get("message"))) for one in kept)
+    return tuple(Warned(str(warning.get("code")), str(warning.get("message"))) for warning in warnings)

@@ -32,8 +32,8 @@ NEAR: Final = ("PXB", "PIX")
 
 def near_nics(nics: Iterable[tuple[str, Iterable[int]]]) -> tuple[NearNic, ...]:
     """(name, GPUs) of NICs, as a topology has them: those that are near a GPU, by name, MOST_NICS at most."""
-    found = {name: NearNic(name, tuple(sorted(set(gpus)))) for name, gpus in nics}
-    return tuple(found[name] for name in sorted(found) if found[name].gpus and len(name) <= MOST_NAME)[:MOST_NICS]
+    by_name = {name: NearNic(name, tuple(sorted(set(gpus)))) for name, gpus in nics}
+    return tuple(by_name[name] for name in sorted(by_name) if by_name[name].gpus and len(name) <= MOST_NAME)[:MOST_NICS]
 
 
 def add(annotations: Mapping[str, str], topology: Topology) -> Topology:
@@ -68,14 +68,14 @@ def decode(text: str | bytes) -> tuple[int, tuple[NearNic, ...]]:
     if size > MOST_BYTES:
         raise TopologyError("", f"{size} bytes; at most {MOST_BYTES} are read")
     try:
-        said = orjson.loads(text)
+        fields = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise TopologyError("", f"not JSON: {error}") from None
-    if type(said) is not dict:
+    if type(fields) is not dict:
         raise TopologyError("", "a JSON object is wanted")
-    if type(said.get("v")) is not int or said["v"] != VERSION:
+    if type(fields.get("v")) is not int or fields["v"] != VERSION:
         raise TopologyError("v", f"is not {VERSION}, the version that is read")
-    gpus, nics = said.get("gpus"), said.get("nics")
+    gpus, nics = fields.get("gpus"), fields.get("nics")
     if type(gpus) is not int or not 1 <= gpus <= MOST_GPUS:
         raise TopologyError("gpus", f"is not a whole number from 1 to {MOST_GPUS}")
     if type(nics) is not dict or len(nics) > MOST_NICS:

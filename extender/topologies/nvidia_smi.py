@@ -79,9 +79,9 @@ def parse(text: str) -> Reading:
             "no line of it is the header of a GPU matrix (GPU0 GPU1 ...), as nvidia-smi topo -m or rocm-smi --showtopo "
             "prints it"
         )
-    legend = {found[1] for line in lines if (found := _LEGEND.match(line))}
+    legend = {match[1] for line in lines if (match := _LEGEND.match(line))}
     asked_for_pcie = any("topo -mp" in line for line in lines)
-    names = {found[1]: found[2] for line in lines if (found := _NIC_NAME.match(line))}
+    names = {match[1]: match[2] for line in lines if (match := _NIC_NAME.match(line))}
     readings = []
     for block in blocks:
         hidden = len(blocks) == 1 and (asked_for_pcie or ("PIX" in legend and "NV#" not in legend))
@@ -101,7 +101,7 @@ def _titles(line: str) -> list[tuple[str, str, int]]:
     if not _GPU.search(line) or any(_CELLS.fullmatch(word) for word in line.split()[1:]):
         return []
     place = 0
-    found: list[tuple[str, str, int]] = []
+    columns: list[tuple[str, str, int]] = []
     while place < len(line):
         if line[place].isspace():
             place += 1
@@ -109,13 +109,13 @@ def _titles(line: str) -> list[tuple[str, str, int]]:
         title = _TITLE.match(line, place)
         if title is None:
             # Prose may start with a GPU's name. A header that is damaged further on has two columns at least.
-            if sum(kind in ("gpu", "nic") for kind, _, _ in found) > 1:
+            if sum(kind in ("gpu", "nic") for kind, _, _ in columns) > 1:
                 raise BadTopology(f"{line[place:].split()[0]!r} is not a column that is known", path="header")
             return []
         kind = title.lastgroup or ""
-        found.append((kind, title[0].upper() if kind == "gpu" else title[0], place))
+        columns.append((kind, title[0].upper() if kind == "gpu" else title[0], place))
         place = title.end()
-    return found if any(kind == "gpu" for kind, _, _ in found) else []
+    return columns if any(kind == "gpu" for kind, _, _ in columns) else []
 
 
 def _is_cell(word: str) -> bool:
@@ -171,7 +171,7 @@ def _rows(block: _Block) -> _Rows:
     """The rows that can be trusted; the others become warnings that name them."""
     width = len(block.cells)
     tabs = any(len(row.split("\t")) > width for row in block.rows) or "\t" in block.line.strip()
-    said = _Rows({}, {}, [])
+    rows = _Rows({}, {}, [])
     for row in block.rows:
         label = row.split(maxsplit=1)[0]
         if label not in block.cells:
@@ -181,18 +181,18 @@ def _rows(block: _Block) -> _Rows:
         if not wrong and behind and _is_cell(behind[0][0]):
             wrong = f"more than {width} cells"
         if wrong:
-            said.warnings.append(Warned("row-damaged", f"row {label}: {wrong}; the row is not used"))
+            rows.warnings.append(Warned("row-damaged", f"row {label}: {wrong}; the row is not used"))
             continue
         cells = ["SYS" if cell == "SOC" else cell for cell in cells]
-        if label in said.cells and said.cells[label] != cells:
+        if label in rows.cells and rows.cells[label] != cells:
             raise BadTopology("stands twice in the text, with different cells", path=f"row {label}")
-        said.cells[label] = cells
+        rows.cells[label] = cells
         if _GPU.fullmatch(label):
             tabbed = [cell for cell, _ in behind] if tabs else _retabbed(row, width)
-            said.numa[label], unclear = _numa(block.behind, behind, tabbed, sure=tabs)
+            rows.numa[label], unclear = _numa(block.behind, behind, tabbed, sure=tabs)
             if unclear:
-                said.warnings.append(Warned("numa-unclear", f"row {label}: {unclear}; its NUMA node is unknown"))
-    return said
+                rows.warnings.append(Warned("numa-unclear", f"row {label}: {unclear}; its NUMA node is unknown"))
+    return rows
 
 
 _Behind = list[tuple[str, int]]  # text and position behind the matrix
@@ -209,7 +209,7 @@ def _split_tabs(row: str, width: int) -> tuple[list[str], _Behind, str]:
 
 def _split_spaces(row: str, width: int) -> tuple[list[str], _Behind, str]:
     wide = row.expandtabs()
-    words = [(found[0], found.start()) for found in re.finditer(r"\S+", wide)]
+    words = [(word[0], word.start()) for word in re.finditer(r"\S+", wide)]
     matrix = [word for word, _ in words[1 : width + 1]]
     return matrix, words[width + 1 :], f"{len(matrix)} cells of {width}" if len(matrix) < width else ""
 
@@ -219,7 +219,7 @@ def _retabbed(row: str, width: int) -> list[str]:
 
     Then every cell starts at a tab stop (`X` one further on), and an empty cell is a stop with nothing on it.
     """
-    words = [(found[0], found.start()) for found in re.finditer(r"\S+", row.expandtabs())]
+    words = [(word[0], word.start()) for word in re.finditer(r"\S+", row.expandtabs())]
     if any(at % 8 != (word == "X") for word, at in words):
         return []
     cells: list[str] = []
@@ -270,27 +270,27 @@ def _numa(columns: Sequence[_Column], behind: _Behind, tabbed: Sequence[str], *,
 
 def _numbers(text: str) -> tuple[int, ...] | None:
     """ "0,3-5" as (0, 3, 4, 5); None when it is no such list."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         ends = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
         if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
             return None
-        found.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
-    return tuple(sorted(found))
+        numbers.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+    return tuple(sorted(numbers))
 
 
 # ---- the matrix
 
 
 def _read(block: _Block, names: dict[str, str], *, hidden: bool, legend: bool) -> Reading:
-    said = _rows(block)
+    table = _rows(block)
     gpus = [f"GPU{number}" for number in range(block.gpus)]
-    if not any(name in said.cells for name in gpus):
-        first = f": {said.warnings[0].message}" if said.warnings else ""
+    if not any(name in table.cells for name in gpus):
+        first = f": {table.warnings[0].message}" if table.warnings else ""
         raise BadTopology(f"no row of a GPU can be used{first}")
-    warnings = said.warnings
+    warnings = table.warnings
     damaged = {warned.message.split(":")[0] for warned in warnings if warned.code == "row-damaged"}
-    missing = [name for name in gpus if name not in said.cells and f"row {name}" not in damaged]
+    missing = [name for name in gpus if name not in table.cells and f"row {name}" not in damaged]
     if missing:
         rows = f"row {missing[0]}: is" if len(missing) == 1 else f"rows {', '.join(missing)}: are"
         warnings.append(Warned("rows-missing", f"{rows} missing; what the other rows say of them is used"))
@@ -298,19 +298,19 @@ def _read(block: _Block, names: dict[str, str], *, hidden: bool, legend: bool) -
     column = {name: place for place, name in enumerate(block.cells)}
 
     def cell(a: str, b: str) -> str | None:
-        return said.cells[a][column[b]] if a in said.cells else None
+        return table.cells[a][column[b]] if a in table.cells else None
 
     links: list[list[int | None]] = [[0 if i == j else None for j in range(block.gpus)] for i in range(block.gpus)]
     pcie: list[list[str | None]] = [["X" if i == j else None for j in range(block.gpus)] for i in range(block.gpus)]
     for i, a in enumerate(gpus):
         for j, b in enumerate(gpus[:i]):
-            there, back = cell(a, b), cell(b, a)
-            seen = there or back
+            forward, back = cell(a, b), cell(b, a)
+            seen = forward or back
             if seen is None:
                 continue
-            if there and back and there != back:
-                text = f"{there} to {b}, but row {b} has {back} back"
-                if there.startswith("NV") or back.startswith("NV"):
+            if forward and back and forward != back:
+                text = f"{forward} to {b}, but row {b} has {back} back"
+                if forward.startswith("NV") or back.startswith("NV"):
                     raise BadTopology(text, path=f"row {a}")
                 warnings.append(Warned("asymmetric", f"row {a}: {text}; the path is taken as unknown"))
                 links[i][j] = links[j][i] = 0
@@ -324,8 +324,8 @@ def _read(block: _Block, names: dict[str, str], *, hidden: bool, legend: bool) -
         links = [[0 if i == j else None for j in range(block.gpus)] for i in range(block.gpus)]
         warnings.append(Warned("links-hidden", "topo -mp shows PCIe paths only; the links are unknown"))
     elif not linked and not legend and block.gpus > 1:
-        said_so = "no legend distinguishes topo -m from topo -mp; read as -m, which shows no links"
-        warnings.append(Warned("no-legend", said_so))
+        message = "no legend distinguishes topo -m from topo -mp; read as -m, which shows no links"
+        warnings.append(Warned("no-legend", message))
     unknown = not linked and any(n is None for row in links for n in row)
     scope = None if unknown else _scope(links, warnings)
     if scope == "gpu-total":
@@ -335,7 +335,7 @@ def _read(block: _Block, names: dict[str, str], *, hidden: bool, legend: bool) -
         "nvlink" if linked else None,
         scope,
         tuple(map(tuple, pcie)),
-        tuple(said.numa.get(name) for name in gpus),
+        tuple(table.numa.get(name) for name in gpus),
         (None,) * block.gpus,
         PCIE_MATRIX if hidden and not linked else MATRIX,
         nics=_nics(block.cells, gpus, cell, names, warnings),
@@ -349,10 +349,10 @@ def _scope(links: Sequence[Sequence[int | None]], warnings: list[Warned]) -> Lit
         return "gpu-total"
     numbers = {n for row in links for n in row if n}
     if numbers in ({6}, {8}) and whole_fabric(links):  # totals of V100 and A800
-        said = (
+        message = (
             f"NV{numbers.pop()} is read as links of each pair; on a machine with NVSwitch it would be each GPU's total"
         )
-        warnings.append(Warned("link-scope-assumed", said))
+        warnings.append(Warned("link-scope-assumed", message))
     return "pair"
 
 
@@ -361,15 +361,15 @@ def _complete(links: list[list[int | None]], warnings: list[Warned]) -> None:
     totals = [max(n or 0 for n in row) for row in links]
     on = [gpu for gpu, total in enumerate(totals) if total]
     if any(links[a][b] == 0 for a in on for b in on if a != b):
-        said = "GPUs with NVSwitch links do not see each other; partitions of a switch are not modelled"
-        warnings.append(Warned("fabric-split", said))
+        message = "GPUs with NVSwitch links do not see each other; partitions of a switch are not modelled"
+        warnings.append(Warned("fabric-split", message))
         return
     hidden = [(a, b) for a in on for b in on if links[a][b] is None]
     for a, b in hidden:
         links[a][b] = min(totals[a], totals[b])
     if hidden:
-        said = "links between GPUs whose rows are missing follow from their links into the same switch"
-        warnings.append(Warned("links-derived", said))
+        message = "links between GPUs whose rows are missing follow from their links into the same switch"
+        warnings.append(Warned("links-derived", message))
     off = [f"GPU{gpu}" for gpu, row in enumerate(links) if not any(row) and None not in row]
     if off:
         warnings.append(Warned("off-fabric", f"{', '.join(off)}: no NVLinks, though others of the node have them"))
@@ -383,19 +383,19 @@ def _nics(
     warnings: list[Warned],
 ) -> tuple[Nic, ...]:
     """By device name. A GPU's row counts; the NIC's own row stands in where that one is missing."""
-    found = []
+    nics = []
     called = Counter(names.values())
     for nic in cells:
         if nic in gpus:
             continue
         paths: list[int | None] = []
         for gpu in gpus:
-            there, back = cell(gpu, nic), cell(nic, gpu)
-            if there and back and there != back:
-                said = f"row {gpu}: {there} to {nic}, but row {nic} has {back} back; the path is taken as unknown"
-                warnings.append(Warned("asymmetric", said))
-                there = back = None
-            path = there or back
+            forward, back = cell(gpu, nic), cell(nic, gpu)
+            if forward and back and forward != back:
+                message = f"row {gpu}: {forward} to {nic}, but row {nic} has {back} back; the path is taken as unknown"
+                warnings.append(Warned("asymmetric", message))
+                forward = back = None
+            path = forward or back
             paths.append(None if path is None else LEVELS.index(path))
         known = [path for path in paths if path is not None]
         nearest = same_switch = None
@@ -403,8 +403,8 @@ def _nics(
             nearest = tuple(gpu for gpu, path in enumerate(known) if path == max(known))
             same_switch = tuple(gpu for gpu, path in enumerate(known) if LEVELS[path] in NEAR)
         name = names.get(nic, nic)
-        found.append(Nic(name if called[name] < 2 else nic, nearest, same_switch))
-    return tuple(sorted(found, key=lambda nic: [(len(part), part) for part in re.split(r"(\d+)", nic.name)]))
+        nics.append(Nic(name if called[name] < 2 else nic, nearest, same_switch))
+    return tuple(sorted(nics, key=lambda nic: [(len(part), part) for part in re.split(r"(\d+)", nic.name)]))
 
 
 # ---- several texts in one
@@ -420,9 +420,9 @@ def _together(readings: Sequence[Reading]) -> Reading:
     size = range(shown.gpus)
     for i in size:
         for j in size:
-            here, there = shown.pcie[i][j], paths.pcie[i][j]
-            if here and there and here != there:
-                raise BadTopology(f"{here} to GPU{j} in topo -m, {there} in topo -mp", path=f"row GPU{i}")
+            shown_path, other_path = shown.pcie[i][j], paths.pcie[i][j]
+            if shown_path and other_path and shown_path != other_path:
+                raise BadTopology(f"{shown_path} to GPU{j} in topo -m, {other_path} in topo -mp", path=f"row GPU{i}")
     warnings = [*shown.warnings, *(w for w in paths.warnings if w.code not in ("no-legend", "links-hidden"))]
     return replace(
         shown,
@@ -435,7 +435,7 @@ def _together(readings: Sequence[Reading]) -> Reading:
 
 def _timed(reading: Reading, lines: Sequence[str]) -> Reading:
     """With the speed of a link from lines of `nvidia-smi nvlink -s`, when all links that are up have the same."""
-    speeds = {float(found[1]) for line in lines if (found := _SPEED.match(line))} - {0.0}
+    speeds = {float(match[1]) for line in lines if (match := _SPEED.match(line))} - {0.0}
     return replace(reading, gbps=speeds.pop()) if len(speeds) == 1 and reading.linked else reading
 
 
@@ -443,15 +443,15 @@ def _listed(reading: Reading, lines: Sequence[str]) -> Reading:
     """With UUIDs and the product from lines of `nvidia-smi -L`, when they are about these GPUs."""
     listed: dict[int, tuple[str, str]] = {}
     for line in lines:
-        if found := _LISTED.match(line):
-            gpu, one = int(found[1]), (found[2], found[3])
-            if listed.setdefault(gpu, one) != one:
+        if match := _LISTED.match(line):
+            gpu, uuid_and_product = int(match[1]), (match[2], match[3])
+            if listed.setdefault(gpu, uuid_and_product) != uuid_and_product:
                 raise BadTopology(f"GPU {gpu} is listed twice", path="nvidia-smi -L")
     if not listed:
         return reading
     if sorted(listed) != list(range(reading.gpus)) or len({uuid for _, uuid in listed.values()}) < len(listed):
-        said = f"nvidia-smi -L names {len(listed)} GPUs, the matrix {reading.gpus}; its UUIDs are not used"
-        return reading.warn(Warned("uuids-unclear", said))
+        message = f"nvidia-smi -L names {len(listed)} GPUs, the matrix {reading.gpus}; its UUIDs are not used"
+        return reading.warn(Warned("uuids-unclear", message))
     products = {"-".join(product.split()) for product, _ in listed.values()}
     uuids = tuple(listed[gpu][1] for gpu in range(reading.gpus))
     reading = replace(reading, uuids=uuids, product=min(products) if len(products) == 1 else None)

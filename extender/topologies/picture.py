@@ -56,8 +56,8 @@ def caption(topology: Topology) -> list[str]:
     if topology.gpu_total:
         return [f"{', '.join(map(str, counts))} {name} links of each GPU into the switch", speed]
     pairs = {n: sum(row.count(n) for row in topology.links) // 2 for n in counts}
-    said = ", ".join(f"{n} {'link' if n == 1 else 'links'}: {pairs[n]} pairs" for n in counts)
-    return [f"{name}, {said.replace(': 1 pairs', ': 1 pair')}", speed]
+    pair_counts = ", ".join(f"{n} {'link' if n == 1 else 'links'}: {pairs[n]} pairs" for n in counts)
+    return [f"{name}, {pair_counts.replace(': 1 pairs', ': 1 pair')}", speed]
 
 
 def around(topology: Topology) -> list[int]:

@@ -210,19 +210,19 @@ def _fitted(reading: Reading, entries: Iterable[catalogue.Entry]) -> Reading:
         return reading
     if not reading.linked:
         if all(machine.kind for machine in machines):
-            said = "this product has GPU links, and the text shows none: they are down, or hidden"
-            return reading.warn(Warned("links-down", said))
+            message = "this product has GPU links, and the text shows none: they are down, or hidden"
+            return reading.warn(Warned("links-down", message))
         return reading
     if reading.kind == "xgmi":
         same = {m.links for m in machines if m.links and _edges(m.links) == _edges(links)}
-        kept = tuple(warned for warned in reading.warnings if warned.code != "link-count-unknown")
-        if len(same) != 1 or kept == reading.warnings:  # counted ones stand: a link may be down
+        warnings = tuple(warned for warned in reading.warnings if warned.code != "link-count-unknown")
+        if len(same) != 1 or warnings == reading.warnings:  # counted ones stand: a link may be down
             return reading
-        return replace(reading, links=same.pop(), warnings=kept)
+        return replace(reading, links=same.pop(), warnings=warnings)
     most = max(max(map(max if m.gpu_total else sum, m.links)) for m in machines if m.links)
     if reading.scope == "pair" and most and max(map(sum, links)) > most and whole_fabric(links):
-        kept = tuple(warned for warned in reading.warnings if warned.code != "link-scope-assumed")
-        return replace(reading, scope="gpu-total", warnings=kept)
+        warnings = tuple(warned for warned in reading.warnings if warned.code != "link-scope-assumed")
+        return replace(reading, scope="gpu-total", warnings=warnings)
     return replace(reading, warnings=tuple(w for w in reading.warnings if w.code != "link-scope-assumed"))
 
 

@@ -52,8 +52,8 @@ def parse(text: str) -> Reading:
             links[i][j] = links[j][i] = _direct(tables, i, j)
     linked = any(map(any, links))
     if linked:
-        said = "rocm-smi does not state how many links a pair has; 1 is taken for each (name the product)"
-        warnings.append(Warned("link-count-unknown", said))
+        message = "rocm-smi does not state how many links a pair has; 1 is taken for each (name the product)"
+        warnings.append(Warned("link-count-unknown", message))
     numa = _numa(sections.get("Numa Nodes", []))
     return Reading(
         tuple(map(tuple, links)),
@@ -69,17 +69,17 @@ def parse(text: str) -> Reading:
 
 def _sections(text: str) -> dict[str, list[str]]:
     """Title -> lines; a title that stands twice is refused."""
-    found: dict[str, list[str]] = {}
+    sections: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.split("\n"):
         if title := _TITLE.match(line.strip()):
             lines = []
-            if title[1] in found and title[1].endswith(("GPUs", "Nodes")):
+            if title[1] in sections and title[1].endswith(("GPUs", "Nodes")):
                 raise BadTopology(f"the table {title[1]!r} stands twice")
-            found[title[1]] = lines
+            sections[title[1]] = lines
         elif line.strip():
             lines.append(line.strip())
-    return found
+    return sections
 
 
 def _table(title: str, lines: list[str], cell: str, warnings: list[Warned]) -> tuple[int, _Table] | None:
@@ -111,8 +111,8 @@ def _table(title: str, lines: list[str], cell: str, warnings: list[Warned]) -> t
         rows[gpu] = [word for _, word in sorted(zip(columns, cells, strict=True))]
     missing = [f"GPU{gpu}" for gpu in columns if gpu not in rows]
     if missing and rows:
-        said = f"rows {', '.join(missing)} of {title!r} are not there; what the other rows say of them is used"
-        warnings.append(Warned("rows-missing", said))
+        message = f"rows {', '.join(missing)} of {title!r} are not there; what the other rows say of them is used"
+        warnings.append(Warned("rows-missing", message))
     return (len(columns), rows) if rows else None
 
 
@@ -131,16 +131,16 @@ def _direct(tables: Mapping[str, tuple[int, _Table]], i: int, j: int) -> int | N
 
 def _both(tables: Mapping[str, tuple[int, _Table]], name: str, i: int, j: int) -> str | None:
     rows = tables[name][1] if name in tables else {}
-    there, back = rows[i][j] if i in rows else None, rows[j][i] if j in rows else None
-    if there is not None and back is not None and there != back:
-        said = f"{name} to GPU{j} is {there}, but row GPU{j} has {back} back"
-        raise BadTopology(said, path=f"row GPU{i}")
-    return there if there is not None else back
+    forward, back = rows[i][j] if i in rows else None, rows[j][i] if j in rows else None
+    if forward is not None and back is not None and forward != back:
+        message = f"{name} to GPU{j} is {forward}, but row GPU{j} has {back} back"
+        raise BadTopology(message, path=f"row GPU{i}")
+    return forward if forward is not None else back
 
 
 def _numa(lines: list[str]) -> dict[int, Numa]:
-    found: dict[int, Numa] = {}
+    numa_of: dict[int, Numa] = {}
     for line in lines:
-        if (said := _NUMA.match(line)) and int(said[2]) >= 0:
-            found[int(said[1])] = int(said[2])
-    return found
+        if (match := _NUMA.match(line)) and int(match[2]) >= 0:
+            numa_of[int(match[1])] = int(match[2])
+    return numa_of

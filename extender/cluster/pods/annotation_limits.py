@@ -48,18 +48,18 @@ class Bounded(NamedTuple):
     `counts`: what it counts as, and why; for people."""
 
     annotation: str
-    said: str
+    value: str
     counts: str
 
     def warning(self, pod: PodRecord) -> dict[str, str]:
         """As the commands print it."""
         where = f"pod {pod.namespace}/{pod.name}"
-        said = self.said if len(self.said) <= MOST_SHOWN else self.said[:MOST_SHOWN] + "..."
+        value = self.value if len(self.value) <= MOST_SHOWN else self.value[:MOST_SHOWN] + "..."
         part = "gang" if self.annotation == "gang" else f"metadata.annotations[{self.annotation}]"
         return {
             "code": "claim-bounded",
             "path": f"{where}: {part}",
-            "message": f"{where}: {self.annotation} {said!r} {self.counts}",
+            "message": f"{where}: {self.annotation} {value!r} {self.counts}",
         }
 
 

@@ -95,5 +95,5 @@ REASONS: dict[int, Reason] = {
 @lru_cache(maxsize=8)
 def texts(failing: FailingNodes) -> list[str]:
     """Each code's sentence, "" for none, with the numbers of the settings in it."""
-    said = REASONS | {reason.code: reason for reason in in_words(failing)}
-    return [said[code].text if code in said else "" for code in range(max(said) + 1)]
+    reasons = REASONS | {reason.code: reason for reason in in_words(failing)}
+    return [reasons[code].text if code in reasons else "" for code in range(max(reasons) + 1)]

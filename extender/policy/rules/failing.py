@@ -46,8 +46,10 @@ _TIMES = {1: "once", 2: "twice", 3: "three times"}
 def in_words(settings: FailingNodes) -> tuple[Reason, Reason]:
     """Both reasons, with the numbers of the settings in their texts."""
     times = _TIMES.get(settings.failures, f"{settings.failures} times")
-    said = f"{times} within {words_of(settings.window_seconds)}"
-    broken, own = (replace(one, text=one.text.replace("three times within ten minutes", said)) for one in (BROKEN, OWN))
+    limit = f"{times} within {words_of(settings.window_seconds)}"
+    broken, own = (
+        replace(reason, text=reason.text.replace("three times within ten minutes", limit)) for reason in (BROKEN, OWN)
+    )
     return broken, own
 
 
