@@ -25,7 +25,7 @@ from extender.objects import decode
 from extender.objects.queueing import Domain
 from extender.objects.records import Event, PodRecord
 from extender.policy.contracts import PodRequest
-from extender.policy.pod_request import Requests
+from extender.policy.pod_request import PodRequests
 from extender.policy.policy import Policy
 from extender.queue.placement import JointPlacement, NoPlace, Placed
 from extender.server import garbage
@@ -96,7 +96,7 @@ def gang_of(cluster: Cluster, gang: Gang) -> tuple[list[PodRecord], list[PodRequ
         for i in range(size)
     ]
     pods: list[PodRecord] = [event.record for event in events]  # type: ignore[misc]
-    requests = Requests(cluster)
+    requests = PodRequests(cluster)
     return pods, [requests.of(pod) for pod in pods]
 
 

@@ -21,7 +21,7 @@ from extender.cluster.held import HeldColumns
 from extender.cluster.listener import Listener, Observer
 from extender.cluster.node_health import HealthColumns, NodeHealth
 from extender.cluster.nodes import Domains, Nodes
-from extender.cluster.pod_failures import Limits
+from extender.cluster.pod_failures import FailureLimits
 from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.cluster.pods.store import Pods
 from extender.cluster.tables import Amounts, Demand, Tables
@@ -77,7 +77,7 @@ class Cluster(ClusterView):
         limits = AnnotationLimits(settings)
         self._pods = Pods(tables.pods, Amounts(resources), limits, self._nodes, self._faults)
         failing = settings.failing_nodes
-        health = NodeHealth(Limits(failing.failures, failing.window_seconds, failing.parties), failing.reject)
+        health = NodeHealth(FailureLimits(failing.failures, failing.window_seconds, failing.parties), failing.reject)
         super().__init__(settings, tables, self._nodes, self._pods, health)
         self._held = HeldColumns(tables, self._nodes, self._pods, self._faults)
         self._listeners = list(listeners)

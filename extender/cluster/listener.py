@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from extender.cluster.pod_failures import Change
+from extender.cluster.pod_failures import RejectionChange
 from extender.objects.records import PodRecord
 
 
@@ -27,7 +27,7 @@ class Listener:
     def node_accepted(self, node: str, text: str) -> None:
         """A node that was rejected accepts GPU pods again."""
 
-    def node_rejected_for(self, change: Change) -> None:
+    def node_rejected_for(self, change: RejectionChange) -> None:
         """A node is rejected for the GPU pods of one namespace."""
 
 

@@ -31,14 +31,14 @@ from extender.cluster.listener import Listener
 from extender.cluster.nodes import NodeRows
 from extender.cluster.pod_failures import (
     YOUNG_SECONDS,
-    Change,
     Failure,
+    FailureLimits,
     Failures,
-    Limits,
+    NodeRejections,
     Party,
     Reject,
+    RejectionChange,
     Standing,
-    Verdicts,
     What,
 )
 from extender.cluster.tables import Tables
@@ -72,10 +72,10 @@ class NodeHealth:
     """Fed with every change of a GPU pod; `stale` has the nodes whose doubt must be written anew; `verdicts`: for whom
     each node is rejected."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: FailureLimits = field(default_factory=FailureLimits)
     reject: Reject = "all"
     stale: set[str] = field(default_factory=set)
-    verdicts: Verdicts = field(init=False)
+    verdicts: NodeRejections = field(init=False)
     counts: dict[What, int] = field(default_factory=lambda: dict.fromkeys(get_args(What), 0))  # since the start
     _failures: Failures = field(default_factory=Failures)
     _starts: dict[str, _Start] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class NodeHealth:
 
     def __post_init__(self) -> None:
         self._failures.limits = self.limits
-        self.verdicts = Verdicts(self._failures, self.reject)
+        self.verdicts = NodeRejections(self._failures, self.reject)
 
     def __len__(self) -> int:
         """How many failures are remembered."""
@@ -194,7 +194,7 @@ class NodeHealth:
             self.stale.add(node)
             self.verdicts.touch(node)
 
-    def tick(self, now: float) -> list[Change]:
+    def tick(self, now: float) -> list[RejectionChange]:
         """Let time pass: doubt fades, pods that run for a minute clear their node. The changes since the last call."""
         self._ticked = now
         while self._running and self._running[0][0] <= now:
@@ -207,7 +207,7 @@ class NodeHealth:
             self.stale.add(heapq.heappop(self._expiring)[1])
         if self._fading or not 0.0 <= now - self._faded < FADE_SECONDS:
             self._fade(now)
-        changes: list[Change] = []
+        changes: list[RejectionChange] = []
         for node in sorted(self.stale):
             changes += self.verdicts.weigh(node, now)
         return changes
@@ -339,7 +339,7 @@ class HealthColumns:
         health.verdicts.stale_tenants.clear()
         return bool(changes)
 
-    def _announce(self, change: Change, now: float) -> None:
+    def _announce(self, change: RejectionChange, now: float) -> None:
         if change.namespace:  # one tenant's own doing: reported to that tenant, and as information here
             log.info(
                 "a node is rejected for a namespace" if change.refused else "a node is open to a namespace again",
@@ -372,7 +372,7 @@ class HealthColumns:
         )
 
 
-def _call(listener: Listener, change: Change) -> None:
+def _call(listener: Listener, change: RejectionChange) -> None:
     if not change.namespace:
         (listener.node_rejected if change.refused else listener.node_accepted)(change.node, change.text)
     elif change.refused:

@@ -74,7 +74,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FailureLimits:
     """From when on nodes are rejected. `count` failures within `window` seconds; `parties`: so many independent ones
     make failures of tenants count for all."""
 
@@ -126,7 +126,7 @@ def common(failures: Sequence[Failure]) -> str:
 class Failures:
     """By node, and on it by key: a namespace, or "" for what counts for all. Each list has the oldest first."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: FailureLimits = field(default_factory=FailureLimits)
     _on: dict[str, dict[str, list[Failure]]] = field(default_factory=dict)
     _of: dict[str, dict[str, None]] = field(default_factory=dict)  # key -> its nodes, the latest failure last
     _counts: dict[str, int] = field(default_factory=dict)  # key -> failures
@@ -301,7 +301,7 @@ _WORDS: Final[dict[What, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RejectionChange:
     """A node is rejected from now on, or no longer. `text`: one sentence for people; `namespace`: whose pods it is
     rejected for, "" for all; `latest`: the failure that decided."""
 
@@ -320,7 +320,7 @@ class Standing:
     rejected: bool
 
 
-class Verdicts:
+class NodeRejections:
     """For whom each node is rejected. `stale_tenants`: the namespaces whose standings have changed since the caller
     cleared it."""
 
@@ -348,7 +348,7 @@ class Verdicts:
         """The node is known from now on: its standings must be written."""
         self.stale_tenants.update(self._tenants_on.get(node, ()))
 
-    def weigh(self, node: str, now: float) -> list[Change]:
+    def weigh(self, node: str, now: float) -> list[RejectionChange]:
         """Bring up to date for whom the node is rejected; what has changed."""
         failures, changes = self._failures, []
         for_all = failures.for_all(node, now)
@@ -385,10 +385,12 @@ class Verdicts:
             namespaces |= {failure.party.namespace for failure in for_all}
         return sorted(namespaces)
 
-    def _change(self, node: str, rejected: bool, counting: Sequence[Failure], namespace: str, now: float) -> Change:
+    def _change(
+        self, node: str, rejected: bool, counting: Sequence[Failure], namespace: str, now: float
+    ) -> RejectionChange:
         of = f" of namespace {namespace}" if namespace else ""
         if not rejected:
-            return Change(node, False, f"GPU pods{of} may be placed on the node again", namespace)
+            return RejectionChange(node, False, f"GPU pods{of} may be placed on the node again", namespace)
         failed = [failure for failure in counting if now - failure.at < self._failures.limits.window]
         kinds = [failure.what for failure in failed]
         how = ", ".join(f"{kinds.count(kind)} {words}" for kind, words in _WORDS.items() if kind in kinds)
@@ -397,7 +399,7 @@ class Verdicts:
             f"{len(failed)} GPU pods failed on the node within {minutes} ({how}; the latest {failed[-1].pod}; "
             f"in common: {common(failed)}): no more{of and ' GPU pods' + of} are placed on it for now"
         )
-        return Change(node, True, text, namespace, failed[-1])
+        return RejectionChange(node, True, text, namespace, failed[-1])
 
 
 def words_of(seconds: float) -> str:

@@ -16,7 +16,7 @@ from hashlib import blake2s
 from typing import Any, Final
 
 from extender.cluster.listener import Listener
-from extender.cluster.pod_failures import Change
+from extender.cluster.pod_failures import RejectionChange
 from extender.controllers.controller import Controller
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.events import EventsApi, NewEvent, Regarding
@@ -255,7 +255,7 @@ class NodeEvents(Listener):
         """A node is no longer rejected."""
         self._about(node, "GPUPodsAllowed", text, warning=False)
 
-    def node_rejected_for(self, change: Change) -> None:
+    def node_rejected_for(self, change: RejectionChange) -> None:
         """Write an Event on the pod that failed last: the tenant sees its own Events, and not those of nodes."""
         failed = change.latest
         if failed is not None:

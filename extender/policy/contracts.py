@@ -148,8 +148,8 @@ class Victims:
     gpus: array[int]
     terminating: array[int]
     now_ms: int
-    budgets: Groups
-    gangs: Groups
+    budgets: VictimGroups
+    gangs: VictimGroups
     gang_work: array[int]  # GPU-seconds lost by all running members of each gang, when it breaks
     stranded: array[int]  # 1 = no other node has room for the pod; filled where a cost term asks
     lacking: array[int]  # by candidate: GPUs that the preemptor lacks, once terminating pods are gone
@@ -157,7 +157,7 @@ class Victims:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class VictimGroups:
     """Which groups each gathered pod is in: pod i is in members[starts[i]:starts[i+1]]; group g may lose
     allowance[g] pods; `names` for people."""
 

@@ -21,7 +21,7 @@ Places = Callable[[], Iterable[tuple[str, str]]]
 """(uid, node) of pods that are about to be bound there."""
 
 
-class Requests(Listener):
+class PodRequests(Listener):
     """The requests of the cluster's pods. One is made when it is asked for first, and kept until its pod changes or is
     deleted; what depends on other pods (siblings, its gang) is read each time."""
 

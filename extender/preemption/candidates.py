@@ -17,7 +17,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.costs import VictimsStranded
 from extender.policy.policy import Policy
 from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
-from extender.preemption.limits import Ceiling, SearchTime, terms
+from extender.preemption.limits import CostCeiling, SearchTime, terms
 from extender.preemption.set_tables import deduced, set_tables, without_deduction
 
 OVERDUE_SECONDS = 30.0  # a pod that should have ended longer ago (a finalizer, a hung unmount) may stay for ever
@@ -52,7 +52,7 @@ class Inquiry:
     sets: int = 0
     rooms: Rooms = field(default_factory=Rooms)
     time: SearchTime = field(default_factory=SearchTime)
-    ceiling: Ceiling | None = None
+    ceiling: CostCeiling | None = None
 
     @property
     def request(self) -> PodRequest:
@@ -88,7 +88,7 @@ class Eviction:
     unknown: tuple[str, ...] = ()
 
 
-class Problem:
+class VictimProblem:
     """The candidates of one search, as the kernel reads them. `by_links`: required links are looked at; `split`: some
     nodes are in it thrice."""
 

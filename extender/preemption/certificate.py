@@ -12,7 +12,7 @@ from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction
-from extender.preemption.search import LOWEST, Found
+from extender.preemption.search import LOWEST, SearchResult
 
 MOST_WARNED = 20  # claims of victims that do not count as written
 
@@ -63,7 +63,7 @@ def cost_of(policy: Policy, eviction: Eviction) -> list[dict[str, Any]]:
     ]
 
 
-def certificate(cluster: ClusterView, policy: Policy, found: Found) -> dict[str, Any]:
+def certificate(cluster: ClusterView, policy: Policy, found: SearchResult) -> dict[str, Any]:
     """What the answer rests on."""
     best, other = found.best, found.runner_up
     names = [cost.name for cost in policy.costs]

@@ -13,7 +13,7 @@ from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.cluster.view import ClusterView
 from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
-from extender.policy.contracts import Groups, Victims
+from extender.policy.contracts import VictimGroups, Victims
 from extender.policy.costs import VictimsStranded
 from extender.policy.policy import Policy
 from extender.preemption.limits import SearchTime
@@ -125,7 +125,7 @@ def columns(
     return seen, missing
 
 
-def _budgets(cluster: ClusterView, gathered: gather.Gathered) -> Groups:
+def _budgets(cluster: ClusterView, gathered: gather.Gathered) -> VictimGroups:
     """PodDisruptionBudgets as groups. A pod that goes already, or that a budget has counted already, costs nothing."""
     sets = gather.distinct(gathered.budgets, gathered.terminating)
     keys = sorted({key for number in sets for key in cluster.budgets.sets[number]})
@@ -133,10 +133,10 @@ def _budgets(cluster: ClusterView, gathered: gather.Gathered) -> Groups:
     members = {number: tuple(index[key] for key in cluster.budgets.sets[number]) for number in sets}
     allowance = array("q", [max(0, cluster.budgets.records[key].disruptions_allowed) for key in keys])
     names = tuple(f"{namespace}/{name}" for namespace, name in keys)
-    return Groups(*gather.memberships(gathered.budgets, gathered.terminating, members), allowance, names)
+    return VictimGroups(*gather.memberships(gathered.budgets, gathered.terminating, members), allowance, names)
 
 
-def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tuple[Groups, array[int]]:
+def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tuple[VictimGroups, array[int]]:
     """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
     present = gather.distinct(gathered.gang, gathered.terminating)
     members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
@@ -150,7 +150,7 @@ def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tupl
         )
     allowance = array("q", [gang.allowance for gang in gangs_present])
     names = tuple([gang.ref.name for gang in gangs_present])
-    return Groups(*gather.memberships(gathered.gang, gathered.terminating, members), allowance, names), price
+    return VictimGroups(*gather.memberships(gathered.gang, gathered.terminating, members), allowance, names), price
 
 
 def work_lost(cluster: ClusterView, pod: PodRecord, now_ms: int) -> int:

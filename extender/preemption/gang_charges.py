@@ -135,7 +135,7 @@ class Walk:
         return Fraction(0), Fraction(0)
 
 
-class Gang:
+class GangAllowance:
     """A gang that breaks when it loses more than its allowance: its price, once. The state is (victims, what they cost
     while it is not broken)."""
 
@@ -254,7 +254,7 @@ class Charges:
         for g, among in pods.items():
             if allowance[g] < len(among):
                 costs = {p: self._columns[t][p] for p in among}
-                self._add(Gang(t, costs, allowance[g], price[g]), set(among))
+                self._add(GangAllowance(t, costs, allowance[g], price[g]), set(among))
                 for p in among if column is not None else ():
                     self._columns[t][p] = 0
 
@@ -332,7 +332,7 @@ class Charges:
         """What tells pods of a group apart: members of a walk are never alike."""
         if isinstance(group, Walk):
             return float("nan")
-        return group.least(group.part((pod,))) if isinstance(group, Gang) else 0
+        return group.least(group.part((pod,))) if isinstance(group, GangAllowance) else 0
 
     @property
     def empty(self) -> Vector:

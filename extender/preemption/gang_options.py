@@ -20,7 +20,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.policy.roles import PodRole, kernel_roles
-from extender.preemption.candidates import Inquiry, Problem, ends
+from extender.preemption.candidates import Inquiry, VictimProblem, ends
 from extender.preemption.cost_inputs import Rooms
 from extender.preemption.gang_charges import Bill, Charges
 from extender.reservations.claims import uniform
@@ -63,7 +63,7 @@ class Field:
     nodes: dict[int, tuple[str, tuple[int, ...]]]
     most: dict[int, Counts]
     charges: Charges
-    ways: Ways
+    ways: RoleCapacity
     wall: float
     judged: bool = False
 
@@ -227,7 +227,7 @@ class Options:
                 preemptor = inquiry.preemptor._replace(request=request, pod=role.pod)
                 ends = self._pace.until
                 narrowed = replace(inquiry, preemptor=preemptor, ends=ends, rooms=Rooms(ends))
-                problem = Problem(narrowed, array("i", [row]))
+                problem = VictimProblem(narrowed, array("i", [row]))
                 for eviction in problem.solve(every=True):
                     uids = [pod.uid for pod in eviction.pods]
                     if all(uid in at and at[uid] in allowed for uid in uids):
@@ -254,7 +254,7 @@ Fits = Callable[[Counts], bool]
 PANICS_KNOWN = 2  # flag of ext_core.hazard: the device plugin crashes over some sets of free GPUs
 
 
-class Ways:
+class RoleCapacity:
     """Answers for the nodes of one cluster, on the tables as they stand. `roles`: of the gang."""
 
     def __init__(self, cluster: Cluster, policy: Policy, sets: LinkSets, roles: Sequence[PodRole]) -> None:

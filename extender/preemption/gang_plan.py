@@ -34,9 +34,9 @@ from extender.preemption import certificate
 from extender.preemption.candidates import Inquiry, Preemptor, ends
 from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
 from extender.preemption.gang_charges import Charges, Vector
-from extender.preemption.gang_options import Counts, Field, Node, Option, Options, Ways
-from extender.preemption.gang_search import NEVER, Freed, Outcome, Plan, Prices, Room, Search, floor
-from extender.preemption.limits import Ceiling, ceiling_of
+from extender.preemption.gang_options import Counts, Field, Node, Option, Options, RoleCapacity
+from extender.preemption.gang_search import NEVER, Freed, Plan, Prices, Room, Search, SearchOutcome, floor
+from extender.preemption.limits import CostCeiling, ceiling_of
 from extender.preemption.limits import terms as cost_terms
 from extender.preemption.search import LOWEST
 from extender.settings import PreemptionSettings as Limits
@@ -61,7 +61,7 @@ Counted = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class PendingGang:
     """The pods to place, and their requests in the same order. `spared`: uids that are never victims, such as members
     of the gang that run; `now`: seconds on the server's monotonic clock; `wall`: seconds since 1970."""
 
@@ -82,7 +82,7 @@ class Reclaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class DomainCandidates:
     """The nodes of one domain. `domain`: (label, value), None: the whole cluster."""
 
     domain: tuple[str, str] | None
@@ -102,7 +102,7 @@ class GangEviction:
 
 
 @dataclass(frozen=True, slots=True)
-class GangFound:
+class GangSearchResult:
     """`evictions`: the cheapest first, the second is the best of another domain; `why`: why there is none; `proved`: no
     plan costs less; `bound`: no plan costs less than this, None: nothing is known; `terms`: (name, unit) of each number
     of a cost; `nodes`: that were looked at; `domains`: that were searched; `sets`: partial plans examined."""
@@ -131,7 +131,7 @@ class GangFound:
 class _Domain:
     """A domain that may be searched. `floor`: no plan there costs less."""
 
-    candidates: Candidates
+    candidates: DomainCandidates
     field: Field
     inquiry: Inquiry
     floor: Vector
@@ -153,9 +153,9 @@ class _Best:
 class _Task:
     """What one call looks for."""
 
-    gang: Gang
+    gang: PendingGang
     roles: list[PodRole]
-    way: Way
+    way: SearchContext
 
     devices: bool
     """Whether pods that hold GPUs by claims may be victims: the queue allocates what they leave to the gang. Of a pod
@@ -168,7 +168,7 @@ class _Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SearchContext:
     """How a search is made. `reclaim`: None where the gang's queue has all of its guarantee; `joint`: None places by
     the rules of filter, pod beside pod; `counted`: around each slice that reads tables. Claims of the gang's own pods
     must not be among them; `pace`: the length of a slice, and the CPU time after which the search only completes what
@@ -178,7 +178,7 @@ class Way:
     joint: Joint | None = None
     counted: Counted = nullcontext
     pace: Pace = field(default_factory=Pace)
-    ceiling: Ceiling | None = None
+    ceiling: CostCeiling | None = None
 
 
 class GangSearch:
@@ -189,11 +189,15 @@ class GangSearch:
         self._cluster, self._policy, self._limits = cluster, policy, limits
         self._sets = LinkSets(cluster.tables.shapes)
 
-    def find(self, gang: Gang, candidates: Sequence[Candidates], way: Way | None = None) -> GangFound:
+    def find(
+        self, gang: PendingGang, candidates: Sequence[DomainCandidates], way: SearchContext | None = None
+    ) -> GangSearchResult:
         """As `steps`, in one go. Claims are the caller's, as in `VictimSearch`."""
-        return finish(self.steps(gang, candidates, way or Way()))
+        return finish(self.steps(gang, candidates, way or SearchContext()))
 
-    def steps(self, gang: Gang, candidates: Sequence[Candidates], way: Way) -> Sliced[GangFound]:
+    def steps(
+        self, gang: PendingGang, candidates: Sequence[DomainCandidates], way: SearchContext
+    ) -> Sliced[GangSearchResult]:
         """The cheapest plan over these domains, by the policy as it is now; of equals the first."""
         now = copy(self)
         now._policy = self._policy.now()
@@ -209,12 +213,14 @@ class GangSearch:
         cost = [value for (name, _), value in zip(result.terms, above.cost, strict=True) if name != BORROWERS[0]]
         return replace(result, why=ceiling.above(now._policy, cost))
 
-    def _steps(self, gang: Gang, candidates: Sequence[Candidates], way: Way) -> Sliced[GangFound]:
+    def _steps(
+        self, gang: PendingGang, candidates: Sequence[DomainCandidates], way: SearchContext
+    ) -> Sliced[GangSearchResult]:
         terms = self._terms(way.reclaim)
         if any(request.never for request in gang.requests):
-            return GangFound(why="the preemptionPolicy of the gang's pods is Never", terms=terms)
+            return GangSearchResult(why="the preemptionPolicy of the gang's pods is Never", terms=terms)
         if not any(request.gpus for request in gang.requests):
-            return GangFound(why="no pod of the gang asks for GPUs", terms=terms)
+            return GangSearchResult(why="no pod of the gang asks for GPUs", terms=terms)
         hopeful: list[_Domain] = []
         try:
             planned = self._cluster.dra.planned
@@ -225,7 +231,7 @@ class GangSearch:
                 if NEVER not in domain.floor:
                     hopeful.append(domain)
         except Unplaceable as error:
-            return GangFound(why=str(error), terms=terms)
+            return GangSearchResult(why=str(error), terms=terms)
         hopeful.sort(key=lambda domain: domain.floor)
         best: list[_Best] = []
         bounds: list[Vector] = []
@@ -246,7 +252,7 @@ class GangSearch:
         evictions = tuple(plan.eviction for plan in best if plan.eviction is not None)
         lowest = min([*bounds, *(plan.whole for plan in best[:1])], default=None)
         open_end = any(not best or bound < best[0].whole for bound in bounds)
-        return GangFound(
+        return GangSearchResult(
             evictions,
             "" if evictions else self._why(hopeful, proved=not open_end),
             not open_end and not (evictions and VictimsStranded.name in evictions[0].unknown),
@@ -277,7 +283,7 @@ class GangSearch:
 
     # -- a domain before its search ---------------------------------------------------------------------------------
 
-    def _domain(self, task: _Task, candidates: Candidates) -> Sliced[_Domain]:
+    def _domain(self, task: _Task, candidates: DomainCandidates) -> Sliced[_Domain]:
         """The domain, its possible victims and what a plan there costs at least. All that is numbered anew as the
         cluster changes is read in the first slice."""
         cluster, gang, pace = self._cluster, task.gang, task.way.pace
@@ -308,7 +314,7 @@ class GangSearch:
         preemptor = Preemptor(replace(head, priority=task.priority), task.roles[0].pod, gang.now, gang.wall)
         inquiry = Inquiry(cluster, self._policy, preemptor, None, self._limits.search_budget, 0)
         charges = yield from Charges.read(terms, nodes, [key[-1] for key in order], pace)
-        ways = Ways(cluster, self._policy, self._sets, task.roles)
+        ways = RoleCapacity(cluster, self._policy, self._sets, task.roles)
         domain_field = Field(cluster, gathered, records, pods, free_of, most, charges, ways, gang.wall)
         return _Domain(candidates, domain_field, inquiry, (yield from _floor(domain_field, pace)), missing)
 
@@ -451,7 +457,7 @@ def _at_once(rows: Sequence[int] | None) -> Sliced[Sequence[int] | None]:
     yield
 
 
-def _open(outcome: Outcome, floor: Vector, cutoff: Vector | None, *, complete: bool) -> Vector | None:
+def _open(outcome: SearchOutcome, floor: Vector, cutoff: Vector | None, *, complete: bool) -> Vector | None:
     """What a plan that was not examined costs at least; None where none can be cheaper. `complete`: all sets of victims
     of each node were options."""
     bound = outcome.bound if complete else floor
@@ -496,7 +502,7 @@ def _floor(domain_field: Field, pace: Pace) -> Sliced[Vector]:
     return bound if NEVER in bound else charges.less(bound)
 
 
-def _seats(cluster: Cluster, chosen: Sequence[Option], ways: Ways) -> list[int] | None:
+def _seats(cluster: Cluster, chosen: Sequence[Option], ways: RoleCapacity) -> list[int] | None:
     """The row of each pod of the gang: those of a role one after the other, node by node in the order of names."""
     waiting = [list(role.at) for role in ways.roles]
     rows = [-1] * sum(map(len, waiting))
@@ -511,7 +517,7 @@ def _seats(cluster: Cluster, chosen: Sequence[Option], ways: Ways) -> list[int] 
     return None if any(waiting) else rows
 
 
-def cost_of(found: GangFound, eviction: GangEviction) -> list[dict[str, Any]]:
+def cost_of(found: GangSearchResult, eviction: GangEviction) -> list[dict[str, Any]]:
     """The cost by term; None where it is a maximum over no pods, or was not computed."""
     return [
         {"term": name, "value": None if value in (LOWEST, FREE) or name in eviction.unknown else value, "unit": unit}
@@ -519,7 +525,7 @@ def cost_of(found: GangFound, eviction: GangEviction) -> list[dict[str, Any]]:
     ]
 
 
-def gang_certificate(cluster: Cluster, found: GangFound) -> dict[str, Any]:
+def gang_certificate(cluster: Cluster, found: GangSearchResult) -> dict[str, Any]:
     """What the answer rests on. `gap`: the first term in which a plan that was not examined may cost less."""
     best, other = found.best, found.runner_up
     second = lost_on = gap = None

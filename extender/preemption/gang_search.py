@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     """The best plan, None where none costs less than the cutoff. `bound`: no plan that was not examined costs less;
     None: all were examined; `examined`: partial plans."""
 
@@ -77,7 +77,7 @@ class Search:
         self._guides: Suffixes = []  # made when plans have to be left out
         self._examined = 0
 
-    def run(self, cutoff: Vector | None, budget: int) -> Sliced[Outcome]:
+    def run(self, cutoff: Vector | None, budget: int) -> Sliced[SearchOutcome]:
         """The cheapest plan that costs less than `cutoff`. `budget`: about so many partial plans are examined."""
         self._examined = 0
         self._bounds = yield from self._suffixes(self._least)
@@ -90,11 +90,11 @@ class Search:
             return first
         second = yield from self._pass(first.plan.value if first.plan is not None else cutoff, width)
         best = second.plan or first.plan
-        return Outcome(best, second.bound, self._examined)
+        return SearchOutcome(best, second.bound, self._examined)
 
     # -- the walk over the nodes ------------------------------------------------------------------------------------
 
-    def _pass(self, cutoff: Vector | None, width: int) -> Sliced[Outcome]:
+    def _pass(self, cutoff: Vector | None, width: int) -> Sliced[SearchOutcome]:
         root = Plan(self._demand, self._charges.empty, {}, None, None)
         best: Plan | None = None if any(self._demand) else root
         open_bound: Vector | None = None
@@ -120,7 +120,7 @@ class Search:
                 open_bound = lowest if open_bound is None else min(open_bound, lowest)
         if open_bound is not None and cutoff is not None and open_bound >= cutoff:
             open_bound = None
-        return Outcome(best, open_bound, self._examined)
+        return SearchOutcome(best, open_bound, self._examined)
 
     def _narrowed(self, plans: list[Plan], width: int, done: int) -> Sliced[tuple[list[Plan], Vector]]:
         """(the plans that promise most, so many; the lowest bound of the others)."""

@@ -18,7 +18,7 @@ from extender.settings import PreemptionSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class CostCeiling:
     """`setting`: where it is stated; `allows`: what it states, for people; `most`: GPU-seconds of work that an eviction
     may lose."""
 
@@ -33,22 +33,22 @@ class Ceiling:
         return f"{would}, and {self.setting} allows {self.allows}"
 
 
-def ceiling_of(limits: PreemptionSettings, pods: Sequence[PodRecord], gpus: int) -> Ceiling | None:
+def ceiling_of(limits: PreemptionSettings, pods: Sequence[PodRecord], gpus: int) -> CostCeiling | None:
     """The lowest ceiling for these preemptors, which gain so many GPUs together; None: there is none."""
-    stated: list[Ceiling] = []
+    stated: list[CostCeiling] = []
     for name in sorted({pod.priority_class for pod in pods} & limits.ceilings.keys()):
         ceiling, setting = limits.ceilings[name], f"preemption.ceilings.{name}"
         if ceiling.gpu_hours is not None:
             seconds = round(ceiling.gpu_hours * 3600)
-            stated.append(Ceiling(f"{setting}.gpuHours", _hours(seconds), seconds))
+            stated.append(CostCeiling(f"{setting}.gpuHours", _hours(seconds), seconds))
         if ceiling.gpu_hours_per_gpu is not None:
             seconds = round(ceiling.gpu_hours_per_gpu * 3600 * gpus)
             gained = f"{_hours(seconds)} ({ceiling.gpu_hours_per_gpu:g} for each of {gpus} GPUs)"
-            stated.append(Ceiling(f"{setting}.gpuHoursPerGpu", gained, seconds))
+            stated.append(CostCeiling(f"{setting}.gpuHoursPerGpu", gained, seconds))
     return min(stated, key=lambda ceiling: ceiling.most, default=None)
 
 
-def terms(policy: Policy, victims: Victims, ceiling: Ceiling | None) -> list[Any]:
+def terms(policy: Policy, victims: Victims, ceiling: CostCeiling | None) -> list[Any]:
     """The forms of the cost terms for the search, without sets that are above the ceiling."""
     forms: list[Any] = []
     for cost in policy.costs:

@@ -18,7 +18,7 @@ from extender.policy.costs import Grace, HighestPriority
 from extender.policy.policy import Policy
 from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor, accepting
-from extender.preemption.search import LOWEST, Found, VictimSearch, amounts_short
+from extender.preemption.search import LOWEST, SearchResult, VictimSearch, amounts_short
 from extender.reservations.claims import Claims
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation
@@ -36,8 +36,8 @@ class Outbid:
         self,
         preemptor: Preemptor,
         rows: array[int],
-        found: Found,
-        other: Found,
+        found: SearchResult,
+        other: SearchResult,
         outbid: Sequence[Reservation],
     ) -> bool:
         """Whether `other`, which leaves the `outbid` reservations alone, costs no more in all than `found`, which takes
@@ -153,7 +153,7 @@ class Leave:
             return False
         if certificate.violations(self._cluster, other.best.pods):
             return False
-        return self._outbid.spares(preemptor, rows, Found(), other, outbid)
+        return self._outbid.spares(preemptor, rows, SearchResult(), other, outbid)
 
     def _candidates(self, preemptor: Preemptor, named: array[int]) -> array[int]:
         """A few nodes that may hold the cheapest victims and admit the pod; in the order of their names."""

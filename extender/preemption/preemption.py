@@ -22,7 +22,7 @@ from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
 from extender.preemption.candidates import Preemptor, may_come_back, releases
 from extender.preemption.outbid import MOST_OUTBID, Outbid
-from extender.preemption.search import Found, VictimSearch, amounts_short
+from extender.preemption.search import SearchResult, VictimSearch, amounts_short
 from extender.reservations.attempts import Attempt
 from extender.reservations.claims import Claims
 from extender.reservations.release import CARRY_SECONDS, Releases
@@ -53,7 +53,7 @@ class Offers:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PreemptionOutcome:
     """What a preemption comes to. `result`: "evict": `victims` are to be evicted on `node`, which is reserved from now
     on; "standing": so it was before; "none": no pod is evicted, `why`.
 
@@ -67,7 +67,7 @@ class Outcome:
     victims: tuple[PodRecord, ...] = ()
     violations: int = 0
     nodes: int = 0
-    found: Found | None = None
+    found: SearchResult | None = None
     left_to: tuple[str, ...] = ()
     reservation: Reservation | None = None
 
@@ -76,7 +76,7 @@ class Outcome:
 class _Choice:
     """`waits`: why no pod is evicted though one could be, or ""."""
 
-    found: Found
+    found: SearchResult
     waits: str = ""
     left_to: tuple[str, ...] = ()
 
@@ -96,7 +96,9 @@ class Preemption:
         self._cluster, self._policy, self._claims, self._releases = cluster, policy, claims, releases
         self._search, self._outbid = search, outbid
 
-    def preempt(self, preemptor: Preemptor, offers: Offers, attempt: Attempt | None, *, own: bool = False) -> Outcome:
+    def preempt(
+        self, preemptor: Preemptor, offers: Offers, attempt: Attempt | None, *, own: bool = False
+    ) -> PreemptionOutcome:
         """The outcome for one pod. `attempt`: its latest filter call; `own`: the evictions are our own."""
         request, now = preemptor.request, preemptor.now
         recent = attempt if attempt is not None and now - attempt.at <= FRESH_SECONDS else None
@@ -104,7 +106,7 @@ class Preemption:
         self._releases.sweep(now)  # what is over reserves nothing, and is not to be answered again
         standing = self._claims.reservations.of(request.uid, now)
         if why:
-            return Outcome("none", why)
+            return PreemptionOutcome("none", why)
         if standing is not None:
             outcome = self._standing(preemptor, standing)
             if outcome is not None:
@@ -115,22 +117,22 @@ class Preemption:
             offers, links_only = offers.on(self._cluster.row(seat)), tuple(name for name in links_only if name == seat)
             if not offers.rows and not links_only:
                 fits = "the pod's gang is placed again: the pod fits on a node without an eviction"
-                return Outcome("none", fits if seat else MOVING_TEXT)
+                return PreemptionOutcome("none", fits if seat else MOVING_TEXT)
         choice = self._choose(preemptor, offers, links_only)
         result = choice.found
         if choice.waits:
-            return Outcome("none", choice.waits, nodes=result.nodes)
+            return PreemptionOutcome("none", choice.waits, nodes=result.nodes)
         if result.best is None:
             searched = "" if result.proved else "before the search budget ended no eviction was found that "
             why = f"{searched or 'no eviction '}makes the pod fit on a node that was offered"
             if result.above is not None and result.ceiling is not None:
                 why = result.ceiling.above(self._policy, result.above.cost)
-            return Outcome("none", why, nodes=result.nodes, found=result)
+            return PreemptionOutcome("none", why, nodes=result.nodes, found=result)
         if standing is not None:
             self._releases.replaced(standing)
         return self._reserve(preemptor, choice, own=own)
 
-    def detail(self, outcome: Outcome) -> dict[str, Any]:
+    def detail(self, outcome: PreemptionOutcome) -> dict[str, Any]:
         """The outcome as decision records show it."""
         if outcome.result == "none":
             return {"why": outcome.why}
@@ -149,7 +151,7 @@ class Preemption:
             shown["left_to"] = list(outcome.left_to)  # their GPUs would have cost less, for this pod alone
         return shown | {"plan": outcome.reservation.id}
 
-    def _reserve(self, preemptor: Preemptor, choice: _Choice, *, own: bool) -> Outcome:
+    def _reserve(self, preemptor: Preemptor, choice: _Choice, *, own: bool) -> PreemptionOutcome:
         """The outcome of a search that found an eviction: it is reserved."""
         best, request = choice.found.best, preemptor.request
         assert best is not None
@@ -166,7 +168,7 @@ class Preemption:
             own=own,
         )
         self._claims.reservations.add(reservation)
-        return Outcome(
+        return PreemptionOutcome(
             "evict",
             node=best.node,
             victims=victims,
@@ -188,12 +190,12 @@ class Preemption:
         node = may_come_back(self._cluster, preemptor.request, preemptor.pod, preemptor.now)
         return f"the pod may fit on {node} when its device plugin is back" if node else ""
 
-    def _standing(self, preemptor: Preemptor, standing: Reservation) -> Outcome | None:
+    def _standing(self, preemptor: Preemptor, standing: Reservation) -> PreemptionOutcome | None:
         """The outcome where the pod has a reservation; None: another eviction is sought. What was freed stays the pod's
         all the same, unless another reservation takes its place."""
         cluster, request, now = self._cluster, preemptor.request, preemptor.now
         if standing.own:
-            return Outcome("none", "pods are being evicted for it already, by ourselves")
+            return PreemptionOutcome("none", "pods are being evicted for it already, by ourselves")
         bound = cluster.placements.bound.get(standing.node, ())
         remaining = [cluster.pods[uid] for uid in standing.victims if uid in bound]
         row = cluster.row(standing.node)
@@ -206,11 +208,13 @@ class Preemption:
                 fits = self._search.fits_without(request, row, gone)
             if fits:
                 violations = certificate.violations(cluster, certificate.important(remaining))
-                return Outcome("standing", node=standing.node, victims=tuple(remaining), violations=violations)
+                return PreemptionOutcome(
+                    "standing", node=standing.node, victims=tuple(remaining), violations=violations
+                )
         if not remaining:
             standing.emptied = standing.emptied if standing.emptied is not None else now
             if now - standing.emptied <= CARRY_SECONDS:
-                return Outcome("none", "its victims have just been evicted")
+                return PreemptionOutcome("none", "its victims have just been evicted")
         return None
 
     def _leaving(self, preemptor: Preemptor, standing: Reservation) -> set[str]:
@@ -268,7 +272,7 @@ class Preemption:
             allowed = [name not in repelled or name in victims for name in map(cluster.names.__getitem__, rows)]
             rows = array("i", compress(rows, allowed))
         if not rows:
-            return _Choice(Found())
+            return _Choice(SearchResult())
         codes = self._policy.judge(cluster.tables, request, rows)
         for row, code in zip(rows, codes, strict=True) if 0 in codes else ():
             name = cluster.names[row]
@@ -278,7 +282,7 @@ class Preemption:
                 and name not in repelled
                 and not amounts_short(cluster, request, row)
             ):
-                return _Choice(Found(nodes=len(rows)), f"the pod fits on {name} now, without an eviction")
+                return _Choice(SearchResult(nodes=len(rows)), f"the pod fits on {name} now, without an eviction")
         fixed = repelled if request.exchangeable else victims
 
         def floor(name: str) -> Sequence[str] | None:
@@ -293,7 +297,7 @@ class Preemption:
             soon = next((name for row in near if (name := self._fits_soon(preemptor, row))), None)
             if soon is not None:
                 waits = f"the pod will fit on {soon} when the pods that are terminating there are gone"
-                return _Choice(Found(nodes=len(rows)), waits)
+                return _Choice(SearchResult(nodes=len(rows)), waits)
         return _Choice(result)
 
     def _fits_soon(self, preemptor: Preemptor, row: int) -> str:

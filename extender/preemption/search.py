@@ -25,9 +25,9 @@ from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import FreedBeyond, LeftoverFragmentation
 from extender.policy.policy import Policy
-from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, Problem, ends
+from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, VictimProblem, ends
 from extender.preemption.cost_inputs import Rooms
-from extender.preemption.limits import Ceiling, SearchTime, ceiling_of
+from extender.preemption.limits import CostCeiling, SearchTime, ceiling_of
 from extender.settings import PreemptionSettings as Limits
 
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
@@ -39,7 +39,7 @@ TRIES = 4  # searches that leave early; then all candidates are searched to the 
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """`evictions`: the cheapest first, the second is the runner-up; `proved`: no other node or set is cheaper;
     `sets`: search nodes examined; `above`: the cheapest eviction, where all are above the `ceiling`."""
 
@@ -48,7 +48,7 @@ class Found:
     nodes: int = 0
     sets: int = 0
     above: Eviction | None = None
-    ceiling: Ceiling | None = None
+    ceiling: CostCeiling | None = None
 
     @property
     def best(self) -> Eviction | None:
@@ -73,7 +73,9 @@ class VictimSearch:
         """The same search by another policy."""
         return VictimSearch(self._cluster, policy, self._limits)
 
-    def find(self, preemptor: Preemptor, rows: array[int], floor: Floor = None, *, limited: bool = True) -> Found:
+    def find(
+        self, preemptor: Preemptor, rows: array[int], floor: Floor = None, *, limited: bool = True
+    ) -> SearchResult:
         """The cheapest eviction over these nodes (in the order of their names) after which our own filter passes the
         pod.
 
@@ -94,13 +96,13 @@ class VictimSearch:
             result = replace(result, above=best, ceiling=inquiry.ceiling)
         return result
 
-    def _found(self, inquiry: Inquiry, rows: array[int]) -> Found:
+    def _found(self, inquiry: Inquiry, rows: array[int]) -> SearchResult:
         """The cheapest eviction of one inquiry."""
         result, rejected = self._among(
-            inquiry, self._hopeful(inquiry, rows) if len(rows) > FEW else Problem(inquiry, rows)
+            inquiry, self._hopeful(inquiry, rows) if len(rows) > FEW else VictimProblem(inquiry, rows)
         )
         if rejected and len(rows) > FEW:  # what was left out costs more than a set that our filter rejects
-            result, _ = self._among(inquiry, Problem(inquiry, rows))
+            result, _ = self._among(inquiry, VictimProblem(inquiry, rows))
         return replace(result, nodes=len(rows), sets=inquiry.sets)
 
     def nearest(self, preemptor: Preemptor, rows: array[int]) -> array[int]:
@@ -137,18 +139,18 @@ class VictimSearch:
         floors = {"": array("q", bytes(8 * len(rows))), "priority": priority, "work": work}
         return priority, [floors[kind] for kind in kinds]
 
-    def _hopeful(self, inquiry: Inquiry, rows: array[int]) -> Problem:
+    def _hopeful(self, inquiry: Inquiry, rows: array[int]) -> VictimProblem:
         """Those that may hold one of the two cheapest sets: two are found where the bounds are lowest, and nodes
         whose bounds are above the second are out."""
         priority, columns = self._bounds(inquiry.preemptor, rows)
-        first = Problem(inquiry, array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST)]))
+        first = VictimProblem(inquiry, array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST)]))
         two = _one_each(first.look(every=False))[:2]
         second = two[1].cost if len(two) == 2 else (IMPOSSIBLE,) * len(columns)
         near = scout.within(columns, len(rows), second)
         near_rows = array("i", [rows[i] for i in near if priority[i] < IMPOSSIBLE])
-        return first if set(near_rows).issubset(first.rows) else Problem(inquiry, near_rows)
+        return first if set(near_rows).issubset(first.rows) else VictimProblem(inquiry, near_rows)
 
-    def _among(self, inquiry: Inquiry, problem: Problem) -> tuple[Found, bool]:
+    def _among(self, inquiry: Inquiry, problem: VictimProblem) -> tuple[SearchResult, bool]:
         """(the cheapest, whether our filter refused a set that the search took for enough)."""
         judged: list[Eviction] = []  # the best sets of nodes that were given up, known to suffice
         best: Eviction | None = None
@@ -164,7 +166,7 @@ class VictimSearch:
                 sure = eviction in judged or (best is not None and not inquiry.request.by_position)
                 if sure or self._suffices(inquiry, eviction):
                     if best is not None:
-                        return Found((best, eviction), proved), tried > 0
+                        return SearchResult((best, eviction), proved), tried > 0
                     # What is not known of other sets counts as 0: only what is not known of this one can be wrong.
                     best, proved = eviction, problem.proved and not open_end and not eviction.unknown
                     continue
@@ -176,18 +178,18 @@ class VictimSearch:
             else:
                 break
         if best is not None:
-            return Found((best,), proved), tried > 0
-        return Found((), problem.proved and not open_end), tried > 0
+            return SearchResult((best,), proved), tried > 0
+        return SearchResult((), problem.proved and not open_end), tried > 0
 
     def _one_by_one(self, inquiry: Inquiry, row: int) -> tuple[Eviction | None, bool]:
         """(the node's cheapest set of victims that our filter passes, whether there is none cheaper): where the filter
         refuses what the search takes for enough, it is asked about every set, the cheapest first."""
-        single = Problem(inquiry, array("i", [row]), by_links=False)
+        single = VictimProblem(inquiry, array("i", [row]), by_links=False)
         pods = len(single.gathered.pods)
         if pods > FEW_PODS:
             return None, False
         must = sum(1 << k for k in range(pods) if single.gathered.forced[k])
-        problem = Problem(inquiry, array("i", [row]) * ((1 << pods) - 1), by_links=False)
+        problem = VictimProblem(inquiry, array("i", [row]) * ((1 << pods) - 1), by_links=False)
         for i in range(len(problem.rows)):
             problem.only(i, i + 1, must)
         sets = problem.solve(every=True)
@@ -241,7 +243,7 @@ def price_alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -
         return None
     above = replace(request, priority=pod.priority + 1, links="ignore", nics="ignore")
     inquiry = Inquiry(cluster, policy, Preemptor(above, pod, 0.0, wall), None, 1 << 20, 0)
-    problem = Problem(inquiry, array("i", [row]), by_links=False)
+    problem = VictimProblem(inquiry, array("i", [row]), by_links=False)
     gathered, uids = problem.gathered, cluster.pod_rows.uids
     at = next((k for k, pod_row in enumerate(gathered.pods) if uids[pod_row] == pod.uid), -1)
     if at < 0:

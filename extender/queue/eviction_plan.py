@@ -24,13 +24,13 @@ from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.roles import NODE
 from extender.preemption import certificate
 from extender.preemption.gang_plan import (
-    Candidates,
-    Gang,
+    DomainCandidates,
     GangEviction,
-    GangFound,
     GangSearch,
+    GangSearchResult,
+    PendingGang,
     Reclaim,
-    Way,
+    SearchContext,
     cost_of,
     gang_certificate,
 )
@@ -66,7 +66,7 @@ class EvictionPlan:
 class EvictionFound:
     """What a search found."""
 
-    search: GangFound
+    search: GangSearchResult
     placed: Placed | None = None  # where the gang goes without the victims; None: no eviction makes room for it
     victims: tuple[PodRecord, ...] = ()
 
@@ -114,9 +114,9 @@ class EvictionPlanner:
         cluster, gang, requests = self._cluster, head.gang, [self._claims.alone(pod) for pod in pods]
         rows, reclaim, allowances = yield from self._room(head)
         own = {pod.uid for pod in (*gang.pods, *gang.members)}
-        asked = Gang(pods, tuple(requests), self._clock(), self._wall(), frozenset(own.union(spared)))
+        asked = PendingGang(pods, tuple(requests), self._clock(), self._wall(), frozenset(own.union(spared)))
         places = KeptPlaces(cluster, self._placement, gang, asked, allowances)
-        way = Way(reclaim, places.joint, lambda: of_others(self._claims, requests[0], self._clock(), own), pace)
+        way = SearchContext(reclaim, places.joint, lambda: of_others(self._claims, requests[0], self._clock(), own), pace)
         domains = candidates(cluster, self._placement.layout, gang, rows)
         search = in_a_domain((yield from self._search.steps(asked, list(domains), way)))
         if search.best is None:
@@ -286,13 +286,15 @@ class KeptPlaces:
         return placed.rows
 
 
-def candidates(cluster: Cluster, layout: Layout, gang: WaitingGang, rows: Collection[int]) -> Iterable[Candidates]:
+def candidates(
+    cluster: Cluster, layout: Layout, gang: WaitingGang, rows: Collection[int]
+) -> Iterable[DomainCandidates]:
     """The domains that the gang may choose from, with those of `rows` that are in them; where it only prefers one, the
     whole cluster too."""
     domain = gang.domain
     order, _ = layout.read()
     if domain is None or not domain.required:
-        yield Candidates(None, array("i", [row for row in order if row in rows]))
+        yield DomainCandidates(None, array("i", [row for row in order if row in rows]))
     if domain is None:
         return
     level = layout.asked(domain.level)
@@ -307,10 +309,10 @@ def candidates(cluster: Cluster, layout: Layout, gang: WaitingGang, rows: Collec
     for number, domain_rows in of_domain.items():
         candidate_rows = [row for row in domain_rows if row in rows]
         if candidate_rows and (not anchors or number in anchors):
-            yield Candidates(_named(cluster, level, domain_rows[0]), array("i", candidate_rows))
+            yield DomainCandidates(_named(cluster, level, domain_rows[0]), array("i", candidate_rows))
 
 
-def in_a_domain(search: GangFound) -> GangFound:
+def in_a_domain(search: GangSearchResult) -> GangSearchResult:
     """Of plans that cost the same the one inside a domain is first: the gang prefers one."""
     best, other = search.best, search.runner_up
     if best is None or other is None or best.domain is not None or other.domain is None or other.cost > best.cost:

@@ -31,7 +31,7 @@ from typing import Final
 
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
-from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, Ways
+from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
 from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.objects.queueing import Domain
@@ -381,7 +381,7 @@ def without_devices(cluster: ClusterView, pod: PodRecord) -> set[int]:
         return {cluster.row(name) for name in cluster.nodes if name != pod.claim_node}
     if not pod.gpus or not (dra.slices or dra.planned.on):
         return set()
-    asked, reasons = Ways.of(pod), (CLAIMS_ALONE, NO_DEVICES) if dra.planned.on else (CLAIMS_ALONE,)
+    asked, reasons = GpuAsk.of(pod), (CLAIMS_ALONE, NO_DEVICES) if dra.planned.on else (CLAIMS_ALONE,)
     return {cluster.row(name) for name, node in cluster.nodes.items() if asked.mismatch(node) in reasons}
 
 

@@ -15,7 +15,7 @@ from extender.preemption.preemption import Offered, Offers
 from extender.recording import entries
 from extender.recording.comparison import reply_of
 from extender.recording.entries import Asked, UnderWay
-from extender.reservations.freshness import View
+from extender.reservations.freshness import Staleness
 from extender.verbs import wire
 from extender.verbs.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
 from extender.verbs.answer import Asked as Asking
@@ -134,7 +134,7 @@ class CallTimes:
 
     __slots__ = ("now", "stops", "view", "wall")
 
-    def __init__(self, now: float, wall: float, view: View, stops: list[int]) -> None:
+    def __init__(self, now: float, wall: float, view: Staleness, stops: list[int]) -> None:
         self.now, self.wall, self.view, self.stops = now, wall, view, stops
 
 

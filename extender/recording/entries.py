@@ -30,7 +30,7 @@ from extender.objects.records import (
 )
 from extender.reservations.assumed import AssumedPod
 from extender.reservations.attempts import Attempt
-from extender.reservations.freshness import View
+from extender.reservations.freshness import Staleness
 from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat
 
@@ -140,7 +140,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     """The server's clock."""
     wall: float
     """Seconds since 1970."""
-    view: View
+    view: Staleness
     """How far behind the view was."""
     pod: str
     """The uid."""

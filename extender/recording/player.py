@@ -25,13 +25,13 @@ from extender.recording.entries import (
     Tick,
 )
 from extender.recording.files import BadRecord, Input
-from extender.reservations.freshness import Freshness, View
+from extender.reservations.freshness import Freshness, Staleness
 from extender.settings import Settings
 from extender.verbs.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, Stages, WrittenCall
 from extender.verbs.bind import BindIntent
 from extender.verbs.verbs import Verbs
 
-FRESH = View(stale=False, known_at=None)
+FRESH = Staleness(stale=False, known_at=None)
 
 
 @dataclass(frozen=True, slots=True)

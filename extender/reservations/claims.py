@@ -21,7 +21,7 @@ from extender.cluster.tables import FIRST_GPU
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.policy.pod_request import Requests
+from extender.policy.pod_request import PodRequests
 from extender.reservations.assumed import AssumedPod, AssumedPods
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation, Reservations
@@ -55,7 +55,7 @@ class Claims:
         assumed: AssumedPods,
         reservations: Reservations,
         releases: Releases,
-        requests: Requests,
+        requests: PodRequests,
     ) -> None:
         self._cluster, self._requests = cluster, requests
         self.assumed, self.reservations, self.seats = assumed, reservations, Seats()
@@ -181,7 +181,7 @@ class Counting:
         reservations: Reservations,
         seats: Seats,
         releases: Releases,
-        requests: Requests,
+        requests: PodRequests,
     ) -> None:
         self._cluster, self._releases, self._requests = cluster, releases, requests
         self._assumed, self._reservations, self._seats = assumed, reservations, seats

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class View(NamedTuple):
+class Staleness(NamedTuple):
     """`stale`: whether the API server is silent for too long; `known_at`: until when all that happened to pods is
     known, None: it always is."""
 
@@ -28,7 +28,7 @@ class Freshness:
         """`dark`: seconds since pods or nodes were watched for the last time; `known_at`: until when all that happened
         to pods is known, None: it always is; `staleness_seconds`: from when on the view is stale."""
         self._dark, self._known_at, self._staleness = dark, known_at, staleness_seconds
-        self.fixed: View | None = None
+        self.fixed: Staleness | None = None
         """What holds until it is None again: a call that is recorded sees one view from its begin to its end."""
         self.counted = False
         """kube-scheduler counts GPUs too: a node that it names and we find too full shows that we are behind."""
@@ -40,9 +40,9 @@ class Freshness:
         """When this process could answer first, and a preemptor could use its reserved GPUs again."""
 
     @property
-    def view(self) -> View:
+    def view(self) -> Staleness:
         """How far the view is behind now."""
-        return View(self._dark() >= self._staleness, self._known_at())
+        return Staleness(self._dark() >= self._staleness, self._known_at())
 
     def stale(self) -> bool:
         """Whether the API server is silent for longer than `staleness_seconds`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from extender.cluster.cluster import Cluster
 from extender.policy import pod_request
 from extender.preemption.candidates import Preemptor
-from extender.preemption.preemption import Outcome, Preemption
+from extender.preemption.preemption import Preemption, PreemptionOutcome
 from extender.reservations.attempts import Attempt
 from extender.verbs import wire
 from extender.verbs.answer import Answer, History, PreemptCall, Stages
@@ -45,7 +45,7 @@ class Preempt:
         body = wire.preemption(outcome.node or None, uids, outcome.violations)
         return Answer(body, decision.result, decision)
 
-    def own(self, body: bytes, attempt: Attempt, now: float, wall: float) -> tuple[Decision, Outcome]:
+    def own(self, body: bytes, attempt: Attempt, now: float, wall: float) -> tuple[Decision, PreemptionOutcome]:
         """The same for evictions of our own: kube-scheduler did not ask. `body`: a preempt request without candidates;
         `attempt`: the pod's filter call, whose `links_only` are the candidates. Raises BadRequest."""
         stages = Stages()
@@ -59,7 +59,7 @@ class Preempt:
         self._record(decision, outcome, stages)
         return decision, outcome
 
-    def _record(self, decision: Decision, outcome: Outcome, stages: Stages) -> None:
+    def _record(self, decision: Decision, outcome: PreemptionOutcome, stages: Stages) -> None:
         """Write what a preemption came to into its decision record, and keep that."""
         if outcome.nodes or outcome.found is not None:
             stages.mark("search")

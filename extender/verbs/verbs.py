@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from extender.cluster.cluster import Cluster
-from extender.policy.pod_request import Requests
+from extender.policy.pod_request import PodRequests
 from extender.policy.policy import Policy
 from extender.preemption.limits import SearchTime
 from extender.preemption.outbid import Leave, Outbid
@@ -65,7 +65,7 @@ class Verbs:
         seconds = 0.0 if settings.shadow else settings.hold.seconds
         assumed, reservations = AssumedPods(seconds, freshness), Reservations()
         releases = Releases(cluster, assumed, reservations, freshness, released)
-        requests = Requests(cluster)
+        requests = PodRequests(cluster)
         claims = Claims(cluster, assumed, reservations, releases, requests)
         search = VictimSearch(cluster, policy, settings.preemption)
         outbid = Outbid(cluster, policy, claims, search)

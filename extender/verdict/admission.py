@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.dra.node_gpus import Ways
+from extender.cluster.dra.node_gpus import GpuAsk
 from extender.cluster.view import ClusterView
 from extender.objects.nodes import PASSING
 from extender.objects.records import NodeRecord, PodRecord
@@ -18,7 +18,7 @@ CORDONED: Final = "cordoned"
 
 def rejected(pod: PodRecord, node: NodeRecord) -> str:
     """Why kube-scheduler keeps the pod off the node whatever runs there; "" when it does not."""
-    return _kept_off(pod, node) or Ways.of(pod).mismatch(node)
+    return _kept_off(pod, node) or GpuAsk.of(pod).mismatch(node)
 
 
 def _kept_off(pod: PodRecord, node: NodeRecord) -> str:
@@ -38,7 +38,7 @@ def _kept_off(pod: PodRecord, node: NodeRecord) -> str:
 def sorted_out(pod: PodRecord, cluster: ClusterView, names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """(the names of the nodes that admit the pod; (name, why) of the others, as `rejected` states), in their order.
     `names`: of nodes that exist."""
-    nodes, restricted, choosy, asked = cluster.nodes, cluster.restricted, is_choosy(pod), Ways.of(pod)
+    nodes, restricted, choosy, asked = cluster.nodes, cluster.restricted, is_choosy(pod), GpuAsk.of(pod)
     suspects = names if tells_apart(pod, cluster) else [name for name in names if name in restricted]
     others = []
     for name in suspects:

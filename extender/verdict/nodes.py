@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from extender.policy.rules import REASONS
-from extender.policy.rules.count import Count, Resource
+from extender.policy.rules.count import Count, ResourceOffered
 from extender.policy.rules.failing import Failing
 from extender.preemption.candidates import Preemptor
 from extender.verdict.admission import CORDONED, rejected, sorted_out, uncordoned
@@ -18,7 +18,7 @@ SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
 REPELLED: Final = "repelled-by-a-running-pod"
 MOST_NAMED: Final = 24
 """Nodes that are named for each reason, the first by name."""
-UNUSABLE: Final = frozenset(reason.code for rule in (Resource, Failing) for reason in rule.reasons)
+UNUSABLE: Final = frozenset(reason.code for rule in (ResourceOffered, Failing) for reason in rule.reasons)
 TOO_FEW: Final = frozenset(reason.code for reason in Count.reasons)
 
 

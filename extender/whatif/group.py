@@ -19,7 +19,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.roles import Unplaceable, roles_of
 from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor
-from extender.preemption.gang_plan import GangFound, GangSearch, cost_of, gang_certificate
+from extender.preemption.gang_plan import GangSearch, GangSearchResult, cost_of, gang_certificate
 from extender.queue.eviction_plan import EvictionPlanner, unsearched
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed, not_modelled
@@ -44,7 +44,7 @@ class Seating:
     placed: Placed | None = None
     """The joint placement without the `victims`; None: nowhere."""
     victims: tuple[PodRecord, ...] = ()
-    found: GangFound | None = None
+    found: GangSearchResult | None = None
 
 
 @dataclass(frozen=True, slots=True)

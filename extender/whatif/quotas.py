@@ -19,7 +19,7 @@ from extender.objects import quotas
 from extender.objects.quotas import Excess, QuotaUse
 from extender.objects.records import PRIORITY_CLASS, Owner, PodRecord
 from extender.preemption import certificate
-from extender.preemption.search import Found
+from extender.preemption.search import SearchResult
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import Placed
 from extender.verdict import nodes as judged_nodes
@@ -216,7 +216,7 @@ def _refused(snapshot: WhatIfSnapshot, excess: Sequence[Excess], ways: Sequence[
         "gpus": None,
         "victims": [],
         "cost": [],
-        "certificate": certificate.certificate(snapshot.cluster, snapshot.policy, Found(nodes=nodes)),
+        "certificate": certificate.certificate(snapshot.cluster, snapshot.policy, SearchResult(nodes=nodes)),
         "reasons": {REASON: nodes},
         "remedies": {REASON: REMEDY},
         "spared": [],

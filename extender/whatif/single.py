@@ -21,7 +21,7 @@ from extender.policy.costs import LeftoverFragmentation
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
 from extender.preemption.candidates import Preemptor
-from extender.preemption.search import Found
+from extender.preemption.search import SearchResult
 from extender.preemption.set_tables import PRICED_GPUS
 from extender.verbs.answer import LINKS_ONLY
 from extender.verdict import nodes as judged_nodes
@@ -88,7 +88,7 @@ def judge(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float, *, evicts: bool
     result, warnings = empty(snapshot, pod, nodes), list(about(snapshot, request, pod))
     if nodes.fits:
         return _fits(snapshot, asked, nodes, result, warnings)
-    search = _search(snapshot, asked, nodes) if evicts else Found(nodes=len(snapshot.cluster.nodes))
+    search = _search(snapshot, asked, nodes) if evicts else SearchResult(nodes=len(snapshot.cluster.nodes))
     if request.never and evicts:
         # The certificate is of what may be done: nothing.
         warnings.append(warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
@@ -130,14 +130,14 @@ def _fits(
     return Single(result, warnings, node, mask)
 
 
-def _help(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: Found) -> dict[str, Any]:
+def _help(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> dict[str, Any]:
     """What is reported of a pod that does not fit: `ways_out` and `nearest`. `search`: for the eviction."""
     ways = _ways_out(snapshot, asked, nodes, search)
     miss = nearest(snapshot.judge, asked, nodes)
     return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
 
 
-def _ways_out(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: Found) -> list[Way]:
+def _ways_out(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> list[Way]:
     """The ways out of a single pod, the cheapest first."""
     judge = snapshot.judge
     ways: list[Way | None] = []
@@ -152,7 +152,7 @@ def _ways_out(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, se
     return in_order([way for way in ways if way is not None])
 
 
-def _search(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes) -> Found:
+def _search(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes) -> SearchResult:
     """The cheapest eviction."""
     judge = snapshot.judge
     with snapshot.claims.of(asked.request, asked.now):
@@ -174,7 +174,7 @@ def empty(snapshot: WhatIfSnapshot, pod: PodRecord, nodes: JudgedNodes) -> dict[
         "victims": [],
         "cost": [],
         "certificate": certificate.certificate(
-            snapshot.cluster, snapshot.policy, Found(nodes=len(snapshot.cluster.nodes))
+            snapshot.cluster, snapshot.policy, SearchResult(nodes=len(snapshot.cluster.nodes))
         ),
         "reasons": dict(sorted(nodes.reasons.items())),
         "remedies": {},
@@ -235,7 +235,7 @@ def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
-def _certificate(snapshot: WhatIfSnapshot, request: PodRequest, search: Found) -> dict[str, Any]:
+def _certificate(snapshot: WhatIfSnapshot, request: PodRequest, search: SearchResult) -> dict[str, Any]:
     proof = certificate.certificate(snapshot.cluster, snapshot.policy, search)
     if search.runner_up is not None:
         proof["runner_up"] = _eviction(snapshot, request, search.runner_up)

@@ -13,7 +13,7 @@ from extender.cluster.gpus.statements import PLAN, planned_text
 from extender.cluster.gpus.store import AWAY_SECONDS
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import Event, NodeRecord, PodRecord, ResourceSliceRecord
-from extender.policy.pod_request import Requests
+from extender.policy.pod_request import PodRequests
 from extender.policy.policy import Policy
 from extender.preemption.search import VictimSearch
 from extender.reservations.assumed import AssumedPods
@@ -57,7 +57,7 @@ class WhatIfSnapshot:
         cluster.tick(10 * AWAY_SECONDS)
         assumed, reservations = AssumedPods(0.0), Reservations()
         releases = Releases(cluster, assumed, reservations, freshness)
-        claims = Claims(cluster, assumed, reservations, releases, Requests(cluster))
+        claims = Claims(cluster, assumed, reservations, releases, PodRequests(cluster))
         search = VictimSearch(cluster, policy, settings.preemption)
         return cls(settings, cluster, policy, claims, search, Judge(cluster, policy, claims, search))
 

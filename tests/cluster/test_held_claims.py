@@ -7,7 +7,7 @@ import pytest
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus import ledger
-from extender.cluster.gpus.holdings import Devices
+from extender.cluster.gpus.holdings import NodeGpus
 from extender.objects.records import PodRecord
 from extender.offline import invalid_metadata
 from extender.settings import ClaimSettings, Settings
@@ -18,7 +18,7 @@ Facts = dict[str, tuple[str, tuple[int, ...] | None]]
 
 
 def read(*pods: PodRecord, stated: bool, uuids: bool = True, units: int = 1) -> Facts:
-    devices = Devices(RESOURCE, ALL, ALL, UUIDS if uuids else {}, units=units)
+    devices = NodeGpus(RESOURCE, ALL, ALL, UUIDS if uuids else {}, units=units)
     made = ledger.read(pods, devices, held_counts=stated)
     return {one.uid: (one.how, one.gpus) for one in made.holdings}
 

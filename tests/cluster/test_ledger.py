@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.gpus import ledger, statements
-from extender.cluster.gpus.holdings import Devices, NodeLedger
+from extender.cluster.gpus.holdings import NodeGpus, NodeLedger
 from extender.cluster.gpus.statements import HELD, PLAN
 from extender.objects import records
 
@@ -44,7 +44,7 @@ def read(
     relayed: bool = False,
 ) -> NodeLedger:
     ids = UUIDS if index_of is None else index_of
-    devices = Devices(RESOURCE, ALL if healthy else 0, healthy, ids, relayed)
+    devices = NodeGpus(RESOURCE, ALL if healthy else 0, healthy, ids, relayed)
     return ledger.read(pods, devices, frozenset(settling.split()))
 
 
@@ -193,7 +193,7 @@ def test_pods_without_gpus_are_not_in_it() -> None:
 
 
 def test_another_resource_is_not_counted() -> None:
-    made = ledger.read([pod("a", 2)], Devices("amd.com/gpu", ALL, ALL))
+    made = ledger.read([pod("a", 2)], NodeGpus("amd.com/gpu", ALL, ALL))
     assert made == NodeLedger()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from extender.cluster.listener import Listener
 from extender.cluster.node_health import NodeHealth
-from extender.cluster.pod_failures import Change
+from extender.cluster.pod_failures import RejectionChange
 from extender.objects import records
 from extender.objects.records import PodRecord
 from extender.policy.rules import REASONS
@@ -64,7 +64,7 @@ def test_three_within_ten_minutes_refuse_the_node_until_one_is_older() -> None:
     fail(health, "p2", 599.0)
     assert health.failing("n", 599.0)
     (change,) = health.tick(599.0)
-    assert change == Change("n", True, change.text)
+    assert change == RejectionChange("n", True, change.text)
     assert "3 GPU pods failed" in change.text
     assert "default/p2" in change.text
     assert health.tick(599.5) == []  # said once

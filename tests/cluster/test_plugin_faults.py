@@ -23,7 +23,7 @@ FOUR = ((0,) * 4,) * 4
 def flags(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, **more: Any) -> int:
     given: dict[str, Any] = {"plugin": "nvidia", "settings_version": None, "allocatable": 4, "capacity": 4}
     given |= {"topology": Topology(4, FOUR)} | more
-    plugin = plugin_faults.DevicePlugin(given.pop("plugin"), given.pop("settings_version"))
+    plugin = plugin_faults.StatedPlugin(given.pop("plugin"), given.pop("settings_version"))
     return plugin_faults.hazards(annotations or {}, labels or {}, plugin, **given)
 
 

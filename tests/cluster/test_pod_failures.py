@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from extender.cluster import pod_failures as book
-from extender.cluster.pod_failures import Failure, Failures, Limits, Party, What
+from extender.cluster.pod_failures import Failure, FailureLimits, Failures, Party, What
 
 ONE = Party("one", "job-1", frozenset({"image-1"}), "default")
 TWO = Party("two", "job-2", frozenset({"image-2"}), "default")
@@ -24,8 +24,8 @@ def own(made: Failures, namespace: str, now: float) -> list[Failure]:
     return made.for_tenant("n", namespace, made.for_all("n", now))
 
 
-def filled(*added: Failure, node: str = "n", limits: Limits | None = None) -> Failures:
-    made = Failures(limits or Limits())
+def filled(*added: Failure, node: str = "n", limits: FailureLimits | None = None) -> Failures:
+    made = Failures(limits or FailureLimits())
     for one in added:
         made.add(node, one)
     return made
@@ -65,7 +65,7 @@ def test_failures_of_two_parties_count_for_all_within_the_window() -> None:
 
 
 def test_as_many_parties_as_the_settings_ask_for() -> None:
-    limits = Limits(parties=3)
+    limits = FailureLimits(parties=3)
     two = [failed(1), failed(2, TWO), failed(3, TWO)]
     assert filled(*two, limits=limits).for_all("n", 0.0) == []
     assert len(filled(*two, failed(4, THREE), limits=limits).for_all("n", 0.0)) == 4

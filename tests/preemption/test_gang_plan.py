@@ -12,7 +12,14 @@ from extender.cluster.slices import Sliced
 from extender.policy import pod_request
 from extender.policy.policy import Policy
 from extender.preemption import gang_plan
-from extender.preemption.gang_plan import Candidates, Gang, GangFound, GangSearch, Reclaim, Way
+from extender.preemption.gang_plan import (
+    DomainCandidates,
+    GangSearch,
+    GangSearchResult,
+    PendingGang,
+    Reclaim,
+    SearchContext,
+)
 from extender.settings import Settings
 from tests.world import WALL, World, pairs
 
@@ -35,7 +42,7 @@ class Place:
         for name in nodes:
             self.world.node(name, gpus, labels={"rack": "r" if name in "ab" else "s"}, links=links)
 
-    def find(self, pods: int, gpus: int, priority: int = 5, **more: Any) -> GangFound:
+    def find(self, pods: int, gpus: int, priority: int = 5, **more: Any) -> GangSearchResult:
         """`more`: facts of the gang's pods, and arguments of the search."""
         searching = {key: more.pop(key) for key in ("reclaim", "joint") if key in more}
         spared, budget = more.pop("spared", ()), more.pop("budget", 200_000)
@@ -44,7 +51,7 @@ class Place:
         for name in names:
             self.world.pod(name, gpus, priority=priority, labels={"app": "new"}, **more)
         found = [pod for name in names if (pod := cluster.pod("default", name)) is not None]
-        gang = Gang(
+        gang = PendingGang(
             tuple(found),
             tuple(pod_request.read(pod, cluster) for pod in found),
             self.world.now,
@@ -57,19 +64,21 @@ class Place:
         }
         limits = self.world.settings.preemption.model_copy(update={"search_budget": budget})
         search = GangSearch(cluster, Policy.of(self.world.settings), limits)
-        return search.find(gang, [Candidates(("rack", rack), rows) for rack, rows in racks.items()], Way(**searching))
+        return search.find(
+            gang, [DomainCandidates(("rack", rack), rows) for rack, rows in racks.items()], SearchContext(**searching)
+        )
 
     def pod(self, name: str, gpus: int, **facts: Any) -> None:
         """A running pod on the node that its name begins with."""
         self.world.pod(name, gpus, name[0], start=WALL - facts.pop("age", 100), **facts)
 
 
-def victims(found: GangFound) -> list[str]:
+def victims(found: GangSearchResult) -> list[str]:
     assert found.best is not None, found.why
     return sorted(pod.name for pod in found.best.pods)
 
 
-def cost(found: GangFound) -> dict[str, int]:
+def cost(found: GangSearchResult) -> dict[str, int]:
     assert found.best is not None, found.why
     return {name: value for (name, _), value in zip(found.terms, found.best.cost, strict=True)}
 
@@ -222,12 +231,12 @@ def test_a_launcher_without_gpus_needs_room_too() -> None:
         for name, gpus, cpu in (("worker0", 4, "1"), ("worker1", 4, "1"), ("launcher", 0, "4"))
     ]
     found = [pod for name in pods if (pod := cluster.pod("default", name)) is not None]
-    gang = Gang(tuple(found), tuple(pod_request.read(pod, cluster) for pod in found), play.world.now, WALL)
+    gang = PendingGang(tuple(found), tuple(pod_request.read(pod, cluster) for pod in found), play.world.now, WALL)
     rows = array("i", [cluster.row(name) for name in "abcd"])
     search = GangSearch(cluster, Policy.of(play.world.settings), play.world.settings.preemption)
-    assert victims(search.find(gang, [Candidates(None, rows)])) == ["c1"]
-    only = Gang(gang.pods[2:], gang.requests[2:], play.world.now, WALL)
-    assert search.find(only, [Candidates(None, rows)]).why == "no pod of the gang asks for GPUs"
+    assert victims(search.find(gang, [DomainCandidates(None, rows)])) == ["c1"]
+    only = PendingGang(gang.pods[2:], gang.requests[2:], play.world.now, WALL)
+    assert search.find(only, [DomainCandidates(None, rows)]).why == "no pod of the gang asks for GPUs"
 
 
 def test_pods_that_have_to_be_apart_take_a_node_each() -> None:

@@ -17,7 +17,14 @@ import pytest
 from extender.policy import pod_request
 from extender.policy.policy import Policy
 from extender.preemption import gang_options, gang_search
-from extender.preemption.gang_plan import Candidates, Gang, GangFound, GangSearch, Reclaim, Way
+from extender.preemption.gang_plan import (
+    DomainCandidates,
+    GangSearch,
+    GangSearchResult,
+    PendingGang,
+    Reclaim,
+    SearchContext,
+)
 from extender.settings import Settings
 from extender.settings.fields import LossCeiling
 from tests.oracles.gang_evictions import Case, Oracle, Running, Wanted
@@ -78,7 +85,7 @@ def _wanted(kind: str, rng: random.Random) -> list[Wanted]:
 
 def searched(
     case: Case, world: World, names: list[str], budget: int = 200_000, ceiling: float | None = None
-) -> GangFound:
+) -> GangSearchResult:
     cluster = world.cluster
     pods = tuple(next(pod for pod in cluster.pods.values() if pod.name == name) for name in names)
     if ceiling is not None:
@@ -87,14 +94,14 @@ def searched(
     racks: dict[str, list[int]] = {}
     for name, (_, _, rack, _) in case.nodes.items():
         racks.setdefault(rack, []).append(cluster.row(name))
-    candidates = [Candidates(("rack", rack), array("i", rows)) for rack, rows in sorted(racks.items())]
+    candidates = [DomainCandidates(("rack", rack), array("i", rows)) for rack, rows in sorted(racks.items())]
     lent = case.borrowers
     reclaim = None if lent is None else Reclaim(lambda pod: pod.name in lent, case.regardless)
     limits = world.settings.preemption.model_copy(update={"search_budget": budget})
     if ceiling is not None:
         limits = limits.model_copy(update={"ceilings": {"batch": LossCeiling(gpu_hours=ceiling)}})
     searching = GangSearch(cluster, Policy.of(world.settings), limits)
-    return searching.find(Gang(pods, requests, world.now, WALL), candidates, Way(reclaim))
+    return searching.find(PendingGang(pods, requests, world.now, WALL), candidates, SearchContext(reclaim))
 
 
 def drawn(kind: str, cases: int) -> Iterator[tuple[int, Case]]:
@@ -192,7 +199,7 @@ def test_plans_below_a_ceiling_are_those_of_brute_force(kind: str) -> None:
     assert none
 
 
-def placed(case: Case, oracle: Oracle, world: World, found: GangFound, gone: set[str]) -> bool:
+def placed(case: Case, oracle: Oracle, world: World, found: GangSearchResult, gone: set[str]) -> bool:
     """Whether every node takes the pods of the gang that the plan places there."""
     assert found.best is not None
     roles = [c for c, role in enumerate(case.gang) for _ in range(role.count)]

@@ -13,7 +13,7 @@ import pytest
 from extender.cluster.slices import Pace, Sliced
 from extender.policy import pod_request
 from extender.policy.policy import Policy
-from extender.preemption.gang_plan import Candidates, Gang, GangFound, GangSearch, Way
+from extender.preemption.gang_plan import DomainCandidates, GangSearch, GangSearchResult, PendingGang, SearchContext
 from extender.settings import Settings
 from tests.world import WALL, World
 
@@ -43,9 +43,9 @@ class Looking:
         for i in range(4):
             world.pod(f"new{i}", 8, priority=5)
         pods = tuple(pod for i in range(4) if (pod := world.cluster.pod("default", f"new{i}")) is not None)
-        self.gang = Gang(pods, tuple(pod_request.read(pod, world.cluster) for pod in pods), world.now, WALL)
+        self.gang = PendingGang(pods, tuple(pod_request.read(pod, world.cluster) for pod in pods), world.now, WALL)
         rows = [world.cluster.row(name) for name in sorted(world.cluster.nodes)]
-        self.candidates = [Candidates(None, array("i", rows))]
+        self.candidates = [DomainCandidates(None, array("i", rows))]
         self.search = GangSearch(world.cluster, Policy.of(world.settings), world.settings.preemption)
 
     @contextmanager
@@ -53,17 +53,17 @@ class Looking:
         self.counted += 1
         yield
 
-    def steps(self, pace: Pace) -> Sliced[GangFound]:
-        return self.search.steps(self.gang, self.candidates, Way(counted=self.claims, pace=pace))
+    def steps(self, pace: Pace) -> Sliced[GangSearchResult]:
+        return self.search.steps(self.gang, self.candidates, SearchContext(counted=self.claims, pace=pace))
 
 
-def driven(steps: Sliced[GangFound], between: Callable[[], None] = lambda: None) -> tuple[GangFound, int]:
+def driven(steps: Sliced[GangSearchResult], between: Callable[[], None] = lambda: None) -> tuple[GangSearchResult, int]:
     """(what is found, after how many slices)."""
     for slices in count(1):
         try:
             next(steps)
         except StopIteration as end:
-            found: GangFound = end.value
+            found: GangSearchResult = end.value
             return found, slices
         between()
     raise AssertionError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.preemption import search
-from extender.preemption.candidates import Inquiry, Problem
+from extender.preemption.candidates import Inquiry, VictimProblem
 from extender.settings import Settings
 from tests.world import JSON, WALL, World, workload
 
@@ -57,7 +57,7 @@ def test_leaving_nodes_out_by_their_bounds_changes_nothing(
     kept: list[float] = []
     hopeful = search.VictimSearch._hopeful
 
-    def spy(searching: search.VictimSearch, one: Inquiry, rows: array[int]) -> Problem:
+    def spy(searching: search.VictimSearch, one: Inquiry, rows: array[int]) -> VictimProblem:
         left = hopeful(searching, one, rows)
         kept.append(len(left.rows) / len(rows))
         return left

@@ -32,7 +32,7 @@ NO_DEVICES: Final = "no-gpus-by-claims"
 ELSEWHERE: Final = "claim-elsewhere"
 
 
-class Ways(NamedTuple):
+class GpuAsk(NamedTuple):
     """How a pod asks for GPUs. `itself`: the resources that it asks for; `claims`: whether it asks by claims too;
     `node`: as `claim_node` of the pod."""
 
@@ -41,7 +41,7 @@ class Ways(NamedTuple):
     node: str
 
     @classmethod
-    def of(cls, pod: PodRecord) -> Ways:
+    def of(cls, pod: PodRecord) -> GpuAsk:
         """As the cluster has the pod."""
         claimed = {name: max(0, count) for name, count in pod.claimed}
         itself = frozenset([name for name, count in pod.gpus if count > claimed.get(name, 0)])

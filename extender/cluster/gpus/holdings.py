@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Devices(NamedTuple):
+class NodeGpus(NamedTuple):
     """The GPUs of one node as far as the ledger needs them."""
 
     resource: str

@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Literal
 
 from extender.cluster.gpus import shared_ledger
-from extender.cluster.gpus.holdings import Devices, Holding, NodeLedger
+from extender.cluster.gpus.holdings import Holding, NodeGpus, NodeLedger
 from extender.cluster.gpus.statements import HELD, PLAN, count_of, gpus_of, mask_of, stated_mask
 from extender.objects.records import PodRecord
 
@@ -34,7 +34,7 @@ _Asking = list[tuple[PodRecord, int]]  # pods, each with the number of GPUs that
 
 
 def read(
-    pods: Iterable[PodRecord], devices: Devices, settling: Container[str] = (), *, held_counts: bool = True
+    pods: Iterable[PodRecord], devices: NodeGpus, settling: Container[str] = (), *, held_counts: bool = True
 ) -> NodeLedger:
     """The ledger of one node.
 
@@ -73,7 +73,7 @@ def read(
 
 
 def _observed(
-    asking: _Asking, devices: Devices, held_counts: bool, holdings: list[Holding], silent: _Asking
+    asking: _Asking, devices: NodeGpus, held_counts: bool, holdings: list[Holding], silent: _Asking
 ) -> tuple[int, int]:
     """Appends the observed holdings, and to `silent` the pods of which nothing is observed. (The mask of the observed
     GPUs, how many of them two pods hold.)"""
@@ -110,7 +110,7 @@ def _enforced(silent: _Asking, resource: str, free: int, holdings: list[Holding]
     return taken, remaining
 
 
-def _reported(pod: PodRecord, count: int, devices: Devices) -> int:
+def _reported(pod: PodRecord, count: int, devices: NodeGpus) -> int:
     """The mask of GPUs that kubelet reports of the pod; 0 when it reports nothing usable."""
     if pod.held and devices.index_of:
         seen = [devices.index_of.get(identity, -1) for name, identity in pod.held if name == devices.resource]
@@ -121,7 +121,7 @@ def _reported(pod: PodRecord, count: int, devices: Devices) -> int:
     return 0
 
 
-def _stated(pod: PodRecord, count: int, devices: Devices) -> int:
+def _stated(pod: PodRecord, count: int, devices: NodeGpus) -> int:
     """The mask of GPUs that the annotation held-gpus states; 0 when it states nothing that the pod can hold, or not as
     many GPUs as kubelet reports."""
     mask = stated_mask(pod, HELD)

@@ -29,7 +29,7 @@ AFFECTED: Final = ((0, 12, 0), (0, 20, 0))
 PANICS, PANICS_KNOWN, LOST, LOST_KNOWN = 1, 2, 4, 8  # as ext_core.hazard has them
 
 
-class DevicePlugin(NamedTuple):
+class StatedPlugin(NamedTuple):
     """The device plugin of a resource, as the settings state it. `model`: whose rules hand out the GPUs; `version`:
     None where it is not stated."""
 
@@ -52,7 +52,7 @@ def affected(text: str | None) -> bool:
 def hazards(
     annotations: Mapping[str, str],
     labels: Mapping[str, str],
-    plugin: DevicePlugin,
+    plugin: StatedPlugin,
     topology: Topology,
     *,
     allocatable: int,

@@ -13,14 +13,14 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from extender.cluster.gpus.device_sharing import gpu_of
-from extender.cluster.gpus.holdings import Devices, Holding, NodeLedger
+from extender.cluster.gpus.holdings import Holding, NodeGpus, NodeLedger
 from extender.cluster.gpus.statements import HELD, PLAN, count_of, listed, mask_of
 from extender.objects.records import PodRecord
 
 _Asking = list[tuple[PodRecord, int]]  # pods, each with the number of units that it asks for
 
 
-def read(asking: _Asking, devices: Devices, settling: Container[str], *, held_counts: bool) -> NodeLedger:
+def read(asking: _Asking, devices: NodeGpus, settling: Container[str], *, held_counts: bool) -> NodeLedger:
     """The ledger of one node. `asking`: the pods that ask for its resource, by uid, each with the units; the others as
     for `ledger.read`."""
     ledger = _Units(devices, settling)
@@ -32,7 +32,7 @@ def read(asking: _Asking, devices: Devices, settling: Container[str], *, held_co
 class _Units:
     """The sums of one ledger while its pods are read. `units` 0: parts of unknown size, then nothing is placed."""
 
-    def __init__(self, devices: Devices, settling: Container[str]) -> None:
+    def __init__(self, devices: NodeGpus, settling: Container[str]) -> None:
         self._devices, self._settling = devices, settling
         self._holdings: list[Holding] = []
         self._parts = [0] * devices.graph.bit_length()
@@ -112,7 +112,7 @@ class _Units:
         return not any(self._parts[gpu] + taken > units or whole >> gpu & 1 for gpu, taken in planned.items())
 
 
-def enforced(pod: PodRecord, count: int, devices: Devices) -> bool:
+def enforced(pod: PodRecord, count: int, devices: NodeGpus) -> bool:
     """Whether the relay gives the pod its planned units: on GPUs that work, and kubelet does not report others."""
     works = devices.healthy if devices.relayed else 0
     planned = stated(pod, PLAN, count)
@@ -120,7 +120,7 @@ def enforced(pod: PodRecord, count: int, devices: Devices) -> bool:
     return bool(planned) and not reports and not mask_of(planned) & ~works
 
 
-def reported(pod: PodRecord, count: int, devices: Devices) -> dict[int, int]:
+def reported(pod: PodRecord, count: int, devices: NodeGpus) -> dict[int, int]:
     """GPU -> units of it that kubelet reports of the pod; {} when it reports nothing that has a place on the node."""
     index_of = devices.index_of
     seen = [index_of.get(gpu_of(identity), -1) for name, identity in pod.held if name == devices.resource]
@@ -137,7 +137,7 @@ def stated(pod: PodRecord, annotation: str, count: int) -> dict[int, int]:
     return {gpu: gpus.count(gpu) * (count // len(gpus)) for gpu in sorted(set(gpus))}
 
 
-def possible(taken: Mapping[int, int], devices: Devices) -> bool:
+def possible(taken: Mapping[int, int], devices: NodeGpus) -> bool:
     """Whether the node has these GPUs, and each so many units. Where units are not known, only the first."""
     return not mask_of(taken) & ~devices.graph and (not devices.units or max(taken.values()) <= devices.units)
 
@@ -176,7 +176,7 @@ class _Entry(NamedTuple):
 class KeptLedger:
     """The ledger of one node whose `devices.units` are not 1."""
 
-    def __init__(self, devices: Devices, *, held_counts: bool) -> None:
+    def __init__(self, devices: NodeGpus, *, held_counts: bool) -> None:
         self.devices = devices
         self._held_counts = held_counts
         self._entries: dict[str, _Entry] = {}

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from ext_core.links import LinkShapes
 from extender.cluster.gpus import ledger
 from extender.cluster.gpus.device_sharing import Division, division
-from extender.cluster.gpus.holdings import Devices, Holding, NodeLedger
-from extender.cluster.gpus.plugin_faults import DevicePlugin, hazards
+from extender.cluster.gpus.holdings import Holding, NodeGpus, NodeLedger
+from extender.cluster.gpus.plugin_faults import StatedPlugin, hazards
 from extender.cluster.gpus.shared_ledger import Changes, KeptLedger
 from extender.cluster.gpus.statements import PLAN, indices, mask_of
 from extender.log import Allowance, get_log
@@ -59,12 +59,12 @@ class GpuStore:
         self.ledgers: dict[str, NodeLedger] = {}
         self.drifts: Counter[ledger.Drift] = Counter()
         self.schedulable: set[str] = set()
-        self._devices: dict[str, Devices] = {}
+        self._devices: dict[str, NodeGpus] = {}
         self._kept: dict[str, KeptLedger] = {}  # of the nodes that hand out parts of GPUs
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing, the earliest first
         self._lost: set[str] = set()  # nodes whose device plugin has offered nothing for longer than AWAY_SECONDS
         self._plugins = {
-            resource.name: DevicePlugin(resource.device_plugin, resource.plugin_version)
+            resource.name: StatedPlugin(resource.device_plugin, resource.plugin_version)
             for resource in settings.resources
         }
         self._shapes = shapes
@@ -78,7 +78,7 @@ class GpuStore:
                     return name
         return None
 
-    def devices(self, node: str) -> Devices | None:
+    def devices(self, node: str) -> NodeGpus | None:
         """The node's GPUs as far as its ledger depends on them; None where it offers none."""
         return self._devices.get(node)
 
@@ -124,7 +124,7 @@ class GpuStore:
                 shape = topology.intern(self._shapes, model)
         if divided.whole and not published:
             faults = hazards(node.annotations, node.labels, plugin, topology, allocatable=offered, capacity=count)
-        self._devices[node.name] = Devices(
+        self._devices[node.name] = NodeGpus(
             resource,
             (1 << count) - 1 if count <= MOST_GPUS else 0,
             healthy,

@@ -20,7 +20,7 @@ from extender.cluster.pods.budgets import Budgets
 from extender.cluster.pods.gangs import Gangs
 from extender.cluster.pods.numbered import Requirements
 from extender.cluster.pods.placements import Placements
-from extender.cluster.pods.workloads import Owners, Workloads
+from extender.cluster.pods.workloads import OwnerIndex, Workloads
 from extender.cluster.tables import Amounts
 from extender.objects.records import GroupRecord, PdbRecord, PodRecord, PriorityClassRecord, QuotaRecord
 from extender.objects.tolerant import bare
@@ -46,7 +46,7 @@ class Pods:
         self.workloads = Workloads(self.gangs.ref)
         self.stale = Stale()
         self._table = table
-        self._owners = Owners()  # of the pods that are bound, or in a workload
+        self._owners = OwnerIndex()  # of the pods that are bound, or in a workload
         self._held_counts = nodes.gpus.held_counts
 
     def on(self, node: str) -> Iterator[PodRecord]:

@@ -110,7 +110,7 @@ def siblings(pod: PodRecord) -> SiblingKey | None:
 # meanwhile, and owners may own each other in a circle.
 
 
-class Owners:
+class OwnerIndex:
     """An index from an object to the uids of the pods below it. Only objects of `gangs.GROUP_KINDS` are keys."""
 
     def __init__(self) -> None:

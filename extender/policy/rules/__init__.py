@@ -11,14 +11,14 @@ from typing import Final
 
 from extender.objects.records import MOVING_TEXT, SEAT_TEXT
 from extender.policy.contracts import Class, Reason, Rule
-from extender.policy.rules.count import Count, Resource, Shares
+from extender.policy.rules.count import Count, ResourceOffered, Shares
 from extender.policy.rules.failing import Failing, in_words
 from extender.policy.rules.hazard import Hazard
 from extender.policy.rules.links import Links
 from extender.policy.rules.nics import Nics
 from extender.settings import FailingNodes
 
-RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links, Nics, Hazard)
+RULES: tuple[type[Rule], ...] = (ResourceOffered, Shares, Failing, Count, Links, Nics, Hazard)
 
 UNKNOWN_NODE = Reason(
     code=1,

@@ -99,7 +99,7 @@ AWAY = Reason(
 )
 
 
-class Resource:
+class ResourceOffered:
     """Rejects a node that is not known yet, or that offers no GPUs of the requested name."""
 
     name: ClassVar[str] = "resource"

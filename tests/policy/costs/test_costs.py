@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ext_core.links import LinkShapes
-from extender.policy.contracts import CostTerm, Groups, Victims
+from extender.policy.contracts import CostTerm, VictimGroups, Victims
 from extender.policy.costs import (
     COSTS,
     FreedBeyond,
@@ -22,7 +22,7 @@ from extender.policy.costs import (
     prices,
 )
 
-NONE = Groups(array("i", [0]), array("i"), array("q"), ())
+NONE = VictimGroups(array("i", [0]), array("i"), array("q"), ())
 SECOND = 1000  # milliseconds
 NOW = 1_800_000_000 * SECOND
 
@@ -36,8 +36,8 @@ def victims(
     grace_s: Sequence[int] = (),
     gpus: Sequence[int] = (),
     terminating: Sequence[int] = (),
-    budgets: Groups = NONE,
-    gangs: Groups = NONE,
+    budgets: VictimGroups = NONE,
+    gangs: VictimGroups = NONE,
     stranded: Sequence[int] = (),
     lacking: Sequence[int] = (),
     leftover: list[array[int]] | None = None,
@@ -111,7 +111,7 @@ def test_work_lost_counts_whole_seconds() -> None:
 
 def test_pdb_violations() -> None:
     # Pod 0 is in both budgets, pod 1 in none, pod 2 in the second; the first may lose one, the second none.
-    budgets = Groups(array("i", [0, 2, 2, 3]), array("i", [0, 1, 1]), array("q", [1, 0]), ("a", "b"))
+    budgets = VictimGroups(array("i", [0, 2, 2, 3]), array("i", [0, 1, 1]), array("q", [1, 0]), ("a", "b"))
     given = victims(gpus=[1, 1, 1], budgets=budgets)
     assert term(PdbViolations(), given) == [
         "group",
@@ -124,7 +124,7 @@ def test_pdb_violations() -> None:
 
 def test_gangs_broken() -> None:
     # Pods 0 and 1 are of one gang that may lose one, pod 2 of none.
-    gangs = Groups(array("i", [0, 1, 2, 2]), array("i", [0, 0]), array("q", [1]), ("train",))
+    gangs = VictimGroups(array("i", [0, 1, 2, 2]), array("i", [0, 0]), array("q", [1]), ("train",))
     assert term(GangsBroken(), victims(gpus=[1, 1, 1], gangs=gangs)) == ["gang", [0, 1, 2, 2], [0, 0], [1], [1]]
 
 
