@@ -75,12 +75,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class FailureLimits:
-    """From when on nodes are rejected. `count` failures within `window` seconds; `parties`: so many independent ones
-    make failures of tenants count for all."""
+    """From when on nodes are rejected."""
 
     count: int = 3
+    """Failures within `window`."""
     window: float = 600.0
+    """In seconds."""
     parties: int = 2
+    """So many independent parties make failures of tenants count for all."""
 
 
 def doubt(failures: Iterable[Failure], now: float) -> float:
@@ -302,14 +304,16 @@ _WORDS: Final[dict[What, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class RejectionChange:
-    """A node is rejected from now on, or no longer. `text`: one sentence for people; `namespace`: whose pods it is
-    rejected for, "" for all; `latest`: the failure that decided."""
+    """A node is rejected from now on, or no longer."""
 
     node: str
     refused: bool
     text: str
+    """One sentence for people."""
     namespace: str = ""
+    """For whose pods; "" for all."""
     latest: Failure | None = field(default=None, compare=False)
+    """The failure that decided."""
 
 
 @dataclass(frozen=True, slots=True)

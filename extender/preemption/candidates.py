@@ -96,7 +96,7 @@ class VictimProblem:
         self.inquiry, self.rows, self.cluster = inquiry, rows, inquiry.cluster
         self.required = by_links and inquiry.request.links == "required" and inquiry.request.wanted >= 2
         self.proved = True
-        self.found: tuple[bool, list[Eviction]] | None = None
+        self.solved: tuple[bool, list[Eviction]] | None = None
         self._gather()
         lacking = gather.lacking(self.gathered, FIRST_GPU)
         blind = self._blind() if self.required else []
@@ -165,15 +165,15 @@ class VictimProblem:
 
     def give_up(self, eviction: Eviction, *, whole: bool) -> None:
         """Look no more at the candidate that it is of; `whole`: at none that is the same node."""
-        self.found = None
+        self.solved = None
         self.impossible.add(eviction.at)
         self.impossible.update(i for i, row in enumerate(self.rows) if whole and row == eviction.row)
 
     def look(self, every: bool) -> list[Eviction]:
         """As `solve`; what was found already is not searched again."""
-        if self.found is None or self.found[0] != every:
-            self.found = every, self.solve(every)
-        return self.found[1]
+        if self.solved is None or self.solved[0] != every:
+            self.solved = every, self.solve(every)
+        return self.solved[1]
 
     def solve(self, every: bool) -> list[Eviction]:
         """The cheapest first. `every`: the cheapest set of each node; else of the two cheapest nodes."""

@@ -62,59 +62,73 @@ Counted = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class PendingGang:
-    """The pods to place, and their requests in the same order. `spared`: uids that are never victims, such as members
-    of the gang that run; `now`: seconds on the server's monotonic clock; `wall`: seconds since 1970."""
+    """The pods to place."""
 
     pods: tuple[PodRecord, ...]
     requests: tuple[PodRequest, ...]
+    """Of `pods`, in the same order."""
     now: float
+    """Seconds on the server's monotonic clock."""
     wall: float
+    """Seconds since 1970."""
     spared: frozenset[str] = frozenset()
+    """Uids that are never victims, such as members of the gang that run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """The gang's queue is below its guarantee. `borrower`: whether a pod's queue uses more than its own guarantee; such
-    pods are evicted before others. `regardless_of_priority`: also those of equal or higher priority."""
+    """The gang's queue is below its guarantee."""
 
     borrower: Callable[[PodRecord], bool]
+    """Whether the pod's queue uses more than its own guarantee; such pods are evicted before others."""
     regardless_of_priority: bool = False
+    """Borrowers of equal or higher priority may be victims too."""
 
 
 @dataclass(frozen=True, slots=True)
 class DomainCandidates:
-    """The nodes of one domain. `domain`: (label, value), None: the whole cluster."""
+    """The nodes of one domain."""
 
     domain: tuple[str, str] | None
+    """(label, value); None: the whole cluster."""
     rows: array[int]
 
 
 @dataclass(frozen=True, slots=True)
 class GangEviction:
-    """One plan. `pods`: the victims, most important first; none: the gang fits without an eviction; `rows`: where each
-    pod of the gang is placed; `cost`: by term, in order; `unknown`: terms that are not computed, and count as 0."""
+    """One plan."""
 
     domain: tuple[str, str] | None
     pods: tuple[PodRecord, ...]
+    """The victims, most important first; none: the gang fits without an eviction."""
     rows: tuple[int, ...]
+    """Where each pod of the gang is placed."""
     cost: Vector
+    """By term, in order."""
     unknown: tuple[str, ...] = ()
+    """Terms that are not computed, and count as 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangSearchResult:
-    """`evictions`: the cheapest first, the second is the best of another domain; `why`: why there is none; `proved`: no
-    plan costs less; `bound`: no plan costs less than this, None: nothing is known; `terms`: (name, unit) of each number
-    of a cost; `nodes`: that were looked at; `domains`: that were searched; `sets`: partial plans examined."""
+    """What a search for a gang found."""
 
     evictions: tuple[GangEviction, ...] = ()
+    """Lowest cost first; the second is the best of another domain."""
     why: str = ""
+    """Why there is no eviction."""
     proved: bool = True
+    """No plan costs less."""
     bound: Vector | None = None
+    """No plan costs less than this; None: no bound is known."""
     terms: tuple[tuple[str, str], ...] = ()
+    """(name, unit) of each number of a cost."""
     nodes: int = 0
+    """Nodes examined."""
     domains: int = 0
+    """Domains searched."""
     sets: int = 0
+    """Partial plans examined."""
 
     @property
     def best(self) -> GangEviction | None:
@@ -169,16 +183,18 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class SearchContext:
-    """How a search is made. `reclaim`: None where the gang's queue has all of its guarantee; `joint`: None places by
-    the rules of filter, pod beside pod; `counted`: around each slice that reads tables. Claims of the gang's own pods
-    must not be among them; `pace`: the length of a slice, and the CPU time after which the search only completes what
-    it has; `ceiling`: the search sets it, by the settings."""
+    """How a search is made."""
 
     reclaim: Reclaim | None = None
+    """None where the gang's queue has all of its guarantee."""
     joint: Joint | None = None
+    """None places by the rules of filter, pod beside pod."""
     counted: Counted = nullcontext
+    """Around each slice that reads tables. Claims of the gang's own pods must not be among them."""
     pace: Pace = field(default_factory=Pace)
+    """The length of a slice, and the CPU time after which the search only completes what it has."""
     ceiling: CostCeiling | None = None
+    """The search sets it, by the settings."""
 
 
 class GangSearch:

@@ -54,31 +54,33 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionOutcome:
-    """What a preemption comes to. `result`: "evict": `victims` are to be evicted on `node`, which is reserved from now
-    on; "standing": so it was before; "none": no pod is evicted, `why`.
-
-    `victims`: most important first; `violations`: NumPDBViolations of them; `nodes`: how many were looked at; `found`:
-    what the search found, None: it did not come to one; `left_to`: namespace/name of the pods whose reserved GPUs are
-    left alone though they would have cost less."""
+    """What a preemption comes to."""
 
     result: Literal["evict", "standing", "none"]
+    """"evict": `victims` are to be evicted on `node`, which is reserved from now on; "standing": it was reserved before;
+    "none": no pod is evicted, `why`."""
     why: str = ""
     node: str = ""
     victims: tuple[PodRecord, ...] = ()
+    """Most important first."""
     violations: int = 0
+    """NumPDBViolations of the victims."""
     nodes: int = 0
-    found: SearchResult | None = None
+    """How many nodes were examined."""
+    search_result: SearchResult | None = None
+    """None: no search was needed."""
     left_to: tuple[str, ...] = ()
+    """namespace/name of the pods whose reserved GPUs are not taken, though they would have cost less."""
     reservation: Reservation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """`waits`: why no pod is evicted though one could be, or ""."""
-
-    found: SearchResult
+    search_result: SearchResult
     waits: str = ""
+    """Why no pod is evicted though one could be; "": it is evicted."""
     left_to: tuple[str, ...] = ()
+    """As in PreemptionOutcome."""
 
 
 class Preemption:
@@ -119,7 +121,7 @@ class Preemption:
                 fits = "the pod's gang is placed again: the pod fits on a node without an eviction"
                 return PreemptionOutcome("none", fits if seat else MOVING_TEXT)
         choice = self._choose(preemptor, offers, links_only)
-        result = choice.found
+        result = choice.search_result
         if choice.waits:
             return PreemptionOutcome("none", choice.waits, nodes=result.nodes)
         if result.best is None:
@@ -127,7 +129,7 @@ class Preemption:
             why = f"{searched or 'no eviction '}makes the pod fit on a node that was offered"
             if result.above is not None and result.ceiling is not None:
                 why = result.ceiling.above(self._policy, result.above.cost)
-            return PreemptionOutcome("none", why, nodes=result.nodes, found=result)
+            return PreemptionOutcome("none", why, nodes=result.nodes, search_result=result)
         if standing is not None:
             self._releases.replaced(standing)
         return self._reserve(preemptor, choice, own=own)
@@ -136,15 +138,15 @@ class Preemption:
         """The outcome as decision records show it."""
         if outcome.result == "none":
             return {"why": outcome.why}
-        if outcome.found is None or outcome.found.best is None or outcome.reservation is None:
+        if outcome.search_result is None or outcome.search_result.best is None or outcome.reservation is None:
             uids = [pod.uid for pod in outcome.victims]
             return {"node": outcome.node, "victims": uids, "why": "the victims that were answered before"}
         cluster, policy = self._cluster, self._policy
         shown = {
             "node": outcome.node,
             "victims": [certificate.victim(cluster, pod) for pod in outcome.victims],
-            "cost": certificate.cost_of(policy, outcome.found.best),
-            "certificate": certificate.certificate(cluster, policy, outcome.found),
+            "cost": certificate.cost_of(policy, outcome.search_result.best),
+            "certificate": certificate.certificate(cluster, policy, outcome.search_result),
             "warnings": certificate.warnings(cluster, outcome.victims),
         }
         if outcome.left_to:
@@ -153,7 +155,7 @@ class Preemption:
 
     def _reserve(self, preemptor: Preemptor, choice: _Choice, *, own: bool) -> PreemptionOutcome:
         """The outcome of a search that found an eviction: it is reserved."""
-        best, request = choice.found.best, preemptor.request
+        best, request = choice.search_result.best, preemptor.request
         assert best is not None
         victims = tuple(certificate.important(best.pods))
         reservation = Reservation(
@@ -173,8 +175,8 @@ class Preemption:
             node=best.node,
             victims=victims,
             violations=certificate.violations(self._cluster, victims),
-            nodes=choice.found.nodes,
-            found=choice.found,
+            nodes=choice.search_result.nodes,
+            search_result=choice.search_result,
             left_to=choice.left_to,
             reservation=reservation,
         )
@@ -237,7 +239,7 @@ class Preemption:
         request, now = preemptor.request, preemptor.now
         with self._claims.of(request, now):
             choice = self._cheapest(preemptor, offers, links_only)
-            best = choice.found.best
+            best = choice.search_result.best
             lower = self._claims.lower(request, now)
             if best is not None:
                 outbid = [reservation for reservation in lower if reservation.node == best.node]
@@ -249,13 +251,14 @@ class Preemption:
                 other = self._cheapest(preemptor, offers, links_only)
             if other.waits:
                 return other
-            if other.found.best is None:
+            if other.search_result.best is None:
                 return choice
-            if not self._outbid.spares(preemptor, offers.rows, choice.found, other.found, outbid):
+            if not self._outbid.spares(preemptor, offers.rows, choice.search_result, other.search_result, outbid):
                 return choice
-        node = other.found.best.node
+        node = other.search_result.best.node
         return _Choice(
-            other.found, left_to=tuple(sorted(reservation.pod for reservation in outbid if reservation.node != node))
+            other.search_result,
+            left_to=tuple(sorted(reservation.pod for reservation in outbid if reservation.node != node)),
         )
 
     def _cheapest(self, preemptor: Preemptor, offers: Offers, links_only: Sequence[str]) -> _Choice:

@@ -40,14 +40,18 @@ TRIES = 4  # searches that leave early; then all candidates are searched to the 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`evictions`: the cheapest first, the second is the runner-up; `proved`: no other node or set is cheaper;
-    `sets`: search nodes examined; `above`: the cheapest eviction, where all are above the `ceiling`."""
+    """What a search found."""
 
     evictions: tuple[Eviction, ...] = ()
+    """Lowest cost first; the second is the runner-up."""
     proved: bool = True
+    """No other node or set of victims has a lower cost."""
     nodes: int = 0
+    """Nodes examined."""
     sets: int = 0
+    """Search nodes examined."""
     above: Eviction | None = None
+    """The eviction with the lowest cost, where all are above the `ceiling`."""
     ceiling: CostCeiling | None = None
 
     @property

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 
 class Staleness(NamedTuple):
-    """`stale`: whether the API server is silent for too long; `known_at`: until when all that happened to pods is
-    known, None: it always is."""
+    """How far the view of the cluster may be behind."""
 
     stale: bool
+    """The API server is silent for too long."""
     known_at: float | None
+    """Until when all that happened to pods is known; None: it always is."""
 
 
 class Freshness:

@@ -61,10 +61,10 @@ class Preempt:
 
     def _record(self, decision: Decision, outcome: PreemptionOutcome, stages: Stages) -> None:
         """Write what a preemption came to into its decision record, and keep that."""
-        if outcome.nodes or outcome.found is not None:
+        if outcome.nodes or outcome.search_result is not None:
             stages.mark("search")
         decision.candidates = max(decision.candidates, outcome.nodes)  # with those that were rejected for links alone
-        decision.proved = outcome.found.proved if outcome.found is not None else None
+        decision.proved = outcome.search_result.proved if outcome.search_result is not None else None
         decision.result = RESULTS[outcome.result]
         decision.detail = self._preemption.detail(outcome)
         stages.mark("answer")

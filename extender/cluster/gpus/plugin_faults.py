@@ -30,11 +30,12 @@ PANICS, PANICS_KNOWN, LOST, LOST_KNOWN = 1, 2, 4, 8  # as ext_core.hazard has th
 
 
 class StatedPlugin(NamedTuple):
-    """The device plugin of a resource, as the settings state it. `model`: whose rules hand out the GPUs; `version`:
-    None where it is not stated."""
+    """The device plugin of a resource, as the settings state it."""
 
     model: Literal["nvidia", "amd", "arbitrary"]
+    """Whose rules allocate the GPUs."""
     version: str | None
+    """None where it is not stated."""
 
 
 def version(text: str) -> tuple[int, int, int] | None:

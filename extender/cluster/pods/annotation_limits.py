@@ -44,12 +44,14 @@ class Bounds(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """A claim that does not count as written. `annotation`: its name, or `gang`, which labels and owners name too;
-    `counts`: what it counts as, and why; for people."""
+    """A claim that does not count as written."""
 
     annotation: str
+    """Its name, or `gang`, which labels and owners name too."""
     value: str
+    """As written."""
     counts: str
+    """What it counts as, and why; for people."""
 
     def warning(self, pod: PodRecord) -> dict[str, str]:
         """As the commands print it."""
