@@ -57,8 +57,8 @@ class PreemptionOutcome:
     """What a preemption comes to."""
 
     result: Literal["evict", "standing", "none"]
-    """"evict": `victims` are to be evicted on `node`, which is reserved from now on; "standing": it was reserved before;
-    "none": no pod is evicted, `why`."""
+    """evict: `victims` are to be evicted on `node`, which is reserved from now on; standing: it was reserved before;
+    none: no pod is evicted, `why`."""
     why: str = ""
     node: str = ""
     victims: tuple[PodRecord, ...] = ()

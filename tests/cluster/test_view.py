@@ -18,6 +18,7 @@ WRITERS = {
     "demand",
     "expect",
     "faulted",
+    "suppose_claims",
     "invalid",
     "faults",
 }
