@@ -269,7 +269,7 @@ class KeptPlaces:
     cluster: Cluster
     placement: JointPlacement
     gang: WaitingGang
-    asked: Gang
+    asked: PendingGang
     allowances: Sequence[GpuAllowance] = ()  # as of a `Choice`
     places: dict[tuple[int, ...], Placed] = field(default_factory=dict)
 
