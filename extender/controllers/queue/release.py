@@ -7,7 +7,7 @@ Theory of operation
 2. All pods of a gang state their seats before the first gate opens: kube-scheduler keeps CPU-only pods and pods that it
    knows off every seat, and every instance reads the new seats (`Replicas`). The gates wait for that.
 3. Where the queue allocates the devices of ResourceClaims, it does so then, and the gates wait for it
-   (`devices/allocator.py`).
+   (`allocator.py`).
 4. A pod whose seat changes states none (`withdraw`) before the new one is reserved, and states the new one only when
    every instance knows it. So no GPU is ever stated by two pods; and filter passes a pod on the seat that it states.
 5. A conflict is tried again at once, with the pod as the watch brings it. Whatever else fails is tried again later: a
