@@ -159,8 +159,6 @@ def test_without_scripts_everything_is_there(browser: Browser, url: str) -> None
     page.get_by_role("link", name=WAITS).first.click()
     expect(page.locator("ol.ways > li").first).to_be_visible()
     expect(page.locator("#pause")).to_be_hidden()
-    page.get_by_role("link", name="What to ask for instead").click()
-    expect(page.locator("ul.advice > li").first).to_be_visible()
     page.goto("/whatif")
     expect(page.locator("#whatif")).to_be_hidden()
     expect(page.get_by_text("Without scripts ask")).to_be_visible()
