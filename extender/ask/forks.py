@@ -369,8 +369,10 @@ def _made(question: Question, asked: Sequence[Any]) -> bytes:
     """A line with the kind and the length of the answer, then the answer."""
     error: Exception
     try:
-        text = b"".join(question(*asked))
-        return b"ok %d\n%b" % (len(text), text)
+        text = bytearray()
+        for piece in question(*asked):  # not `join`: it may go on for ever without a look at the time
+            text += piece
+        return b"ok %d\n" % len(text) + text
     except ExtenderError as refused:
         error = refused
     except MemoryError:
@@ -383,5 +385,5 @@ def _made(question: Question, asked: Sequence[Any]) -> bytes:
 
 
 def _refusal(error: Exception) -> bytes:
-    text = pickle.dumps(error)
-    return b"error %d\n%b" % (len(text), text)
+    pickled = pickle.dumps(error)
+    return b"error %d\n%b" % (len(pickled), pickled)
