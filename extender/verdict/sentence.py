@@ -8,7 +8,7 @@ from typing import Any, Final
 from extender.policy.contracts import Class, PodRequest
 from extender.policy.rules import REASONS
 from extender.policy.rules import links as links_rule
-from extender.policy.rules import links as nics_rule
+from extender.policy.rules import nics as nics_rule
 from extender.preemption.candidates import Preemptor
 from extender.verdict.nearest import LINKED
 from extender.verdict.nodes import JudgedNodes

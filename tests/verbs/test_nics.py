@@ -148,3 +148,13 @@ def test_a_nominated_pod_that_requires_nics_keeps_those_that_it_may_get() -> Non
     assert refused(world.filter(world.pod("single", 1)))
     world.pod("p", 2, annotations=wish("preferred"), nominated="n")
     assert world.filter(world.pod("single", 1))["NodeNames"] == ["n"]
+
+
+def test_the_sentence_says_that_the_free_gpus_have_no_nic_each(world: World) -> None:
+    node(world, "n", ONE_A_SWITCH)
+    world.bind(world.pod("first"), "n")
+    world.pod("holder", 6, "n", held=(2, 3, 4, 5, 6, 7), priority=1000)
+    pod = world.pod("p", 2, annotations=wish("required"))
+    assert refused(world.filter(pod)) == {"n": rule.HELD.text}
+    shown: JSON = world.call("/debug/explain?pod=default/p", method="GET").json
+    assert "1 node has 2 GPUs free but not each with a NIC" in shown["sentence"]
