@@ -1,7 +1,7 @@
 """The levels at which a gang may stay together, and the domain of each node there.
 
 A level is a node label; a domain is the nodes with one value of it. A short name stands for several labels, since each
-vendor and cloud has its own: of each node the first of them that the node has counts. What is not in the table below
+vendor and cloud has its own: of each node the first of them that the node has counts. What is not in the table
 belongs to a short name with which the label's own name ends (`example.com/rack`).
 """
 
@@ -17,42 +17,9 @@ from typing import Final, NamedTuple
 from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.policy.roles import NODE
+from extender.settings.fields import TOPOLOGY_LABELS
 
-SHORT: Final[Mapping[str, tuple[str, ...]]] = {
-    "node": (NODE,),
-    "clique": (
-        "nvidia.com/gpu.clique",
-        "accelerator.topograph.run/sub-domain",
-        "accelerator.topograph.run/domain",
-        "network.topology.nvidia.com/accelerator",
-        "topology.k8s.aws/ultraserver-id",
-    ),
-    "rack": (
-        "cloud.google.com/gce-topology-subblock",
-        "fabric.topograph.run/tier-0",
-        "network.topology.nvidia.com/leaf",
-        "topology.k8s.aws/network-node-layer-3",
-        "oci.oraclecloud.com/host.rack_id",
-        "cloud.provider.com/topology-rack",
-        "topology.kubernetes.io/rack",
-    ),
-    "block": (
-        "cloud.google.com/gce-topology-block",
-        "fabric.topograph.run/tier-1",
-        "network.topology.nvidia.com/block",
-        "network.topology.nvidia.com/spine",
-        "topology.k8s.aws/network-node-layer-2",
-        "oci.oraclecloud.com/host.network_block_id",
-        "cloud.provider.com/topology-block",
-    ),
-    "zone": (
-        "fabric.topograph.run/tier-2",
-        "network.topology.nvidia.com/core",
-        "network.topology.nvidia.com/datacenter",
-        "topology.k8s.aws/network-node-layer-1",
-        "topology.kubernetes.io/zone",
-    ),
-}
+SHORT: Final[Mapping[str, tuple[str, ...]]] = {"node": (NODE,), **TOPOLOGY_LABELS}
 """Short names of levels, the closest first, and the labels that they stand for."""
 _KNOWN: Final = frozenset(key for keys in SHORT.values() for key in keys)
 _PLACES: Final = frozenset((

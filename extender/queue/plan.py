@@ -37,7 +37,7 @@ from extender.queue.order import fair_shares, order
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
 from extender.queue.places import Counted, Part, Places
 from extender.queue.quota import PLAIN, OverQuota
-from extender.queue.report import QueueReport, Waiting
+from extender.queue.report import QueueReport, Waiting, first_names
 from extender.queue.starts import GangStart, Starts
 from extender.queue.usage import DecayedUse, Models, Rules
 from extender.reservations.claims import Claims
@@ -622,8 +622,7 @@ def gang_name(gang: WaitingGang) -> str:
 
 def pod_names(pods: Sequence[PodRecord]) -> str:
     """The first of these pods, and how many there are, for people; "" for none."""
-    names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in pods[:MOST_NAMED])
-    return names + (f" and {len(pods) - MOST_NAMED} more" if len(pods) > MOST_NAMED else "")
+    return first_names([f"{pod.namespace}/{pod.name}" for pod in pods], MOST_NAMED)
 
 
 def unread(gang: WaitingGang) -> str:
@@ -669,8 +668,7 @@ def _waiting(cluster: ClusterView, gang: WaitingGang, decision: StartDecision) -
                 f"gangs of other queues that are within their guarantees may start first: {', '.join(head.after)}"
             )
         if head.displaced:
-            more = f" and {len(head.displaced) - MOST_NAMED} more" if len(head.displaced) > MOST_NAMED else ""
-            texts.append(f"gangs that lost seats get others first: {', '.join(head.displaced[:MOST_NAMED])}{more}")
+            texts.append(f"gangs that lost seats get others first: {first_names(head.displaced, MOST_NAMED)}")
         if plain := _plain(cluster, head):
             texts.append(f"pods without GPUs hold CPU, memory or pod slots that it needs: {plain}")
     if gang.unread:

@@ -27,6 +27,12 @@ MOST_WHYS: Final = 8
 """Of the reasons why kube-scheduler allocates devices of one gang, which name what its pods state."""
 
 
+def first_names(names: Sequence[str], most: int) -> str:
+    """ "a, b and 3 more": as many names as `most`, for people; "" for none."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 class Why(NamedTuple):
     """Why a pod waits: `explain`, `top`, `queue`, the pages and Events state the same."""
 

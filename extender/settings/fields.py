@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -27,32 +28,42 @@ RETRIES_FAILED_NODES: Final = (1, 38)
 """From this kube-scheduler on a node rejected by an extender alone can be a candidate for preemption. Before it, such
 a node in `FailedNodes` makes the scheduler try the pod again without end (kubernetes #139270, PR #135486)."""
 
-TOPOLOGY_LEVELS: Final = (
-    "nvidia.com/gpu.clique",  # GPU feature discovery: NVLink domain and partition (NVL72)
-    "accelerator.topograph.run/sub-domain",
-    "accelerator.topograph.run/domain",  # Topograph from 1.0 on
-    "network.topology.nvidia.com/accelerator",  # and before
-    "topology.k8s.aws/ultraserver-id",
-    "cloud.google.com/gce-topology-subblock",
-    "fabric.topograph.run/tier-0",
-    "network.topology.nvidia.com/leaf",
-    "topology.k8s.aws/network-node-layer-3",
-    "oci.oraclecloud.com/host.rack_id",
-    "cloud.provider.com/topology-rack",
-    "topology.kubernetes.io/rack",  # no label of Kubernetes, but the one that guides tell people to write
-    "cloud.google.com/gce-topology-block",
-    "fabric.topograph.run/tier-1",
-    "network.topology.nvidia.com/block",
-    "network.topology.nvidia.com/spine",
-    "topology.k8s.aws/network-node-layer-2",
-    "oci.oraclecloud.com/host.network_block_id",
-    "cloud.provider.com/topology-block",
-    "fabric.topograph.run/tier-2",
-    "network.topology.nvidia.com/core",
-    "network.topology.nvidia.com/datacenter",
-    "topology.k8s.aws/network-node-layer-1",
-    "topology.kubernetes.io/zone",
-)
+TOPOLOGY_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "clique": (
+        "nvidia.com/gpu.clique",  # GPU feature discovery: NVLink domain and partition (NVL72)
+        "accelerator.topograph.run/sub-domain",
+        "accelerator.topograph.run/domain",  # Topograph from 1.0 on
+        "network.topology.nvidia.com/accelerator",  # and before
+        "topology.k8s.aws/ultraserver-id",
+    ),
+    "rack": (
+        "cloud.google.com/gce-topology-subblock",
+        "fabric.topograph.run/tier-0",
+        "network.topology.nvidia.com/leaf",
+        "topology.k8s.aws/network-node-layer-3",
+        "oci.oraclecloud.com/host.rack_id",
+        "cloud.provider.com/topology-rack",
+        "topology.kubernetes.io/rack",  # no label of Kubernetes, but the one that guides tell people to write
+    ),
+    "block": (
+        "cloud.google.com/gce-topology-block",
+        "fabric.topograph.run/tier-1",
+        "network.topology.nvidia.com/block",
+        "network.topology.nvidia.com/spine",
+        "topology.k8s.aws/network-node-layer-2",
+        "oci.oraclecloud.com/host.network_block_id",
+        "cloud.provider.com/topology-block",
+    ),
+    "zone": (
+        "fabric.topograph.run/tier-2",
+        "network.topology.nvidia.com/core",
+        "network.topology.nvidia.com/datacenter",
+        "topology.k8s.aws/network-node-layer-1",
+        "topology.kubernetes.io/zone",
+    ),
+}
+"""Labels in use that state where a node stands, by the short name of the level, closest first."""
+TOPOLOGY_LEVELS: Final = tuple(label for labels in TOPOLOGY_LABELS.values() for label in labels)
 """Labels in use that state where a node stands, closest first; those that no node of a cluster has do not count."""
 
 

@@ -1,5 +1,5 @@
 """What would happen to pods and gangs, placed together on one copy of the cluster: where each goes, which pods would
 be evicted, and the ways out of what does not fit. One engine for a file, a listed cluster and a running server; it
-works in slices, and changes nothing but its copy.
+changes nothing but its copy.
 
 Other packages use `question.read`, `engine.answer`, `snapshot.WhatIfSnapshot` and `live.copied`."""

@@ -26,8 +26,6 @@ ASSUMED: Final = {
     "message": "of the nodes added by a topology only the GPUs are known: CPU and memory count as enough, and they "
     "have no labels but the GPU product's",
 }
-STEP: Final = 16
-"""Nodes or pods that one slice changes."""
 
 
 def apply(snapshot: WhatIfSnapshot, changes: Changes) -> list[Mapping[str, str]]:
@@ -40,18 +38,14 @@ def apply(snapshot: WhatIfSnapshot, changes: Changes) -> list[Mapping[str, str]]
         like = nodes.get(addition.what)
         if like is None:
             like, warnings = _machine(snapshot, addition), [ASSUMED]
-        added = copies(like, addition.nodes, nodes)
-        for at in range(0, len(added), STEP):
-            snapshot.add_nodes(like, added[at : at + STEP])
+        snapshot.add_nodes(like, copies(like, addition.nodes, nodes))
     for name in (*changes.cordon, *changes.drain):
         node = nodes.get(name)
         if node is None:
             raise NotFound("the cluster has no such node", path=f"node {name}")
         snapshot.set_nodes([msgspec.structs.replace(node, unschedulable=True)])
     for name in changes.drain:
-        evicted = evicted_by_drain(snapshot.cluster, name)
-        for at in range(0, len(evicted), STEP):
-            snapshot.evict(evicted[at : at + STEP])
+        snapshot.evict(evicted_by_drain(snapshot.cluster, name))
     return warnings
 
 

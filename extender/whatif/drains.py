@@ -22,6 +22,7 @@ from extender.policy.costs import GangsBroken, Grace, HighestPriority, PdbViolat
 from extender.preemption.certificate import important, violations
 from extender.preemption.search import loss
 from extender.queue.gang import formed
+from extender.queue.report import first_names
 from extender.verdict.text import count
 from extender.verdict.ways.way import term
 from extender.whatif import group, single
@@ -142,6 +143,5 @@ def _warnings(evicted: Sequence[PodRecord], moving: Sequence[PodRecord]) -> list
         warnings.append(warning("pods-without-gpus", text))
     bare = [f"{pod.namespace}/{pod.name}" for pod in moving if pod.owner is None]
     if bare:
-        more = f" and {len(bare) - NAMED} more" if len(bare) > NAMED else ""
-        warnings.append(warning("not-created-again", f"nothing creates {', '.join(bare[:NAMED])}{more} again"))
+        warnings.append(warning("not-created-again", f"nothing creates {first_names(bare, NAMED)} again"))
     return warnings

@@ -19,6 +19,7 @@ from extender.objects.queueing import INDICES, is_queued
 from extender.objects.records import Event, PodRecord
 from extender.queue.gang import SINGLE, WaitingGang, formed
 from extender.queue.gang import single as queued_alone
+from extender.queue.report import first_names
 from extender.reservations.seats import is_absent
 from extender.verdict.quotas import used
 from extender.whatif import changes, group, running, single
@@ -31,8 +32,6 @@ from extender.whatif.snapshot import WhatIfSnapshot
 
 EXIT_CODES: Final = {"fits": 0, "evict": 10, "cannot": 11}
 NUMBERS: Final = frozenset((*INDICES, "statefulset.kubernetes.io/pod-name"))
-NODES: Final = 32
-"""Nodes whose holdings are written in one slice."""
 AboutPod = Callable[[ClusterView, PodRecord, float], Iterable[Mapping[str, str]]]
 """Warnings of what a pod states."""
 
@@ -178,10 +177,8 @@ def _admitted(cluster: ClusterView, question: Question, answered: WhatIfAnswer) 
         else:
             pods.append(admit(cluster, pod if match is None else msgspec.structs.replace(pod, uid=match.uid), number))
     if with_node:
-        text = f"pods that have a node already are not placed again: {', '.join(with_node[:5])}"
-        answered.warn(
-            [warning("runs-already", text + (f" and {len(with_node) - 5} more" if len(with_node) > 5 else ""))]
-        )
+        text = f"pods that have a node already are not placed again: {first_names(with_node, 5)}"
+        answered.warn([warning("runs-already", text)])
     seen = {pod.uid for pod in pods}
     pods += [pod for name in question.named if (pod := known(cluster, *name)).uid not in seen]
     return pods
@@ -253,9 +250,8 @@ def _at_once(
         return
     before = [placed[holding.uid] for holding in cluster.gpus.ledgers[node].holdings if holding.uid in placed]
     if before:
-        more = f" and {len(before) - 3} more" if len(before) > 3 else ""
         text = (
-            f"pod {pod.namespace}/{pod.name} requires links and follows {', '.join(before[:3])}{more} on {node}: this "
+            f"pod {pod.namespace}/{pod.name} requires links and follows {first_names(before, 3)} on {node}: this "
             "holds where kube-scheduler calls the bind verb, and no pod that bind placed was seen yet. Without it, and "
             "created at the same time, it may go to another node (links-pending)"
         )

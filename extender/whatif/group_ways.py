@@ -23,6 +23,7 @@ from extender.preemption import certificate
 from extender.preemption.candidates import ends
 from extender.preemption.gang_plan import cost_of
 from extender.queue.placement import NoPlace, Placed
+from extender.queue.report import first_names
 from extender.reservations.seats import Seat
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.admission import CORDON, uncordoned
@@ -103,7 +104,7 @@ def _evict(task: Task, seating: Seating) -> Way | None:
         "proved": search.proved,
     }
     needs = ("eviction-by-hand",) if task.queued and not task.snapshot.settings.evictions.enabled else ()
-    text = _named([f"{pod.namespace}/{pod.name}" for pod in seating.victims])
+    text = first_names([f"{pod.namespace}/{pod.name}" for pod in seating.victims], NAMED)
     return Way("evict", f"evict {text}", spec, cost_of(search, best), tuple(map(float, best.cost)), needs)
 
 
@@ -184,7 +185,9 @@ def _uncordon(task: Task) -> Way | None:
         return None
     names = [node.name for node in used]
     spec: dict[str, Any] = {"node": names[0], "nodes": names}
-    return Way("uncordon", f"uncordon {_named(names)}", spec, (term("nodes", len(names), "nodes"),), (len(names),))
+    return Way(
+        "uncordon", f"uncordon {first_names(names, NAMED)}", spec, (term("nodes", len(names), "nodes"),), (len(names),)
+    )
 
 
 def _is_cordoned(node: NodeRecord) -> bool:
@@ -245,8 +248,3 @@ def copies(like: NodeRecord, number: int, known: Any) -> list[NodeRecord]:
         if node.name not in known:
             copied.append(node)
     return copied
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more

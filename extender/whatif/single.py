@@ -23,6 +23,7 @@ from extender.preemption import candidates, certificate
 from extender.preemption.candidates import Preemptor
 from extender.preemption.search import SearchResult
 from extender.preemption.set_tables import PRICED_GPUS
+from extender.queue.report import first_names
 from extender.verbs.answer import LINKS_ONLY
 from extender.verdict import nodes as judged_nodes
 from extender.verdict import unchecked
@@ -218,7 +219,7 @@ def _about_eviction(snapshot: WhatIfSnapshot, nodes: JudgedNodes, best: candidat
 def enough_to_wait(victims: Sequence[PodRecord]) -> dict[str, str]:
     """The warning of an eviction all of whose victims are terminating."""
     nodes = sorted({victim.node for victim in victims})
-    where = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    where = first_names(nodes, 3)
     return warning("enough-to-wait", f"all victims on {where} are terminating already: it is enough to wait for them")
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ext_core import gather
 from extender.preemption import certificate
 from extender.preemption.candidates import Eviction, Preemptor
+from extender.queue.report import first_names
 from extender.verbs.answer import LINKS_ONLY
 from extender.verdict.judge import Judge, blocks
 from extender.verdict.nodes import JudgedNodes
@@ -17,7 +18,7 @@ from extender.verdict.ways.machines import some_linked
 from extender.verdict.ways.way import Way
 
 CHUNK: Final = 128
-"""Nodes that one slice searches."""
+"""Nodes that one search looks at."""
 NAMED: Final = 3
 """Victims that the text names."""
 Bound = tuple[tuple[int, ...], str]
@@ -97,7 +98,6 @@ def _way(judge: Judge, asked: Preemptor, nodes: JudgedNodes, best: Eviction, *, 
     victims = certificate.important(best.pods)
     cost = certificate.cost_of(judge.policy, best)
     names = [f"{pod.namespace}/{pod.name}" for pod in victims]
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     needs: tuple[str, ...] = ()
     if asked.pod.gated:
         needs = ("eviction-by-hand",)  # neither kube-scheduler nor the queue evicts for a pod behind a gate
@@ -107,7 +107,7 @@ def _way(judge: Judge, asked: Preemptor, nodes: JudgedNodes, best: Eviction, *, 
         needs = ("evictions.enabled",)
     return Way(
         "evict",
-        f"evict {', '.join(names[:NAMED])}{more} on {best.node}",
+        f"evict {first_names(names, NAMED)} on {best.node}",
         {"node": best.node, "victims": [certificate.victim(cluster, pod) for pod in victims], "proved": proved},
         cost,
         tuple(map(float, best.cost)),

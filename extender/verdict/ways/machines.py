@@ -30,9 +30,7 @@ from extender.verdict.ways.way import Way, term
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 LOOKED_AT: Final = 512
-"""Nodes of one slice."""
-STEP: Final = 16
-"""Nodes that one slice looks at as if they were empty."""
+"""Nodes that are read together."""
 OF_THE_NODE: Final = UNUSABLE | {LOST.code}
 """Codes of what is wrong with a node, whatever runs there."""
 MOST_BITS: Final = 8

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from ext_core import survey
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor, ends
+from extender.queue.report import first_names
 from extender.reservations.reservations import Reservation
 from extender.verdict.judge import Judge
 from extender.verdict.nodes import TOO_FEW, JudgedNodes
@@ -166,9 +167,8 @@ def _texts(chosen: list[Passing], node: str) -> list[str]:
     ending = [passing for passing in chosen if passing.what == "terminating"]
     if len(ending) < 2 or not node:
         return [passing.text for passing in chosen]
-    names = ", ".join(passing.pod for passing in ending[:MOST_NAMED])
-    more = f" and {len(ending) - MOST_NAMED} more" if len(ending) > MOST_NAMED else ""
+    names = first_names([passing.pod for passing in ending], MOST_NAMED)
     last = ending[-1].seconds
     when = "" if math.isinf(last) else f" ({seconds(last)} of grace left)"
-    together = f"{len(ending)} pods that are terminating on {node}{when}: {names}{more}"
+    together = f"{len(ending)} pods that are terminating on {node}{when}: {names}"
     return [*(passing.text for passing in chosen if passing.what != "terminating"), together]
