@@ -161,7 +161,7 @@ class Forks:
         if lacking := memory.lacking():
             raise NotAnswered(lacking, code="no-memory")
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)  # what left its questions with a keeper that has enough to do must not hold up verbs
+        ours.setblocking(False)  # clients that leave may fill it: a full socket must not stop the event loop
         began, cpu = self._clock(), time.thread_time()
         # Until the child has its own handlers, a signal would run those of the server.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
@@ -200,7 +200,7 @@ def _is_over(pid: int) -> bool:
     """Whether a child has ended."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # who started the server has it ignore SIGCHLD
+    except ChildProcessError:  # the parent of the server made it ignore SIGCHLD
         return True
 
 
@@ -294,7 +294,7 @@ def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Call
         with suppress(OSError, AttributeError):  # Linux alone has these
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             Path("/proc/self/oom_score_adj").write_text("1000")
-        making: list[int] = []  # of each answer that is being made: a pipe that closes once it is made
+        making: list[int] = []  # the pipes of answers that are being made; each closes once its answer is made
         while (question := socket.recv_fds(control, 1, 1))[0]:
             with socket.socket(fileno=question[1][0]) as client:
                 while len(making) >= MOST_ANSWERS:

@@ -56,10 +56,6 @@ class AssumedPods:
             return
         self._pods[uid] = AssumedPod(uid, request.priority, node, amounts, gpus, now + seconds, bound)
 
-    def adopt(self, pods: Iterable[AssumedPod]) -> None:
-        """Assume what others assume, oldest first; they expire as there."""
-        self._pods.update({pod.uid: pod for pod in pods})
-
     def unconfirmed(self, uid: str, now: float) -> None:
         """The outcome of the Binding is not known: if the pod is bound, the watch shows it soon."""
         pod = self._pods.get(uid)

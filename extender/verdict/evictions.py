@@ -14,12 +14,9 @@ from extender.verbs.evicted import EvictedPod
 from extender.verdict.judge import Judge
 from extender.verdict.text import count, seconds
 
-STEP = 512
-"""Waiting pods that one slice counts."""
-
 
 def cost_now(judge: Judge, pod: PodRecord, wall: float) -> list[dict[str, Any]] | None:
-    """What evicting this pod alone would cost now, by term; None where it cannot be a victim. In one slice."""
+    """What evicting this pod alone would cost now, by term; None where it cannot be a victim."""
     eviction = price_alone(judge.cluster, judge.policy, pod, wall)
     return None if eviction is None else certificate.cost_of(judge.policy, eviction)
 

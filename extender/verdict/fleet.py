@@ -27,9 +27,7 @@ SIZES: Final = (2, 4, 8, 16)
 POD_SIZES: Final = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (inf, "17+"))
 """Most GPUs of a pod, and what such pods are called."""
 LOOKED_AT: Final = 1024
-"""Nodes of one slice."""
-STEP: Final = 16
-"""Different graphs whose sets are counted in one slice."""
+"""Nodes that are counted together."""
 MOST_PASSED: Final = 512
 """Nodes with free GPUs whose CPU, memory and pod slots are looked at."""
 UNFIT: Final = (FEW.code, NONE.code)

@@ -52,6 +52,20 @@ def test_each_pod_finds_a_place_beside_those_before_it() -> None:
     assert answer["groups"] == []
 
 
+def test_what_a_drain_leaves_is_not_moved() -> None:
+    """Pods of a DaemonSet, and static ones, with GPUs too."""
+    answer = drained(
+        node("n0"), node("n1"), held("p", 1, "n0"),
+        held("daemon", 1, "n0", owner="DaemonSet"),
+        held("static", 1, "n0", annotations={"kubernetes.io/config.mirror": "x"}),
+        held("light", 0, "n0"), held("light-daemon", 0, "n0", owner="DaemonSet"),
+    )  # fmt: skip
+    assert seats(answer) == [("p", "fits", "n1")]
+    assert cost(answer)["victims"] == 1
+    [without] = [one["message"] for one in answer["warnings"] if one["code"] == "pods-without-gpus"]
+    assert without.startswith("1 pod without GPUs")
+
+
 def test_no_pod_is_evicted_for_them() -> None:
     answer = drained(node("n0"), node("n1"), held("high", 4, "n0", priority=9), held("low", 4, "n1", priority=1))
     [result] = answer["results"]

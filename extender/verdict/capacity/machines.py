@@ -19,8 +19,6 @@ from extender.policy.contracts import PodRequest
 from extender.queue.usage import model_of
 from extender.verdict.judge import Judge, blocks
 
-LOOKED_AT: Final = 512
-"""Nodes of one slice."""
 LOWEST: Final = -(2**31)
 """The priority of the pod: the claims of all others count."""
 
@@ -114,8 +112,6 @@ def within(look: Look, request: PodRequest) -> AbstractContextManager[None]:
     return look.judge.claims.of(request, look.now)
 
 
-empty_LOOKED_AT: Final = 32
-"""Nodes of one slice."""
 MOST_ALIKE: Final = 256
 """Nodes of one kind, the first by name, whose daemons are looked at."""
 

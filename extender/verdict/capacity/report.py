@@ -1,4 +1,4 @@
-"""`kind: Capacity`, put together in slices."""
+"""`kind: Capacity`."""
 
 from __future__ import annotations
 

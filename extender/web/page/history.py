@@ -11,10 +11,6 @@ from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
 from extender.verbs.decisions import Decision
 
-STEP: Final = 512
-"""Records that one slice looks at."""
-PER_SLICE: Final = 16
-"""Records that one slice writes."""
 MOST: Final = 200
 """Decisions that a view shows."""
 JSON = dict[str, Any]

@@ -14,8 +14,6 @@ from extender.queue.usage import model_of
 from extender.verdict.fleet import free_gpus
 from extender.web.page.reserved import Kept
 
-BLOCK: Final = 64
-"""Nodes that one slice looks at."""
 LEVELS: Final = ("rack", "clique", "block", "zone", "model")
 """What nodes are grouped by."""
 NONE: Final = ""

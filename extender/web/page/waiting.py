@@ -14,8 +14,6 @@ from extender.web import queue_page
 
 MOST: Final = 200
 """Pods, or gangs, that a view shows."""
-RELEASES: Final = 8
-"""Gangs whose seats one slice reads."""
 JSON = dict[str, Any]
 
 
