@@ -21,13 +21,13 @@ import orjson
 from ext_core.links import LinkShapes
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
+from extender.decide.verbs import Verbs
 from extender.objects import decode, records
 from extender.objects.records import Event
 from extender.settings import Settings
 from extender.sim.device_plugin import PluginPanicked, SimDevicePlugin
 from extender.sim.machines import GPU, SimMachine, SimNode, machine
 from extender.topologies.annotation import RELAY
-from extender.verbs.verbs import Verbs
 
 MEAN_SECONDS = 3600.0
 CPU_PER_GPU, MEMORY_PER_GPU = 4, 16  # cores, GiB: GPUs are what runs out

@@ -20,8 +20,8 @@ from statistics import median
 
 from benchmarks import fleet
 from benchmarks.spread import Line, table, targets_table
+from extender.ask.offline import frozen
 from extender.cluster.cluster import Cluster
-from extender.offline import frozen
 from extender.server.deciding import Core
 from extender.settings import Settings
 

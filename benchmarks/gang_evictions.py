@@ -22,7 +22,7 @@ from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
-from tests.controllers.queue.rig import gated
+from tests.act.queue.rig import gated
 from tests.world import WALL, World, pairs
 
 GANGS = (("equal", 16, 8), ("equal", 128, 8), ("mixed", 16, 8), ("mixed", 64, 2), ("gangs", 16, 8), ("gangs", 64, 4))

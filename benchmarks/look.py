@@ -26,7 +26,7 @@ from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.server import garbage
 from extender.settings import Settings
-from tests.controllers.queue.rig import gated
+from tests.act.queue.rig import gated
 from tests.objects.test_gangs import LWS, obj
 from tests.queue.drawn import BLOCK, RACK
 from tests.world import GPU, World, workload

@@ -45,11 +45,11 @@ from benchmarks import preemption_rules as rules
 from benchmarks.preemption_exact import Exact
 from benchmarks.preemption_rules import FLEETS, NOW, RULES, Choice, Cost, Fleet, State
 from extender.cluster.cluster import Cluster
+from extender.decide.verbs import Verbs
 from extender.objects import decode
 from extender.objects.records import Event
 from extender.settings import Settings
 from extender.sim.machines import machine
-from extender.verbs.verbs import Verbs
 
 OURS = "ours"
 LEXICOGRAPHIC, COST_ONLY = "exact lexicographic", "exact cost-only"

@@ -51,7 +51,7 @@ STAGES = (
     ("scorers", ("/scorers", "policy/fragmentation", "cluster/demand", "extender/mix.py")),
     ("combining rules and scores", ("policy/", "extender/policy.py", "extender/contracts.py")),
     ("decision record", ("decisions.py",)),
-    ("the verb: choice, answer to bytes", ("extender/verbs", "extender/decide.py", "ext_core")),
+    ("the verb: choice, answer to bytes", ("extender/decide", "extender/decide.py", "ext_core")),
 )
 OTHER = "everything else"
 

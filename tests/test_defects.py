@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from extender.act.controller import Controller, Frozen, Supervisor
+from extender.act.watches import Watches
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
-from extender.controllers.controller import Controller, Frozen, Supervisor
-from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
 from extender.kube.kinds import WATCHED_KINDS
 from extender.objects import gangs

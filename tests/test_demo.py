@@ -60,7 +60,7 @@ def test_plain_output_has_no_escapes(once: subprocess.CompletedProcess[str]) -> 
 
 def test_the_queue_needs_no_time_that_the_day_does_not_give() -> None:
     """The day's clock stands still while a scene waits for the queue: the queue must not rest by it."""
-    slow = "from extender.controllers.queue import controller; controller.REST = 1e9"
+    slow = "from extender.act.queue import controller; controller.REST = 1e9"
     ran = demo(code=f"{slow}\n{PLAYED}")
     assert ran.returncode == 0, ran.stdout
 
@@ -74,16 +74,16 @@ def test_the_queue_needs_no_time_that_the_day_does_not_give() -> None:
          "('sum', __import__('array').array('q', [0] * len(victims.pods)))", "not as told: "),
         ("from extender.cluster.cluster import Cluster as it; it._set_pod = lambda *_: 1 / 0",
          "could not apply a write"),
-        ("from extender.controllers.queue.seat_store import SeatStore as it\n"
+        ("from extender.act.queue.seat_store import SeatStore as it\n"
          "async def keep(*_): return ''\n"
          "it.keep = keep", "not as told: seats of all are written"),
-        ("from extender.controllers.queue.release import Release as it\n"
+        ("from extender.act.queue.release import Release as it\n"
          "async def nominate(*_): return None\n"
          "it._state_seat = nominate", "not as told: seats of all are written"),
-        ("from extender.controllers.queue.allocator import DeviceAllocator as it\n"
+        ("from extender.act.queue.allocator import DeviceAllocator as it\n"
          "async def settle(*_): return True\n"
          "it.settle = settle", "not as told: the claim is allocated before the gate opens"),
-        ("from extender.verdict.ways import request as it; it.with_links = lambda pod: pod",
+        ("from extender.ask.ways import request as it; it.with_links = lambda pod: pod",
          "not as told: dgx1 has enough GPUs"),
     ],
 )  # fmt: skip

@@ -19,22 +19,22 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender import settings
+from extender.act.events import EventRecorder
+from extender.act.evictions import Evictor, OwnEvictions
+from extender.act.leadership import EVICTIONS, Leadership
+from extender.ask.offline import frozen
 from extender.cli import main
 from extender.cli.decisions import lines as decision_lines
-from extender.controllers.events import EventRecorder
-from extender.controllers.evictions import Evictor, OwnEvictions
-from extender.controllers.leadership import EVICTIONS, Leadership
+from extender.decide.evicted import OTHERS
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
 from extender.kube.pod_writes import PodEvictions
 from extender.metrics import Metrics
-from extender.offline import frozen
 from extender.reservations.release import CAUSES
 from extender.settings import Settings
 from extender.times import Clock
-from extender.verbs.evicted import OTHERS
-from tests.controllers.test_reservations import PATH as CONFIGMAP
-from tests.controllers.test_reservations import connected, keeper
+from tests.act.test_reservations import PATH as CONFIGMAP
+from tests.act.test_reservations import connected, keeper
 from tests.kube.objects import Objects
 from tests.waiting import eventually
 from tests.world import JSON, World, logged

@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from extender.controllers.controller import ClusterSource
+from extender.act.controller import ClusterSource
+from extender.decide.bind import Written
 from extender.objects import decode
 from extender.objects.records import Event
 from extender.policy.rules import REASONS
 from extender.server import calls
 from extender.server.calls import Outage
 from extender.settings import ResourceSettings, Settings, WatchSettings
-from extender.verbs.bind import Written
-from tests.verbs.test_bind import Api
+from tests.decide.test_bind import Api
 from tests.world import AMD, GPU, JSON, World, machine, pairs, refused, topology, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}

@@ -13,7 +13,7 @@ from extender.cluster.gpus.statements import PLAN
 from extender.policy.rules import REASONS
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from extender.topologies.load import from_catalogue
-from tests.verbs.test_bind import Api
+from tests.decide.test_bind import Api
 from tests.world import DGX1V, GPU, JSON, World, topology
 
 STATED = {KEY: encode(replace(decode(topology(DGX1V)), uuids=tuple(f"GPU-{gpu:08d}" for gpu in range(8))))}

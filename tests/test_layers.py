@@ -74,7 +74,7 @@ def test_the_core_imports_only_the_core() -> None:
     ("line", "package"),
     [
         ("import extender", "extender"),
-        ("from extender.verbs.wire import read_args", "extender"),
+        ("from extender.decide.wire import read_args", "extender"),
         ("cimport numpy as np", "numpy"),
         ("cimport cython, numpy", "numpy"),
         ("from numpy cimport ndarray", "numpy"),
@@ -108,7 +108,7 @@ def test_a_friend_passes(tmp_path: Path, line: str) -> None:
     assert strangers(tmp_path) == []
 
 
-DECIDING = ("verbs", "queue", "preemption", "reservations", "policy", "cluster")
+DECIDING = ("decide", "queue", "preemption", "reservations", "policy", "cluster")
 
 
 def awaits(path: Path) -> list[str]:

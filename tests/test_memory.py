@@ -14,13 +14,13 @@ import pytest
 from ext_core.links import LinkShapes
 from extender.cluster import demand, node_health
 from extender.cluster.demand import MachineModels
+from extender.decide.named_nodes import UnknownNodes
 from extender.objects.parts import Shared
 from extender.policy import policy
 from extender.policy.policy import Policy
 from extender.reservations import attempts
 from extender.reservations.attempts import Attempts
 from extender.settings import Settings
-from extender.verbs.named_nodes import UnknownNodes
 from tests.reference import links as twin
 from tests.world import World, machine, pairs, workload
 

@@ -11,9 +11,9 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
+from extender.act.queue.replicas import SIGNS
+from extender.act.queue.seat_store import SHARDS
 from extender.cli import gates as gates_command
-from extender.controllers.queue.replicas import SIGNS
-from extender.controllers.queue.seat_store import SHARDS
 from extender.kube import gates
 from extender.objects.gangs.pod_groups import GANG
 from extender.objects.queueing import GATE

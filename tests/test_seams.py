@@ -11,7 +11,7 @@ from extender.policy.rules import REASONS
 from extender.settings import Mix as MixSettings
 from extender.settings import Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode
-from tests.verbs.test_bind import Api
+from tests.decide.test_bind import Api
 from tests.world import DGX1V, GPU, World, refused, topology, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from extender.act.controller import ClusterSource
+from extender.act.events import EventRecorder
+from extender.act.evictions import OwnEvictions
+from extender.act.queue.controller import QueueController
 from extender.ask import forks
 from extender.ask.forks import Forks
 from extender.cluster.cluster import Cluster
-from extender.controllers.controller import ClusterSource
-from extender.controllers.events import EventRecorder
-from extender.controllers.evictions import OwnEvictions
-from extender.controllers.queue.controller import QueueController
+from extender.decide.answer import Answer
 from extender.errors import Busy
 from extender.objects import decode, records
 from extender.objects.records import Event
@@ -30,7 +31,6 @@ from extender.settings import Settings
 from extender.times import Clock
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
-from extender.verbs.answer import Answer
 
 GPU, AMD = "nvidia.com/gpu", "amd.com/gpu"
 WALL = 1_800_000_000.0  # seconds since 1970

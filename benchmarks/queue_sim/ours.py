@@ -23,6 +23,7 @@ from benchmarks.queue_sim.measures import DELAYED
 from benchmarks.queue_sim.world import World
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN, planned_text
+from extender.decide.verbs import Verbs
 from extender.objects import decode
 from extender.objects.queueing import DOMAIN, DURATION, GATE, QUEUE
 from extender.objects.records import Event, NodeRecord, PodRecord
@@ -31,7 +32,6 @@ from extender.queue.plan import Planner
 from extender.queue.starts import GangStart
 from extender.settings import Settings
 from extender.sim.machines import GPU, SimNode, SimPod, machine
-from extender.verbs.verbs import Verbs
 
 RACK, BLOCK = "cloud.provider.com/topology-rack", "cloud.provider.com/topology-block"
 GANG, SIZE = "gpu-extender.io/gang", "gpu-extender.io/gang-size"

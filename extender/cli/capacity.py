@@ -8,9 +8,9 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from extender.ask.offline.text import count, short
 from extender.cli.options import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
-from extender.offline.text import count, short
 
 if TYPE_CHECKING:
     from extender.objects.records import Event
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
-    from extender.offline import explain  # here: --help need not load the core
+    from extender.ask.offline import explain  # here: --help need not load the core
 
     return explain.capacity(settings, events, wall)
 
@@ -57,7 +57,7 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         name = waiting["gang"] or waiting["pod"]
         about = f"{count(waiting['pods'], 'pod')} with {count(waiting['gpus'], 'GPU')}"
         yield f"  {short(name)} ({about}) {waiting['sentence']}"
-    from extender.verdict.capacity.growth import sentence  # here: it loads the core
+    from extender.ask.capacity.growth import sentence  # here: it loads the core
 
     for more in answer["advice"]["nodes"]:
         yield f"advice: {sentence(more)}"

@@ -83,9 +83,9 @@ def run(options: argparse.Namespace) -> int:
     wall = moment(options.now)
     import asyncio
 
+    from extender.ask.offline import check, explain, frozen  # here: --help need not load the core
+    from extender.ask.whatif.snapshot import WhatIfSnapshot
     from extender.objects import tolerant
-    from extender.offline import check, explain, frozen  # here: --help need not load the core
-    from extender.whatif.snapshot import WhatIfSnapshot
 
     if options.cluster is not None:
         raw, source = frozen.load(options.cluster), str(options.cluster)
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _scheduler_config(file: Path, settings: Settings, options: argparse.Namespace) -> int:
-    from extender.offline import check, scheduler_config
+    from extender.ask.offline import check, scheduler_config
 
     try:
         text = file.read_bytes()[:MOST_BYTES].decode("utf-8-sig")

@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the differences; 10 where there are some."""
-    from extender.offline import compare, text
+    from extender.ask.offline import compare, text
 
     if not 0 <= options.settle <= 60:
         raise BadInput(f"{options.settle} is not between 0 and 60", path="--settle")
@@ -90,11 +90,11 @@ def _plain(value: Any) -> str:
 
 def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
     """The same state, made from a list of our own."""
+    from extender.ask.offline import frozen
     from extender.cli.listed import listed
     from extender.cluster import dump
     from extender.cluster.cluster import Cluster
     from extender.objects import tolerant
-    from extender.offline import frozen
 
     cluster = Cluster(settings)
     invalid: list[tolerant.Invalid] = []

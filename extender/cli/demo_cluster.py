@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from extender.act.controller import ClusterSource
+from extender.act.queue.controller import QueueController
+from extender.act.queue.replicas import SIGNS
+from extender.act.queue.seat_store import SHARDS
 from extender.cluster.cluster import Cluster
-from extender.controllers.controller import ClusterSource
-from extender.controllers.queue.controller import QueueController
-from extender.controllers.queue.replicas import SIGNS
-from extender.controllers.queue.seat_store import SHARDS
+from extender.decide.bind import Written
+from extender.decide.wire import Binding
 from extender.kube.configmaps import StoredTexts, VersionConflict
 from extender.kube.pod_writes import NO_ANNOTATIONS, REQUIRED, Patched, pinned_terms
 from extender.objects import decode, records
@@ -26,8 +28,6 @@ from extender.server.acting import KeptSeats, QueueRequests, queue_over
 from extender.server.deciding import Core
 from extender.sim import cluster
 from extender.sim.cluster import ConfigMaps, SimChange, SimCluster
-from extender.verbs.bind import Written
-from extender.verbs.wire import Binding
 
 LOOK_SECONDS = 0.02
 

@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from extender.ask.offline.text import count, short
 from extender.cli import gpu_picture
-from extender.offline.text import count, short
 
 COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 MOST_OF_A_CODE: Final = 10

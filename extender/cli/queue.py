@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from extender.ask.offline.text import count
 from extender.cli.options import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
 from extender.cli.verdict_text import terms
 from extender.errors import NotFound
 from extender.objects.progress import duration_text
-from extender.offline.text import count
 
 if TYPE_CHECKING:
     from extender.objects.records import Event
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(only: str | None, settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
-    from extender.offline import queue  # here: --help need not load the core
+    from extender.ask.offline import queue  # here: --help need not load the core
 
     return queue.queue(settings, events, wall, only)
 

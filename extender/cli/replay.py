@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput("this is no directory", path=str(options.directory))
     other = settings_of(options) if options.config else None
     log.configure("auto", logging.CRITICAL)  # what the server logged then is no news
-    from extender.recording.report import ReplayReport, lines  # here: --help need not load the core
+    from extender.journal.report import ReplayReport, lines  # here: --help need not load the core
 
     report = ReplayReport(options.directory, other).make()
     show(report, options.output, lines)

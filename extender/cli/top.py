@@ -7,10 +7,10 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from extender.ask.offline.text import count, short
+from extender.ask.text import seconds
 from extender.cli.options import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
-from extender.offline.text import count, short
-from extender.verdict.text import seconds
 
 if TYPE_CHECKING:
     from extender.objects.records import Event
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
-    from extender.offline import explain  # here: --help need not load the core
+    from extender.ask.offline import explain  # here: --help need not load the core
 
     return explain.top(settings, events, wall)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from extender.ask.offline.text import count
+from extender.ask.text import HOW, label
 from extender.cli.decisions import lines as decision_lines
-from extender.offline.text import count
-from extender.verdict.text import HOW, label
 
 STAGES: Final = {
     "seen": "seen",

@@ -20,8 +20,8 @@ from extender.errors import BadInput
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from extender.ask.whatif.question import Changes, Document
     from extender.topologies import Topology
-    from extender.whatif.question import Changes, Document
 
 SHOWN: Final = 5
 """Warnings of one code; the pods of a gang have many that are alike."""
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.filename and not options.pod and not options.drain:
         raise BadInput("there is no pod to ask about: name it with -f or --pod, or drain a node with --drain")
     named = [pod_of(text) for text in options.pod]
-    from extender.whatif import engine  # here: --help need not load the core
+    from extender.ask.whatif import engine  # here: --help need not load the core
 
     topologies: dict[str, Topology] = {}
     if of_server(options):
@@ -77,10 +77,10 @@ def _frozen(
     options: argparse.Namespace, named: list[tuple[str, str]], wall: float, topologies: dict[str, Topology]
 ) -> dict[str, Any]:
     """The answer by a cluster that is read once. `topologies`: those of its nodes are put there."""
+    from extender.ask.offline import frozen, whatif
+    from extender.ask.whatif import question
+    from extender.ask.whatif.snapshot import WhatIfSnapshot
     from extender.objects import tolerant
-    from extender.offline import frozen, whatif
-    from extender.whatif import question
-    from extender.whatif.snapshot import WhatIfSnapshot
 
     settings = settings_of(options)
     gpus = frozenset(resource.name for resource in settings.resources)
@@ -101,7 +101,7 @@ def _frozen(
 
 def _documents(files: list[Path]) -> Iterator[Document]:
     """The objects of the manifests."""
-    from extender.offline import frozen
+    from extender.ask.offline import frozen
 
     for path in files:
         piped = str(path) == "-"
@@ -123,8 +123,8 @@ def _body(options: argparse.Namespace, named: list[tuple[str, str]]) -> dict[str
 
 def _changes(options: argparse.Namespace) -> Changes:
     """The changes of the nodes. BadInput, BadTopology."""
+    from extender.ask.whatif.question import Added, Changes
     from extender.topologies import load
-    from extender.whatif.question import Added, Changes
 
     added = []
     for number, like in options.add:
@@ -169,8 +169,8 @@ def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
 
 def _show_drain(console: Console, answered: dict[str, Any]) -> None:
     """Where the pods of drained nodes go."""
+    from extender.ask.offline.text import count, gpus, short
     from extender.cli import plan
-    from extender.offline.text import count, gpus, short
 
     cost = {term["term"]: term["value"] for term in answered["cost"]}
     breaks = f", {count(cost['gangs_broken'], 'gang')} broken" if cost["gangs_broken"] else ""
@@ -187,7 +187,7 @@ def _show_drain(console: Console, answered: dict[str, Any]) -> None:
 
 def _warn(answered: dict[str, Any]) -> None:
     """The warnings, a few of each kind, to standard error."""
-    from extender.offline import text
+    from extender.ask.offline import text
 
     alike: dict[str, list[str]] = {}
     for warning in answered["warnings"]:

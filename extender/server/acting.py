@@ -10,28 +10,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from extender.act.controller import Controller
+from extender.act.demand_mix import DemandMixStore
+from extender.act.events import EventRecorder
+from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
+from extender.act.gate_removal import GateRemoval
+from extender.act.leadership import EVICTIONS, QUEUE, Leadership
+from extender.act.parked import ParkedPods
+from extender.act.queue.acting import Acting
+from extender.act.queue.allocator import ClaimWrites, DeviceAllocator
+from extender.act.queue.controller import LEASE_SECONDS, QueueController
+from extender.act.queue.fences import Fences, FenceWrites
+from extender.act.queue.growth import Growth
+from extender.act.queue.provisioning import ProvisioningRequests
+from extender.act.queue.release import AT_ONCE, Release
+from extender.act.queue.replicas import SIGNS, Replicas
+from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
+from extender.act.queue.unled import UnledPods
+from extender.act.queue.writes import Evicts, Leads, PodWrites, Reads
+from extender.act.reservations import ReservationStore
+from extender.act.settings_file import SettingsFile
+from extender.act.watches import Watches
 from extender.cluster.demand_mix import is_newer
-from extender.controllers.controller import Controller
-from extender.controllers.demand_mix import DemandMixStore
-from extender.controllers.events import EventRecorder
-from extender.controllers.evictions import ClusterReadiness, Evictor, OwnEvictions
-from extender.controllers.gate_removal import GateRemoval
-from extender.controllers.leadership import EVICTIONS, QUEUE, Leadership
-from extender.controllers.parked import ParkedPods
-from extender.controllers.queue.acting import Acting
-from extender.controllers.queue.allocator import ClaimWrites, DeviceAllocator
-from extender.controllers.queue.controller import LEASE_SECONDS, QueueController
-from extender.controllers.queue.fences import Fences, FenceWrites
-from extender.controllers.queue.growth import Growth
-from extender.controllers.queue.provisioning import ProvisioningRequests
-from extender.controllers.queue.release import AT_ONCE, Release
-from extender.controllers.queue.replicas import SIGNS, Replicas
-from extender.controllers.queue.seat_store import SHARDS, SeatEntries, SeatStore
-from extender.controllers.queue.unled import UnledPods
-from extender.controllers.queue.writes import Evicts, Leads, PodWrites, Reads
-from extender.controllers.reservations import ReservationStore
-from extender.controllers.settings_file import SettingsFile
-from extender.controllers.watches import Watches
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer, own_namespace
 from extender.kube.configmaps import ConfigMap, TextMap

@@ -8,20 +8,20 @@ from functools import partial
 from typing import NamedTuple
 
 from extender import log
+from extender.act.controller import Controller, Supervisor
+from extender.act.queue.controller import QueueController
+from extender.act.surveys import gauges
+from extender.act.surveys.partial_gangs import PartialGangEvents
+from extender.act.surveys.survey import Survey
+from extender.ask.explain import Explainer, Times
 from extender.ask.forks import Forks
-from extender.controllers.controller import Controller, Supervisor
-from extender.controllers.queue.controller import QueueController
-from extender.controllers.surveys import gauges
-from extender.controllers.surveys.partial_gangs import PartialGangEvents
-from extender.controllers.surveys.survey import Survey
+from extender.ask.partial_gangs import PartialGang
+from extender.ask.shadow.watch import ShadowWatch
+from extender.journal.recorder import RecordedCluster
 from extender.queue.report import QueueLeader, QueueReport
-from extender.recording.recorder import RecordedCluster
 from extender.server.connections import lost
 from extender.server.deciding import Core
 from extender.server.routes import Views
-from extender.shadow.watch import ShadowWatch
-from extender.verdict.explain import Explainer, Times
-from extender.verdict.partial_gangs import PartialGang
 from extender.web.api.openapi import OpenApiPage
 from extender.web.cluster_pages import ClusterPages
 from extender.web.decisions_page import DecisionsPage

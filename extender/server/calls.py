@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
-from extender.controllers.controller import ClusterSource, Supervisor
-from extender.controllers.evictions import OwnEvictions
-from extender.controllers.parked import ParkedPods
+from extender.act.controller import ClusterSource, Supervisor
+from extender.act.evictions import OwnEvictions
+from extender.act.parked import ParkedPods
+from extender.decide import wire
+from extender.decide.answer import Answer
+from extender.decide.bind import BindIntent
+from extender.decide.verbs import Verbs
 from extender.log import get_log
 from extender.server.writes import Writes, aside
 from extender.times import Clock
-from extender.verbs import wire
-from extender.verbs.answer import Answer
-from extender.verbs.bind import BindIntent
-from extender.verbs.verbs import Verbs
 
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 log = get_log()
@@ -205,7 +205,7 @@ class Settling:
 # -- the wait for an API server that is away --------------------------------------------------------------------------
 
 # A preempt call that evicts no pod parks its pod in kube-scheduler until something happens, which may take 5 minutes;
-# `controllers/parked.py` wakes it once pods can be evicted again. So while no pod may be evicted, a call looks whether
+# `act/parked.py` wakes it once pods can be evicted again. So while no pod may be evicted, a call looks whether
 # the API server is back: once in a while, since kube-scheduler waits too. It waits for one that returns, and for a
 # reservation that is not written at once, for less than the httpTimeout of manifests/kube-scheduler-config.yaml.
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from extender.controllers.controller import Controller
+from extender.act.controller import Controller
 from extender.errors import BadInput
 from extender.log import Allowance, get_log
 from extender.metrics import Metrics

@@ -26,13 +26,13 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from extender.controllers.controller import Controller
+from extender.act.controller import Controller
+from extender.decide.answer import Answer
 from extender.errors import BadRequest, BodiesFull, BodyTooLate, ExtenderError
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.server.certificates import common_names
 from extender.settings import Settings
-from extender.verbs.answer import Answer
 
 HEAD_BYTES: Final = 64 << 10
 MOST_PIPELINED: Final = 16

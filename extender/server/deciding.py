@@ -7,23 +7,23 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from extender.act.controller import ClusterSource, Frozen, Supervisor
+from extender.act.events import EventRecorder, NodeEvents
+from extender.act.reservations import released
+from extender.ask.shadow.watch import ShadowWatch
 from extender.cluster.cluster import Cluster
-from extender.controllers.controller import ClusterSource, Frozen, Supervisor
-from extender.controllers.events import EventRecorder, NodeEvents
-from extender.controllers.reservations import released
+from extender.decide.verbs import Verbs
+from extender.journal.recorder import RecordedCluster, Recorder, header_of
+from extender.journal.writer import Writer
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.recording.recorder import RecordedCluster, Recorder, header_of
-from extender.recording.writer import Writer
 from extender.reservations.freshness import Freshness
 from extender.server.calls import Calls, Hears, Outage, Readiness, Settling, VerbCalls
 from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.shadow_calls import Shadow, ShadowCalls
 from extender.server.writes import Writes
 from extender.settings import Settings
-from extender.shadow.watch import ShadowWatch
 from extender.times import Clock
-from extender.verbs.verbs import Verbs
 
 log = get_log()
 

@@ -13,6 +13,9 @@ from typing import Any, Final
 from prometheus_client import Counter, Histogram
 from starlette.requests import ClientDisconnect
 
+from extender.decide import wire
+from extender.decide.answer import Answer
+from extender.decide.decisions import Decision
 from extender.errors import BadRequest, BodyTooLarge, ExtenderError
 from extender.log import Allowance, get_log, info
 from extender.metrics import Metrics
@@ -20,9 +23,6 @@ from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.server import connections, garbage
 from extender.server.calls import VerbCalls
 from extender.server.connections import VerbReply
-from extender.verbs import wire
-from extender.verbs.answer import Answer
-from extender.verbs.decisions import Decision
 from extender.web.responses import error_response
 
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")

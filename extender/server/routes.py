@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router, request_response
 from starlette.types import Lifespan
 
-from extender.controllers.controller import Supervisor
+from extender.act.controller import Supervisor
 from extender.log import get_log
 from extender.server.endpoint import Endpoint
 from extender.server.gate import Gate, Names

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from extender.controllers.controller import Controller
+from extender.act.controller import Controller
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.server.connections import Connections

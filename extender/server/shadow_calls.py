@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from extender.ask.shadow.watch import ShadowWatch
+from extender.decide import wire
+from extender.decide.answer import Answer
+from extender.decide.verbs import Verbs
 from extender.errors import BadRequest
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.server.writes import Writes
-from extender.shadow.watch import ShadowWatch
 from extender.times import Clock
-from extender.verbs import wire
-from extender.verbs.answer import Answer
-from extender.verbs.verbs import Verbs
 
 NOT_JUDGED = "not-judged"
 _T = TypeVar("_T")

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from starlette.routing import Router
 
+from extender.act.controller import ClusterSource, Frozen, Supervisor
+from extender.act.evictions import OwnEvictions
 from extender.ask.forks import Forks
-from extender.controllers.controller import ClusterSource, Frozen, Supervisor
-from extender.controllers.evictions import OwnEvictions
+from extender.ask.offline import frozen
 from extender.errors import BadInput
+from extender.journal.recorder import RecordedCluster
 from extender.kube.client import ApiServer
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects import tolerant
 from extender.objects.tolerant import Invalid
-from extender.offline import frozen
-from extender.recording.recorder import RecordedCluster
 from extender.server import acting, asking, deciding, routes
 from extender.server.acting import Outside
 from extender.server.calls import Hears, VerbCalls

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from extender.controllers.events import EventRecorder
+from extender.act.events import EventRecorder
+from extender.decide import decisions, wire
+from extender.decide.answer import Answer
+from extender.decide.bind import BindIntent, Written
+from extender.decide.decisions import Decision
+from extender.decide.verbs import Verbs
 from extender.kube.bindings import Bindings, Turns
 from extender.kube.client import ApiError, NoAnswer
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord, RecordError
 from extender.reservations.reservations import Reservation
-from extender.verbs import decisions, wire
-from extender.verbs.answer import Answer
-from extender.verbs.bind import BindIntent, Written
-from extender.verbs.decisions import Decision
-from extender.verbs.verbs import Verbs
 
 log = get_log()
 

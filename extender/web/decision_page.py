@@ -11,11 +11,11 @@ import orjson
 from ext_core import runs
 from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.view import ClusterView
+from extender.decide.decisions import LEFT_OUT, Decision
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import Price
 from extender.policy.rules import REASONS, UNKNOWN_NODE, texts
 from extender.policy.rules.failing import BROKEN, OWN
-from extender.verbs.decisions import LEFT_OUT, Decision
 
 SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a failing node is rejected
 GROUPS: Final = {0: 1, LEFT_OUT: 2}  # of codes, after the best few; the other codes are reasons

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.cluster.view import ClusterView
+from extender.decide.decisions import Decision, Decisions
 from extender.errors import BadRequest
-from extender.verbs.decisions import Decision, Decisions
 from extender.web import decision_page
 from extender.web.pages import Pages, refused
 

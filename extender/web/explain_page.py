@@ -10,10 +10,10 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from extender.ask.explain import Explainer
 from extender.cluster.view import ClusterView
+from extender.decide.decisions import Decisions
 from extender.errors import BadRequest
-from extender.verbs.decisions import Decisions
-from extender.verdict.explain import Explainer
 from extender.web.decisions_page import asked, fields, pod_of
 from extender.web.pages import OWN_PODS_ONLY, Pages, refused
 

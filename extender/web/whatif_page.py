@@ -13,15 +13,15 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from extender.ask.explain import Times
 from extender.ask.forks import RETRY_SECONDS
+from extender.ask.whatif import asked
+from extender.decide.verbs import Verbs
 from extender.errors import BadRequest, BodyTooLarge, BodyTooLate, Busy, ExtenderError, NotAnswered
-from extender.verbs.verbs import Verbs
-from extender.verdict.explain import Times
 from extender.web.page import render
 from extender.web.page.site import HEADERS, HTML_TYPE, MOST_QUESTION
 from extender.web.pages import Pages, refused
 from extender.web.responses import preferred
-from extender.whatif import asked
 
 BODY_SECONDS: Final = 30.0
 """For a question to arrive."""

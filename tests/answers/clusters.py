@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from extender.ask.offline import frozen
 from extender.objects.queueing import GATE
-from extender.offline import frozen
 from tests.answers.questions import Scenario
+from tests.ask.whatif.test_as_the_queue import gated_pods, job_set
+from tests.ask.whatif.test_quotas import DOCUMENT, WORK, job, quota, read
 from tests.metamorphic import clusters
 from tests.metamorphic.clusters import Stated
 from tests.queue.late_owners import OWNERS, RACK
 from tests.queue.test_plan import HEAD
 from tests.replay import player
-from tests.whatif.test_as_the_queue import gated_pods, job_set
-from tests.whatif.test_quotas import DOCUMENT, WORK, job, quota, read
 from tests.world import AMD, GPU, JSON, WALL, machine, pairs, rfc3339, workload
 
 OURS: Final = "gpu-extender.io/"

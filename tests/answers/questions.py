@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
+from extender.ask.offline import frozen
 from extender.cli import main
-from extender.offline import frozen
 from extender.settings import Settings
 from tests.web.page.scene import with_queue
 from tests.world import JSON, World, logged

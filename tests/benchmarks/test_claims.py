@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from benchmarks import claims, dra_free_server, fleet
+from extender.ask.offline import frozen
 from extender.cluster.cluster import Cluster
 from extender.objects import records
-from extender.offline import frozen
 from extender.settings import Settings
 
 NODES, PODS = 20, range(12)

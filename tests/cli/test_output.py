@@ -18,7 +18,7 @@ from extender.cli.options import FORMS, write
 from tests.cli.canned import answer, serving
 from tests.cli.test_decisions import DECISION
 from tests.cli.test_explain import written
-from tests.recording import recorded
+from tests.journal import recorded
 from tests.replay import player
 from tests.world import workload
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from extender.cli import main
-from tests.whatif.test_engine import gang, job, node, pod, running
+from tests.ask.whatif.test_engine import gang, job, node, pod, running
 from tests.world import JSON, WALL, machine, rfc3339, workload
 
 DGX = Path(__file__).parents[1] / "topologies" / "samples" / "dgx-a100-8gpu-12nic.txt"

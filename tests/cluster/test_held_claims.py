@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from extender.ask.offline import invalid_metadata
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus import ledger
 from extender.cluster.gpus.holdings import NodeGpus
 from extender.objects.records import PodRecord
-from extender.offline import invalid_metadata
 from extender.settings import ClaimSettings, Settings
 from tests.cluster.test_ledger import ALL, RESOURCE, UUIDS, pod
 from tests.world import WALL, World, pairs

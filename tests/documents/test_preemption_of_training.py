@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from extender.ask.pending import pending
 from extender.cli import main
-from extender.verdict.pending import pending
 from tests.documents.typed import (
     HOUR,
     NVSWITCH,

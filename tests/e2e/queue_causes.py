@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from extender.controllers.queue.controller import LEASE_SECONDS
+from extender.act.queue.controller import LEASE_SECONDS
 from extender.kube.leases import RETRY
 from tests.e2e.queue_accounts import Below, Closed, Span
 from tests.e2e.queue_record import Change, Holder, Pod

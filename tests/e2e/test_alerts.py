@@ -15,18 +15,18 @@ import trustme
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from extender.controllers import settings_file
-from extender.controllers.controller import Supervisor
-from extender.controllers.queue.unled import UNLED_SECONDS
-from extender.controllers.settings_file import SettingsFile
+from extender.act import settings_file
+from extender.act.controller import Supervisor
+from extender.act.queue.unled import UNLED_SECONDS
+from extender.act.settings_file import SettingsFile
 from extender.metrics import Metrics
 from extender.queue.report import QueueLeader
 from extender.settings import Settings
-from tests.controllers.queue.rig import rig
-from tests.controllers.queue.test_controller import gang
-from tests.controllers.queue.test_unled import Lease, posted
-from tests.controllers.queue.test_unled import gated as gated_pods
-from tests.controllers.test_settings_file import HEAD
+from tests.act.queue.rig import rig
+from tests.act.queue.test_controller import gang
+from tests.act.queue.test_unled import Lease, posted
+from tests.act.queue.test_unled import gated as gated_pods
+from tests.act.test_settings_file import HEAD
 from tests.e2e.build import ControlPlaneUnavailable
 from tests.e2e.promtool import promtool
 from tests.needs import lacking

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
+from extender.ask.offline import frozen
 from extender.cluster.cluster import Cluster
-from extender.offline import frozen
 from extender.policy import pod_request
 from extender.settings import Settings
 from extender.sim import claims as dra

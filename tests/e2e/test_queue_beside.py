@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.queue.seat_store import SHARDS
+from extender.act.queue.seat_store import SHARDS
 from extender.kube.client import ApiError
 from tests.e2e import builders
 from tests.e2e.api import Api, Objects

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.queue.seat_store import SHARDS
+from extender.act.queue.seat_store import SHARDS
 from tests.e2e import builders
 from tests.e2e.api import Api, Object, Objects, path_of
 from tests.e2e.cluster import ControlPlane

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.controllers.queue.replicas import BEAT_SECONDS, KNOWN_SECONDS, WAIT_SECONDS
+from extender.act.queue.replicas import BEAT_SECONDS, KNOWN_SECONDS, WAIT_SECONDS
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.conftest import ExtenderFactory, KubeletsFactory

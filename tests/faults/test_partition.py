@@ -5,7 +5,7 @@ Its pods keep their GPUs, nothing new goes there, and all is as before when it i
 
 from __future__ import annotations
 
-from extender.verdict.explain import Explainer, Times
+from extender.ask.explain import Explainer, Times
 from tests.world import JSON, World, machine, pairs
 
 CUT_OFF = [

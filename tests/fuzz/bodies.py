@@ -15,11 +15,11 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from extender.decide import wire
+from extender.decide.bind import Written
 from extender.objects import decode, records
 from extender.objects.records import Event, PodRecord, RecordError
 from extender.server.endpoint import VERBS
-from extender.verbs import wire
-from extender.verbs.bind import Written
 from tests.fuzz import objects
 from tests.fuzz.asking import ask, check_answer, check_filter, check_prioritize, victims_of
 from tests.fuzz.engine import Broken, Step

@@ -23,9 +23,9 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from extender.act.watches import Watches
 from extender.cluster import dump
 from extender.cluster.cluster import Cluster
-from extender.controllers.watches import Watches
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
 from extender.kube.kinds import WATCHED_KINDS

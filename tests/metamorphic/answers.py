@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import orjson
 
+from extender.ask.offline import check, explain, frozen, queue, whatif
+from extender.ask.whatif import question
+from extender.ask.whatif.question import Changes, Document
+from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.cluster.cluster import Cluster
 from extender.objects.queueing import GATE
-from extender.offline import check, explain, frozen, queue, whatif
 from extender.web.map_page import node_maps
-from extender.whatif import question
-from extender.whatif.question import Changes, Document
-from extender.whatif.snapshot import WhatIfSnapshot
 from tests.metamorphic.clusters import Stated
 from tests.world import JSON, World
 

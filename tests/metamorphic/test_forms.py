@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.ask.whatif.test_claims import in_beta
 from tests.metamorphic.answers import difference, offline, queued
 from tests.metamorphic.clusters import CASES, OURS, Stated, drawn, with_claims
 from tests.metamorphic.test_other_names import is_gated
 from tests.objects.test_gangs import obj
-from tests.whatif.test_claims import in_beta
 from tests.world import JSON
 
 Form = Callable[[JSON, str, int], JSON]

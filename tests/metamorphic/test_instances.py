@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from extender.objects.queueing import GATE
-from tests.controllers.queue.rig import Rig, rig
+from tests.act.queue.rig import Rig, rig
 from tests.kube.objects import Objects
 from tests.metamorphic.answers import events
 from tests.metamorphic.clusters import CASES, Stated, drawn

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from extender.controllers.controller import Frozen
-from extender.controllers.events import EventRecorder
-from extender.controllers.queue.controller import QueueController
+from extender.act.controller import Frozen
+from extender.act.events import EventRecorder
+from extender.act.queue.controller import QueueController
 from extender.kube.events import Regarding
 from extender.metrics import Metrics
 from extender.reservations.seats import Seats

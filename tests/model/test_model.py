@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.queue.release import Release
-from extender.controllers.queue.replicas import Replicas
+from extender.act.queue.release import Release
+from extender.act.queue.replicas import Replicas
 from extender.queue import backfill, gang, plan
 from extender.queue.backfill import TakenSeats, Trial, Waits
 from extender.queue.quota import Quota

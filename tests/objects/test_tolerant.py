@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from extender import cli
+from extender.ask.offline import frozen
 from extender.cluster.tables import MOST_AMOUNT, MOST_SUM
+from extender.decide.bind import Written
 from extender.errors import BadCluster
 from extender.objects import decode, tolerant
 from extender.objects.records import Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
-from extender.offline import frozen
-from extender.verbs.bind import Written
 from tests.kube import hostile
 from tests.world import GPU, JSON, World, machine, pairs, topology, workload
 

@@ -8,7 +8,7 @@ from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.reservations.seats import Seat
-from tests.controllers.queue.test_evicting import made
+from tests.act.queue.test_evicting import made
 from tests.queue.test_plan import wait
 
 

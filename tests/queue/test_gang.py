@@ -11,7 +11,7 @@ from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, Domain
 from extender.queue.gang import WaitingGang, waiting
 from extender.settings import Settings
-from tests.controllers.queue.rig import gated
+from tests.act.queue.rig import gated
 from tests.objects.test_gangs import LWS, OURS, obj, owned
 from tests.world import JSON, WALL, World, rfc3339, workload
 

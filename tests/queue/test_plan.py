@@ -11,7 +11,7 @@ from extender.objects.records import SEAT_TEXT
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
-from tests.controllers.queue.rig import gated
+from tests.act.queue.rig import gated
 from tests.objects.test_gangs import obj
 from tests.world import World, machine, pairs, rfc3339, workload
 

@@ -11,7 +11,7 @@ from extender.cluster.slices import finish
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
-from tests.controllers.queue.rig import gated
+from tests.act.queue.rig import gated
 from tests.queue.test_plan import HEAD, cluster, look, texts, wait
 from tests.world import World, machine, pairs, rfc3339
 

@@ -20,7 +20,7 @@ from extender.queue.gang import WaitingGang
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import FoundPlace, Planner
 from extender.settings import Settings
-from tests.controllers.queue.rig import gated
+from tests.act.queue.rig import gated
 from tests.queue.test_plan import HEAD
 from tests.world import World, pairs, rfc3339
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from extender.cluster.cluster import Cluster
+from extender.decide.bind import Written
 from extender.settings import Settings
-from extender.verbs.bind import Written
 from tests.world import JSON, World, logged
 
 RECORDED = Path(__file__).parent / "recorded"

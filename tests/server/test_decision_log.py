@@ -6,12 +6,12 @@ import asyncio
 import json
 from typing import Any
 
+from extender.decide.answer import Answer
+from extender.decide.decisions import Decision, Judged
 from extender.metrics import Metrics
 from extender.policy.contracts import PodRequest
 from extender.server.endpoint import MOST_REJECTED, DecisionLog
 from extender.settings import Settings
-from extender.verbs.answer import Answer
-from extender.verbs.decisions import Decision, Judged
 from tests.world import World, logged, machine, workload
 
 BUSY, HELD = 14, 15

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.controllers.controller import Frozen
+from extender.act.controller import Frozen
 from extender.errors import BadInput, Busy
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.reviews import ListPods, PathRight, User

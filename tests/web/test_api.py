@@ -27,10 +27,10 @@ from extender.settings import Settings
 from extender.web.api.openapi import document
 from extender.web.health import Health
 from extender.web.invalid_objects import InvalidObjects
+from tests.act.queue.devices_rig import world
+from tests.act.queue.test_evicting import begun
 from tests.cli.test_explain import written
 from tests.cluster.test_failing_tenants import fails
-from tests.controllers.queue.devices_rig import world
-from tests.controllers.queue.test_evicting import begun
 from tests.web.test_queue_page import Reporting, entry, waits
 from tests.world import WALL, Reply, World, pairs, workload
 

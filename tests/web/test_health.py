@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import trustme
 
-from extender.controllers import settings_file
-from extender.controllers.leadership import QUEUE, Leadership
-from extender.controllers.settings_file import SettingsFile
+from extender.act import settings_file
+from extender.act.leadership import QUEUE, Leadership
+from extender.act.settings_file import SettingsFile
 from extender.kube.leases import Lease
 from extender.metrics import PARTS, Metrics
 from extender.server.certificates import Certificates
 from extender.settings import Settings
-from tests.controllers.test_reservations import connected
+from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.server.certificate_files import written
 from tests.world import World, logged

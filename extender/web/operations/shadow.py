@@ -8,7 +8,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from extender.shadow.report import Report
+from extender.ask.shadow.report import Report
 from extender.web.pages import Pages
 
 NOT_IN_SHADOW_MODE = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from extender.ask.explain import Explainer
+from extender.ask.fleet import SIZES
 from extender.cluster.view import ClusterView
 from extender.policy.policy import Policy
-from extender.verdict.explain import Explainer
-from extender.verdict.fleet import SIZES
 
 MOST: Final = 200
 """Request types whose price is shown."""

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any, Final
 
 from extender.cluster.view import ClusterView
+from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
-from extender.verbs.decisions import Decision
 
 MOST: Final = 200
 """Decisions that a view shows."""

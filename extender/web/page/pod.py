@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from extender.ask.explain import Explainer
+from extender.ask.judge import Ranked
 from extender.cluster.view import ClusterView
+from extender.decide.decisions import Decisions
 from extender.objects.records import PodRecord
-from extender.verbs.decisions import Decisions
-from extender.verdict.explain import Explainer
-from extender.verdict.judge import Ranked
 from extender.web.page.history import entry, of_pod
 
 SHOWN: Final = 10

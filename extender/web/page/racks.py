@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
+from extender.ask.fleet import free_gpus
 from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord
 from extender.queue.levels import keys_of
 from extender.queue.usage import model_of
-from extender.verdict.fleet import free_gpus
 from extender.web.page.reserved import Kept
 
 LEVELS: Final = ("rack", "clique", "block", "zone", "model")

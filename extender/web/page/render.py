@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from extender.verdict.capacity import growth
-from extender.verdict.text import HOW, count, label, seconds
+from extender.ask.capacity import growth
+from extender.ask.text import HOW, count, label, seconds
 from extender.web.page import drawing
 
 HERE: Final = Path(__file__).parent

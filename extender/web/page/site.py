@@ -10,11 +10,12 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from extender.ask.explain import Explainer, Times
 from extender.ask.forks import RETRY_SECONDS
+from extender.ask.whatif.question import MOST_PODS
+from extender.decide.verbs import Verbs
 from extender.errors import BadRequest, Busy, ExtenderError
 from extender.queue.report import QueueLeader, QueueReport
-from extender.verbs.verbs import Verbs
-from extender.verdict.explain import Explainer, Times
 from extender.web.decisions_page import pod_of
 from extender.web.page import capacity, history, nodes, render, waiting
 from extender.web.page.live import Live
@@ -23,7 +24,6 @@ from extender.web.page.racks import LEVELS, racks
 from extender.web.page.reserved import Kept, reserved
 from extender.web.pages import Pages
 from extender.web.responses import preferred
-from extender.whatif.question import MOST_PODS
 
 JSON = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]

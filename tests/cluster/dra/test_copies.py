@@ -7,9 +7,9 @@ import json
 from extender.cluster.cluster import READ_AT_ONCE, Cluster
 from extender.cluster.dump import state
 from extender.cluster.saved import restore, save
+from extender.journal import entries
 from extender.objects import decode
 from extender.objects.records import Event
-from extender.recording import entries
 from extender.settings import Settings
 from extender.sim import claims as dra
 from tests.cluster.dra.world import DraWorld

@@ -12,8 +12,8 @@ from extender.cluster.dra.planned import SHARED
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PLANNED_NODE, Kind
 from extender.sim import claims as dra
+from tests.act.queue.devices_rig import SETTINGS, world
 from tests.cluster.dra.world import MACHINE, DraWorld
-from tests.controllers.queue.devices_rig import SETTINGS, world
 from tests.world import JSON, workload
 
 MARK = {PLANNED_NODE: "n1"}

@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 
 import pytest
 
+from extender.ask.capacity.growth import sentence
 from extender.reservations.seats import Seat
 from extender.settings import Settings
-from extender.verdict.capacity.growth import sentence
 from extender.web.page import render
 from extender.web.page.capacity import CHANGED_SECONDS, SAME_SECONDS
 from extender.web.page.site import HEADERS

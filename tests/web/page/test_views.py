@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from extender.verdict.explain import Times
+from extender.ask.explain import Times
 from extender.web.page.live import Live
 from extender.web.page.site import Content, Site
 from extender.web.pages import Pages
-from tests.verdict.test_nothing_changes import explainer, filled
+from tests.ask.test_nothing_changes import explainer, filled
 from tests.world import World
 
 COSTLY = ("/capacity", "/advice")

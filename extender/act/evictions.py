@@ -1,0 +1,313 @@
+"""Evictions of our own, for the dead end of kube-scheduler up to 1.37: a pod whose nodes have enough GPUs in number and
+are rejected for links alone makes no node a candidate for preemption there, so our preempt verb is never called.
+
+Theory of operation
+-------------------
+1. A filter call that rejects every node, some for links alone, and is not followed by a preempt call within a second,
+   shows such a pod. The search that answers preempt finds the victims.
+2. Where this instance may not evict (`evictions.enabled` is false, it does not hold the Lease, the cluster is a file)
+   it only reports: by an Event on the pod, in its decision record, by `explain`; of one pod once a minute at most.
+3. Else, by the instance that holds the Lease: reserve as for a preemption (written first), ask for each eviction with
+   DryRun, then evict through the Eviction API. A plan that would violate a budget is not tried. Where the API server
+   rejects it all the same (429), the node is left alone for a while and the next plan is tried, later and later.
+4. From then on the reserved node is the only one that our filter passes for the pod. Its preempt verb answers no
+   victims: kube-scheduler does not know these evictions as its own. The pod lands when the GPUs are really free.
+5. What a restart interrupts is taken up from the reservations: the same victims, never others.
+
+Only an instance that kube-scheduler asks wants the Lease: no other one sees the filter calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from extender.act.controller import Controller
+from extender.act.events import EventRecorder, named, price_text
+from extender.act.leadership import Leadership
+from extender.decide import wire
+from extender.decide.answer import Answer
+from extender.decide.decisions import WORK_LOST, Decision
+from extender.decide.verbs import Verbs
+from extender.kube.pod_writes import PodEvictions
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.preemption.certificate import how_many
+from extender.reservations.reservations import Reservation
+from extender.times import Backoff, Backoffs, Clock
+
+WAIT_SECONDS: Final = 1.0  # kube-scheduler calls preempt within milliseconds of its filter call
+TICK_SECONDS: Final = 0.2
+ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is for another instance
+ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
+PAUSE: Final = Backoff(5.0, 300.0)  # after a plan that the API server did not allow
+ROUND: Final = Backoff(5.0, 5.0)  # between two rounds of evictions: what a budget rejects now it may soon allow
+MOST_WAITING: Final = 1_000
+MOST_WAITING_BYTES: Final = 2**26  # of their pods' JSON: tenants write pods of 1.4 MB
+MOST_PLANS: Final = 8  # nodes tried for one pod in one turn
+FLAG: Final = "evictions.enabled"
+log = get_log()
+
+
+class Reserving(Protocol):
+    """What keeps a plan; "" when it is kept."""
+
+    async def reserve(self, plan: Reservation) -> str:
+        """Keep the plan; "" or why it is not kept."""
+        ...
+
+
+@dataclass(slots=True)
+class Stuck:
+    """A pod that kube-scheduler cannot preempt for."""
+
+    body: bytes  # a preempt request without candidates
+    due: float  # when it is looked at next
+    quiet_until: float = 0.0
+    advised_at: float = -math.inf
+    failures: int = 0
+    blocked: dict[str, float] = field(default_factory=dict)  # node -> until when it is left alone
+
+
+@dataclass(frozen=True, slots=True)
+class Evictor:
+    """What evicts in a live cluster: the API server, the right to do it, and what keeps the plans."""
+
+    pods: PodEvictions
+    leadership: Leadership
+    reserving: Reserving
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReadiness:
+    """What is known of the cluster."""
+
+    ready: Callable[[], bool] = lambda: True  # whether nothing is missing
+    dark: Callable[[], float] = lambda: 0.0  # as `ClusterSource.dark`, for evictions
+
+
+class OwnEvictions(Controller):
+    """Evicts, or advises to, for the pods that kube-scheduler cannot preempt for. The server reports its filter and
+    preempt calls here."""
+
+    name = "evictions"
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        events: EventRecorder,
+        metrics: Metrics,
+        evictor: Evictor | None = None,
+        *,
+        view: ClusterReadiness | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`evictor`: None where no pod can be evicted, as in a frozen cluster."""
+        clock = clock or Clock()
+        self._verbs, self._events, self._metrics, self._evictor = verbs, events, metrics, evictor
+        self._view = view or ClusterReadiness()
+        self._clock, self._wall = clock.monotonic, clock.wall
+        self._settings = verbs.settings
+        self._stuck: dict[str, Stuck] = {}
+        self._asked_at: float | None = None
+        self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
+
+    # -- what the server reports ----------------------------------------------------------------------------------
+
+    def filtered(self, answer: Answer, body: bytes) -> None:
+        """A filter call was answered."""
+        now = self._clock()
+        self._asked_at = now
+        decision = answer.decision
+        if decision is None or self._settings.evictable_as_failed_nodes:
+            return
+        request = decision.request
+        attempt = self._verbs.attempts.of(request.uid, now)
+        stuck = answer.result == "refused" and attempt is not None and attempt.links_only and not attempt.transient
+        if not stuck or request.never or self._verbs.reservations.of(request.uid, now) is not None:
+            if answer.result == "fits":
+                self._stuck.pop(request.uid, None)
+            return
+        before = self._stuck.get(request.uid)
+        if before is not None:
+            before.due = min(before.due, max(now + WAIT_SECONDS, before.quiet_until))
+        elif len(self._stuck) < MOST_WAITING:
+            stuck_pod = Stuck(wire.preempt_request(body), now + WAIT_SECONDS)
+            if len(stuck_pod.body) + sum(len(other.body) for other in self._stuck.values()) <= MOST_WAITING_BYTES:
+                self._stuck[request.uid] = stuck_pod  # else its next filter call may find room
+
+    def preempted(self, answer: Answer) -> None:
+        """A preempt call was answered: kube-scheduler found candidates for that pod."""
+        if answer.decision is not None:
+            self._stuck.pop(answer.decision.request.uid, None)
+
+    # -- the task -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """One turn after another."""
+        try:
+            while True:
+                await self.turn()
+                await asyncio.sleep(TICK_SECONDS)
+        finally:
+            if self._evictor is not None:
+                await self._evictor.leadership.resign()
+
+    async def turn(self) -> None:
+        """One look at everything that is due."""
+        if not self._view.ready():
+            return
+        now, evictor = self._clock(), self._evictor
+        if evictor is not None and self._settings.evictions.enabled:
+            await evictor.leadership.campaign(self._wants_lease(now))
+        if self._is_dark():  # stuck pods are looked at when the watches are back
+            return
+        acting = evictor if evictor is not None and evictor.leadership.held else None
+        if acting is not None:
+            for plan in self._verbs.reservations.all():
+                if plan.own and not self._paused.waits(plan.id, now):
+                    await self._carry_out(acting, plan)
+        for uid, stuck in list(self._stuck.items()):
+            if self._stuck.get(uid) is not stuck:  # it was passed while another one waited for the API server
+                continue
+            pod = self._verbs.cluster.pods.get(uid)
+            if pod.node if pod is not None else evictor is not None:
+                del self._stuck[uid]
+            elif stuck.due <= now:
+                stuck.due = math.inf  # until its next filter call
+                if acting is not None:
+                    await self._plan(acting, uid, stuck)
+                elif now - stuck.advised_at >= ADVICE_SECONDS:
+                    self._advise(uid, stuck)
+                    stuck.advised_at = now
+            elif evictor is None and now - stuck.advised_at >= ADVICE_SECONDS and stuck.due == math.inf:
+                del self._stuck[uid]  # the deletion of a pod that the file does not have is never seen
+
+    def _is_dark(self) -> bool:
+        """Whether what we know is too old to evict by."""
+        return self._view.dark() >= self._settings.watch.staleness_seconds
+
+    def _wants_lease(self, now: float) -> bool:
+        """Whether kube-scheduler asks this instance, or evictions of its own are not carried out yet."""
+        asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
+        return asked or any(plan.own for plan in self._verbs.reservations.all())
+
+    # -- plans ----------------------------------------------------------------------------------------------------
+
+    def _search(self, uid: str, stuck: Stuck) -> tuple[Reservation, Decision, int] | None:
+        """(the cheapest plan, its record, how many budgets it violates). It is reserved from then on."""
+        verbs, now = self._verbs, self._clock()
+        attempt = verbs.attempts.of(uid, now)
+        if attempt is None or verbs.reservations.of(uid, now) is not None:
+            return None
+        if self._stuck.get(uid) is not stuck or verbs.assumed.get(uid, now) is not None:
+            return None  # it was passed, or asked about, while we waited for the API server
+        for node in [node for node, until in stuck.blocked.items() if until <= now]:
+            del stuck.blocked[node]
+        links_only = tuple(name for name in attempt.links_only if name not in stuck.blocked)
+        # What kube-scheduler itself thought of these nodes is as old as its call.
+        recent = replace(attempt, links_only=links_only, at=now)
+        decision, outcome = verbs.preempt.own(stuck.body, recent, now, self._wall())
+        self._metrics.searched(decision.proved, decision.result, decision.stages_us)
+        if outcome.reservation is None:
+            return None
+        return outcome.reservation, decision, outcome.violations
+
+    def _advise(self, uid: str, stuck: Stuck) -> None:
+        """Say what an eviction would do; nothing is reserved."""
+        eviction = self._search(uid, stuck)
+        if eviction is None:
+            return
+        plan, decision, violations = eviction
+        self._verbs.reservations.drop(plan.uid)
+        decision.result = "would-evict"
+        place = f"on node {plan.node} would free linked GPUs for this pod"
+        why = f"kube-scheduler up to 1.37 does not preempt for links alone; {self._what_does()}"
+        victims = decision.detail["victims"]
+        blocked = f"; {violations} of them only against a PodDisruptionBudget" if violations else ""
+        text = f"evicting {named(victims)} {place}{blocked}; {price_text(decision.detail)}. {why}"
+        decision.detail["eviction_would_help"] = {
+            "flag": FLAG,
+            "enabled": self._settings.evictions.enabled,
+            "text": text,
+        }
+        decision.detail["why"] = f"evicting {how_many(len(victims))} {place}{blocked}. {why}"  # the record has the rest
+        self._events.about(plan, "EvictionWouldHelp", text, warning=False)
+        log.info("an eviction would help", pod=plan.pod, node=plan.node, flag=FLAG, **decision.logged())
+
+    def _what_does(self) -> str:
+        """What would have to be so that these pods are evicted."""
+        if not self._settings.evictions.enabled:
+            return f"{FLAG}: true in gpu-extender's settings does"
+        if self._evictor is None:
+            return f"gpu-extender does ({FLAG} is true), but the cluster of this server is a file"
+        lease = self._settings.evictions.lease
+        return f"gpu-extender does ({FLAG} is true), but this instance does not hold the Lease {lease}"
+
+    async def _plan(self, evictor: Evictor, uid: str, stuck: Stuck) -> None:
+        """Make a plan that no budget forbids, reserve it, carry it out."""
+        for _ in range(MOST_PLANS):
+            eviction = self._search(uid, stuck)
+            if eviction is None:
+                break
+            plan, decision, violations = eviction
+            # 1) reserve it, and ask in a dry run whether every eviction is allowed
+            pods = [self._verbs.cluster.pods[victim] for victim in plan.victims]
+            if violations:
+                why = "a PodDisruptionBudget does not allow it"
+            else:
+                why = await evictor.reserving.reserve(plan)
+                if why:
+                    self._give_up(plan, decision, f"the reservation is not kept: {why}")
+                    stuck.due = self._clock() + PAUSE.first  # its next filter call may be minutes away
+                    break
+                refusal = await evictor.pods.refusal(pods)
+                why = refusal[1] if refusal is not None else ""
+            # 2) carry it out
+            if not why:
+                decision.result = "evicting"
+                self._verbs.evicted.planned(plan, decision)
+                self._events.planned(plan, decision.detail)
+                self._metrics.planned("gpu-extender", len(plan.victims), decision.value_of(WORK_LOST))
+                log.info("evicting", pod=plan.pod, node=plan.node, plan=plan.id, **decision.logged())
+                stuck.failures = 0
+                await self._carry_out(evictor, plan)
+                return
+            # 3) or leave its node alone for a while, and search again
+            self._give_up(plan, decision, why)
+            stuck.blocked[plan.node] = self._clock() + PAUSE.whole(stuck.failures + 1)
+            self._events.about(plan, "EvictionNotAllowed", f"no pod is evicted on node {plan.node}: {why}")
+        if stuck.blocked:
+            stuck.failures += 1
+            stuck.due = stuck.quiet_until = self._clock() + PAUSE.whole(stuck.failures)
+
+    def _give_up(self, plan: Reservation, decision: Decision, why: str) -> None:
+        self._verbs.reservations.drop(plan.uid)
+        decision.result, decision.error = "not-evicted", why
+
+    async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
+        """Evict what is still to be evicted. Once one victim is evicted, the others follow as soon as they may."""
+        cluster, reservations = self._verbs.cluster, self._verbs.reservations
+        sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.placements.bound.get(plan.node, ())]
+        remaining = [pod for pod in sitting if not pod.terminating]
+        begun = len(remaining) < len(plan.victims)
+        for pod in remaining:
+            if reservations.of(plan.uid, self._clock()) is not plan or not evictor.leadership.held:
+                return
+            if self._is_dark():  # the requests before may have waited long for the API server
+                return
+            answer = await evictor.pods.evict(pod)
+            if answer.outcome in ("evicted", "gone"):
+                begun = True
+                continue
+            log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", plan=plan.id, err=answer.message)
+            if not begun and answer.outcome != "unknown":
+                reservations.drop(plan.uid)  # no pod was evicted: another plan may do
+            else:
+                self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {answer.message}")
+            break
+        if remaining:  # the watch needs a moment to show what was evicted
+            self._paused.failed(plan.id, self._clock())

@@ -1,0 +1,442 @@
+"""Evicts pods for the first gang in the queue, or shows which ones it would evict.
+
+Theory of operation
+-------------------
+1. While the first gang in order has no place, the cheapest sufficient victims are sought, a few slices in each turn.
+   The same gang is not searched for again before the cluster has changed, and then for a tenth of the time at most.
+2. With `evictions.enabled: false` the plan is only shown: as a way out in the report.
+3. Else the gang's seats are reserved and written, with the pods that they wait for. Then all evictions are asked for
+   with DryRun. If one is not allowed, no pod is evicted: the seats are given back, and that pod is spared for a while.
+4. The gang's pods are nominated, so that pods which kube-scheduler places alone keep off, too. When every instance
+   knows the seats (replicas.py), the victims are evicted through the Eviction API. A victim without whose end the seats
+   hold by now is not evicted.
+5. Before a victim that holds devices by claims (DRA) is evicted, these are kept from kube-scheduler (fences.py). The
+   victim is gone once its claims are deallocated. One that would free no devices any more is not evicted.
+6. Once all are gone, the gang is released as any other. Where its seats do not hold any more it is placed again.
+7. Seats are given back where an eviction is rejected for REFUSED_SECONDS, where a victim or its claims do not end in
+   their time, and where the seats do not hold any more.
+
+The maps state where the next holder of the Lease continues: it reads the seats, and evicts the same pods, never
+others, or gives the seats back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from extender.act.queue.acting import Acting
+from extender.act.queue.repair import Repairs
+from extender.act.queue.slices import done
+from extender.act.queue.tell import Teller
+from extender.cluster.dra.resource_slices import device_of
+from extender.cluster.slices import Timed
+from extender.cluster.view import ClusterView
+from extender.decide.decisions import Decision
+from extender.decide.evicted import QUEUE, Cause
+from extender.decide.verbs import Verbs
+from extender.kube.client import ApiError, NoAnswer
+from extender.kube.configmaps import VersionConflict
+from extender.kube.pod_writes import AT_ONCE, Evicted
+from extender.log import get_log
+from extender.objects.records import PodRecord
+from extender.policy import pod_request
+from extender.preemption import certificate
+from extender.preemption.candidates import ends
+from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner, shown_victims
+from extender.queue.plan import Planner, gang_name
+from extender.reservations.seats import Seat
+from extender.times import Backoff, Backoffs, Clock
+
+TURN_SECONDS: Final = 0.05  # of CPU time that a search takes of one turn
+REST: Final = 9.0  # times the CPU time of a search until the next one
+AGAIN_SECONDS: Final = 5.0  # between two rounds of evictions for a gang: the watch needs a moment to show the first
+PAUSE: Final = Backoff(10.0, 300.0)  # for which a pod is no victim after its eviction was not allowed
+ROUND_SECONDS: Final = 1.0  # of one turn, for evictions
+REFUSED_SECONDS: Final = 120.0  # for which an eviction may be rejected once another was carried out
+DEALLOCATED_SECONDS: Final = 30.0  # in which the claim controller sees that a pod has ended
+log = get_log()
+
+
+class PlanSearch:
+    """Seeks the plan for the first gang in order."""
+
+    def __init__(self, cluster: ClusterView, planner: Planner, plans: EvictionPlanner, clock: Clock) -> None:
+        self.planner, self.plans = planner, plans
+        self._cluster, self._clock, self._cpu = cluster, clock.monotonic, clock.cpu
+        self._steps: Timed[None] | None = None
+        self._key: tuple[str, tuple[str, ...]] | None = None  # the gang and its pods of the latest search
+        self._generation = -1  # of the cluster at its beginning
+        self._rested = float("-inf")  # when the next one may begin
+        self._spared = Backoffs(PAUSE)  # by uid: pods that are no victims
+        self.found: EvictionPlan | None = None  # the latest plan, of the first gang in order
+        self._none = ""  # why the latest search has found none
+        self._failed = ("", "")  # the gang whose plan was not carried out, and why
+
+    @property
+    def head(self) -> str:
+        """The first gang in order, "" for none."""
+        return "" if self._key is None else self._key[0]
+
+    @property
+    def why(self) -> str:
+        """Why no pod is evicted for the first gang in order; "": none was sought, or a plan may be carried out."""
+        gang, why = self._failed
+        return "; ".join([text for text in (self._none, why if gang == self.head else "") if text])
+
+    async def look(self) -> EvictionPlan | None:
+        """Search on; the plan where a search has just ended. Others run between slices."""
+        head, now = self.planner.head, self._clock()
+        key = None if head is None else (gang_name(head.gang), tuple([pod.uid for pod in head.gang.pods]))
+        if key != self._key:
+            self._key, self._steps, self._generation, self.found, self._none = key, None, -1, None, ""
+        if head is None:
+            return None
+        if self._steps is None:
+            if self._generation == self._cluster.generation or now < self._rested:
+                return None
+            self._generation = self._cluster.generation
+            self._steps = Timed(self.plans.steps(head, list(self._spared.now(now))), self._cpu)
+        steps, until = self._steps, self._steps.spent + TURN_SECONDS
+        while steps.spent <= until:
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._steps, self._rested = None, self._clock() + REST * steps.spent
+                if isinstance(end.value, str):
+                    self.found, self._none = None, end.value
+                else:
+                    self.found, self._none, self._failed = end.value, "", ("", "")
+                return self.found
+            await asyncio.sleep(0)
+        return None
+
+    def fails(self, gang: str, why: str) -> None:
+        """The plan for this gang is not carried out."""
+        self._failed = gang, why
+
+    def not_allowed(self, pods: Collection[PodRecord]) -> None:
+        """The API server does not let these pods be evicted. For a while they are no victims, longer each time."""
+        now = self._clock()
+        for pod in pods:
+            self._spared.failed(pod.uid, now)
+        self._generation, self.found, self._rested = -1, None, now + AGAIN_SECONDS
+
+
+class GangEvictions:
+    """Looks after the gangs whose seats wait for victims."""
+
+    def __init__(
+        self, verbs: Verbs, search: PlanSearch, acting: Acting, repairs: Repairs, teller: Teller, clock: Clock
+    ) -> None:
+        self._cluster, self._seats, self._settings = verbs.cluster, verbs.claims.seats, verbs.settings
+        self._search, self._plans, self._acting = search, search.plans, acting
+        self._repairs, self._teller = repairs, teller
+        self._records = EvictionRecords(verbs, teller, clock.wall)
+        self._evicts = acting.evicts if verbs.settings.evictions.enabled else None
+        self._evicted: dict[str, set[str]] = {}  # gang -> uids of the pods that were evicted for it
+        self._rounds: dict[str, tuple[float, float]] = {}  # gang -> the next round; since when one is rejected
+        self._allocated: dict[str, float] = {}  # gang -> since when devices of a pod that is gone are allocated
+        self._wall, self._clock = clock.wall, clock.monotonic
+
+    @property
+    def ways_out(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The plan for the first gang in order, by its name, as it is shown."""
+        plan = self._search.found
+        return {} if plan is None else {plan.name: [plan.shown]}
+
+    @property
+    def not_evicted(self) -> tuple[str, str]:
+        """The first gang in order, and why no pod is evicted for it; "" where one may be."""
+        if self._evicts is None and self._search.found is not None:
+            return self._search.head, "evictions.enabled is false"
+        return self._search.head, self._search.why
+
+    def begin(self) -> None:
+        """This instance has just read the seats: the pods that no longer exist show what another one evicted."""
+        self._evicted, self._rounds, self._allocated = {}, {}, {}
+        for gang in self._seats.gangs:
+            awaited = _awaited(self._seats.gang(gang))
+            if awaited:
+                pods = self._cluster.pods
+                self._evicted[gang] = {uid for uid in awaited if (pod := pods.get(uid)) is None or pod.terminating}
+
+    # -- a new plan -----------------------------------------------------------------------------------------------
+
+    async def plan(self) -> None:
+        """Seek a plan for the first gang in order; reserve its seats where pods may be evicted."""
+        plan = await self._search.look()
+        acting = self._acting
+        if plan is None or self._evicts is None or not acting.leadership.held or plan.name in self._seats.gangs:
+            return
+        if why := self._plans.hindrance(plan):
+            self._search.fails(plan.name, why)
+            self._records.not_evicted(plan, why)
+            return
+        self._records.planned(plan)
+        self._seats.reserve(plan.seats)  # before anything else runs: they were judged by the tables of this moment
+        self._evicted[plan.name] = set()
+        try:
+            why = await acting.store.keep([plan.name])
+        except (VersionConflict, ApiError, NoAnswer):
+            self._drop(plan)
+            raise
+        if why:
+            self._drop(plan)
+            self._search.fails(plan.name, f"the seats cannot be written: {why}")
+            self._repairs.pause(plan.name, why)
+            log.error("no pod is evicted: the seats cannot be written", gang=plan.name, err=why)
+            return
+        await self._go_on(plan.name)
+
+    def _drop(self, plan: EvictionPlan) -> None:
+        """The seats are not written, and no pod was evicted."""
+        for seat in plan.seats:
+            self._seats.drop(seat.uid)
+        del self._evicted[plan.name]
+        self._records.forget(plan.name)
+
+    # -- a plan that was begun ------------------------------------------------------------------------------------
+
+    async def look(self, gangs: Sequence[str]) -> list[str]:
+        """Go on with the evictions for these gangs; those of them that wait for no pod any more."""
+        ready = [gang for gang in gangs if not _awaited(self._seats.gang(gang)) or await self._go_on(gang)]
+        for gang in [gang for gang in self._evicted if gang in ready or gang not in self._seats.gangs]:
+            self._teller.evicted(len(self._evicted.pop(gang)), started=gang in ready)
+            self._rounds.pop(gang, None)
+            self._records.forget(gang)
+            self._allocated.pop(gang, None)
+        return ready
+
+    async def _go_on(self, gang: str) -> bool:
+        """Evict what is still to be evicted; whether all victims are gone, and the gang may be released."""
+        seats, now = self._seats.gang(gang), self._clock()
+        victims = [pod for uid in _awaited(seats) if (pod := self._running(uid)) is not None]
+        if self._cluster.dra.stale:
+            return False
+        if self._is_deallocating(seats):
+            late = now - self._allocated.setdefault(gang, now) > DEALLOCATED_SECONDS
+            return late and self._give_back(gang, "the devices of a pod that is gone stay allocated")
+        self._allocated.pop(gang, None)
+        if not victims:
+            return await self._all_gone(gang, seats)
+        if (stuck := next((pod for pod in victims if not _will_end(pod, self._wall())), None)) is not None:
+            return self._give_back(gang, f"{stuck.namespace}/{stuck.name} does not end in its time")
+        to_evict = [pod for pod in victims if not pod.terminating]
+        round_at, rejected_since = self._rounds.get(gang, (now, now))
+        if not to_evict or now < round_at:
+            return False
+        if self._evicts is None:
+            return self._give_back(gang, "evictions.enabled is false")
+        if (vain := next((pod for pod in to_evict if pod.keeps_devices), None)) is not None:
+            return self._give_back(gang, f"the devices of {vain.namespace}/{vain.name} would stay allocated")
+        if not self._plans.holds(seats):
+            return self._give_back(gang, "its seats do not hold any more")
+        needed = await self._needed(gang, seats, to_evict)
+        if not needed:
+            return False
+        if not self._evicted.setdefault(gang, set()):
+            refusal = await self._evicts.refusal(needed)
+            if refusal is not None:
+                self._search.not_allowed([refusal[0]])
+                return self._give_back(gang, f"an eviction is not allowed: {refusal[1]}")
+        if not await self._are_fenced(gang, needed):
+            return False
+        self._rounds[gang] = self._clock() + AGAIN_SECONDS, rejected_since
+        if not await self._acting.release.nominate(seats):
+            return False
+        if not self._evicted[gang]:
+            await self._acting.replicas.known()
+            self._records.begin(gang, seats, needed)
+        await self._evict(gang, needed)
+        return False
+
+    async def _are_fenced(self, gang: str, pods: Sequence[PodRecord]) -> bool:
+        """Whether no other pod gets what these pods hold by claims; the seats are given back where that cannot be."""
+        why = await self._acting.fences.keep([device_of(gpu) for pod in pods for gpu in pod.devices])
+        if why:
+            self._search.not_allowed([pod for pod in pods if pod.devices])
+            self._give_back(gang, f"devices cannot be kept for it: {why}")
+        return why == ""
+
+    async def _needed(self, gang: str, seats: Sequence[Seat], victims: Sequence[PodRecord]) -> list[PodRecord]:
+        """Those of these pods without whose end the seats do not hold. The seats wait for the others no more."""
+        of_node: dict[str, list[Seat]] = {}
+        for seat in seats:
+            of_node.setdefault(seat.node, []).append(seat)
+        staying: set[str] = set()
+        for pod in victims:
+            if self._plans.holds(of_node[pod.node], {*staying, pod.uid}):
+                staying.add(pod.uid)
+            await asyncio.sleep(0)
+        if staying:
+            self._seats.reserve(
+                seat._replace(awaits=tuple([uid for uid in seat.awaits if uid not in staying]))
+                for seat in seats
+                if self._seats.of(seat.uid) is seat
+            )
+            log.info("pods need not be evicted any more", gang=gang, pods=len(staying))
+        return [pod for pod in victims if pod.uid not in staying]
+
+    async def _evict(self, gang: str, pods: Sequence[PodRecord]) -> None:
+        """The first one alone: if it is rejected, no pod was evicted. Then several at once, until one is rejected."""
+        acting, began, since = self._acting, self._clock(), self._rounds[gang][1]
+        done = 0
+        while done < len(pods):
+            # The requests before may have waited long for the API server.
+            dark = acting.dark() >= self._settings.watch.staleness_seconds
+            if dark or not acting.leadership.held or gang not in self._seats.gangs:
+                return
+            some = pods[done : done + (AT_ONCE if self._evicted.get(gang) else 1)]
+            rejected = await self._evict_some(gang, some)
+            if rejected is not None:
+                pod, answer = rejected
+                log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", gang=gang, err=answer.message)
+                begun, known = bool(self._evicted.get(gang)), answer.outcome != "unknown"
+                if known and (not begun or self._clock() - since > REFUSED_SECONDS):
+                    self._search.not_allowed([pod])
+                    self._give_back(gang, f"an eviction is not allowed: {pod.namespace}/{pod.name}: {answer.message}")
+                break
+            done, since = done + len(some), self._clock()
+            if done < len(pods) and since - began > ROUND_SECONDS:  # others wait for this turn to end
+                self._rounds[gang] = since, since
+                return
+        self._rounds[gang] = self._rounds[gang][0], since
+
+    async def _evict_some(self, gang: str, pods: Sequence[PodRecord]) -> tuple[PodRecord, Evicted] | None:
+        """Evict these at once; the first that is rejected."""
+        evicts = self._evicts
+        assert evicts is not None
+        answers = await asyncio.gather(*(evicts.evict(pod) for pod in pods))
+        pairs = list(zip(pods, answers, strict=True))
+        evicted = [pod.uid for pod, answer in pairs if answer.outcome == "evicted"]
+        self._evicted.setdefault(gang, set()).update(evicted)
+        return next(((pod, answer) for pod, answer in pairs if answer.outcome not in ("evicted", "gone")), None)
+
+    async def _all_gone(self, gang: str, seats: Sequence[Seat]) -> bool:
+        """All victims are gone: the release begins now."""
+        if self._plans.holds(seats):
+            valid: Sequence[Seat] = seats
+        else:
+            new_seats = await done(self._search.planner.again(gang, seats))
+            if isinstance(new_seats, str):
+                return self._give_back(gang, new_seats)
+            valid = new_seats
+        now = self._clock()
+        self._seats.reserve(seat._replace(awaits=(), at=now) for seat in valid)
+        self._seats.end_absent(gang, valid)
+        if why := await self._acting.store.keep([gang]):
+            log.error("the seats of a gang cannot be written", gang=gang, err=why)
+        return True
+
+    def _give_back(self, gang: str, why: str) -> bool:
+        log.warning("a gang gives its seats back", gang=gang, evicted=len(self._evicted.get(gang, ())), err=why)
+        self._teller.given_back(self._seats.gang(gang), why)
+        self._search.fails(gang, why)
+        self._records.gives_back(gang, why)
+        self._repairs.give_back(gang)
+        return False
+
+    def _is_deallocating(self, seats: Sequence[Seat]) -> bool:
+        """Whether claims of pods that are gone are allocated still."""
+        gone = (uid for uid in _awaited(seats) if self._running(uid) is None)
+        return any(map(self._cluster.dra.planned.is_allocated_to, gone))
+
+    def _running(self, uid: str) -> PodRecord | None:
+        """The pod, as long as it is on its node."""
+        pod = self._cluster.pods.get(uid)
+        return pod if pod is not None and pod.node and not pod.finished else None
+
+
+def _awaited(seats: Sequence[Seat]) -> list[str]:
+    """The pods that seats wait for, each once."""
+    return list(dict.fromkeys(uid for seat in seats for uid in seat.awaits))
+
+
+def _will_end(pod: PodRecord, wall: float) -> bool:
+    """Whether it ends within its time, once it is evicted. `wall`: seconds since 1970."""
+    return not pod.terminating or ends(pod, wall)
+
+
+# -- records what the queue evicts, and which plans it does not carry out: as the preempt verb's evictions are recorded
+#
+# A record is a decision of the verb `evict`, so /preemptions, /debug/decisions, log lines and Events have the same
+# words and the same costs. The cost is that of the plan. It is unknown to an instance that has not made the plan, and
+# where the pods that are evicted are others than the plan's.
+
+
+class EvictionRecords:
+    """Of one server's queue."""
+
+    def __init__(self, verbs: Verbs, teller: Teller, wall: Callable[[], float]) -> None:
+        """`wall`: seconds since 1970."""
+        self._verbs, self._teller, self._wall = verbs, teller, wall
+        self._plans: dict[str, EvictionPlan] = {}  # by gang: plans whose evictions have not begun
+        self._latest = ("", "")  # the gang and the reason of the latest plan that was not carried out
+
+    def planned(self, plan: EvictionPlan) -> None:
+        """Its evictions may begin."""
+        self._plans[plan.name] = plan
+
+    def forget(self, gang: str) -> None:
+        """The plan for this gang is not carried out any more, or is not this instance's."""
+        self._plans.pop(gang, None)
+
+    def begin(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord]) -> None:
+        """The evictions of these pods begin."""
+        plan, priority, pods = self._plans.pop(gang, None), seats[0].priority, certificate.important(pods)
+        uids = {pod.uid for pod in pods}
+        if plan is not None and any(pod.uid not in uids and not pod.terminating for pod in plan.victims):
+            plan = None
+        decision = self._decision(gang, seats, pods, plan)
+        self._latest = ("", "")
+        if decision is not None:
+            decision.result = "evicting"
+            self._verbs.decisions.add(decision)
+        detail = {} if decision is None else decision.detail
+        self._teller.evicting(gang, seats, pods, decision)
+        why = f"the queue evicted it to start {gang} (priority {priority})"
+        if "certificate" in detail:
+            why += f"; {certificate.next_best(detail['certificate'])}"
+        cause = Cause(QUEUE, why, gang, priority, self._wall(), detail.get("cost"), len(pods))
+        self._verbs.evicted.note(pods, cause)
+
+    def not_evicted(self, plan: EvictionPlan, why: str) -> None:
+        """The plan is not carried out. It is recorded once for each reason."""
+        if self._latest == (plan.name, why):
+            return
+        self._latest = (plan.name, why)
+        decision = self._decision(plan.name, plan.seats, plan.victims, plan)
+        if decision is None:
+            return
+        decision.result, decision.error = "not-evicted", why
+        self._verbs.decisions.add(decision)
+        self._teller.not_evicted(plan.name, plan.seats, decision)
+
+    def gives_back(self, gang: str, why: str) -> None:
+        """The seats of the gang are given back; nothing is recorded where its evictions have begun."""
+        plan = self._plans.pop(gang, None)
+        if plan is not None:
+            self.not_evicted(plan, why)
+
+    def _decision(
+        self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord], plan: EvictionPlan | None
+    ) -> Decision | None:
+        """About the first pod of the gang that exists; None: none does."""
+        cluster = self._verbs.cluster
+        pod = next((record for seat in seats if (record := cluster.pods.get(seat.uid)) is not None), None)
+        if pod is None:
+            return None
+        decision = Decision("evict", self._wall(), cluster.generation, pod_request.read(pod, cluster))
+        source, _, name = gang.partition(":")
+        detail: dict[str, Any] = {
+            "gang": {"name": name, "source": source, "nodes": sorted({seat.node for seat in seats})},
+            "victims": shown_victims(cluster, pods),
+        }
+        if plan is not None:
+            detail |= {"cost": plan.cost, "certificate": plan.shown["spec"]["certificate"]}
+            decision.proved = detail["certificate"]["proved"]
+            decision.candidates = detail["certificate"]["nodes_examined"]
+        decision.detail = detail
+        return decision

@@ -1,0 +1,128 @@
+"""Events on gated pods while no instance releases them: each would wait until the age limit without a word.
+
+Every instance looks, also with `queue.enabled: false`: then no other part of it acts for these pods. It reads the
+Lease of the queue and does not take part. Instances write the same Event, so it is there once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Final, Protocol
+
+from extender.act.controller import Controller
+from extender.act.events import EventRecorder
+from extender.cluster.view import ClusterView
+from extender.kube.client import ApiError, NoAnswer
+from extender.kube.events import Regarding
+from extender.log import get_log
+from extender.metrics import Degraded
+from extender.objects.queueing import GATE
+from extender.queue.report import QueueLeader
+from extender.times import Clock
+
+EVERY_SECONDS: Final = 5.0
+UNLED_SECONDS: Final = 30.0
+"""So long without a leader before a pod gets an Event: a rolling update takes less."""
+AGAIN_SECONDS: Final = 3_600.0
+"""API servers keep an Event for an hour."""
+OF_NAMESPACE: Final = 5
+OF_LOOK: Final = 20
+REQUEST_SECONDS: Final = 5.0
+REASON: Final = "QueueWithoutLeader"
+log = get_log()
+
+
+class Holds(Protocol):
+    """Reads which instance holds a Lease, "" for none."""
+
+    def look(self) -> Awaitable[str]:
+        """The identity of the holder."""
+        ...
+
+
+class UnledPods(Controller):
+    """Keeps `leader` current, and reports pods that no instance releases."""
+
+    name = "queue-leader"
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        events: EventRecorder,
+        lease: Holds,
+        leader: QueueLeader,
+        degraded: Degraded,
+        clock: Clock | None = None,
+    ) -> None:
+        """`degraded`: where it is noted that no instance releases pods."""
+        self._cluster, self._events, self._lease, self._leader = cluster, events, lease, leader
+        self._degraded, self._clock = degraded, clock or Clock()
+        self._unled_since: float | None = None
+        self._reported: dict[str, float] = {}  # uid -> when
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(EVERY_SECONDS)
+
+    async def look(self) -> None:
+        """Read the Lease where that matters, and report what waits."""
+        gated = self._gated()
+        if gated or self._leader.enabled:
+            await self._read()
+        now, leader = self._clock.monotonic(), self._leader
+        # A server that may not read the Lease knows nothing where the queue is on; where it is off, there is no leader
+        # unless another server has other settings, which the note allows for.
+        unled = bool(gated) and (leader.holder == "" or (leader.holder is None and not leader.enabled))
+        if not unled:
+            if self._unled_since is not None and leader.holder:
+                log.info("an instance releases pods from the queue again", holder=leader.holder)
+            self._unled_since = None
+            self._reported.clear()
+            self._degraded.note("queue", "", "leader")
+            return
+        if self._unled_since is None:
+            self._unled_since = now
+        if now - self._unled_since >= UNLED_SECONDS:
+            self._degraded.note(
+                "queue", f"gated pods wait, and no instance releases them: {leader.absence()}", "leader"
+            )
+            self._report(gated, now)
+
+    async def _read(self) -> None:
+        leader = self._leader
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                leader.holder, leader.problem = await self._lease.look(), ""
+        except (ApiError, NoAnswer, TimeoutError) as error:
+            leader.holder, leader.problem = None, str(error) or "no answer"
+
+    def _gated(self) -> list[str]:
+        """Uids of the pods behind our gate, in the order in which they came."""
+        pods = self._cluster.pods
+        return [uid for uid in list(self._cluster.placements.queued) if GATE in pods[uid].gates]
+
+    def _report(self, gated: list[str], now: float) -> None:
+        if not self._reported:
+            log.error("gated pods wait, and no instance releases them", pods=len(gated), err=self._leader.absence())
+        self._reported = {uid: at for uid, at in self._reported.items() if uid in self._cluster.placements.queued}
+        spaces: Counter[str] = Counter()
+        hour = int(self._clock.wall() // AGAIN_SECONDS)
+        note = (
+            f"the pod waits behind the gate {GATE}, and no instance releases it: {self._leader.absence()}. "
+            "`gpu-extender gates open` releases it without the queue"
+        )
+        for uid in gated:
+            pod = self._cluster.pods[uid]
+            if now - self._reported.get(uid, float("-inf")) < AGAIN_SECONDS or spaces[pod.namespace] >= OF_NAMESPACE:
+                continue
+            if spaces.total() >= OF_LOOK:
+                return
+            regarding = Regarding("Pod", pod.namespace, pod.name, uid)
+            if not self._events.once(regarding, f"unled/{hour}", REASON, note):
+                return
+            self._reported[uid] = now
+            spaces[pod.namespace] += 1

@@ -1,0 +1,355 @@
+"""The reservations of the verbs, kept in one ConfigMap of ours: they outlive this process.
+
+Theory of operation
+-------------------
+1. One key per preemptor's uid, its value a small JSON object; times are seconds since 1970.
+2. A reservation is written before its preempt reply is sent, within the deadline of the settings (a slow API server is
+   waited for longer now and then: server/calls.py). When that fails the answer is that no pod is evicted, and
+   nothing is reserved. All else that changes (a reservation ends, its victims are
+   gone) is written within about a second.
+3. One write at a time (act/document.py): one key for a preempt reply, and those of the replies that wait
+   beside it. Where another instance has written since, the map is read before the next try: what is not known is taken
+   over, what the other has removed is dropped.
+4. The map is read before the first verb is answered and every few seconds then, since another instance may have been
+   asked meanwhile. What cannot be read is dropped with a warning; the rest stays. What another instance wrote is
+   compared with the lists before it counts (reservation_entry.py), and dropped as well where it contradicts them.
+   What a version to come has written is left as it is until its pod is bound or deleted, at most for NEWER_SECONDS:
+   that version may run again after a downgrade. Meanwhile no pod is evicted for that pod, since others may be
+   terminating for it.
+5. Without the right to read or write it (403) no pod is evicted, which is logged once and counted. After a write that
+   failed each round writes, if need be without a change, until one succeeds: the right to read is not that to write.
+   The preemptors that were turned away are then woken (parked.py);
+   `reservations.store: memory` does without the map, and without what it is good for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from extender.act.controller import Controller
+from extender.act.document import NEWER_SECONDS, Changes, Damaged, KeptDocument, Newer
+from extender.act.reservation_entry import MOST_ENTRIES, Entries, believed, contradiction
+from extender.decide.verbs import Verbs
+from extender.kube.client import ApiError, NoAnswer
+from extender.kube.configmaps import ConfigMap, VersionConflict
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.reservations.release import CAUSES
+from extender.reservations.reservations import Reservation
+from extender.times import Backoff, Clock
+
+LOOK_SECONDS = 1.0  # between two looks at what is over
+REREAD_SECONDS = 5.0
+SOON_SECONDS = 0.05  # while the lists are not in
+REFRESH_SECONDS = 5.0  # a request on a connection that died waits no longer: preemptors wait for it
+UNSEEN_SECONDS = 60.0  # after which a pod that no list has brought does not exist
+TRIES = 5
+log = get_log()
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What is wrong with the map."""
+
+    problem: str = "not read yet"  # in words
+    logged: str = ""  # the kind that was logged last
+    failed: bool = False  # until it is read or written again
+    forbidden: bool = False  # until it is read or written again
+    unwritten: bool = False  # a reservation was not written, and no write has been since
+
+
+class ReservationStore(Controller):
+    """Keeps the reservations of `verbs`, and answers before a preempt reply whether its plan is kept."""
+
+    name = "reservations"
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        metrics: Metrics,
+        configmap: ConfigMap | None,
+        *,
+        ready: Callable[[], bool] = lambda: True,
+        clock: Clock | None = None,
+    ) -> None:
+        """`configmap`: None where the settings keep reservations in memory only; `ready`: whether the lists are in;
+        before that no reservation can be judged."""
+        clock = clock or Clock()
+        self._verbs, self._metrics, self._ready = verbs, metrics, ready
+        self._clock = clock.monotonic
+        self._entries = Entries(verbs.cluster.resources, clock.wall() - clock.monotonic())
+        self._settings = verbs.settings.reservations
+        self._lock = asyncio.Lock()
+        self._in_memory = configmap is None
+        self._document = KeptDocument([] if configmap is None else [configmap], self._clock, MOST_ENTRIES)
+        self._waiting: dict[str, int] = {}  # uids of the reservations that replies wait for, and how many do
+        self._unsure: set[str] = set()  # written with no answer: they may be in the map
+        # Taken over, and not compared with the lists yet: when the victims of our own plan for that pod were gone.
+        self._foreign: dict[str, float | None] = {}
+        self._read_at: float | None = None
+        self._judged = False  # what was read at the start has been compared with the lists
+        self._trouble = Trouble()
+        metrics.reservations_kept.set(0)
+
+    # -- what the server asks -------------------------------------------------------------------------------------
+
+    def missing(self) -> list[str]:
+        """The reservations, until they are read and judged."""
+        known = self._in_memory or self._judged or self._trouble.forbidden
+        return [] if known else [f"reservations: {self._trouble.problem}"]
+
+    @property
+    def read_back(self) -> bool:
+        """Whether the plans of a process before us are known: after a start no preemptor is unknown."""
+        return self._read_at is not None
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether a reservation would be written, as far as is known."""
+        return self._in_memory or not (self._trouble.unwritten or self._trouble.failed)
+
+    async def reserve(self, plan: Reservation, patience: float = 0.0) -> str:
+        """Keep a plan that the verbs have; "" when it is written, else why it is not: then no pod may be evicted.
+        `patience`: seconds to wait, where that is above the deadline of the settings."""
+        if self._in_memory:
+            return ""
+        began, wait = time.perf_counter(), max(self._settings.deadline_seconds, patience)
+        try:
+            async with asyncio.timeout(wait):
+                why = await self._keep(plan.uid)
+            result = "refused" if why else "ok"
+        except TimeoutError:
+            result, why = "late", f"not written within {wait:.3g} s"
+            self._trouble.unwritten = True
+        except (ApiError, NoAnswer) as error:
+            result = "forbidden" if _forbidden(error) else "failed"
+            why = self._failed(error)
+            self._trouble.unwritten = True
+        self._metrics.reservation_writes.labels(result).inc()
+        self._metrics.reservation_write_duration.observe(time.perf_counter() - began)
+        if why:
+            self._unsure.add(plan.uid)
+        return why
+
+    # -- the task -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Read, compare, write and release, round after round."""
+        backoff, failures, chance = Backoff(first=0.2, most=2.0), 0, random.Random()
+        while True:
+            delay = LOOK_SECONDS
+            if not self._in_memory:
+                try:
+                    async with asyncio.timeout(REFRESH_SECONDS):
+                        await self.refresh()
+                    failures = 0
+                except TimeoutError:
+                    self._failed(NoAnswer(f"no answer within {REFRESH_SECONDS:g} s"))
+                    failures += 1
+                    delay = backoff.delay(failures, chance)
+                except (ApiError, NoAnswer) as error:
+                    self._failed(error)
+                    failures += 1
+                    delay = backoff.delay(failures, chance)
+            if self._ready():
+                self._compare()
+                self._judge()
+                self._verbs.releases.sweep(self._clock())
+            elif not failures:
+                delay = SOON_SECONDS
+            await asyncio.sleep(delay)
+
+    def _judge(self) -> None:
+        """Once the lists are in: a preemptor that is in none of them was deleted while we were away."""
+        if self._judged or self._read_at is None:
+            return
+        self._judged = True
+        self._verbs.freshness.reservations_read(self._clock())
+        for plan in self._verbs.reservations.all():
+            if plan.uid not in self._verbs.cluster.pods:
+                self._verbs.releases.pod_deleted(plan.uid)
+
+    def _compare(self) -> None:
+        """Drop the plans that this server did not write and that contradict the lists. One whose pod we do not see yet
+        is compared when it comes; until then it lasts a few seconds at most."""
+        verbs = self._verbs
+        plans = {plan.uid: plan for plan in verbs.reservations.all()} if self._foreign else {}
+        for uid in sorted(self._foreign):
+            plan, pod = plans.get(uid), verbs.cluster.pods.get(uid)
+            if plan is not None and pod is None:
+                continue
+            emptied = self._foreign.pop(uid)
+            if plan is None or pod is None:
+                continue
+            why = contradiction(verbs.cluster, plan, pod, evicts=verbs.settings.evictions.enabled)
+            if not why:
+                believed(verbs.cluster, plan, pod, emptied)
+                verbs.reservations.add(plan)  # a record repeats it as it is now
+                continue
+            verbs.reservations.drop(uid)
+            self._metrics.reservations_damaged.inc()
+            log.warning(
+                "a reservation contradicts the cluster, and is dropped: who may write the ConfigMap?",
+                pod=f"{pod.namespace}/{pod.name}", node=plan.node[:253], plan=plan.id, err=why,
+            )  # fmt: skip
+
+    async def refresh(self) -> None:
+        """Read the map when that is due, or after a write without an answer, and write what has changed since."""
+        unsure = self._read_at is None or self._trouble.failed or bool(self._unsure)
+        if unsure or self._clock() - (self._read_at or 0.0) >= REREAD_SECONDS:
+            async with self._lock:
+                await self._read()
+        if self._ready():
+            await self._flush()
+
+    def _failed(self, error: ApiError | NoAnswer) -> str:
+        """Say what is wrong, once for each problem; gives it back."""
+        self._metrics.reservations_kept.set(0)
+        trouble = self._trouble
+        trouble.problem, trouble.failed = str(error), True
+        problem = f"the ConfigMap cannot be read or written, so no pod is evicted: {error}"
+        self._metrics.degraded.note("reservations", problem)
+        if _forbidden(error):
+            trouble.forbidden = True
+            if trouble.logged != "forbidden":
+                trouble.logged = "forbidden"
+                log.error(
+                    "the reservations may not be kept, so no pod is evicted: allow get, create and patch of the "
+                    "ConfigMap (manifests/deployment.yaml), or set reservations.store to memory",
+                    err=str(error),
+                )
+        elif trouble.logged != "failed":
+            trouble.logged = "failed"
+            log.warning("the reservations cannot be read or written", err=str(error))
+        return str(error)
+
+    # -- the map --------------------------------------------------------------------------------------------------
+
+    async def _keep(self, uid: str) -> str:
+        """Write the reservation of this pod, and of those that wait beside it. "" or why it has no place in the map."""
+        self._waiting[uid] = self._waiting.get(uid, 0) + 1
+        try:
+            async with self._lock:
+                for _ in range(TRIES):
+                    if not self._document.is_known:
+                        await self._read()
+                    if uid in self._document.newer:
+                        return "a newer version of gpu-extender has reserved for the pod, and its entry stands"
+                    plans = ((pod_uid, self._verbs.reservations.get(pod_uid)) for pod_uid in self._waiting)
+                    wanted = {pod_uid: self._entries.text(plan) for pod_uid, plan in plans if plan is not None}
+                    if uid not in wanted:
+                        return "its pod is gone, or has a node"
+                    if wanted[uid] == self._document.text(uid):
+                        return ""  # written beside another one
+                    changes: dict[str, str | None] = {**wanted}
+                    if not self._document.has_room(changes):
+                        changes = self._changes()
+                        if not self._document.has_room(changes):
+                            return f"there are {len(self._verbs.reservations.all()) - 1} reservations already"
+                    if await self._write(changes):
+                        return ""
+            return "other instances keep writing the reservations"
+        finally:
+            self._waiting[uid] -= 1
+            if not self._waiting[uid]:
+                del self._waiting[uid]
+
+    async def _flush(self) -> None:
+        """Make the map what the verbs have."""
+        self._forget_newer()
+        async with self._lock:
+            for _ in range(TRIES):
+                if not self._document.is_known:
+                    await self._read()
+                changes = self._changes()
+                if not (changes or self._trouble.unwritten) or await self._write(changes):
+                    return  # a write without changes shows whether writes are possible again
+
+    def _changes(self) -> dict[str, str | None]:
+        """The keys that the map has otherwise than the verbs; None: the key is to be removed."""
+        return self._document.changes({plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()})
+
+    def _forget_newer(self) -> None:
+        """Entries of a version to come that are over: the map loses them. The lists are in."""
+        newer, pods = self._document.newer, self._verbs.cluster.pods
+        for uid, since in list(newer.items()):
+            pod, age = pods.get(uid), self._clock() - since
+            deleted = pod is None and age >= UNSEEN_SECONDS  # before that the watch may be behind
+            if deleted or (pod is not None and pod.node) or age >= NEWER_SECONDS:
+                del newer[uid]
+
+    async def _write(self, changes: Changes) -> bool:
+        """Write these keys; False where another instance has written since."""
+        self._unsure |= changes.keys()
+        try:
+            await self._document.write(changes)
+        except VersionConflict:
+            return False
+        self._unsure -= changes.keys()
+        self._trouble.unwritten = False
+        self._good()
+        return True
+
+    async def _read(self) -> None:
+        fetched = await self._document.fetch()
+        theirs, version = fetched[0]
+        stored, newer = dict(self._document.items()), self._document.newer
+        reservations, now = self._verbs.reservations, self._clock()
+        plans = {plan.uid: plan for plan in reservations.all()}
+        known = plans.keys()
+        for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
+            before = stored.get(uid)
+            theirs_is_newer = uid in known and before not in (None, text) and before == self._entries.text(plans[uid])
+            replaced = before != text and newer.pop(uid, None) is not None
+            if not theirs_is_newer and not replaced and (uid in known or before is not None or uid in self._unsure):
+                continue  # ours, or ours until a moment ago: to be removed
+            try:
+                plan = self._entries.plan(uid, text, now)
+            except Newer as error:
+                newer[uid] = now
+                log.warning("a reservation of a newer version is left as it is", uid=uid[:80], err=str(error))
+                continue
+            except Damaged as error:
+                self._metrics.reservations_damaged.inc()
+                log.warning("a reservation cannot be read, and is dropped", uid=uid[:80], err=str(error))
+                continue
+            before_it = plans.get(uid)
+            reservations.add(plan)
+            self._foreign[uid] = before_it.emptied if before_it is not None else None
+            log.info("reservation taken over", pod=plan.pod or uid, node=plan.node, plan=plan.id)
+        gone = stored.keys() & known - theirs.keys() if version else ()  # without a map nothing has ended
+        for uid in gone:
+            reservations.drop(uid)  # another instance has seen its end
+        self._document.newer = {uid: since for uid, since in newer.items() if uid in theirs}
+        self._document.note(fetched)
+        self._read_at = now
+        self._unsure.clear()
+        if self._ready():
+            self._compare()
+        if not self._trouble.unwritten:  # the right to read it is not the right to write it
+            self._good()
+
+    def _good(self) -> None:
+        self._metrics.reservations_kept.set(1)
+        self._metrics.degraded.note("reservations", "")
+        self._trouble.failed, self._trouble.forbidden, self._trouble.logged = False, False, ""
+
+
+def _forbidden(error: ApiError | NoAnswer) -> bool:
+    return isinstance(error, ApiError) and error.status in (401, 403)
+
+
+def released(metrics: Metrics, reservation: Reservation, cause: str) -> None:
+    """Count and log a reservation that ends. `cause`: one of CAUSES."""
+    metrics.reservations_released.labels(cause).inc()
+    log.info(
+        "reservation released",
+        pod=reservation.pod or reservation.uid,
+        node=reservation.node,
+        plan=reservation.id,
+        why=CAUSES[cause],
+    )

@@ -1,0 +1,58 @@
+"""GPUs that are never shown to us: other resource names, and resource claims (DRA)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from extender.ask.checks.finding import Finding, Item, Posture, at, listed, mapping, verb
+from extender.ask.offline.text import count
+
+LOOKS_LIKE_GPU: Final = ("gpu", "nvidia.com/", "amd.com/", "mig-", "xpu", "habana.ai/", "neuron")
+
+
+def findings(posture: Posture) -> Iterator[Finding]:
+    """Resource names that look like GPUs and are not managed, and pods with claims alone."""
+    managed = posture.cluster.gpu_names
+    users: Counter[str] = Counter()
+    claims = 0
+    for item in posture.of("Pod"):
+        spec = mapping(at(item, "spec"))
+        names = _asked(spec)
+        claims += bool(spec.get("resourceClaims")) and not any(name in managed for name in names)
+        users.update(name for name in names if name not in managed and _looks_like_gpu(name))
+    offered: Counter[str] = Counter()
+    for item in posture.of("Node"):
+        names = set(mapping(at(item, "status", "allocatable")))
+        offered.update(name for name in names if name not in managed and _looks_like_gpu(name))
+    for name in sorted(users.keys() | offered.keys()):
+        yield Finding(
+            "warning", "resource-not-managed", f"resource/{name}",
+            f"{count(users[name], 'pod')} {verb(users[name], 'asks', 'ask')} for it and "
+            f"{count(offered[name], 'node')} {verb(offered[name], 'offers', 'offer')} it, but it is none of our "
+            "resources: such pods are placed without us, and count nothing here",
+            "Add it to `resources` of the settings and to `managedResources` of the scheduler's configuration.",
+            (("pods", users[name]), ("nodes", offered[name])),
+        )  # fmt: skip
+    if claims:
+        yield Finding(
+            "info", "claims-not-shown", "cluster", f"{count(claims, 'pod')} {verb(claims, 'uses', 'use')} resource "
+            "claims (DRA) and none of our resources: kube-scheduler does not show such pods to an extender that has "
+            "managedResources", "Leave managedResources out of the scheduler's configuration, or ask for the resource "
+            "name that the DeviceClass serves (extendedResourceName): docs/dra.md.", (("pods", claims),),
+        )  # fmt: skip
+
+
+def _asked(spec: Item) -> set[str]:
+    return {
+        name
+        for part in ("containers", "initContainers")
+        for container in listed(spec.get(part))
+        for kind in ("requests", "limits")
+        for name in mapping(at(container, "resources", kind))
+    }
+
+
+def _looks_like_gpu(name: str) -> bool:
+    return "/" in name and any(part in name for part in LOOKS_LIKE_GPU)

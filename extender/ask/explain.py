@@ -1,0 +1,329 @@
+"""The verdict on one pod, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from extender.ask import evictions, fleet, partial_gangs, placed, preemption, quotas, sentence, unchecked
+from extender.ask import nodes as judged_nodes
+from extender.ask.capacity.report import Moment, advised, capacity, nodes_wanted
+from extender.ask.devices import devices_of
+from extender.ask.explanation import Explanation, Verdict
+from extender.ask.judge import over
+from extender.ask.nearest import nearest
+from extender.ask.nodes import JudgedNodes
+from extender.ask.pending import Pending, pending
+from extender.ask.quotas import Absent
+from extender.ask.text import count, ids, no_gpus, no_such_pod, seconds
+from extender.ask.ways import gang, machines, request
+from extender.ask.ways.evict import evict
+from extender.ask.ways.wait import wait
+from extender.ask.ways.way import in_order
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.tables import FIRST_GPU
+from extender.decide.decisions import Decision
+from extender.decide.verbs import Verbs
+from extender.errors import BadInput, NotFound
+from extender.objects import typos
+from extender.objects.queueing import GATE, opened
+from extender.objects.records import PodRecord
+from extender.preemption.candidates import Preemptor
+from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
+
+
+@dataclass(slots=True)
+class Times:
+    """Two clocks."""
+
+    monotonic: Callable[[], float]
+    """Seconds of the server's clock."""
+    wall: Callable[[], float]
+    """Seconds since 1970."""
+
+    def stop(self) -> None:
+        """Time stands still from now on."""
+        now, wall = self.monotonic(), self.wall()
+        self.monotonic, self.wall = lambda: now, lambda: wall
+
+
+class Explainer:
+    """Explains the pods of one cluster."""
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        times: Times,
+        report: Callable[[], QueueReport | None],
+        *,
+        live: bool = True,
+        leader: QueueLeader | None = None,
+    ) -> None:
+        """`report`: the latest look at the queue; None where it is not known here; `live`: of a server that answers
+        verbs; `leader`: which instance knows the queue, None where there is none to ask."""
+        self._leader = leader
+        self._judge = over(verbs)
+        self._decisions, self._evicted, self._live = verbs.decisions, verbs.evicted, live
+        self._times, self._report = times, report
+
+    def pod(self, namespace: str, name: str) -> PodRecord:
+        """The pod, or what is kept of one that was evicted. NotFound: it is not in the cluster, or has ended. BadInput:
+        it asks for no GPU, and has no node."""
+        pod = self._judge.cluster.pod(namespace, name)
+        path = f"{namespace}/{name}"
+        if pod is None or pod.finished:
+            victim = self._evicted.latest(namespace, name)
+            if victim is not None and (pod is None or victim.pod.uid == pod.uid):
+                return victim.pod
+            missing = no_such_pod(self._judge.cluster, namespace, name)
+            has_ended = f"the pod has ended ({pod.phase})" if pod else missing
+            raise NotFound(f"{has_ended}; {self._unknown_eviction(namespace, name)}", path=path)
+        if not pod.node and not any(self._judge.cluster.amounts(pod)[FIRST_GPU:]):
+            raise BadInput(no_gpus(self._judge.cluster, pod), path=path)
+        return pod
+
+    def _unknown_eviction(self, namespace: str, name: str) -> str:
+        """Whether it was evicted is not known."""
+        if not self._live:
+            return "whether it was evicted is known to a running server alone"
+        return (
+            "this server has seen no eviction of it since it started, or has forgotten it; others may stand in its "
+            f"Events: kubectl get events -n {namespace} --field-selector involvedObject.name={name}"
+        )
+
+    def fleet(self, waiting: Sequence[tuple[PodRecord, Why]] | None = None) -> dict[str, Any]:
+        """`kind: Fleet`: what is left of each GPU model, and why pods wait. `waiting`: what the method `waiting` has
+        just returned; None: not asked for yet."""
+        cluster = self._judge.cluster
+        if waiting is None:
+            waiting = self.waiting()
+        models = fleet.models(cluster)
+        counted = fleet.by_reason(waiting)
+        partial = self.partial_gangs()
+        return {
+            "apiVersion": "gpu-extender.io/v1",
+            "kind": "Fleet",
+            "warnings": [not_the_leader(self._leader)] if self._report() is None and cluster.placements.queued else [],
+            "models": models,
+            "waiting": counted,
+            **partial_gangs.shown(partial),
+        }
+
+    def partial_gangs(self) -> list[partial_gangs.PartialGang]:
+        """The gangs whose pods wait for others of them."""
+        return partial_gangs.partial_gangs(self._judge.cluster, self._times.wall())
+
+    def pending(self) -> Mapping[str, Pending]:
+        """The pods that wait, by PriorityClass."""
+        return pending(self._judge.cluster, self._times.wall())
+
+    def models(self) -> list[dict[str, Any]]:
+        """What is left of each GPU model, as `fleet` has it."""
+        return fleet.models(self._judge.cluster)
+
+    def waiting(self) -> list[tuple[PodRecord, Why]]:
+        """Each pod that waits, with the reason that `fleet` counts it for."""
+        judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
+        judge.cluster.tick(now)
+        judge.cluster.at(wall)
+        return fleet.reasons(judge, self._question(now, wall), self._report())
+
+    def waiting_by_size(self) -> Mapping[tuple[str, str], int]:
+        """How many pods wait, by reason and size."""
+        return fleet.by_size(self.waiting())
+
+    def capacity(self) -> dict[str, Any]:
+        """`kind: Capacity`: what could start now, what would start the first that wait, and advice."""
+        judge, report = self._judge, self._report()
+        moment = Moment(self._times.monotonic(), self._times.wall())
+        judge.cluster.tick(moment.now)
+        judge.cluster.at(moment.wall)
+        shown = capacity(judge, moment, report, self.explain)
+        unknown = [not_the_leader(self._leader)] if report is None and judge.cluster.placements.queued else []
+        return shown | {"warnings": [*shown["warnings"], *unknown]}
+
+    def advice(self) -> dict[str, Any]:
+        """The advice of `capacity` alone."""
+        moment = Moment(self._times.monotonic(), self._times.wall())
+        self._judge.cluster.at(moment.wall)
+        return advised(self._judge, moment, self._report())
+
+    def nodes_wanted(self) -> dict[str, int]:
+        """How many more nodes of each GPU model the pods that wait would need, by model."""
+        moment = Moment(self._times.monotonic(), self._times.wall())
+        self._judge.cluster.tick(moment.now)
+        self._judge.cluster.at(moment.wall)
+        return nodes_wanted(self._judge.now(), moment, self._report())
+
+    def explain(self, pod: PodRecord) -> Explanation:
+        """The verdict, by the cluster as it is meanwhile and the policy as it is now, with what is unknown on the pod,
+        and the claims of it that do not count as written. `pod`: as the method `pod` gives it."""
+        now, wall = copy(self), self._times.wall()
+        now._judge = self._judge.now()
+        cluster = self._judge.cluster
+        victim = self._evicted.of(pod.namespace, pod.uid)
+        if victim is not None and victim.is_evicted and pod.uid not in cluster.pods:
+            return Explanation(pod, "evicted", evictions.past(victim, wall), evicted=victim.as_json())
+        shown = now._explain(pod)
+        if victim is not None and victim.is_evicted:
+            text = f"{evictions.past(victim, wall, gone=False)}; {shown.sentence}"
+            shown = replace(shown, verdict="evicted", sentence=text, evicted=victim.as_json())
+        elif pod.node and any(cluster.amounts(pod)[FIRST_GPU:]):
+            above = evictions.evictable_by(cluster, pod)
+            cost = evictions.cost_now(now._judge, pod, wall)
+            shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
+        earlier = self._evicted.latest(pod.namespace, pod.name)
+        if earlier is not None and earlier.pod.uid != pod.uid:
+            shown = replace(shown, warnings=[*shown.warnings, evictions.before(earlier, wall)])
+        misspelt = typos.of_pod(pod, cluster.settings.topology_levels)
+        unknown = [{"code": typo.code, "message": typo.text} for typo in misspelt]
+        bounded = [bounded_gang.warning(pod) for bounded_gang in cluster.gangs.bounded(pod, int(wall * 1000))]
+        shown = replace(shown, warnings=[*shown.warnings, *unknown, *bounded])
+        devices = None if pod.node else devices_of(pod, cluster)
+        if devices is None:
+            return shown
+        return replace(shown, devices=devices, sentence=f"{shown.sentence}; {devices['text']}")
+
+    def _explain(self, pod: PodRecord) -> Explanation:
+        judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
+        decision, placing = placed.latest(list(self._decisions.latest()), pod)
+        if pod.node:
+            return placed.runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
+        judge.cluster.tick(now)
+        judge.cluster.at(wall)
+        released = opened(pod)  # what the rules say of it, not that its gate is closed
+        asked = Preemptor(judge.claims.request(released, now), released, now, wall)
+        nodes = judged_nodes.read(judge, asked)
+        fits = nodes.fits
+        refused = quotas.of_gang(judge.cluster, pod, wall)
+        best = judge.best(asked, fits, 2)
+        shown = Explanation(
+            pod,
+            "fits",
+            funnel=nodes.funnel,
+            reasons=nodes.reasons,
+            rejected=nodes.named,
+            best=best,
+            warnings=list(unchecked.warnings(pod, judge.cluster.settings, answered=decision is not None)),
+        )
+        if best:
+            gpus = gpus_of(judge.planned(asked, best[0].node))
+            shown = replace(shown, node=best[0].node, gpus=gpus or None)
+            shown = replace(shown, sentence=_fits(shown))
+            if not pod.gated and (lacks := gang.not_whole(judge, asked)):
+                named = {"code": "gang-not-whole", "message": lacks}
+                shown = replace(shown, sentence=f"{shown.sentence}; {lacks}", warnings=[*shown.warnings, named])
+        else:
+            shown = self._waits(asked, nodes, shown, refused)
+        if pod.gated:
+            shown = self._gated(pod, asked, shown, refused)
+        else:
+            last = f"; {_asked(decision, wall)}" if self._live else ""
+            more = last if best else _not_evicted(decision, wall)
+            shown = replace(shown, sentence=f"{_said(shown)}{more}", why=fleet.of_nodes(judge, asked))
+        return _with_quotas(shown, refused)
+
+    def _question(self, now: float, wall: float) -> Callable[[PodRecord], Preemptor]:
+        """Of a pod at this moment."""
+        return lambda pod: Preemptor(self._judge.claims.request(pod, now), pod, now, wall)
+
+    def _waits(self, asked: Preemptor, nodes: JudgedNodes, shown: Explanation, refused: Absent) -> Explanation:
+        """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""
+        judge = self._judge
+        on_empty = machines.empty(judge, asked)
+        ways = [machines.add_nodes(judge, on_empty)]
+        for steps in (wait, machines.uncordon, request.relax_links):
+            ways.append(steps(judge, asked, nodes))
+        eviction, above = (None, "") if refused.excess else evict(judge, asked, nodes)
+        if eviction is not None and not all(victim["terminating"] for victim in eviction.spec["victims"]):
+            ways.append(eviction)  # else to wait is enough
+        ways += request.smaller(judge, asked, nodes)
+        miss = nearest(judge, asked, nodes)
+        ordered = in_order([way for way in ways if way is not None])
+        why = sentence.cause(asked, nodes, ordered) if on_empty.fits else sentence.never(asked, nodes)
+        verdict: Verdict = "waits" if on_empty.fits else "never"
+        denied = preemption.not_allowed(judge, asked, nodes) if on_empty.fits else None
+        more = above if denied is None else f"it may not evict: {denied['why']}"
+        text = sentence.whole(f"{why}; {more}" if more else why, miss, ordered)
+        return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=ordered, preemption=denied)
+
+    def _gated(self, pod: PodRecord, asked: Preemptor, shown: Explanation, refused: Absent) -> Explanation:
+        """What holds the gate, and what is behind it. `asked`: about the pod as it is once it is released."""
+        report = self._report()
+        others = [gate for gate in pod.gates if gate != GATE]
+        holds = [f"another controller opens the gate {gate}" for gate in others]
+        if len(others) == len(pod.gates):
+            text = f"gated: {' and '.join(holds)}; then it {_said(shown)}"
+            return replace(shown, verdict="gated", sentence=text, why=fleet.meaning(fleet.GATED))
+        now = gang.situation(self._judge, asked)
+        entry = _entry(report, pod)
+        ways = [] if now is None or refused.excess else gang.ways(self._judge, asked, now)
+        alone = now is not None and len(now.gang.pods) + len(now.gang.members) == 1 and now.over is None
+        ways = in_order([*ways, *(shown.ways if alone else ())])
+        holds.insert(0, sentence.queued(entry, now, len(() if report is None else report.waiting)))
+        if entry is not None and not alone:  # the verdict on one pod is not that on its gang
+            holds.append(f"it starts with its gang{sentence.cheapest(ways)}")
+        else:
+            holds.append(f"by itself it {_said(shown)}{sentence.cheapest(ways) if ways != shown.ways else ''}")
+        return replace(
+            shown,
+            verdict="gated",
+            sentence=f"gated: {'; '.join(holds)}",
+            ways=ways,
+            queue=entry,
+            why=fleet.meaning(fleet.GATED) if entry is None else Why(f"queue: {entry['reason']}", entry["text"]),
+            warnings=[*shown.warnings, *([not_the_leader(self._leader)] if report is None else [])],
+        )
+
+
+def _with_quotas(shown: Explanation, refused: Absent) -> Explanation:
+    """With what the quotas refuse: the gang does not start without these pods."""
+    if not refused.excess:
+        return shown
+    lacks = f"{count(refused.pods, 'pod')} of its gang {'does' if refused.pods == 1 else 'do'} not exist and cannot"
+    text = f"{lacks}{' all' if refused.pods > 1 else ''} be created: {quotas.sentence(refused.excess)}"
+    ways = in_order([*shown.ways, quotas.raised(refused.excess, None)])
+    return replace(
+        shown,
+        sentence=f"{shown.sentence}; {text}",
+        ways=ways,
+        warnings=[*shown.warnings, {"code": quotas.REASON, "message": text}],
+    )
+
+
+def _entry(report: QueueReport | None, pod: PodRecord) -> dict[str, Any] | None:
+    """The pod's gang in the queue."""
+    if report is None:
+        return None
+    for position, entry in enumerate(report.waiting, 1):
+        if any(other.uid == pod.uid for other in entry.gang.pods):
+            return report.entry(position)
+    return None
+
+
+def _fits(shown: Explanation) -> str:
+    """Where it fits, and why there."""
+    gpus = "" if shown.gpus is None else f", GPUs {ids(shown.gpus)}"
+    why = f", {placed.before(list(shown.best))}" if len(shown.best) > 1 else ", the only node"
+    return f"fits on {shown.node}{gpus}{why}"
+
+
+def _said(shown: Explanation) -> str:
+    """The sentence with its verdict."""
+    return {"waits": "waits: ", "never": "never fits: "}.get(shown.verdict, "") + shown.sentence
+
+
+def _not_evicted(decision: Decision | None, wall: float) -> str:
+    """Why its latest preemption evicted no pod, where the preemption itself failed."""
+    if decision is None or not decision.error or decision.verb not in ("preempt", "evict"):
+        return ""
+    return f"; its preemption {seconds(max(0.0, wall - decision.at))} ago evicted no pod: {decision.error}"
+
+
+def _asked(decision: Decision | None, wall: float) -> str:
+    """What kube-scheduler did about it."""
+    if decision is None:
+        return "kube-scheduler has not asked about it since this server started, or the record was dropped"
+    return f"kube-scheduler asked last {seconds(max(0.0, wall - decision.at))} ago ({decision.verb}: {decision.result})"

@@ -1,0 +1,129 @@
+"""All nodes as filter judges them for one pod: why each is rejected, and how many each stage leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from extender.ask.admission import CORDONED, rejected, sorted_out, uncordoned
+from extender.ask.judge import Judge
+from extender.policy.rules import REASONS
+from extender.policy.rules.count import Count, ResourceOffered
+from extender.policy.rules.failing import Failing
+from extender.preemption.candidates import Preemptor
+
+SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
+REPELLED: Final = "repelled-by-a-running-pod"
+MOST_NAMED: Final = 24
+"""Nodes that are named for each reason, the first by name."""
+UNUSABLE: Final = frozenset(reason.code for rule in (ResourceOffered, Failing) for reason in rule.reasons)
+TOO_FEW: Final = frozenset(reason.code for reason in Count.reasons)
+
+
+class Stage(NamedTuple):
+    """How many nodes a stage of the filter leaves."""
+
+    stage: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedNodes:
+    """The nodes as filter judges a pod."""
+
+    funnel: tuple[Stage, ...]
+    """How many nodes each stage leaves, in order."""
+    reasons: Counter[str]
+    """How many nodes are rejected, by reason."""
+    named: Mapping[str, Sequence[str]]
+    """The first MOST_NAMED of them by name, by reason."""
+    codes: dict[str, int]
+    """Of the nodes that admit it, by name: our own reason or 0."""
+    bare: dict[str, int]
+    """The same without the claims of other pods."""
+    short: dict[str, tuple[int, ...]]
+    """Of the nodes with code 0, by name: the resources of which too little is free, by index."""
+    repelled: frozenset[str]
+    """The nodes where a running pod repels it."""
+    cordoned: list[str]
+    """The nodes that only a cordon keeps it off."""
+
+    @property
+    def open(self) -> list[str]:
+        """The nodes that admit it and where no running pod repels it, by name."""
+        return [name for name in self.codes if name not in self.repelled] if self.repelled else list(self.codes)
+
+    @property
+    def fits(self) -> list[str]:
+        """The nodes where it fits now, by name."""
+        return [name for name, short in self.short.items() if not short and name not in self.repelled]
+
+
+def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
+    """The nodes as they are."""
+    cluster, pod = judge.cluster, asked.pod
+    reasons = _Rejections()
+    cordoned: list[str] = []
+    names, others = sorted_out(pod, cluster, sorted(cluster.nodes))
+    for name, why in others:
+        reasons.add(why, name)
+        if why == CORDONED and not rejected(pod, uncordoned(cluster.nodes[name])):
+            cordoned.append(name)
+    seen = len(names) + len(others)
+    rows = judge.rows(names)
+    bare = dict(zip(names, judge.policy.judge(cluster.tables, asked.request, rows), strict=True))
+    with judge.claims.of(asked.request, asked.now):
+        row_codes = judge.codes(asked, rows)[0]
+    codes = dict(zip(names, row_codes, strict=True))
+    short = judge.roomy(asked, [name for name, code in codes.items() if not code])
+    repelling = cluster.placements.repelling
+    repelled = frozenset(repelling.nodes(asked.pod, codes))
+    cordoned = sorted(set(cordoned) - repelling.nodes(asked.pod, cordoned))
+    keys = {code: REASONS[code].key for code in {*row_codes} if code}
+    for name, code in codes.items():
+        if code:
+            reasons.add(keys[code], name)
+        elif short.get(name):
+            reasons.add(SHORT[short[name][0]], name)
+        elif name in repelled:
+            reasons.add(REPELLED, name)
+    funnel = _funnel(seen, codes, bare, sum(not lacking and name not in repelled for name, lacking in short.items()))
+    return JudgedNodes(funnel, reasons.counts, reasons.named, codes, bare, short, repelled, cordoned)
+
+
+class _Rejections:
+    """How many nodes are rejected for what, and the first of them."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.named: dict[str, list[str]] = {}
+
+    def add(self, reason: str, name: str) -> None:
+        """One more node; names come in order."""
+        count = self.counts.get(reason, 0)
+        self.counts[reason] = count + 1
+        if count < MOST_NAMED:
+            self.named.setdefault(reason, []).append(name)
+
+
+def _funnel(seen: int, codes: dict[str, int], bare: dict[str, int], remaining: int) -> tuple[Stage, ...]:
+    """How many nodes each stage leaves. What passes with the claims of other pods counted passes every stage before:
+    where fewer GPUs are free, a device plugin may be more certain to hand out linked ones."""
+    pairs = Counter(zip(map(bool, codes.values()), map(bare.__getitem__, codes), strict=True))
+    unreserved = sum(count for (rejected, _), count in pairs.items() if not rejected)
+    unusable = sum(count for (rejected, code), count in pairs.items() if rejected and code in UNUSABLE)
+    too_few = sum(count for (rejected, code), count in pairs.items() if rejected and code in TOO_FEW)
+    reserved = sum(count for (rejected, code), count in pairs.items() if rejected and not code)
+    usable = len(codes) - unusable
+    stages = {
+        "seen": seen,
+        "admitted": len(codes),
+        "usable": usable,
+        "enough-gpus": usable - too_few,
+        "linked": unreserved + reserved,
+        "unreserved": unreserved,
+        "left": remaining,
+    }
+    return tuple(Stage(stage, count) for stage, count in stages.items())

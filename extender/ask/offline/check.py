@@ -1,0 +1,75 @@
+"""The preemption posture of a cluster: which classes can evict which, and what is wrong with that.
+
+Findings have a severity: **error** (what was intended does not hold, or something can never work), **warning** (work is
+at risk, or an effect is surprising), **info** (worth knowing).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from extender.ask.checks import ORDER, SUBJECTS, Posture
+from extender.ask.checks.finding import grouped
+from extender.ask.offline import invalid_metadata
+from extender.cluster.view import ClusterView
+from extender.settings import Settings
+
+
+def answer(
+    settings: Settings,
+    cluster: ClusterView,
+    items: Iterable[Mapping[str, Any]],
+    wall: float,
+    *,
+    advice: Mapping[str, Any] | None = None,
+    complete: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """`kind: Check`. `items`: the same objects as Kubernetes JSON, for what records do not keep; `wall`: seconds since
+    1970; `advice`: of `extender.ask.capacity`; `complete`: kinds of which `items` has all objects."""
+    posture = Posture(settings, cluster, list(items), wall, advice or {}, complete)
+    levels = posture.levels
+    findings = grouped(
+        sorted(
+            (finding for subject in SUBJECTS for finding in subject.findings(posture)),
+            key=lambda finding: (ORDER.index(finding.severity), finding.code, finding.about, finding.message),
+        )
+    )
+    lacking = [
+        {"kind": kind, "message": f"the input has no {_plural(kind)}: {reason}"}
+        for kind, reason in posture.lacks.items()
+    ]
+    severities = Counter(finding.severity for finding in findings)
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "Check",
+        "warnings": invalid_metadata.found(cluster, posture.items, wall),
+        "policy_hash": settings.policy_hash,
+        "classes": [
+            {
+                "name": level.name or None,
+                "priority": level.value,
+                "preempts": not level.never,
+                "pods": level.pods,
+                "gpus": level.gpus,
+                "evicts": [str(other) for other in levels if level.evicts(other)],
+                "evicted_by": [str(other) for other in levels if other.evicts(level)],
+            }
+            for level in levels
+        ],
+        "findings": [finding.as_json() for finding in findings],
+        "lacks": lacking,
+        "advice": dict(posture.advice),
+        "summary": {severity: severities[severity] for severity in ORDER},
+    }
+
+
+def _plural(kind: str) -> str:
+    return f"{kind}es" if kind.endswith("s") else f"{kind}s"
+
+
+def exit_code(answered: Mapping[str, Any], strict: bool = False) -> int:
+    """10 when there are errors (strict: or warnings), else 0."""
+    summary = answered["summary"]
+    return 10 if summary["error"] or (strict and summary["warning"]) else 0

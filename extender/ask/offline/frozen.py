@@ -1,0 +1,239 @@
+"""A frozen cluster: a Kubernetes List from a file.
+
+As `kubectl get -A -o json` prints it (`gpu-extender whatif --help`): JSON or YAML, one List or several documents.
+What states how many pods of a gang must run (Jobs, PodGroups ...: gangs.GROUP_KINDS) is read where it is in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from ext_core import prune
+from extender.ask.offline.text import short
+from extender.ask.whatif.question import Document
+from extender.errors import BadCluster
+from extender.objects import decode, gangs, records, tolerant, yaml_documents
+from extender.objects.limits import SYSTEM_CLASSES
+from extender.objects.records import Event
+from extender.objects.tolerant import Invalid
+
+MOST_MESSAGE: Final = 1_000
+"""Characters of what is wrong with an object: it may quote the object."""
+
+
+def read(path: Path, gpus: frozenset[str], invalid: list[Invalid] | None = None) -> list[Event]:
+    """Every object of the file that we know, as events; BadCluster with the place of the first that is wrong."""
+    return parse(load(path), gpus, str(path), invalid)
+
+
+def load(path: Path) -> bytes:
+    """The file; BadCluster when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadCluster(f"cannot be read: {error.strerror or error}", path=str(path)) from error
+
+
+def objects(raw: bytes, source: str) -> list[dict[str, Any]]:
+    """Every object of the file as it stands there."""
+    return [item for item in _items(raw, source) if isinstance(item, dict)]
+
+
+def documents(raw: bytes, source: str) -> list[Document]:
+    """The objects of a manifest; BadCluster when it has none."""
+    return [Document(item, f"{source}: items[{number}]") for number, item in enumerate(_items(raw, source))]
+
+
+def parse(
+    raw: bytes, gpus: frozenset[str], source: str = "cluster", invalid: list[Invalid] | None = None
+) -> list[Event]:
+    """Every object of the file that we know, as events; BadCluster names the first that is wrong, and how many are.
+
+    A pod is read as far as it can be (`tolerant.py`), as is any object that is nested too deep: what is wrong goes
+    to `invalid`. An object that only states how many pods of a group must run does not end the reading: where it cannot
+    be read, that number is unknown.
+    """
+    events: list[Event] = []
+    wrong: list[tuple[str, str]] = []
+    invalid_objects: list[Invalid] = [] if invalid is None else invalid
+    for number, item in enumerate(_items(raw, source, invalid_objects)):
+        path = f"{source}: items[{number}]"
+        kind = item.get("kind") if isinstance(item, dict) else None
+        if not isinstance(kind, str):
+            wrong.append((path, "an object without kind" if isinstance(item, dict) else "no object of Kubernetes"))
+            continue
+        known: records.Kind | None = next((record_kind for record_kind in records.KINDS if record_kind == kind), None)
+        try:
+            if known is None and gangs.is_group(item):
+                known = "Group"
+            if known is not None:
+                record = _named(known, item, gpus, invalid_objects)
+                events += [Event(known, "set", record)] if record is not None else []
+        except records.RecordError as error:
+            wrong.append((f"{path}.{error.path}".rstrip("."), f"{short(error.message, MOST_MESSAGE)}{_of(item)}"))
+    if wrong:
+        path, message = wrong[0]
+        more = len(wrong) - 1
+        raise BadCluster(message + (f"; {more} more cannot be read" if more else ""), path=path)
+    return _with_priorities(events)
+
+
+def _too_deep(raw: bytes) -> Iterator[Invalid]:
+    """The objects of a JSON list that are nested deeper than anything that we read."""
+    try:
+        spans = prune.elements(raw, *prune.members(raw)[b"items"])
+    except (ValueError, KeyError):
+        spans = []
+    for start, end in spans:
+        document = raw[start:end]
+        shallow = prune.prune(document, tolerant.DEEPEST)
+        if shallow != document:
+            yield tolerant.invalid(shallow, "nested too deep; what is deeper is left out")
+
+
+def _named(
+    kind: records.Kind, item: dict[str, Any], gpus: frozenset[str], invalid: list[Invalid]
+) -> records.Record | None:
+    """The record, as far as it can be read; None where nothing of it counts. A pod without a uid, as files written by
+    hand have it, gets one of its name: no other object has that."""
+    if kind == "Group":
+        return _group(item)
+    try:
+        record: records.Record | None = decode.record(kind, item, gpus)
+    except records.RecordError as error:
+        which = _of(item)
+        if kind not in ("Pod", "ResourceQuota") or not which:
+            raise
+        reading = tolerant.read(kind, item, gpus, str(error))
+        invalid.append(Invalid(kind, tolerant.name_of(reading.identity), reading.message))
+        record = reading.record
+    if isinstance(record, records.PodRecord) and not record.uid:
+        return msgspec.structs.replace(record, uid=f"{record.namespace}/{record.name}")
+    return record
+
+
+def _group(item: dict[str, Any]) -> records.GroupRecord:
+    try:
+        return gangs.group(item)
+    except records.RecordError:
+        metadata = item.get("metadata")
+        bare = {"apiVersion": item.get("apiVersion"), "kind": item["kind"], "metadata": metadata}
+        return msgspec.structs.replace(gangs.group(bare), minimum=-1)
+
+
+def _of(item: dict[str, Any]) -> str:
+    """Which object it is, for a message."""
+    try:
+        which = records.identity(item)
+    except records.RecordError:
+        return ""
+    name = "/".join(part for part in (which.namespace, which.name) if part)
+    return f" (in {item['kind']} {name})" if name else ""
+
+
+def _with_priorities(events: list[Event]) -> list[Event]:
+    """Pods that name a PriorityClass and no priority get the class's value. In a cluster the API server has done that
+    when the pod came; files written by hand leave it to the reader. A class that is not there gives 0, as without."""
+    values = SYSTEM_CLASSES | {
+        event.record.name: event.record.value
+        for event in events
+        if isinstance(event.record, records.PriorityClassRecord)
+    }
+    return [
+        event._replace(record=msgspec.structs.replace(pod, priority=values[pod.priority_class]))
+        if isinstance(pod := event.record, records.PodRecord)
+        and not pod.priority_given
+        and pod.priority_class in values
+        else event
+        for event in events
+    ]
+
+
+def _items(raw: bytes, source: str, invalid: list[Invalid] | None = None) -> Iterator[Any]:
+    documents = [
+        document for document in _documents(raw, source, [] if invalid is None else invalid) if document is not None
+    ]
+    if not documents:
+        raise BadCluster(
+            "is empty: expected Kubernetes objects or a List, as kubectl get -o json prints it", path=source
+        )
+    for document in documents:
+        if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+            raise BadCluster("expected a Kubernetes object or List, with apiVersion and kind", path=source)
+        if document["kind"].endswith("List"):
+            items = document.get("items")
+            if items is not None and not isinstance(items, list):
+                raise BadCluster("items is not a list", path=source)
+            inner = document["kind"].removesuffix("List")
+            for item in items or ():
+                if inner and isinstance(item, dict):
+                    item.setdefault("kind", inner)  # typed lists leave the items' kind out
+                    item.setdefault("apiVersion", document.get("apiVersion"))
+                yield item
+        else:
+            yield document
+
+
+def _documents(raw: bytes, source: str, invalid: list[Invalid]) -> list[Any]:
+    if raw.lstrip()[:1] in (b"{", b"["):
+        try:
+            return [orjson.loads(raw)]
+        except orjson.JSONDecodeError as error:
+            several = _deep(raw, invalid) or _several(raw)
+            if several is None:
+                raise BadCluster(f"malformed JSON: {error}", path=source) from error
+            return several
+    try:
+        return list(yaml_documents.documents(raw))
+    except RecursionError as error:
+        raise BadCluster("nested too deep: write the object that is as JSON", path=source) from error
+    except (yaml_documents.Error, ValueError) as error:
+        raise BadCluster(f"malformed YAML: {' '.join(str(error).split())}", path=source) from error
+
+
+def _deep(raw: bytes, invalid: list[Invalid]) -> list[Any] | None:
+    """One JSON document that is nested too deep for a decoder, without what is deeper; None for anything else."""
+    try:
+        # A List and its items are two levels.
+        shallow = [orjson.loads(prune.prune(raw, tolerant.DEEPEST + 2))]
+    except ValueError:
+        return None
+    invalid += _too_deep(raw)
+    return shallow
+
+
+def _several(raw: bytes) -> list[Any] | None:
+    """JSON documents one after the other, as several calls of kubectl print them into one file; between them may stand
+    YAML's `---`. None when it is anything else."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    values: list[Any] = []
+    place = 0
+    while place < len(text):
+        gap = _BETWEEN.match(text, place)
+        place = gap.end() if gap else place
+        if place == len(text):
+            break
+        try:
+            document, place = _JSON.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            return None
+        values.append(document)
+    return values if len(values) > 1 else None
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")  # as orjson has it
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
+_BETWEEN = re.compile(r"(?:\s|^---\s*$)+", re.MULTILINE)

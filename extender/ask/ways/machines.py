@@ -1,0 +1,163 @@
+"""Machines that are there and may not be used, and machines that are not there.
+
+- uncordon: one node; there is no smaller change.
+- add-nodes: one more machine like one that the cluster has, empty. The smaller machine has fewer GPUs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ext_core import fit, survey
+from extender.ask.admission import is_choosy, ready, rejected, tells_apart
+from extender.ask.judge import Judge, blocks
+from extender.ask.nodes import UNUSABLE, JudgedNodes
+from extender.ask.text import count
+from extender.ask.ways.way import Way, term
+from extender.cluster.gpus.device_sharing import Division
+from extender.objects.records import NodeRecord
+from extender.policy.contracts import Class
+from extender.policy.rules import REASONS
+from extender.policy.rules.count import FEW
+from extender.policy.rules.hazard import LOST
+from extender.policy.rules.links import NEVER
+from extender.preemption.candidates import Preemptor
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+LOOKED_AT: Final = 512
+"""Nodes that are read together."""
+OF_THE_NODE: Final = UNUSABLE | {LOST.code}
+"""Codes of what is wrong with a node, whatever runs there."""
+MOST_BITS: Final = 8
+"""GPUs of a machine whose sets are all looked at: a larger one counts as one that may fit."""
+
+
+class Empty(NamedTuple):
+    """What the cluster's machines could hold if they were empty."""
+
+    like: str = ""
+    """The smallest machine of which one more, with its labels and taints, would take the pod; "" = none."""
+    fits: bool = False
+    """Whether the pod may fit on a node that exists, after pods there end and what keeps it off for a time has
+    passed."""
+
+
+def uncordon(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
+    """Whether the pod fits on a node that only a cordon keeps it off: the best of these."""
+    node = judge.place(asked, nodes.cordoned)
+    if not node or not judge.fits(asked, node):
+        return None
+    return Way("uncordon", f"uncordon {node}", {"node": node}, (term("nodes", 1, "nodes"),))
+
+
+def empty(judge: Judge, asked: Preemptor) -> Empty:
+    """What the machines could hold if they were empty. Equal machines are looked at once."""
+    cluster = judge.cluster
+    known: dict[Hashable, _Example] = {}
+    for block in blocks(sorted(cluster.nodes), LOOKED_AT):
+        for kind, example in _kinds(judge, asked, block).items():
+            known.setdefault(kind, example)
+    like: tuple[int, str] | None = None
+    fits = False
+    for example in known.values():
+        node, row = cluster.nodes.get(example.name), cluster.row(example.name)
+        if node is None or row < 0:
+            continue
+        code = _code(judge, asked, node.name, row)
+        fits = fits or (example.here and _may_fit(judge, asked, row, code))
+        size = sum(node.gpus.values()), node.name
+        if example.new and not code and (like is None or size < like):
+            like = size
+    return Empty("" if like is None else like[1], fits)
+
+
+class _Example(NamedTuple):
+    """The first node of a kind, by name."""
+
+    name: str
+    here: bool
+    """Whether it admits the pod."""
+    new: bool
+    """Whether one more like it admits the pod."""
+
+
+def _kinds(judge: Judge, asked: Preemptor, names: list[str]) -> dict[Hashable, _Example]:
+    """Of the kinds of these nodes, by what decides whether the pod fits on an empty one, those that admit it."""
+    cluster, table, choosy = judge.cluster, judge.cluster.tables.nodes, is_choosy(asked.pod)
+    each = tells_apart(asked.pod, cluster)
+    rows = judge.rows(names)
+    node_names = [cluster.names[row] for row in rows]
+    states = judge.policy.judge(cluster.tables, asked.request, rows)
+    wrong = bytes(state if state in OF_THE_NODE else 0 for state in range(256))
+    admitted, restricted = [(True, True)] * len(node_names), cluster.restricted
+    for at, name in enumerate(node_names):
+        if each or name in restricted:
+            node = cluster.nodes[name]
+            here = not rejected(asked.pod, ready(node))
+            # A copy differs in its name and label alone.
+            admitted[at] = here, not rejected(asked.pod, copy(node)) if choosy else here
+    parts = map(_parts, map(cluster.gpus.divisions.get, node_names))
+    keys = list(zip(survey.machines(table, rows), parts, admitted, map(wrong.__getitem__, states), strict=True))
+    first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    return {
+        (table.alloc_of(rows[at]), table.graph_of(rows[at]), *key[1:]): _Example(node_names[at], *key[2])
+        for key, at in sorted(first.items(), key=itemgetter(1))
+        if any(key[2])
+    }
+
+
+def _parts(division: Division | None) -> tuple[int, int, str] | None:
+    return None if division is None else (division.units, division.gpus, division.detail)
+
+
+def add_nodes(judge: Judge, on_empty: Empty) -> Way | None:
+    """One more machine of the smallest kind that takes the pod."""
+    node = judge.cluster.nodes.get(on_empty.like)
+    if node is None:
+        return None
+    gpus = sum(node.gpus.values())
+    return Way(
+        "add-nodes",
+        f"add a node like {node.name} ({count(gpus, 'GPU')})",
+        {"count": 1, "like": node.name},
+        (term("nodes", 1, "nodes"), term("gpus", gpus, "GPUs")),
+    )
+
+
+def copy(node: NodeRecord, number: int = 0) -> NodeRecord:
+    """One more machine with the labels and taints of a node, once it is ready. `number`: of several the how many-th."""
+    name = f"{node.name}-copy{f'-{number}' if number else ''}"
+    labels = {**node.labels, HOSTNAME: name} if HOSTNAME in node.labels else node.labels
+    return msgspec.structs.replace(ready(node), name=name, labels=labels)
+
+
+def _code(judge: Judge, asked: Preemptor, name: str, row: int) -> int:
+    """Why the pod does not fit on the machine without its pods and without the claims of others, 0 = it does."""
+    cluster = judge.cluster
+    with cluster.without({pod.uid for pod in cluster.pods_on(name)}, name):
+        if judge.short(asked, row):
+            return FEW.code
+        return judge.policy.judge(cluster.tables, asked.request, array("i", [row]))[0]
+
+
+def _may_fit(judge: Judge, asked: Preemptor, row: int, code: int) -> bool:
+    """Whether the pod fits on the machine in some state. Where fewer GPUs are free, a device plugin that may choose any
+    of them is more certain to hand out linked ones."""
+    if not code or REASONS[code].cls is Class.TRANSIENT:
+        return True
+    shape, healthy, _ = judge.cluster.tables.nodes.graph_of(row)
+    return code == NEVER.code and shape > 0 and some_linked(judge, asked, shape, healthy)
+
+
+def some_linked(judge: Judge, asked: Preemptor, shape: int, healthy: int) -> bool:
+    """Whether there are free GPUs of which the machine is certain to hand out linked ones. A large machine counts as
+    one that has some."""
+    bits, request = healthy.bit_length(), asked.request
+    return bits > MOST_BITS or any(
+        fit.link_table(judge.cluster.tables.shapes, shape, bits, request.wanted, request.containers, request.planned)
+    )

@@ -1,0 +1,147 @@
+"""`whatif --drain NODE` without a pod: where the pods of the drained nodes go, what breaks, and what the move costs.
+
+The pods with GPUs that a drain evicts are created again, the highest priority first, and placed on what is free; no
+pod is evicted for them. A gang that breaks is placed whole again beside its members that run elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from extender.ask.text import count
+from extender.ask.ways.way import term
+from extender.ask.whatif import group, single
+from extender.ask.whatif.single import warning
+from extender.ask.whatif.snapshot import WhatIfSnapshot
+from extender.cluster.cluster import Cluster
+from extender.cluster.gpus.statements import HELD, PLAN
+from extender.cluster.view import ClusterView
+from extender.objects import gangs
+from extender.objects.records import Event, PodRecord
+from extender.policy.contracts import CostTerm
+from extender.policy.costs import GangsBroken, Grace, HighestPriority, PdbViolations, VictimCount, WorkLost
+from extender.preemption.certificate import important, violations
+from extender.preemption.search import loss
+from extender.queue.gang import formed
+from extender.queue.report import first_names
+
+NAMED = 5
+"""Pods that one warning names."""
+
+
+class Moved(NamedTuple):
+    """What became of the pods: as in the answer of a what-if."""
+
+    results: list[dict[str, Any]]
+    groups: list[dict[str, Any]]
+    warnings: list[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What a drain of some nodes evicts, read before it happens."""
+
+    pods: Sequence[PodRecord]
+    """With GPUs, in the order in which they are placed again."""
+    broken: frozenset[gangs.Ref]
+    """Gangs of which fewer than their minimum stay."""
+    cost: list[dict[str, Any]]
+    warnings: list[Mapping[str, str]]
+
+    @classmethod
+    def of(cls, cluster: Cluster, nodes: Sequence[str], wall: float) -> Drain:
+        """The drain of these nodes at `wall`, seconds since 1970."""
+        evicted = [pod for node in dict.fromkeys(nodes) for pod in evicted_by_drain(cluster, node)]
+        moving = [pod for pod in evicted if pod.gpus and not pod.terminating]
+        lost = loss(cluster, moving, wall)
+        values: dict[type[CostTerm], int | None] = {
+            PdbViolations: violations(cluster, important(moving)),
+            HighestPriority: lost.priority,
+            GangsBroken: lost.gangs,
+            WorkLost: lost.work,
+            Grace: max((pod.grace_seconds for pod in moving), default=None),
+            VictimCount: lost.victims,
+        }
+        cost = [term(kind.name, value, kind.unit) for kind, value in values.items()]
+        order = sorted(moving, key=lambda pod: (-pod.priority, -gpus_of(pod), pod.namespace, pod.name))
+        return cls(order, lost.broken, cost, _warnings(evicted, moving))
+
+    def place(self, snapshot: WhatIfSnapshot, wall: float) -> Moved:
+        """Place the pods again, on the copy from which they have been evicted."""
+        cluster, moved = snapshot.cluster, Moved([], [], list(self.warnings))
+        pods = created_again(snapshot, self.pods)
+        cluster.expect(pods)
+        of_gangs: dict[gangs.Ref, list[PodRecord]] = {}
+        for pod in pods:
+            if (ref := cluster.gangs.ref(pod)) in self.broken and ref is not None:
+                of_gangs.setdefault(ref, []).append(pod)
+        for pod in pods:
+            ref = cluster.gangs.ref(pod)
+            if ref is None or ref not in self.broken:
+                _place_alone(snapshot, pod, wall, moved)
+                continue
+            together = of_gangs.pop(ref, [])
+            gang = formed(cluster, ref, together) if together else None
+            if gang is None:
+                continue  # placed with the first of its gang
+            grouped = group.judge(snapshot, gang, wall, evicts=False)
+            group.carry_out(snapshot, grouped)
+            moved.results.extend(grouped.results)
+            moved.groups.append(grouped.group)
+            moved.warnings.extend(grouped.warnings)
+        return moved
+
+
+def evicted_by_drain(cluster: ClusterView, node: str) -> list[PodRecord]:
+    """The pods of a node that a drain evicts: all but static ones and those of DaemonSets."""
+    return [pod for pod in cluster.pods_on(node) if not (pod.daemon or pod.mirror)]
+
+
+def created_again(snapshot: WhatIfSnapshot, pods: Sequence[PodRecord]) -> list[PodRecord]:
+    """The pods as their owners create them again, with claims that are allocated anew."""
+    dra = snapshot.cluster.dra
+    uids = {pod.uid for pod in pods}
+    keys = {(pod.namespace, ref.claim) for pod in pods for ref in pod.claim_refs if ref.claim}
+    claims = [dra.claims[key] for key in sorted(keys) if key in dra.claims]
+    freed = [claim for claim in claims if uids.issuperset(claim.reserved)]
+    unallocated = [msgspec.structs.replace(claim, allocated=None, reserved=()) for claim in freed]
+    snapshot.cluster.apply([Event("ResourceClaim", "set", claim) for claim in unallocated], snapshot.now)
+    stated = (PLAN, HELD)
+    return [
+        dra.read(
+            msgspec.structs.replace(
+                pod, node="", nominated_node="", phase="Pending", start=None, pod_scheduled="", held=(),
+                annotations={key: text for key, text in pod.annotations.items() if key not in stated},
+            )
+        )
+        for pod in pods
+    ]  # fmt: skip
+
+
+def gpus_of(pod: PodRecord) -> int:
+    """How many GPUs it asks for, of all resources."""
+    return sum(number for _, number in pod.gpus)
+
+
+def _place_alone(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float, moved: Moved) -> None:
+    judged = single.judge(snapshot, pod, wall, evicts=False)
+    moved.results.append(judged.result)
+    moved.warnings.extend(judged.warnings)
+    if judged.node:
+        snapshot.place(pod, judged.node, judged.gpus)
+
+
+def _warnings(evicted: Sequence[PodRecord], moving: Sequence[PodRecord]) -> list[Mapping[str, str]]:
+    """What the results leave out, and which pods do not come again."""
+    warnings: list[Mapping[str, str]] = []
+    if without := sum(not pod.gpus for pod in evicted):
+        text = f"{count(without, 'pod')} without GPUs would be evicted too: where these go is not judged"
+        warnings.append(warning("pods-without-gpus", text))
+    bare = [f"{pod.namespace}/{pod.name}" for pod in moving if pod.owner is None]
+    if bare:
+        warnings.append(warning("not-created-again", f"nothing creates {first_names(bare, NAMED)} again"))
+    return warnings

@@ -1,0 +1,286 @@
+"""What would happen to one pod: the code of filter, prioritize and preempt, over all nodes.
+
+Every node is a candidate, while kube-scheduler offers preempt only a sample of them. Time does not end the search; the
+budget in sets does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ext_core import fit, score
+from extender.ask import nodes as judged_nodes
+from extender.ask import unchecked
+from extender.ask.nearest import nearest
+from extender.ask.nodes import JudgedNodes
+from extender.ask.text import no_gpus
+from extender.ask.ways import machines
+from extender.ask.ways import request as changes
+from extender.ask.ways.evict import found_way
+from extender.ask.ways.wait import wait
+from extender.ask.ways.way import Way, in_order
+from extender.ask.whatif.snapshot import WhatIfSnapshot
+from extender.ask.whatif.spared import remedies, spared
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.view import ClusterView
+from extender.decide.answer import LINKS_ONLY
+from extender.errors import BadInput
+from extender.objects.queueing import opened
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
+from extender.policy.costs import LeftoverFragmentation
+from extender.policy.rules.count import RELEASING
+from extender.preemption import candidates, certificate
+from extender.preemption.candidates import Preemptor
+from extender.preemption.search import SearchResult
+from extender.preemption.set_tables import PRICED_GPUS
+from extender.queue.report import first_names
+
+CHECKED = (
+    "cordon", "nodeSelector", "required node affinity", "taints", "CPU", "memory", "pod slots", "GPUs", "GPU links",
+    "required anti-affinity of running pods", "resource quotas",
+)  # fmt: skip
+NOT_CHECKED = (
+    "pod affinity", "pod anti-affinity of the pod itself", "topology spread", "volumes", "host ports",
+    "resource claims", "other resources",
+    "quotas of device classes", "limit ranges and other admission", "other plugins and extenders of the scheduler",
+)  # fmt: skip
+LEFTOVER = LeftoverFragmentation.name
+OUT_OF_TIME: Final = {
+    "code": "out-of-time",
+    "message": "the time for one answer is up: there may be ways out that are not named",
+}
+Warnings = list[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """The answer about one pod."""
+
+    result: dict[str, Any]
+    """As JSON."""
+    warnings: Sequence[Mapping[str, str]]
+    node: str = ""
+    """Where the pod goes, "" nowhere."""
+    gpus: int = 0
+    """The mask of the GPUs planned for it."""
+    victims: tuple[PodRecord, ...] = ()
+    """The pods that are evicted for it."""
+
+
+def preemptor(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float) -> Preemptor:
+    """The question for a pod. BadInput: it asks for no GPU, and uses none that another pod has by a claim of both."""
+    released = opened(pod)
+    asked = snapshot.claims.request(released, snapshot.now)
+    if not (asked.gpus or pod.claim_node):
+        raise BadInput(no_gpus(snapshot.cluster, pod), path=f"pod {pod.namespace}/{pod.name}")
+    return Preemptor(asked, released, snapshot.now, wall)
+
+
+def judge(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float, *, evicts: bool = True) -> Single:
+    """What happens to one pod on the copy as it is. `evicts`: whether pods may be evicted for it. BadInput: it asks for
+    no GPU."""
+    asked = preemptor(snapshot, pod, wall)
+    request = asked.request
+    snapshot.cluster.at(wall)
+    nodes = judged_nodes.read(snapshot.judge, asked)
+    result, warnings = empty(snapshot, pod, nodes), list(about(snapshot, request, pod))
+    if nodes.fits:
+        return _fits(snapshot, asked, nodes, result, warnings)
+    search = _search(snapshot, asked, nodes) if evicts else SearchResult(nodes=len(snapshot.cluster.nodes))
+    if request.never and evicts:
+        # The certificate is of what may be done: nothing.
+        warnings.append(warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
+        if search.best is not None:
+            result["forbidden"] = _eviction(snapshot, request, search.best)
+    else:
+        result["certificate"] = _certificate(snapshot, request, search)
+    result |= _help(snapshot, asked, nodes, search)
+    if snapshot.over():
+        warnings.append(OUT_OF_TIME)
+    if search.above is not None and search.ceiling is not None:
+        text = search.ceiling.above(snapshot.policy, search.above.cost)
+        warnings.append(warning("eviction-above-ceiling", f"pod {request.namespace}/{request.name}: {text}"))
+    if search.best is None or request.never:
+        result["remedies"] = remedies(nodes.reasons, possible=search.best is not None)
+        result["spared"] = spared(snapshot.cluster, pod, nodes.open, wall)
+        return Single(result, warnings)
+    best = search.best
+    mask = _mask_after(snapshot, asked, best)
+    result |= {"verdict": "evict", "gpus": list(gpus_of(mask)) or None}
+    result |= _eviction(snapshot, request, best)
+    warnings += _about_eviction(snapshot, nodes, best)
+    return Single(result, warnings, best.node, mask, tuple(certificate.important(best.pods)))
+
+
+def _fits(
+    snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, result: dict[str, Any], warnings: Warnings
+) -> Single:
+    """The best of the nodes where the pod fits, and its GPUs there."""
+    cluster, policy, request = snapshot.cluster, snapshot.policy, asked.request
+    fits = snapshot.judge.rows(nodes.fits)
+    with snapshot.claims.of(request, asked.now):
+        total, _ = policy.score(cluster.tables, request, fits)
+        best = score.top(cluster.tables.nodes, fits, total, 0)
+        row = score.ranked(fits, total, best)[0][0]
+    node = cluster.names[row]
+    mask = snapshot.judge.planned(asked, node)
+    result |= {"verdict": "fits", "node": node, "gpus": list(gpus_of(mask)) or None}
+    return Single(result, warnings, node, mask)
+
+
+def _help(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> dict[str, Any]:
+    """What is reported of a pod that does not fit: `ways_out` and `nearest`. `search`: for the eviction."""
+    ways = _ways_out(snapshot, asked, nodes, search)
+    miss = nearest(snapshot.judge, asked, nodes)
+    return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
+
+
+def _ways_out(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> list[Way]:
+    """The ways out of a single pod, the cheapest first."""
+    judge = snapshot.judge
+    ways: list[Way | None] = []
+    if search.best is not None and not asked.request.never:
+        ways.append(found_way(judge, asked, nodes, search.best, proved=search.proved))
+    ways.append(machines.add_nodes(judge, machines.empty(judge, asked)))
+    for steps in (wait, machines.uncordon, changes.relax_links):
+        if not snapshot.over():
+            ways.append(steps(judge, asked, nodes))
+    if not snapshot.over():
+        ways += changes.smaller(judge, asked, nodes)
+    return in_order([way for way in ways if way is not None])
+
+
+def _search(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes) -> SearchResult:
+    """The cheapest eviction."""
+    judge = snapshot.judge
+    with snapshot.claims.of(asked.request, asked.now):
+        return judge.search.find(asked, judge.rows(nodes.open), limited=False)
+
+
+def named(pod: PodRecord) -> dict[str, Any]:
+    """Which pod it is, as JSON."""
+    return {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority}
+
+
+def empty(snapshot: WhatIfSnapshot, pod: PodRecord, nodes: JudgedNodes) -> dict[str, Any]:
+    """The result of a pod that cannot be placed, before the search."""
+    return {
+        "pod": named(pod),
+        "verdict": "cannot",
+        "node": None,
+        "gpus": None,
+        "victims": [],
+        "cost": [],
+        "certificate": certificate.certificate(
+            snapshot.cluster, snapshot.policy, SearchResult(nodes=len(snapshot.cluster.nodes))
+        ),
+        "reasons": dict(sorted(nodes.reasons.items())),
+        "remedies": {},
+        "spared": [],
+        "forbidden": None,
+        "checked": list(CHECKED),
+        "not_checked": list(NOT_CHECKED),
+    }
+
+
+def _mask_after(snapshot: WhatIfSnapshot, asked: Preemptor, best: candidates.Eviction) -> int:
+    """The mask of the GPUs that the pod gets once the victims have terminated; 0 where they are unknown."""
+    cluster = snapshot.cluster
+    gone = {victim.uid for victim in certificate.important(best.pods)}
+    with snapshot.claims.of(asked.request, asked.now), cluster.without(gone, best.node):
+        return snapshot.policy.planned(cluster.tables, asked.request, best.row)
+
+
+def _about_eviction(snapshot: WhatIfSnapshot, nodes: JudgedNodes, best: candidates.Eviction) -> Warnings:
+    """Warnings of an eviction."""
+    victims = certificate.important(best.pods)
+    warnings = certificate.warnings(snapshot.cluster, victims)
+    if LINKS_ONLY[nodes.codes[best.node]] and not snapshot.settings.evictable_as_failed_nodes:
+        warnings.append(
+            warning(
+                "links-only",
+                f"on {best.node} enough GPUs are free in number: kube-scheduler up to 1.37 asks us for an eviction "
+                "only if another node is a candidate of its own",
+            )
+        )
+    if all(victim.terminating for victim in victims):
+        warnings.append(enough_to_wait(victims))
+    waits = [name for name, code in nodes.codes.items() if code == RELEASING.code]
+    if waits and not all(victim.terminating for victim in victims):
+        warnings.append(
+            warning("terminating", f"pods are terminating on {', '.join(waits[:3])}: the server waits for them first")
+        )
+    return warnings
+
+
+def enough_to_wait(victims: Sequence[PodRecord]) -> dict[str, str]:
+    """The warning of an eviction all of whose victims are terminating."""
+    nodes = sorted({victim.node for victim in victims})
+    where = first_names(nodes, 3)
+    return warning("enough-to-wait", f"all victims on {where} are terminating already: it is enough to wait for them")
+
+
+def _eviction(snapshot: WhatIfSnapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
+    return {
+        "node": best.node,
+        "victims": [_victim(snapshot.cluster, victim) for victim in certificate.important(best.pods)],
+        "cost": _cost(snapshot, request, best),
+    }
+
+
+def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
+    gang = None if pod.terminating else cluster.gangs.of(pod)
+    return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
+
+
+def _certificate(snapshot: WhatIfSnapshot, request: PodRequest, search: SearchResult) -> dict[str, Any]:
+    proof = certificate.certificate(snapshot.cluster, snapshot.policy, search)
+    if search.runner_up is not None:
+        proof["runner_up"] = _eviction(snapshot, request, search.runner_up)
+    return proof
+
+
+def _cost(snapshot: WhatIfSnapshot, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
+    """The cost, in which what was not computed is null; the search counts it as 0."""
+    computed = _leftover_computed(snapshot.cluster, request, eviction)
+    return [
+        term | {"value": None} if term["term"] == LEFTOVER and not computed else term
+        for term in certificate.cost_of(snapshot.policy, eviction)
+    ]
+
+
+def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: candidates.Eviction) -> bool:
+    """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
+
+    As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
+    set of that size is as good, and no position is unknown (nor merely deduced, where the pod requires links)."""
+    shape, healthy, gpu = cluster.tables.nodes.graph_of(eviction.row)
+    links = cluster.gpus.topologies[eviction.node].links if eviction.node in cluster.gpus.topologies else None
+    if not shape or links is None or gpu != request.resource:
+        return False
+    if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
+        return True
+    if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted) or healthy.bit_length() > PRICED_GPUS:
+        return False
+    holdings = cluster.gpus.ledgers[eviction.node].holdings
+    if request.links == "required":
+        return all(holding.how in ("observed", "enforced") and not holding.unsure for holding in holdings)
+    return not any(holding.unsure for holding in holdings)
+
+
+def warning(code: str, message: str) -> dict[str, str]:
+    """As every answer has it."""
+    return {"code": code, "message": message}
+
+
+def about(snapshot: WhatIfSnapshot, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
+    """Warnings of a pod that hold whatever happens to it."""
+    name = f"pod {pod.namespace}/{pod.name}"
+    yield from unchecked.warnings(pod, snapshot.settings, answered=bool(pod.pod_scheduled))
+    if pod.gated:
+        yield warning("gated", f"{name} has scheduling gates: it waits for them first")
+    if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not snapshot.cluster.priority_classes:
+        yield warning("no-priority-classes", f"{name} has priority {pod.priority}: the cluster has no PriorityClass")

@@ -1,0 +1,236 @@
+"""Nodes that a pod fits on and filter rejects all the same, because of other pods or of what is not known.
+
+- The view is stale: it promises no links.
+- Just after a start pods that were answered before it may be in flight; waiting pods of a higher priority come first.
+- Pods are evicted for the pod on another node: it waits for that node, and takes none that was freed for other pods.
+- The node was freed for a preemptor of a lower priority, and the pod leaves it (`preemption/outbid.py`).
+- The pod has a seat on another node: its gang was placed as a whole.
+- The pod gets another seat, and does not state it yet.
+- The pod waits in the queue without our gate, so that an autoscaler sees it: it has no seat yet.
+- The first pods of a burst after a start: that bind is ours is not known yet, and they would break a whole node each.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ext_core import fit
+from extender.cluster.cluster import Cluster
+from extender.cluster.gpus.statements import PLAN, stated_mask
+from extender.decide.decisions import Decision
+from extender.objects.queueing import is_queued
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
+from extender.policy.policy import Policy
+from extender.policy.rules import HANDOVER, MOVING, QUEUED, SEATED, STALE, STARTED, WHOLE
+from extender.policy.rules.count import PROMISED
+from extender.preemption.candidates import Preemptor
+from extender.preemption.outbid import Leave
+from extender.preemption.set_tables import CERTAIN
+from extender.reservations.attempts import Attempt
+from extender.reservations.claims import Claims, uniform
+from extender.reservations.freshness import Freshness
+from extender.reservations.release import Releases
+from extender.reservations.reservations import Reservation
+from extender.reservations.seats import Seat
+
+
+class HeldBack(NamedTuple):
+    """Which rows are held back from a pod, and when it is tried again."""
+
+    reserved: frozenset[int]  # rows on which the pod fits and that are reserved for pods of lower priorities
+    left: bool  # it leaves such rows to those pods, or left them before
+    soon: bool  # no later event wakes the pod: it is tried again soon
+    evicts_on: str | None = None  # as of an `Attempt`
+
+
+class HoldBack:
+    """Rejects those nodes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        claims: Claims,
+        releases: Releases,
+        freshness: Freshness,
+        leave: Leave,
+    ) -> None:
+        self._cluster, self._policy, self._claims, self._releases = cluster, policy, claims, releases
+        self._leave = leave
+        self.freshness = freshness
+
+    def reject(self, decision: Decision, preemptor: Preemptor, attempt: Attempt | None) -> HeldBack:
+        """Write reason codes where the rules passed a node; inside of the pod's claims. `attempt`: its filter call
+        before."""
+        now = preemptor.now
+        stale = self.freshness.stale()
+        if stale:
+            promise_no_links(decision)
+        request = decision.request
+        if self._claims.seats and (seat := self._claims.seats.of(request.seat or request.uid)) is not None:
+            return self._only_its_seat(decision, preemptor.pod, seat)
+        if self._cluster.settings.queue.enabled and is_queued(preemptor.pod):
+            for i in range(len(decision.judged.codes)):
+                decision.judged.codes[i] = QUEUED.code  # whatever the rules say: no pod is evicted for a part of a gang
+            return HeldBack(frozenset(), left=False, soon=False)
+        reserved: frozenset[int] = frozenset()
+        if self._claims.reservations:
+            reserved = self.reserved(preemptor.request, fit.passed(decision.judged.rows, decision.judged.codes), now)
+        leaves = attempt is not None and attempt.left
+        if reserved and not leaves and not stale:  # while stale no pod is evicted: the pod would have no other node
+            leaves = self._leaves(decision, preemptor, reserved)
+        if self._claims.seats:
+            reserved |= self._seated(decision, now)
+        soon = self._hand_over(decision, reserved, now) or self._after_start(decision, now)
+        if not self._claims.is_bind_called and not stale and decision.request.links == "required":
+            self._keep_whole(decision, attempt, now)
+        return HeldBack(reserved, leaves, soon)
+
+    def reserved(self, request: PodRequest, fits: array[int], now: float) -> frozenset[int]:
+        """Of the rows on which the pod fits, those where a pod of a lower priority would lose what was freed for it,
+        and have others evicted a second time; inside of the pod's claims."""
+        return self._of_lower(request, fits, self._claims.lower(request, now), now)
+
+    def _only_its_seat(self, decision: Decision, pod: PodRecord, seat: Seat) -> HeldBack:
+        """Pass the pod on the node of its seat alone, where it states that. Where that node is rejected the queue
+        places its gang again: while it fits elsewhere, no pod is evicted for it there.
+
+        A pod that does not state its seat is not passed: it states a new one when every instance knows that, and the
+        pod of the same gang that had these GPUs before states them no more."""
+        row, judged = self._cluster.row(seat.node), decision.judged
+        stated = not seat.gpus or (stated_mask(pod, PLAN) == seat.gpus and pod.nominated_node in ("", seat.node))
+        evicts_on = None if stated else ""
+        for i, other in enumerate(judged.rows):
+            if not stated:
+                judged.codes[i] = MOVING.code
+            elif other != row and not judged.codes[i]:
+                judged.codes[i], evicts_on = SEATED.code, seat.node
+        return HeldBack(frozenset(), left=False, soon=stated, evicts_on=evicts_on)
+
+    def _seated(self, decision: Decision, now: float) -> frozenset[int]:
+        """Of the rows on which the pod fits, those where a pod of a lower priority would lose its seat."""
+        request, judged = decision.request, decision.judged
+        fits = fit.passed(judged.rows, judged.codes)
+        return self._of_lower(request, fits, self._claims.seats.below(request.priority), now)
+
+    def _of_lower(
+        self, request: PodRequest, fits: array[int], lower: Sequence[Reservation | Seat], now: float
+    ) -> frozenset[int]:
+        """Of the rows on which the pod fits, those where it takes what is reserved for these of a lower priority."""
+        rows = {self._cluster.row(seat.node) for seat in lower}
+        asked = array("i", [row for row in fits if row in rows]) if rows else None
+        if not asked:
+            return frozenset()
+        with self._claims.of(request, now, as_equal=lower):
+            codes = self._policy.judge(self._cluster.tables, request, asked)
+        return frozenset(row for row, code in zip(asked, codes, strict=True) if code)
+
+    def _leaves(self, decision: Decision, preemptor: Preemptor, reserved: frozenset[int]) -> bool:
+        """Whether the pod leaves the reserved rows, where it fits on no others. Once only: then it takes one, so that
+        no stream of lower preemptors holds it up."""
+        judged = decision.judged
+        fits = fit.passed(judged.rows, judged.codes)
+        if not fits or not reserved.issuperset(fits) or not self._leave.leaves(preemptor, judged.rows, reserved):
+            return False
+        for i, row in enumerate(judged.rows):
+            if row in reserved:
+                judged.codes[i] = judged.codes[i] or HANDOVER.code
+        return True
+
+    def _hand_over(self, decision: Decision, reserved: frozenset[int], now: float) -> bool:
+        """Where we evict for this pod ourselves, only that node is passed: no victim must be evicted in vain.
+        Where kube-scheduler does, the pod takes no node meanwhile that was freed for other pods (`reserved`).
+
+        Whether the pod has to be tried again soon: its victims are gone, and nothing that happens later wakes it.
+        """
+        reservations = self._claims.reservations
+        own = reservations.of(decision.request.uid, now) if reservations else None
+        if own is None:
+            return False
+        judged = decision.judged
+        if reserved and self._releases.coming(own, now):
+            for i, row in enumerate(judged.rows):
+                if row in reserved and self._cluster.names[row] != own.node:
+                    judged.codes[i] = judged.codes[i] or HANDOVER.code
+        row = self._cluster.row(own.node) if own.own else -1
+        if row < 0 or row not in judged.rows:  # kube-scheduler itself rejects that node
+            return False
+        for i, other in enumerate(judged.rows):
+            if other != row:
+                judged.codes[i] = judged.codes[i] or HANDOVER.code
+        return own.emptied is not None
+
+    def _after_start(self, decision: Decision, now: float) -> bool:
+        """Just after a start, pods that were answered before it may be in flight where nothing is seen yet.
+
+        kube-scheduler guards the counts; for pods that require links or NICs every node where some sets of GPUs have
+        them, and others do not, is rejected until such pods must have been seen.
+        """
+        if now >= self.freshness.yields_until and now >= self.freshness.settled_at:  # nearly always
+            return False
+        request, judged = decision.request, decision.judged
+        waiting = self._cluster.placements.waiting.values()
+        if now < self.freshness.yields_until and any(priority > request.priority for priority in waiting):
+            # The GPUs that victims left may be its: its nomination is lost when the scheduler met us dead.
+            for i, code in enumerate(judged.codes):
+                judged.codes[i] = code or PROMISED.code
+            return True
+        if now >= self.freshness.settled_at or not request.by_position:
+            return False
+        for i, row in enumerate(judged.rows):
+            if not judged.codes[i] and not uniform(self._cluster, row, request):
+                judged.codes[i] = STARTED.code
+        return STARTED.code in judged.codes
+
+    def _keep_whole(self, decision: Decision, attempt: Attempt | None, now: float) -> None:
+        """Reject whole nodes where the pod fits beside an assumed pod on a node with a relay, once that pod is bound.
+
+        Until bind is called for the first time an assumed pod counts with all GPUs of its node: kube-scheduler may bind
+        without plans. Where it does, the assumed pod is seen or expires; and no pod is held back for longer than that
+        from its first call on.
+        """
+        request, judged, tables = decision.request, decision.judged, self._cluster.tables
+        if attempt is not None and now - attempt.first >= self._cluster.settings.hold.seconds:
+            return
+        masks: dict[int, int] = {}
+        for pod in self._claims.assumed.current(now):
+            if pod.gpus and pod.uid != request.uid:
+                row = self._cluster.row(pod.node)
+                masks[row] = masks.get(row, 0) | pod.gpus
+        promised = masks and any(
+            code == PROMISED.code and row in masks and self._fits_beside(request, row, masks[row])
+            for row, code in zip(judged.rows, judged.codes, strict=True)
+        )
+        if not promised:
+            return
+        for i, row in enumerate(judged.rows):
+            if not judged.codes[i] and not tables.nodes.used_of(row)[request.resource]:
+                judged.codes[i] = WHOLE.code
+
+    def _fits_beside(self, request: PodRequest, row: int, planned: int) -> bool:
+        """Whether a node with a relay has linked GPUs for the pod beside those that are planned for assumed pods."""
+        shapes, node = self._cluster.tables.shapes, self._cluster.tables.nodes.node(row)
+        if not shapes.relay(node.shape) or node.unknown or node.likely & ~node.sure:
+            return False
+        free = node.healthy & ~(node.sure | planned)
+        return shapes.certain(node.shape, free, request.wanted, 0, request.containers) == CERTAIN
+
+
+def promise_no_links(decision: Decision) -> None:
+    """Reject all nodes for a pod that requires links or NICs: which GPUs were taken meanwhile is not known."""
+    if decision.request.by_position:
+        codes = decision.judged.codes
+        for i, code in enumerate(codes):
+            codes[i] = code or STALE.code
+
+
+def put_last(total: array[float], rows: array[int], reserved: frozenset[int]) -> None:
+    """Put the rows that are kept for other pods behind all that were not. `total`: the score of each of `rows`."""
+    if reserved and total:
+        span = max(total) - min(total) + 1.0
+        for i, row in enumerate(rows):
+            if row in reserved:
+                total[i] -= span

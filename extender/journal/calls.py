@@ -1,0 +1,250 @@
+"""Calls of the verbs as entries of a record, and back."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+from extender.cluster.cluster import Cluster
+from extender.decide import wire
+from extender.decide.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
+from extender.decide.answer import Asked as Asking
+from extender.decide.bind import BindIntent, Written
+from extender.decide.decisions import Decision
+from extender.decide.wire import Args, Binding, PreemptionArgs
+from extender.errors import BadInput
+from extender.journal import entries
+from extender.journal.comparison import reply_of
+from extender.journal.entries import Asked, UnderWay
+from extender.objects.records import PodRecord
+from extender.policy import pod_request
+from extender.preemption.preemption import Offered, Offers
+from extender.reservations.freshness import Staleness
+
+NONE: Final = array("i")
+NAMING: Final = (FilterCall, PrioritizeCall)
+"""Calls that name their candidate nodes. A tuple: a union would be made again for each call."""
+
+
+class NotRecorded(BadInput):
+    """Something is asked for that the record does not have, because nothing asked for it when it was made."""
+
+    code = "not-recorded"
+
+
+class Seen(Mapping[str, Offered]):
+    """Offered victims; `seen`: those that were looked at."""
+
+    def __init__(self, offered: Mapping[str, Offered]) -> None:
+        self._offered = offered
+        self.seen: dict[str, Offered] = {}
+
+    def __getitem__(self, node: str) -> Offered:
+        offered = self.seen[node] = self._offered[node]
+        return offered
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._offered
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._offered)
+
+    def __len__(self) -> int:
+        return len(self._offered)
+
+
+class _Offered(Mapping[str, Offered]):
+    """The recorded part of what was offered on the nodes of these names."""
+
+    def __init__(self, names: Iterable[str], recorded: Mapping[str, Offered]) -> None:
+        self._names, self._recorded = dict.fromkeys(names), recorded
+
+    def __getitem__(self, node: str) -> Offered:
+        if node in self._recorded:
+            return self._recorded[node]
+        if node in self._names:
+            raise NotRecorded(f"which pods kube-scheduler offered to evict on {node} is not in the record")
+        raise KeyError(node)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def watched(call: Asking) -> Asking:
+    """The call, made so that it is known afterwards which offers were looked at."""
+    if not isinstance(call, PreemptCall):
+        return call
+    offers = call.asked.offers
+    return call._replace(asked=replace(call.asked, offers=Offers(offers.rows, Seen(offers.victims))))
+
+
+def kept(call: Call) -> Call:
+    """What an entry needs of an answered call, without the bytes of its request: those of 5,000 names are 90 kB, and
+    memory that waits for the writer is not used again by the next request. Nothing else reads the call any more."""
+    if isinstance(call, NAMING):
+        args = call.args
+        args.body, args.names = b"", None
+        if args.nodes:
+            args.nodes = []
+        return call
+    if isinstance(call, PreemptCall):
+        offers, only = call.asked.offers, Seen({})
+        only.seen = offers.victims.seen if isinstance(offers.victims, Seen) else {}
+        return PreemptCall(PreemptionArgs(call.asked.pod, Offers(offers.rows, only), dict))
+    return call
+
+
+def candidates_of(call: Call) -> array[int]:
+    """The rows of the candidate nodes; none of a call that names one node or none."""
+    if isinstance(call, NAMING):
+        return call.args.rows
+    return call.asked.offers.rows if isinstance(call, PreemptCall) else NONE
+
+
+def pod_of(call: Call) -> PodRecord | None:
+    """The pod that a call is about, as it has it; None for WrittenCall, whose pod bind has named."""
+    if isinstance(call, NAMING):
+        return call.args.pod
+    if isinstance(call, PreemptCall):
+        return call.asked.pod
+    return call.pod if isinstance(call, BindCall) else None
+
+
+def intent_of(bind: UnderWay, cluster: Cluster) -> BindIntent:
+    """What bind asked for, as far as the answer to its outcome depends on it."""
+    pod = bind.pod
+    request = pod_request.read(pod, cluster)
+    decision = Decision("bind", 0.0, bind.generation, request)
+    decision.detail = {"node": bind.node}
+    decision.scored.gpus = array("I", [bind.gpus])
+    binding = Binding(pod.namespace, pod.name, pod.uid, bind.node)
+    return BindIntent(binding, {}, request.amounts, bind.gpus, decision)
+
+
+class CallTimes:
+    """When a call was made, and how far behind the view was; `stops`: where its searches stopped for their time."""
+
+    __slots__ = ("now", "stops", "view", "wall")
+
+    def __init__(self, now: float, wall: float, view: Staleness, stops: list[int]) -> None:
+        self.now, self.wall, self.view, self.stops = now, wall, view, stops
+
+
+class Packer:
+    """Calls of one file as entries, in their order. It runs on the writer's thread."""
+
+    def __init__(self) -> None:
+        self._rows = NONE
+
+    def entry(
+        self, call: Call, answer: Answer | BindIntent, times: CallTimes, cluster: Cluster, *, stated: bool
+    ) -> Asked:
+        """The entry. `stated`: the pod is not the cluster's, so that its record is a part of the entry."""
+        whole = isinstance(call, NAMING) and call.args.nodes is not None
+        reply = reply_of(answer, cluster, whole=whole)
+        now, wall, view, stops = times.now, times.wall, times.view, times.stops
+        if isinstance(call, WrittenCall):
+            outcome = (call.outcome.state, call.outcome.message)
+            uid = call.intent.binding.uid
+            return Asked("written", now, wall, view, uid, reply, outcome=outcome)
+        pod = pod_of(call)
+        assert pod is not None
+        raw = bytes(entries.written(pod)) if stated else None
+        if isinstance(call, BindCall):
+            return Asked("bind", now, wall, view, pod.uid, reply, raw, node=call.binding.node)
+        if isinstance(call, PreemptCall):
+            offers = call.asked.offers
+            seen = offers.victims.seen if isinstance(offers.victims, Seen) else {}
+            offered = [(node, offer.uids, offer.violations) for node, offer in seen.items()]
+            rows = self._pack(offers.rows)
+            return Asked("preempt", now, wall, view, pod.uid, reply, raw, rows, offers=offered, stops=stops)
+        verb: Literal["filter", "prioritize"] = "prioritize"
+        args, again = call.args, False
+        if isinstance(call, FilterCall):
+            verb, again = "filter", call.again
+        if reply.choice.result == "untouched":
+            return Asked(verb, now, wall, view, pod.uid, reply, raw, b"")
+        unknown = list(args.unknown) if args.unknown else []
+        rows = self._pack(args.rows)
+        return Asked(verb, now, wall, view, pod.uid, reply, raw, rows, unknown, whole, again, stops=stops)
+
+    def _pack(self, rows: array[int]) -> bytes | None:
+        """Rows, byte by byte of all numbers: ascending numbers repeat so. None: the rows of the call before."""
+        if not rows:
+            return b""
+        if rows == self._rows:
+            return None
+        self._rows = rows
+        raw = rows.tobytes()
+        return b"".join([raw[i::4] for i in range(4)])
+
+
+class Unpacker:
+    """Entries of one file as calls, in their order."""
+
+    def __init__(self, cluster: Cluster, binds: Iterable[UnderWay]) -> None:
+        """`binds`: those whose outcomes are in the file, and whose calls are in the one before."""
+        self._cluster = cluster
+        self._rows = NONE
+        self._intents = {bind.pod.uid: intent_of(bind, cluster) for bind in binds}
+
+    def call(self, asked: Asked) -> Call:
+        """The call that an entry is of. NotRecorded: what it needs is not there."""
+        if asked.verb == "written":
+            intent = self._intents.pop(asked.pod, None)
+            if intent is None:
+                raise NotRecorded("bind asked for no write now, and so there is no outcome of one")
+            state, message = asked.outcome
+            return WrittenCall(intent, Written(state, message))  # type: ignore[arg-type]  # it was one
+        pod = entries.pod(asked.stated) if asked.stated is not None else self._cluster.pods.get(asked.pod)
+        if pod is None:
+            raise NotRecorded(f"the pod {asked.pod} is not in the cluster")
+        if asked.verb == "bind":
+            return BindCall(Binding(pod.namespace, pod.name, pod.uid, asked.node), pod)
+        rows = self._unpack(asked.rows)
+        if asked.verb == "preempt":
+            return PreemptCall(self._preemption(asked, pod, rows))
+        args = _args(asked, pod, rows, self._cluster.names)
+        return FilterCall(args, asked.again) if asked.verb == "filter" else PrioritizeCall(args)
+
+    def answered(self, answer: Answer | BindIntent) -> None:
+        """What was answered now: the outcome of a write belongs to it."""
+        if isinstance(answer, BindIntent):
+            self._intents[answer.binding.uid] = answer
+
+    def _unpack(self, packed: bytes | None) -> array[int]:
+        if packed is None:
+            return array("i", self._rows)
+        raw, count = bytearray(len(packed)), len(packed) // 4
+        for i in range(4):
+            raw[i::4] = packed[i * count : (i + 1) * count]
+        rows = array("i", bytes(raw))
+        if packed:
+            self._rows = rows
+        return array("i", rows)
+
+    def _preemption(self, asked: Asked, pod: PodRecord, rows: array[int]) -> PreemptionArgs:
+        recorded = {node: Offered(tuple(uids), violations) for node, uids, violations in asked.offers}
+        offered = _Offered((self._cluster.names[row] for row in rows if row >= 0), recorded)
+        nothing: Callable[[], Mapping[str, Offered]] = dict
+        return PreemptionArgs(pod, Offers(rows, offered), nothing)
+
+
+def _args(asked: Asked, pod: PodRecord, rows: array[int], names: Sequence[str]) -> Args:
+    if not asked.whole:
+        return Args(pod, rows, asked.unknown, b"[]", (0, 2), None)
+    unknown = dict(asked.unknown)
+    body, spans = bytearray(), []
+    for i, row in enumerate(rows):
+        item = wire.named_node(names[row] if row >= 0 else unknown[i])
+        spans.append((len(body), len(body) + len(item)))
+        body += item
+    return Args(pod, rows, asked.unknown, bytes(body), None, spans)

@@ -1,0 +1,170 @@
+"""The queue's controller over an API server that keeps objects; a test brings what it wrote to the watch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from extender.act.events import EventRecorder
+from extender.act.leadership import QUEUE, Leadership
+from extender.act.queue.acting import Acting
+from extender.act.queue.allocator import DeviceAllocator
+from extender.act.queue.controller import QueueController
+from extender.act.queue.fences import Fences
+from extender.act.queue.growth import Growth
+from extender.act.queue.provisioning import ProvisioningRequests
+from extender.act.queue.release import Release
+from extender.act.queue.replicas import SIGNS, Replicas
+from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
+from extender.kube.bindings import Bindings
+from extender.kube.client import ApiServer
+from extender.kube.configmaps import ConfigMap
+from extender.kube.events import Regarding
+from extender.kube.leases import Lease
+from extender.kube.pod_writes import PodEvictions, PodPatches
+from extender.kube.resource_claims import DeviceTaintRuleWrites, ResourceClaimWrites
+from extender.objects.queueing import GATE
+from extender.preemption.gang_plan import GangSearch
+from extender.queue.eviction_plan import EvictionPlanner
+from extender.queue.placement import JointPlacement
+from extender.queue.plan import Planner
+from extender.times import Clock
+from tests.act.test_reservations import connected
+from tests.kube.objects import Objects
+from tests.world import JSON, World, workload
+
+ENDED = ("Succeeded", "Failed")
+PODS = "/api/v1/namespaces/default/pods"
+SIGNS_PATH = f"/api/v1/namespaces/kube-system/configmaps/seats-{SIGNS}"
+OTHER_GATE = "example.com/other"
+
+
+def gated(name: str, gpus: int, *, gates: tuple[str, ...] = (GATE,), **facts: Any) -> JSON:
+    """A pod behind gates."""
+    return workload(name, gpus, spec={"schedulingGates": [{"name": gate} for gate in gates]}, **facts)
+
+
+class _Told(EventRecorder):
+    """Keeps what is told: (reason, note)."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.metrics)
+        self.told: list[tuple[str, str]] = []
+
+    def tell(self, regarding: Regarding, reason: str, action: str, note: str, **facts: Any) -> None:
+        """Keep it."""
+        self.told.append((reason, note))
+
+
+class Rig:
+    """One instance of the controller, named `identity`, over `objects`."""
+
+    def __init__(self, world: World, objects: Objects, server: ApiServer, identity: str = "a") -> None:
+        self.world, self.objects = world, objects
+        self.cpu = 0.0  # seconds that the work has taken so far
+        clock = Clock(lambda: world.now, lambda: world.wall, lambda: self.cpu)
+        lease = Lease(server, "kube-system", "queue", identity, clock=clock)
+        maps = [ConfigMap(server, "kube-system", f"seats-{i}") for i in range(SHARDS)]
+        self.seats = world.verbs.claims.seats
+        entries = SeatEntries(world.cluster.resources, world.wall - world.now)
+        store = SeatStore(self.seats, entries, maps, world.metrics, clock.monotonic)
+        signs = ConfigMap(server, "kube-system", f"seats-{SIGNS}")
+        if SIGNS_PATH not in objects.stored:
+            objects.put(SIGNS_PATH, {"metadata": {"name": f"seats-{SIGNS}"}, "data": {}})
+        self.replicas = Replicas(identity, world.cluster, self.seats, store, signs, clock.monotonic)
+        claims = ResourceClaimWrites(server) if world.settings.queue.planned_allocation else None
+        self.devices = DeviceAllocator(world.cluster, self.seats, claims, clock)
+        known = self.replicas.known
+        self.release = Release(world.cluster, PodPatches(server), self.devices, clock.monotonic, known)
+        self.dark = 0.0
+        cluster, verbs = world.cluster, world.verbs
+        placement = JointPlacement(cluster, verbs.policy)
+        search = GangSearch(cluster, verbs.policy, verbs.settings.preemption)
+        acting = Acting(
+            Leadership(lease, QUEUE, world.metrics.queue_leader, clock.monotonic),
+            store,
+            self.replicas,
+            self.release,
+            Growth(world.cluster, self.seats, PodPatches(server), world.metrics, ProvisioningRequests(server)),
+            lambda: True,
+            lambda: self.dark,
+            EvictionPlanner(cluster, verbs.claims, placement, search, clock.monotonic, clock.wall),
+            Bindings(server, world.cluster.gpu_names).get_pod,
+            Fences(world.cluster, self.seats, None if claims is None else DeviceTaintRuleWrites(server)),
+            PodEvictions(server, world.metrics),
+        )
+        planner = Planner(cluster, verbs.claims, placement, clock.monotonic, clock.wall)
+        events = _Told(world)
+        self.told = events.told
+        self.controller = QueueController(world.verbs, planner, acting, world.metrics, events, clock=clock)
+        self.controller._releases.turn_seconds = None  # what a turn does depends on no clock but the test's
+
+    def create(self, *pods: JSON) -> None:
+        """The API server has these pods, and the watch has brought them."""
+        for pod in pods:
+            meta = pod["metadata"]
+            self.objects.put(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", pod)
+        self.watch()
+
+    def delete(self, name: str) -> None:
+        """The pod does not exist any more, and the watch has brought it."""
+        del self.objects.stored[f"{PODS}/{name}"]
+        self.world.gone(name)
+
+    def watch(self) -> None:
+        """Bring the pods as the API server has them; one that has run to its end as deleted, as the watch has it."""
+        for path, pod in self.objects.stored.items():
+            if "/pods/" in path and pod["status"]["phase"] not in ENDED:
+                self.world.set("Pod", pod)
+
+    async def turn(self, seconds: float = 0.2) -> None:
+        """One turn, then time passes and the watch brings what was written."""
+        await self.controller.turn()
+        self.world.now, self.world.wall = self.world.now + seconds, self.world.wall + seconds
+        self.watch()
+
+    async def turn_beside(self, other: Rig) -> None:
+        """One turn, while another instance does what it does beside its turns: gates wait for it."""
+        turn = asyncio.create_task(self.turn())
+        while not turn.done():
+            other.watch()
+            await other.controller._follow()
+            await asyncio.sleep(0.005)
+        await turn
+
+    def pod(self, name: str, namespace: str = "default") -> Any:
+        """As the API server has it."""
+        return self.objects.stored[f"/api/v1/namespaces/{namespace}/pods/{name}"]
+
+    def is_open(self, name: str, namespace: str = "default") -> bool:
+        pod = self.pod(name, namespace)
+        return GATE not in [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
+
+    def bind(self, name: str) -> None:
+        """kube-scheduler binds the pod to its nominated node."""
+        pod = self.pod(name)
+        node = pod["status"]["nominatedNodeName"]
+        spec, status = {**pod["spec"], "nodeName": node}, {**pod["status"], "phase": "Running"}
+        self.objects.put(f"{PODS}/{name}", {**pod, "spec": spec, "status": status})
+        self.watch()
+
+    def finish(self, name: str) -> None:
+        """The bound pod has run to its end."""
+        pod = self.pod(name)
+        self.objects.put(f"{PODS}/{name}", {**pod, "status": {**pod["status"], "phase": "Succeeded"}})
+        self.world.gone(name)
+
+
+@asynccontextmanager
+async def rig(world: World, objects: Objects | None = None, identity: str = "a") -> AsyncIterator[Rig]:
+    """An instance; `objects`: the API server that another instance uses too."""
+    objects = objects or Objects()
+    async with connected(objects) as server:
+        yield Rig(world, objects, server, identity)
+
+
+def run(test: Any) -> None:
+    """Run a coroutine to its end."""
+    asyncio.run(test)

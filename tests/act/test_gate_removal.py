@@ -1,0 +1,49 @@
+"""Our gates in shadow mode: removed at once, whatever becomes of the gate of another pod."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from extender.act.gate_removal import RETRY_SECONDS, GateRemoval
+from extender.kube import gates
+from extender.kube.gates import GatedPod, Tally
+from extender.objects.queueing import GATE
+from tests.world import World
+
+
+def test_a_pod_whose_gate_stays_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = World()
+    tried: list[str] = []
+
+    async def removed(server: Any, wanted: Callable[[GatedPod], bool], progress: Any) -> Tally:
+        tally = Tally()
+        for uid in list(made.cluster.placements.queued):
+            pod = GatedPod("default", uid.removeprefix("uid-"), uid, 0.0)
+            if not wanted(pod):
+                continue
+            tried.append(pod.name)
+            if pod.name == "stuck":
+                tally.refused.append((pod, "denied by a policy"))
+            else:
+                tally.removed["default"] = tally.removed.get("default", 0) + 1
+                made.pod(pod.name, 1)
+        return tally
+
+    monkeypatch.setattr(gates, "remove_gates", removed)
+    server: Any = None
+    removal = GateRemoval(server, made.cluster, lambda: made.now)
+    gated = {"schedulingGates": [{"name": GATE}]}
+    for name in ("stuck", "first"):
+        made.pod(name, 1, spec=gated)
+    assert asyncio.run(removal.look())  # so the next look comes as soon as ever
+    made.pod("second", 1, spec=gated)
+    assert asyncio.run(removal.look())
+    assert asyncio.run(removal.look())
+    assert tried == ["stuck", "first", "second"]
+    made.now += RETRY_SECONDS
+    assert asyncio.run(removal.look())
+    assert tried[3:] == ["stuck"]

@@ -1,0 +1,128 @@
+"""ParkedPods: one nomination, withdrawn at once, wakes the preemptors that kube-scheduler has parked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from extender.act.parked import PAUSE_SECONDS, ParkedPods
+from extender.kube.pod_writes import Patched, PatchOutcome
+from extender.reservations.reservations import Reservation
+from extender.times import Clock
+from tests.world import World, logged
+
+
+class Pods:
+    """The API server's pods. `outcomes`: of the next writes; then all are written."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[str, str, str]] = []
+        self.outcomes: list[PatchOutcome] = []
+
+    async def nominate(
+        self, namespace: str, name: str, version: str, node: str, annotations: Mapping[str, str | None]
+    ) -> Patched:
+        assert not annotations
+        self.writes.append((name, version, node))
+        return Patched(self.outcomes.pop(0) if self.outcomes else "written", f"{version}+")
+
+
+class Scene:
+    """A full node, and pods that wait."""
+
+    def __init__(self) -> None:
+        self.world, self.pods, self.can_evict = World(), Pods(), True
+        self.world.node("a", 8)
+        self.world.node("n", 8)
+        self.world.pod("equal", 8, "a", priority=90)
+        self.world.pod("low", 8, "n", priority=1)
+        self.world.pod("middle", 4, priority=50)
+        self.world.pod("urgent", 4, priority=90)
+        clock = Clock(lambda: self.world.now, lambda: self.world.wall)
+        self.parked = ParkedPods(self.world.verbs, self.pods, lambda: self.can_evict, clock)
+
+    def reserve(self, name: str) -> None:
+        plan = Reservation(f"uid-{name}", "n", ("uid-low",), (), 60, self.world.now, grace=30.0)
+        self.world.verbs.reservations.add(plan)
+
+    def turn(self) -> list[tuple[str, str, str]]:
+        self.pods.writes = []
+        asyncio.run(self.parked.turn())
+        return self.pods.writes
+
+
+ONCE = [("urgent", "7", "n"), ("urgent", "7+", "")]
+
+
+def test_the_first_by_priority_is_nominated_where_it_could_preempt_and_withdrawn() -> None:
+    """After a start, and after each call that could evict no pod; not more often than each PAUSE_SECONDS."""
+    scene = Scene()
+    assert scene.turn() == ONCE
+    assert scene.turn() == []
+    scene.parked.not_evicted()
+    assert scene.turn() == []
+    scene.world.now += PAUSE_SECONDS
+    assert scene.turn() == ONCE
+    scene.world.now += PAUSE_SECONDS
+    assert scene.turn() == []
+
+
+def test_nothing_is_written_before_pods_can_be_evicted() -> None:
+    scene = Scene()
+    scene.can_evict = False
+    assert scene.turn() == []
+    scene.can_evict = True
+    assert scene.turn() == ONCE
+
+
+def test_each_scheduler_has_its_own_first_pod() -> None:
+    scene = Scene()
+    scene.world.pod("other", 4, priority=40, spec={"schedulerName": "batch"})
+    assert [(name, node) for name, _, node in scene.turn()] == [
+        ("other", "n"), ("other", ""), ("urgent", "n"), ("urgent", "")
+    ]  # fmt: skip
+
+
+def test_pods_that_were_not_parked_are_left_alone() -> None:
+    """One that never preempts, one that is nominated, one with a reservation, one that outranks no pod."""
+    scene = Scene()
+    scene.world.gone("urgent", "middle")
+    scene.world.pod("never", 4, priority=80, never=True)
+    scene.world.pod("nominated", 4, priority=70, nominated="n")
+    scene.world.pod("reserved", 4, priority=60)
+    scene.world.pod("last", 4, priority=1)
+    scene.reserve("reserved")
+    assert scene.turn() == []
+
+
+def test_a_withdrawal_that_is_not_written_is_tried_again() -> None:
+    scene = Scene()
+    scene.pods.outcomes = ["written", "unknown"]
+    assert scene.turn() == ONCE
+    assert scene.turn() == []  # the watch has not brought the nomination
+    scene.world.pod("urgent", 4, priority=90, nominated="n")
+    assert scene.turn() == [("urgent", "7", "")]
+    assert scene.turn() == []
+
+
+def test_a_nomination_with_a_reservation_stays() -> None:
+    scene = Scene()
+    scene.pods.outcomes = ["written", "conflict"]
+    scene.turn()
+    scene.world.pod("urgent", 4, priority=90, nominated="n")
+    scene.reserve("urgent")
+    assert scene.turn() == []
+
+
+def test_a_pod_that_has_changed_is_tried_again_and_a_missing_right_is_logged_once() -> None:
+    scene = Scene()
+    scene.pods.outcomes = ["conflict"]
+    assert scene.turn() == [("urgent", "7", "n")]
+    scene.pods.outcomes = ["refused"]
+    with logged() as lines:
+        assert scene.turn() == [("urgent", "7", "n")]
+        scene.parked.not_evicted()
+        scene.world.now += PAUSE_SECONDS
+        scene.pods.outcomes = ["refused"]
+        assert scene.turn() == [("urgent", "7", "n")]
+    assert len([line for line in lines if "pods/status" in line["event"]]) == 1

@@ -1,0 +1,150 @@
+"""Capacity against trying everything on random clusters (GPU_EXTENDER_CAPACITY_CASES: so many), and by the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.cli import main
+from extender.objects.queueing import GATE
+from extender.settings import Settings
+from tests.ask.capacity.clusters import MODEL, Counted, answered, drawn
+from tests.cli.canned import Canned, answer, serving
+from tests.world import JSON, World, machine, pairs, workload
+
+CASES = int(os.environ.get("GPU_EXTENDER_CAPACITY_CASES", "200"))
+
+
+def capacity(world: World) -> JSON:
+    reply = world.call("/debug/capacity", method="GET")
+    assert reply.status == 200, reply.body
+    shown: JSON = reply.json
+    return shown
+
+
+def test_capacity_is_that_of_brute_force() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(CASES):
+        items, links = drawn(random.Random(f"capacity-{seed}"))
+        shown, counted = answered(items), Counted(items, links)
+        assert shown["largest"] == counted.largest(), seed
+        assert shown["whole_nodes"] == counted.whole(), seed
+        found = {(one["pod_gpus"], one["level"]): one["pods"] for one in shown["gangs"]}
+        assert found == counted.gangs(), seed
+        assert len(found) == len(shown["gangs"])
+        seen.update(f"{one['links']} {one['gpus']}" for one in shown["largest"])
+    assert CASES < 200 or len(seen) > 8, seen
+
+
+def test_what_is_assumed_or_reserved_is_not_free() -> None:
+    world = World()
+    world.node("n1", 8, links=pairs(8), labels={MODEL: "A"})
+    before = {"model": "A", "links": "any", "gpus": 8, "nodes": 1}
+    assert capacity(world)["largest"][0] == before
+    world.filter(world.pod("asked", 3))
+    shown = capacity(world)
+    assert shown["largest"][0] == before | {"gpus": 5}
+    assert shown["whole_nodes"] == {"A": 0}
+    assert {one["pod_gpus"]: one["pods"] for one in shown["pods"]} == {1: 5, 2: 2, 4: 1, 8: 0}
+    world.now += world.settings.hold.seconds + 1
+    assert capacity(world)["largest"][0] == before
+
+
+def test_what_would_start_the_first_that_wait() -> None:
+    world = World(Settings.model_validate({"queue": {"enabled": True}}))
+    world.node("n1", 4, links=pairs(4), labels={MODEL: "A"})
+    for gpu in (0, 2):
+        world.pod(f"held{gpu}", 1, "n1", held=[gpu])
+    world.pod("fits", 1, priority=9)
+    for name in ("pair-a", "pair-b"):
+        world.pod(name, 2, links="required", priority=5)
+    world.pod("four", 4)
+    world.pod("gated", 4, spec={"schedulingGates": [{"name": GATE}]})
+    shown = capacity(world)
+    first, second = shown["unblock"]
+    assert (first["gang"], first["pod"], first["pods"], first["gpus"]) == (None, "default/pair-a", 2, 4)
+    assert first["verdict"] == "waits"
+    assert {way["kind"] for way in first["ways_out"]} >= {"evict", "relax-links"}
+    assert second["pod"] == "default/four"
+    assert [one["code"] for one in shown["warnings"]] == ["not-the-leader"]
+
+
+def test_of_a_gang_the_first_pod_with_gpus_is_explained() -> None:
+    """MPIJob's launcher has none, and comes before its workers by name."""
+    gang = {"gpu-extender.io/gang": "mpi", "gpu-extender.io/gang-size": "3"}
+    items: list[JSON] = [{"apiVersion": "v1", "kind": "Node"} | machine("n1", 8)]
+    pods = [workload("held", 8, node="n1", phase="Running"), workload("launcher", annotations=gang)]
+    pods += [workload(f"worker-{n}", 4, annotations=gang) for n in range(2)]
+    for pod in pods[1:]:
+        pod["spec"]["schedulingGates"] = [{"name": GATE}]
+    items[0]["spec"]["taints"] = []
+    [first] = answered([*items, *({"apiVersion": "v1", "kind": "Pod"} | pod for pod in pods)])["unblock"]
+    assert (first["gang"], first["pod"], first["pods"]) == ("default/mpi", "default/worker-0", 3)
+
+
+def test_nodes_that_do_not_count() -> None:
+    world = World()
+    world.node("off", 8, labels={MODEL: "A"}, unschedulable=True)
+    lost = machine("lost", 8, labels={MODEL: "B"})
+    lost["spec"]["taints"] = [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]
+    world.set("Node", lost)
+    team = machine("team", 4, labels={MODEL: "C"})
+    team["spec"]["taints"] = [{"key": "team", "effect": "NoSchedule"}]
+    world.set("Node", team)
+    world.node("shared", 8, labels={MODEL: "T4-SHARED", "nvidia.com/gpu.replicas": "4"})
+    world.node("cpu")
+    shown = capacity(world)
+    largest = {one["model"]: one["gpus"] for one in shown["largest"] if one["links"] == "any"}
+    assert largest["A"] == largest["B"] == 0
+    assert largest["C"] == 4
+    assert "T4-SHARED" not in largest
+    assert [one["code"] for one in shown["warnings"]] == ["parts-not-counted"]
+    assert capacity(World()) | {"warnings": []} == {
+        "apiVersion": "gpu-extender.io/v1", "kind": "Capacity", "warnings": [], "largest": [], "gangs": [], "pods": [],
+        "whole_nodes": {}, "unblock": [], "advice": {"nodes": []},
+    }  # fmt: skip
+
+
+def test_absurd_counts_cost_little() -> None:
+    world = World()
+    for n in range(3):
+        world.node(f"n{n}", 10**9 + n, labels={MODEL: "A"}, pods="1000000")
+        world.pod(f"p{n}", 30_000 + n, f"n{n}")
+    world.pod("many", 10**9, links="required")
+    world.node("none", 0, capacity=10**9, labels={MODEL: "A"})
+    began = time.process_time()
+    shown = capacity(world)
+    assert time.process_time() - began < 2
+    # A count above 100,000 counts as that.
+    assert shown["largest"] == [
+        {"model": "A", "links": "any", "gpus": 70_000, "nodes": 1},
+        {"model": "A", "links": "required", "gpus": 1, "nodes": 3},
+    ]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = {"apiVersion": "v1", "kind": "Node"} | machine("n1", 4, links=pairs(4), labels={MODEL: "A100"})
+    waits = {"apiVersion": "v1", "kind": "Pod"} | workload("w", 4, links="required")
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [node, waits]}))
+    assert main(["capacity", "--cluster", str(file), "-o", "json"]) == 0
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert list(shown)[:7] == ["apiVersion", "kind", "warnings", "largest", "gangs", "pods", "whole_nodes"]
+    assert main(["capacity", "--cluster", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[0] == "A100: largest pod 4 any links (1 node), 2 linked (1 node); 1 whole node"
+    assert "pods of 2 GPUs: 2 in all, 2 in one hostname" in text
+    assert "  default/w (1 pod with 4 GPUs) never fits" in text
+    with serving() as url:
+        answer(shown)
+        assert main(["capacity", "--server", url]) == 0
+        assert Canned.asked == ["/debug/capacity"]
+    assert capsys.readouterr().out == text
+    assert main(["capacity", "--cluster", str(tmp_path / "absent")]) == 1

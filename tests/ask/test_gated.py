@@ -1,0 +1,31 @@
+"""`explain` of a pod behind the gate of the queue: what is said of it by itself is what what-if says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from extender.ask.offline import explain, frozen
+from extender.settings import Settings
+from tests.ask.offline.test_queue import gated
+from tests.ask.whatif.asking import ask
+from tests.ask.whatif.test_engine import node, running
+from tests.world import JSON, WALL
+
+SETTINGS = Settings.model_validate({"queue": {"enabled": True}})
+
+
+@pytest.mark.parametrize("taken", [0, 4, 8])
+def test_by_itself_it_fits_where_what_if_places_it(taken: int) -> None:
+    items: list[JSON] = [node("n1", 8), gated("g", 4)]
+    if taken:
+        items.append(running("low", "n1", list(range(taken))))
+    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
+    events = frozen.parse(raw, frozenset({"nvidia.com/gpu"}))
+    shown = explain.explain(SETTINGS, events, ("default", "g"), WALL)
+    (result,) = ask(items, pods=[("default", "g")], settings=SETTINGS)["results"]
+    assert shown["verdict"] == "gated"
+    assert "reserved for other pods" not in shown["sentence"]
+    assert ("by itself it fits on n1" in shown["sentence"]) == (result["verdict"] == "fits") == (taken < 8)
+    assert [way["kind"] for way in shown["ways_out"]] == [way["kind"] for way in result.get("ways_out") or ()]

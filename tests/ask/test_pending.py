@@ -1,0 +1,72 @@
+"""Pods that wait, by PriorityClass: the numbers behind the alerts of a service that does not get its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from extender.act.surveys import gauges
+from extender.ask.pending import MOST_CLASSES, Pending, pending
+from extender.metrics import Metrics
+from tests.world import WALL, World, rfc3339, workload
+
+
+def waits(world: World, name: str, priority: int, cls: str = "", *, age: float = 60.0) -> None:
+    wire = workload(name, 1, priority=priority, spec={"priorityClassName": cls} if cls else {})
+    wire["metadata"]["creationTimestamp"] = rfc3339(WALL - age)
+    world.set("Pod", wire)
+
+
+def counted(world: World) -> Mapping[str, Pending]:
+    return pending(world.cluster, world.wall)
+
+
+def classes(world: World, *names: str) -> None:
+    for number, name in enumerate(names):
+        world.set("PriorityClass", {"metadata": {"name": name, "uid": name}, "value": 1000 - number})
+
+
+def test_pods_are_counted_by_class_with_the_oldest() -> None:
+    world = World()
+    classes(world, "serve", "train")
+    world.node("n1", 2)
+    world.pod("runs", 2, "n1", priority=999)
+    waits(world, "a", 1000, "serve", age=1200)
+    waits(world, "b", 1000, "serve")
+    waits(world, "c", 999, "train", age=9000)
+    waits(world, "d", 0, age=5)
+    assert counted(world) == {
+        "serve": Pending(2, 1200.0, outranks=True),
+        "train": Pending(1, 9000.0, outranks=False),  # only pods of its own priority run
+        "none": Pending(1, 5.0, outranks=False),
+    }
+
+
+def test_what_has_a_node_or_no_gpu_does_not_wait() -> None:
+    world = World()
+    classes(world, "serve")
+    world.node("n1", 2)
+    waits(world, "a", 1000, "serve")
+    world.pod("a", 1, "n1", priority=1000)
+    world.pod("cpu")
+    assert counted(world) == {}
+
+
+def test_the_labels_are_bounded() -> None:
+    world = World()
+    classes(world, *(f"c{number:03}" for number in range(2 * MOST_CLASSES)))
+    for number in range(2 * MOST_CLASSES):
+        waits(world, f"p{number}", 1000 - number, f"c{number:03}")
+    waits(world, "unknown", 5, "not-listed")
+    found = counted(world)
+    assert len(found) == MOST_CLASSES + 1
+    assert found["other"].pods == MOST_CLASSES + 1
+
+
+def test_the_gauges_forget_a_class_that_waits_no_more() -> None:
+    metrics = Metrics()
+    for found in ({"serve": Pending(2, 30.0, outranks=True)}, {"train": Pending(1, 7.0, outranks=False)}):
+        gauges.pending(metrics.pending_pods, metrics.pending_oldest, found)
+    [family] = metrics.pending_oldest.collect()
+    assert [(one.labels, one.value) for one in family.samples] == [
+        ({"priority_class": "train", "outranks": "false"}, 7.0)
+    ]

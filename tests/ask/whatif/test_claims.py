@@ -1,0 +1,173 @@
+"""Pods that get GPUs by DRA, asked about over a cluster from a file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from extender.ask.whatif.question import Added, Changes
+from extender.errors import BadCluster
+from extender.sim import claims as dra
+from extender.sim.machines import gpu_uuids, topology_annotation
+from extender.sim.machines import machine as catalogued
+from tests.ask.whatif.asking import ask
+from tests.world import GPU, JSON, machine, workload
+
+MACHINE = catalogued("dgx1-v100")
+
+
+def node(name: str, *taken: int) -> list[JSON]:
+    note = topology_annotation(MACHINE, gpu_uuids(name, MACHINE))
+    made = [{"kind": "Node"} | machine(name, 0, annotations={"gpu-extender.io/topology": note})]
+    made += dra.resource_slices(name, MACHINE)
+    results = [{"driver": dra.DRIVER, "pool": name, "device": f"gpu-{gpu}"} for gpu in taken]
+    held = dra.claim(f"held-{name}", "default", len(taken))
+    reserved = [{"resource": "pods", "name": f"p-{name}", "uid": f"uid-p-{name}"}]
+    held["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": reserved}
+    claims = [{"name": "g", "resourceClaimName": f"held-{name}"}]
+    pod = workload(f"p-{name}", 0, node=name, phase="Running", spec={"resourceClaims": claims})
+    return [*made, held, {"kind": "Pod"} | pod] if taken else made
+
+
+def claimant(name: str, key: str, claim: str) -> JSON:
+    spec = {"resourceClaims": [{"name": "g", key: claim}]}
+    return {"kind": "Pod", "apiVersion": "v1"} | workload(name, 0, spec=spec)
+
+
+@pytest.mark.parametrize("template", [False, True])
+@pytest.mark.parametrize(("gpus", "verdict"), [(2, "fits"), (3, "cannot")])
+def test_what_a_claim_asks_for(gpus: int, verdict: str, template: bool) -> None:
+    cluster = [dra.device_class(), *node("n1", 0, 1, 2, 3, 4, 5)]
+    wanted = dra.claim("wanted", "default", gpus, template=template)
+    asking = claimant("q", "resourceClaimTemplateName" if template else "resourceClaimName", "wanted")
+    for items, objects in (([*cluster, wanted], [asking]), (cluster, [asking, wanted])):
+        answer = ask(items, objects)
+        (result,) = answer["results"]
+        assert (result["verdict"], result["gpus"]) == (verdict, [6, 7] if verdict == "fits" else None)
+        (holding,) = answer["holdings"]
+        assert (holding["how"], holding["gpus"]) == ("observed", [0, 1, 2, 3, 4, 5])
+
+
+def test_a_quota_of_claims_is_said_to_be_unchecked() -> None:
+    cluster = [dra.device_class(), *node("n1"), dra.claim("wanted", "default", 2, template=True)]
+    name = f"{dra.DRIVER}.deviceclass.resource.k8s.io/devices"
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {name: "1"}}}
+    answer = ask([*cluster, quota], [claimant("q", "resourceClaimTemplateName", "wanted")])
+    (message,) = [one["message"] for one in answer["warnings"] if one["code"] == "quota-not-checked"]
+    assert f"ResourceQuota default/q limits {name}, which is not checked" in message
+    plain = {"kind": "Pod"} | workload("plain", 1)
+    assert "quota-not-checked" not in {one["code"] for one in ask([*cluster, quota], [plain])["warnings"]}
+
+
+def test_a_claim_that_cannot_be_read() -> None:
+    broken = dra.claim("wanted", "default", 1) | {"spec": 7}
+    with pytest.raises(BadCluster):
+        ask([dra.device_class(), *node("n1")], [claimant("q", "resourceClaimName", "wanted"), broken])
+
+
+@pytest.mark.parametrize(("served", "verdict"), [(False, "cannot"), (True, "fits")])
+def test_gpus_for_claims_alone_are_none_for_a_pod_without(served: bool, verdict: str) -> None:
+    """Unless a DeviceClass serves the resource."""
+    serving = dra.device_class(extended_resource=GPU) if served else dra.device_class()
+    pod = {"kind": "Pod", "apiVersion": "v1"} | workload("q", 2)
+    (result,) = ask([serving, *node("n1")], [pod])["results"]
+    assert result["verdict"] == verdict
+    assert result["reasons"] == ({} if served else {"gpus-by-claims-alone": 1})
+    assert served or not [way for way in result["ways_out"] if way["kind"] in ("smaller", "add-nodes")]
+
+
+def test_a_way_out_that_adds_nodes_is_what_adding_them_gives() -> None:
+    """The added node has the devices that are published for the one that it is like."""
+    cluster = [dra.device_class(), *node("n1", 0, 1, 2, 3), dra.claim("wanted", "default", 8)]
+    asking = claimant("q", "resourceClaimName", "wanted")
+    (result,) = ask(cluster, [asking])["results"]
+    [spec] = [one["spec"] for one in result["ways_out"] if one["kind"] == "add-nodes"]
+    assert spec == {"count": 1, "like": "n1"}
+    (added,) = ask(cluster, [asking], changes=Changes(add=(Added(spec["count"], spec["like"]),)))["results"]
+    assert (added["verdict"], added["node"], added["gpus"]) == ("fits", "n1-copy-1", list(range(8)))
+
+
+def test_a_gang_with_claims_is_told_how_many_nodes_it_lacks() -> None:
+    cluster = [dra.device_class(), *node("n1", 0, 1, 2, 3), dra.claim("eight", "default", 8, template=True)]
+    notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "3"}
+    pods = [claimant(f"q{i}", "resourceClaimTemplateName", "eight") for i in range(3)]
+    for one in pods:
+        one["metadata"]["annotations"] = notes
+    [group] = ask(cluster, pods)["groups"]
+    [spec] = [one["spec"] for one in group["ways_out"] if one["kind"] == "add-nodes"]
+    assert spec == {"count": 3, "like": "n1"}
+    answer = ask(cluster, pods, changes=Changes(add=(Added(3, "n1"),)))
+    assert {one["node"] for one in answer["results"]} == {"n1-copy-1", "n1-copy-2", "n1-copy-3"}
+
+
+def test_a_claim_gets_no_gpu_of_a_device_plugin() -> None:
+    plugin = {"kind": "Node"} | machine("n2", 8)
+    wanted = dra.claim("wanted", "default", 2)
+    (result,) = ask([dra.device_class(), plugin, wanted], [claimant("q", "resourceClaimName", "wanted")])["results"]
+    assert (result["verdict"], result["reasons"]) == ("cannot", {"no-gpus-by-claims": 1})
+    assert set(result["remedies"]) == {"no-gpus-by-claims"}
+
+
+def in_beta(one: JSON, version: str) -> JSON:
+    """The object as `resource.k8s.io/v1beta1` or `v1beta2` has it."""
+    made: JSON = json.loads(json.dumps(one)) | {"apiVersion": f"resource.k8s.io/{version}"}
+    if version == "v1beta1" and "spec" in made:
+        spec = made["spec"].get("spec", made["spec"])
+        for device in spec.get("devices", ()) if made["kind"] == "ResourceSlice" else ():
+            device["basic"] = {key: device.pop(key) for key in list(device) if key != "name"}
+        for request in spec["devices"]["requests"] if "Claim" in made["kind"] else ():
+            request |= request.pop("exactly", {})
+    return made
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+@pytest.mark.parametrize(("gpus", "verdict"), [(2, "fits"), (3, "cannot")])
+def test_objects_of_earlier_versions_count_as_those_of_v1(version: str, gpus: int, verdict: str) -> None:
+    cluster = [dra.device_class(), *node("n1", 0, 1, 2, 3, 4, 5), dra.claim("wanted", "default", gpus, template=True)]
+    kinds = ("DeviceClass", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate")
+    items = [in_beta(one, version) if one["kind"] in kinds else one for one in cluster]
+    (result,) = ask(items, [claimant("q", "resourceClaimTemplateName", "wanted")])["results"]
+    assert (result["verdict"], result["gpus"]) == (verdict, [6, 7] if verdict == "fits" else None)
+
+
+def requesting(name: str, request: JSON) -> JSON:
+    made = dra.claim(name, "default", 1)
+    made["spec"]["devices"]["requests"] = [{"name": "r"} | request]
+    return made
+
+
+def test_a_claim_for_all_devices_takes_a_node_of_which_none_is_taken() -> None:
+    wanted = requesting("all", {"exactly": {"deviceClassName": dra.DRIVER, "allocationMode": "All"}})
+    asking = claimant("q", "resourceClaimName", "all")
+    (result,) = ask([dra.device_class(), *node("n1", 0, 1, 2, 3), wanted], [asking])["results"]
+    assert result["verdict"] == "cannot"
+    (result,) = ask([dra.device_class(), *node("n1", 0), *node("n2"), wanted], [asking])["results"]
+    assert (result["verdict"], result["node"], result["gpus"]) == ("fits", "n2", list(range(8)))
+
+
+@pytest.mark.parametrize(("free", "gpus"), [(5, 4), (3, 2), (1, None)])
+def test_of_several_numbers_the_first_that_fits_is_taken(free: int, gpus: int | None) -> None:
+    numbers = [{"name": f"n{one}", "deviceClassName": dra.DRIVER, "count": one} for one in (4, 2)]
+    cluster = [dra.device_class(), *node("n1", *range(8 - free)), requesting("some", {"firstAvailable": numbers})]
+    (result,) = ask(cluster, [claimant("q", "resourceClaimName", "some")])["results"]
+    assert result["verdict"] == ("cannot" if gpus is None else "fits")
+    assert gpus is None or len(result["gpus"]) == gpus
+
+
+@pytest.mark.parametrize("gang", [False, True])
+def test_pods_that_share_a_claim_are_on_one_node_and_count_it_once(gang: bool) -> None:
+    cluster = [dra.device_class(), *node("n1"), *node("n2"), dra.claim("shared", "default", 8)]
+    pods = [claimant(name, "resourceClaimName", "shared") for name in "ab"]
+    for one in pods if gang else ():
+        one["metadata"]["annotations"] = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
+    eight = {"kind": "Pod", "apiVersion": "v1"} | claimant("c", "resourceClaimTemplateName", "eight")
+    more = dra.claim("eight", "default", 8, template=True)
+    results = ask([*cluster, more], [*pods, eight])["results"]
+    assert [(one["verdict"], one["node"]) for one in results] == [("fits", "n1"), ("fits", "n1"), ("fits", "n2")]
+
+
+def test_a_pod_whose_claim_another_pod_holds_goes_to_its_node() -> None:
+    cluster = [dra.device_class(), *node("n1"), *node("n2", 0, 1)]
+    (result,) = ask(cluster, [claimant("q", "resourceClaimName", "held-n2")])["results"]
+    assert (result["verdict"], result["node"]) == ("fits", "n2")

@@ -1,0 +1,177 @@
+"""The pods of an owner: their names, labels and gangs are those that its controller gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extender.ask.whatif import question
+from extender.ask.whatif.question import Document, Question
+from extender.errors import BadInput
+from extender.objects import gangs
+from extender.objects.gangs import ref
+from extender.objects.queueing import rank_of
+from tests.ask.whatif.asking import ask
+from tests.ask.whatif.test_engine import node, template
+from tests.world import JSON
+
+GPUS = frozenset({"nvidia.com/gpu"})
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+ZONE = "topology.kubernetes.io/zone"
+
+
+def owner(api: str, kind: str, spec: JSON, name: str = "o", **meta: Any) -> JSON:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "namespace": "team", **meta}, "spec": spec}
+
+
+def read(*objects: JSON) -> Question:
+    return question.read([Document(one, f"[{at}]") for at, one in enumerate(objects)], GPUS)
+
+
+def ranks(asked: Question) -> list[tuple[str, str, tuple[str, int]]]:
+    """(name, gang, rank) of each pod."""
+    groups = {(one.api, one.kind, one.namespace, one.name): one for one in asked.groups}
+    return [(pod.name, str(ref(pod, groups)), rank_of(pod)) for pod in asked.pods]
+
+
+def test_a_stateful_set_is_a_gang_where_its_pods_state_a_size() -> None:
+    sized = template(1) | {"metadata": {"annotations": {"gpu-extender.io/gang-size": "2"}}}
+    asked = read(owner("apps/v1", "StatefulSet", {"replicas": 2, "template": sized}))
+    assert ranks(asked) == [("o-0", "team/o", ("", 0)), ("o-1", "team/o", ("", 1))]
+    assert ranks(read(owner("apps/v1", "StatefulSet", {"template": template(1)}))) == [("o-0", "None", ("", 0))]
+
+
+def test_a_job_runs_as_many_at_once_as_its_parallelism() -> None:
+    spec = {"parallelism": 3, "completions": 2, "completionMode": "Indexed", "template": template(1)}
+    assert ranks(read(owner("batch/v1", "Job", spec))) == [("o-0", "team/o", ("", 0)), ("o-1", "team/o", ("", 1))]
+
+
+def test_a_job_set() -> None:
+    jobs = [
+        {"name": "driver", "template": {"spec": {"parallelism": 1, "template": template(1)}}},
+        {"name": "worker", "replicas": 2, "template": {"spec": {"parallelism": 2, "template": template(2)}}},
+    ]
+    meta = {EXCLUSIVE: "rack", "other": "x"}
+    asked = read(owner("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": jobs}, annotations=meta))
+    assert [pod.name for pod in asked.pods] == [f"o-{i}" for i in range(5)]
+    assert {one[1] for one in ranks(asked)} == {"team/o"}
+    assert [one[2] for one in ranks(asked)] == [
+        ("driver", 0), ("worker", 0), ("worker", 1), ("worker", 1_000_000), ("worker", 1_000_001),
+    ]  # fmt: skip
+    assert {pod.annotations.get(EXCLUSIVE) for pod in asked.pods} == {"rack"}
+
+
+def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
+    both = {"size": 2, "leaderTemplate": template(1), "workerTemplate": template(8)}
+    asked = read(owner("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", {"replicas": 2, "leaderWorkerTemplate": both}))
+    assert ranks(asked) == [
+        ("o-0", "team/o/0", ("", 0)), ("o-1", "team/o/0", ("", 1)),
+        ("o-2", "team/o/1", ("", 0)), ("o-3", "team/o/1", ("", 1)),
+    ]  # fmt: skip
+    assert [pod.gpus[0][1] for pod in asked.pods] == [1, 8, 1, 8]
+
+
+def test_a_training_job_begins_with_its_master() -> None:
+    roles = {"Worker": {"replicas": 2, "template": template(8)}, "Master": {"template": template(4)}}
+    asked = read(owner("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": roles}))
+    assert ranks(asked) == [
+        ("o-0", "team/o", ("master", 0)), ("o-1", "team/o", ("worker", 0)), ("o-2", "team/o", ("worker", 1)),
+    ]  # fmt: skip
+
+
+def test_no_stand_in_is_made_of_a_pod_that_is_there() -> None:
+    """These owners create part of their pods late; all of them are in the question."""
+    roles = {"Launcher": {"replicas": 1, "template": template(0)}, "Worker": {"replicas": 2, "template": template(4)}}
+    spec = {"launcherCreationPolicy": "WaitForWorkersReady", "mpiReplicaSpecs": roles}
+    jobs = [{"name": "w", "replicas": 2, "template": {"spec": {"parallelism": 2, "template": template(2)}}}]
+    sized = template(2) | {"metadata": {"annotations": {"gpu-extender.io/gang-size": "3"}}}
+    both = {"size": 3, "workerTemplate": template(2)}
+    for made, pods in (
+        (owner("kubeflow.org/v1", "MPIJob", spec), 3),
+        (owner("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": jobs}, annotations={EXCLUSIVE: ZONE}), 4),
+        (owner("apps/v1", "StatefulSet", {"replicas": 3, "template": sized}), 3),
+        (owner("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet",
+               {"startupPolicy": "LeaderReady", "leaderWorkerTemplate": both}), 3),
+    ):  # fmt: skip
+        nodes = [node(f"n{zone}", 8, labels={ZONE: zone}) for zone in "ab"]
+        answer = ask(nodes, [made])
+        (group,) = answer["groups"]
+        assert (len(group["pods"]), group["size"]) == (pods, pods), made["kind"]
+        assert group["verdict"] == "fits", (made["kind"], group["text"])
+
+
+def test_an_owner_is_not_expanded_beside_what_it_owns() -> None:
+    """As `kubectl get jobs,pods -o yaml` prints both."""
+    job = owner("batch/v1", "Job", {"parallelism": 2, "template": template(1)})
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "o", "controller": True}
+    pods = [
+        {"kind": "Pod", "metadata": {"name": f"o-{i}", "namespace": "team", "ownerReferences": [reference]}}
+        | template(1)
+        for i in "xy"
+    ]
+    asked = read({"kind": "List", "items": [job, *pods]})
+    assert [(name, gang) for name, gang, _ in ranks(asked)] == [("o-x", "team/o"), ("o-y", "team/o")]
+    assert ask([node("n", 8)], [job, *pods])["groups"][0]["min"] == 2
+
+
+def test_hostile_numbers_cost_nothing() -> None:
+
+    for count in (10**6, 10**9, -1, "3", 1.5, True):
+        for made in (
+            owner("apps/v1", "Deployment", {"replicas": count, "template": template(1)}),
+            owner("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet",
+                  {"replicas": count, "leaderWorkerTemplate": {"size": count, "workerTemplate": template(1)}}),
+            owner("jobset.x-k8s.io/v1alpha2", "JobSet",
+                  {"replicatedJobs": [{"replicas": count, "template": {"spec": {"template": template(1)}}}]}),
+        ):  # fmt: skip
+            try:
+                read(made)
+            except BadInput:
+                continue
+            raise AssertionError((made["kind"], count))
+
+
+def test_a_ray_cluster_and_what_creates_one() -> None:
+    workers = {"groupName": "w", "replicas": 2, "numOfHosts": 2, "minReplicas": 1, "template": template(8)}
+    cluster = {"headGroupSpec": {"template": template(0)}, "workerGroupSpecs": [workers]}
+    heads_first = [("head/headgroup", -1)] + [("worker/w", at) for at in (0, 1, 1_000_000, 1_000_001)]
+    for kind, spec in (
+        ("RayCluster", cluster), ("RayJob", {"rayClusterSpec": cluster}), ("RayService", {"rayClusterConfig": cluster}),
+    ):  # fmt: skip
+        asked = read(owner("ray.io/v1", kind, spec))
+        assert [(gang, rank) for _, gang, rank in ranks(asked)] == [("team/o", rank) for rank in heads_first], kind
+        assert [(one.kind, one.minimum, one.size) for one in asked.groups] == [("RayCluster", 5, 5)]
+    scaled = read(owner("ray.io/v1", "RayCluster", cluster | {"enableInTreeAutoscaling": True}))
+    assert [(one.minimum, one.size) for one in scaled.groups] == [(3, 5)]
+
+
+def test_a_cron_job_is_one_run_of_its_job() -> None:
+    job = {"parallelism": 2, "completionMode": "Indexed", "template": template(1)}
+    asked = read(owner("batch/v1", "CronJob", {"jobTemplate": {"spec": job}}))
+    assert ranks(asked) == [("o-0", "team/o", ("", 0)), ("o-1", "team/o", ("", 1))]
+    assert [(one.kind, one.minimum) for one in asked.groups] == [("Job", 2)]
+
+
+def test_a_volcano_job_states_its_minimum_in_a_pod_group() -> None:
+    tasks = [{"name": "w", "replicas": 3, "minAvailable": 2, "template": template(1)}, {"template": template(0)}]
+    asked = read(owner("batch.volcano.sh/v1alpha1", "Job", {"tasks": tasks, "schedulerName": "volcano"}))
+    assert [one[1:] for one in ranks(asked)] == [("team/o", ("w", at)) for at in range(3)] + [
+        ("team/o", ("default1", 0))
+    ]
+    assert [(one.api, one.kind, one.minimum) for one in asked.groups] == [("scheduling.volcano.sh", "PodGroup", 3)]
+    assert {pod.scheduler_name for pod in asked.pods} == {"volcano"}
+
+
+def test_the_pods_that_a_job_has_completed_do_not_come_again() -> None:
+    spec = {"parallelism": 3, "completions": 4, "template": template(1)}
+    job = owner("batch/v1", "Job", spec) | {"status": {"succeeded": 2}}
+    assert len(read(job).pods) == 2
+
+
+def test_the_queue_and_a_question_read_the_same_pods() -> None:
+    """What stands in for the late pods of an owner has the names' order, labels and GPUs of the question's pods."""
+    sized = template(2) | {"metadata": {"annotations": {"gpu-extender.io/gang-size": "3"}}}
+    made = owner("apps/v1", "StatefulSet", {"replicas": 3, "ordinals": {"start": 5}, "template": sized})
+    (late,) = gangs.group(made, gpus=GPUS).late_pods
+    pods = read(made).pods
+    assert [rank_of(pod)[1] for pod in pods] == [5, *range(late.first, late.end)]
+    assert {pod.gpus for pod in pods} == {late.template.gpus}
