@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+FAULTS = (ROOT / "docs" / "reliability.md").read_text().split("## What no test shows")[0].splitlines()
 NAMED = re.compile(r"`((?:tests|extender|ext_core|benchmarks|manifests|docs)/[\w./-]+\.\w+)(?:::(\w+))?")
 
 
@@ -39,3 +41,19 @@ def test_each_invariant_names_its_test() -> None:
     items = re.split(r"^\d+\. ", section, flags=re.MULTILINE)[1:]
     assert len(items) >= 12
     assert [item.split(".")[0] for item in items if not NAMED.search(item)] == []
+
+
+def test_each_defence_names_what_tests_it() -> None:
+    """docs/security.md: a test that exists, which is checked above, or a module that can be run."""
+    table = (ROOT / "docs" / "security.md").read_text().partition("## What tests it")[2]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert [defence for defence, guards in rows if "`" not in guards] == []
+    assert all(find_spec(module) for _, guards in rows for module in re.findall(r"`python -m ([\w.]+)`", guards))
+
+
+@pytest.mark.parametrize("title", [" ".join(line.split()[1:]) for line in FAULTS if line.startswith("## ")])
+def test_each_fault_states_what_holds_what_was_seen_and_its_tests(title: str) -> None:
+    """docs/reliability.md, up to what no test shows."""
+    section = "\n".join(FAULTS).split(f"## {title}\n")[1].split("\n## ")[0]
+    assert re.findall(r"^- \*\*(\w+)\*\*:", section, re.MULTILINE) == ["Promised", "Observed", "Tests"]
+    assert NAMED.search(section)

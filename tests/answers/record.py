@@ -1,15 +1,14 @@
 """Records the answers that tests/answers/test_answers.py compares.
 
-    python -m tests.answers.record             asks all questions anew, of the clusters that are recorded
-    python -m tests.answers.record --clusters  draws the clusters anew, too
+    python -m tests.answers.record
 
-Run it only when answers change on purpose, and state in the commit message why they differ. A file has one cluster:
-`items` as a file for `--cluster`, `settings`, `now`, the manifests that are `asked` about, and the answers by question.
+asks all questions anew. Run it only when answers change on purpose, and state in the commit message why they differ. A
+file has one cluster: `items` as a file for `--cluster`, `settings`, `now`, the manifests that are `asked` about, and
+the `answers` by question. A new cluster is a file without answers.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,7 +30,7 @@ def names() -> list[str]:
 def read(name: str) -> tuple[Scenario, dict[str, Any]]:
     """A cluster, and the answers about it."""
     whole = json.loads((RECORDED / f"{name}.json").read_text())
-    return Scenario(*(whole[key] for key in Scenario._fields)), whole["answers"]
+    return Scenario(*(whole[key] for key in Scenario._fields)), whole.get("answers", {})
 
 
 def write(name: str, scenario: Scenario, answered: Mapping[str, Any]) -> None:
@@ -58,23 +57,15 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Records all clusters, and prints how many answers there are."""
-    parser = argparse.ArgumentParser(prog=COMMAND)
-    parser.add_argument("--clusters", action="store_true", help="draw the clusters anew")
-    scenarios = {name: read(name)[0] for name in names()}
-    if parser.parse_args().clusters:
-        from tests.answers.clusters import drawn
-
-        scenarios = drawn()
-        for name in names():
-            (RECORDED / f"{name}.json").unlink()
+    """Records the answers about all clusters, and prints how many there are."""
     total = 0
-    for name, scenario in scenarios.items():
+    for name in names():
+        scenario, _ = read(name)
         answered = answers(scenario)
         write(name, scenario, answered)
         total += len(answered)
         print(f"{name}: {len(answered)}")
-    print(f"{total} answers of {len(scenarios)} clusters")
+    print(f"{total} answers")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Faults from outside: what holds, and the table of docs/reliability.md."""
+"""Faults from outside: what holds (docs/reliability.md)."""

@@ -6,7 +6,8 @@ This file is the only one here that touches `tests.world`. A step is a JSON obje
 - a request: {"at", "verb", "body", "status", "answer", "written", "result", "reasons"}
 
 `at` is seconds since the start of the recording. `written` has the annotations that bind writes with the Binding.
-`result` and `reasons` (key -> number of nodes) come from /debug/decisions; they explain a step and are not compared.
+`result` and `reasons` (key -> number of nodes) are what /debug/decisions said of it; they explain a step and are not
+compared.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from extender.cluster.cluster import Cluster
 from extender.decide.bind import Written
@@ -74,13 +74,6 @@ class Player:
         written = self._binder.written[before:]
         return {"status": reply.status, "answer": reply.body.decode(), "written": written}
 
-    def why(self, step: JSON) -> JSON:
-        """What /debug/decisions reports of the latest request: result and reasons."""
-        page = self._world.call("/debug/decisions?most=1&nodes=0", method="GET").json["decisions"]
-        if not page or page[0]["verb"] != step["verb"] or f'"{page[0]["pod"]["uid"]}"' not in step["body"]:
-            return {"result": "untouched", "reasons": {}}
-        return {"result": page[0]["result"], "reasons": page[0].get("reasons") or {}}
-
 
 def mask(answer: bytes) -> bytes:
     """The answer with each reason and error text replaced by the number of the text: 1 for the first, 2 for the next.
@@ -134,18 +127,3 @@ def write(name: str, settings: JSON, steps: list[JSON]) -> None:
     """Writes a recording; equal steps give equal files."""
     text = json.dumps({"settings": settings, "steps": steps}, separators=(",", ":"), ensure_ascii=False)
     (RECORDED / f"{name}.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
-
-
-def requests() -> Iterator[JSON]:
-    """All recorded requests."""
-    for name in names():
-        yield from (step for step in read(name)[1] if "verb" in step)
-
-
-def table() -> dict[str, dict[str, int]]:
-    """verb -> result -> number of recorded requests."""
-    made: dict[str, dict[str, int]] = {}
-    for step in requests():
-        of_verb: dict[str, Any] = made.setdefault(step["verb"], {})
-        of_verb[step["result"]] = of_verb.get(step["result"], 0) + 1
-    return made
