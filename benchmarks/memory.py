@@ -41,7 +41,7 @@ import msgspec
 from benchmarks import fleet
 from benchmarks.serving import Connection, cpu_of, request
 from benchmarks.spread import Line, Spread, at_most, targets_table
-from extender.kube.kinds import NODES, PODS
+from extender.kube.lists import NODES, PODS
 from extender.objects import schema
 from tests.e2e import builders
 from tests.e2e.process import free_port

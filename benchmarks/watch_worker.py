@@ -26,7 +26,7 @@ from extender.settings import Settings
 
 try:
     from extender.cluster.cluster import Cluster
-    from extender.kube.kinds import PODS
+    from extender.kube.lists import PODS
     from extender.kube.reflector import Reflector
     from extender.objects import records
     from extender.objects.records import Event

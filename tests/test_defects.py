@@ -13,7 +13,7 @@ from extender.act.watches import Watches
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
 from extender.kube.client import ApiServer
-from extender.kube.kinds import WATCHED_KINDS
+from extender.kube.lists import WATCHED_KINDS
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.objects.tolerant import Invalid, ObjectFaults

@@ -26,8 +26,7 @@ from extender.ask.offline import frozen
 from extender.cli import main
 from extender.cli.decisions import lines as decision_lines
 from extender.decide.evicted import OTHERS
-from extender.kube.events import Regarding
-from extender.kube.leases import Lease
+from extender.kube.own_objects import Lease, Regarding
 from extender.kube.pod_writes import PodEvictions
 from extender.metrics import Metrics
 from extender.reservations.release import CAUSES

@@ -17,7 +17,7 @@ from typing import Final
 from extender.act.controller import Controller
 from extender.act.document import MOST_BYTES, KeptDocument
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.configmaps import ConfigMap, VersionConflict
+from extender.kube.own_objects import ConfigMap, VersionConflict
 from extender.log import get_log
 from extender.times import Backoff
 

@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from extender.kube.configmaps import StoredTexts, TextMap, VersionConflict
+from extender.kube.own_objects import StoredTexts, TextMap, VersionConflict
 
 MOST_BYTES: Final = 900_000  # of one ConfigMap, which may have 1 MiB
 NEWER_SECONDS: Final = 600.0  # by then a reservation has ended in every version, and seats are long used

@@ -19,7 +19,7 @@ from extender.act.controller import Controller
 from extender.cluster.listener import Listener
 from extender.cluster.pod_failures import RejectionChange
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.events import EventsApi, NewEvent, Regarding
+from extender.kube.own_objects import EventsApi, NewEvent, Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import NodeRecord

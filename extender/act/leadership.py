@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from prometheus_client import Gauge
 
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.leases import Lease
+from extender.kube.own_objects import Lease
 from extender.log import get_log
 from extender.metrics import Degraded
 

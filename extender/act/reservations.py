@@ -35,7 +35,7 @@ from extender.act.document import NEWER_SECONDS, Changes, Damaged, KeptDocument,
 from extender.act.reservation_entry import MOST_ENTRIES, Entries, believed, contradiction
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.configmaps import ConfigMap, VersionConflict
+from extender.kube.own_objects import ConfigMap, VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.reservations.release import CAUSES

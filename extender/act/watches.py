@@ -11,7 +11,7 @@ from dataclasses import replace
 from extender.act.controller import ClusterSource
 from extender.cluster.cluster import Cluster
 from extender.kube.client import ApiServer
-from extender.kube.kinds import WATCHED_KINDS, WatchedKind
+from extender.kube.lists import WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
 from extender.kube.watching import State, WatchPace, WatchTiming
 from extender.log import get_log

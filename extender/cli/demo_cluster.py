@@ -19,7 +19,7 @@ from extender.act.queue.seat_store import SHARDS
 from extender.cluster.cluster import Cluster
 from extender.decide.bind import Written
 from extender.decide.wire import Binding
-from extender.kube.configmaps import StoredTexts, VersionConflict
+from extender.kube.own_objects import StoredTexts, VersionConflict
 from extender.kube.pod_writes import NO_ANNOTATIONS, REQUIRED, Patched, pinned_terms
 from extender.objects import decode, records
 from extender.objects.queueing import PINNED

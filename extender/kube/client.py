@@ -215,6 +215,15 @@ class ApiServer:
         bytes."""
         return await self.request("GET", path, params=params, most=most)
 
+    async def find(self, path: str) -> bytes | None:
+        """As get(); None where there is no such object (404)."""
+        try:
+            return await self.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
     async def post(self, path: str, body: bytes) -> bytes:
         """The body of a 2xx answer to a JSON body. The same errors as get()."""
         return await self.request("POST", path, body)

@@ -21,8 +21,7 @@ import msgspec
 
 from ext_core import prune
 from extender.kube.client import STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer
-from extender.kube.kinds import WatchedKind
-from extender.kube.lists import pages
+from extender.kube.lists import WatchedKind, pages
 from extender.objects import tolerant
 from extender.objects.queueing import GATE, WANTS_NODES
 from extender.objects.records import RecordError
@@ -131,12 +130,10 @@ async def remove_gates(
 async def delete_bindings(server: ApiServer) -> list[str]:
     """Delete the bindings of our policies, so that no new pod gets the gate; returns their names. Raises ApiError,
     NoAnswer."""
-    try:
-        listed = msgspec.json.decode(await server.get(_BINDINGS), type=dict[str, msgspec.Raw])
-    except ApiError as error:
-        if error.status == 404:  # a Kubernetes before 1.36: the policy cannot be there
-            return []
-        raise
+    body = await server.find(_BINDINGS)
+    if body is None:  # a Kubernetes before 1.36: the policy cannot be there
+        return []
+    listed = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     bindings = msgspec.json.decode(listed.get("items", b"null"), type=list[_Binding] | None) or []
     names = [binding.metadata.name for binding in bindings if binding.spec.policy_name in POLICIES]
     for name in names:

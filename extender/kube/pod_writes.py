@@ -1,4 +1,5 @@
-"""The writes on a pod: its seat (nominated node and annotations), its gates without ours, and its eviction.
+"""The writes on a pod and its claims: its seat (nominated node and annotations), its gates without ours, its eviction,
+its binding; the devices of its claims, and the DeviceTaintRules that keep devices for them.
 
 The patches state the resourceVersion they change, so a pod that was changed meanwhile is read again first. A merge
 patch replaces the list of gates: the precondition keeps the gates of other controllers safe. Evictions
@@ -8,16 +9,18 @@ use the eviction API, which respects the pod's PodDisruptionBudgets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
 from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer
 from extender.metrics import Metrics
+from extender.objects import records, tolerant
 from extender.objects.queueing import PINNED
-from extender.objects.records import PodRecord
+from extender.objects.records import FENCE, FINALIZER, PLANNED_NODE, AllocatedDevice, PodRecord, RecordError
 from extender.objects.selectors import NodeTerm, Requirement
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -36,12 +39,12 @@ class Patched(NamedTuple):
     message: str = ""
 
 
-class _Meta(msgspec.Struct):
+class _Versioned(msgspec.Struct):
     resourceVersion: str = ""
 
 
 class _Written(msgspec.Struct):
-    metadata: _Meta
+    metadata: _Versioned
 
 
 class PodPatches:
@@ -112,19 +115,21 @@ async def patched(server: ApiServer, path: str, body: Mapping[str, object], cont
     """Patch the object of a path, which states the resourceVersion that it changes; raises nothing."""
     try:
         answer = await server.change("PATCH", path, msgspec.json.encode(body), content_type)
-    except ApiError as error:
-        if error.status == 409:
-            return Patched("conflict", message=str(error))
-        if error.status == 404:
-            return Patched("gone", message=str(error))
-        outcome: PatchOutcome = "unknown" if error.status == 429 or error.status >= 500 else "refused"
-        return Patched(outcome, message=str(error))
-    except NoAnswer as error:
-        return Patched("unknown", message=str(error))
+    except (ApiError, NoAnswer) as error:
+        status = error.status if isinstance(error, ApiError) else 0
+        if status in (404, 409):
+            return Patched("gone" if status == 404 else "conflict", message=str(error))
+        return _failed(error)
     try:
         return Patched("written", _DECODER.decode(answer).metadata.resourceVersion)
     except (msgspec.MsgspecError, RecursionError) as error:
         return Patched("unknown", message=f"no object came: {error}")
+
+
+def _failed(error: ApiError | NoAnswer) -> Patched:
+    """`unknown` without an answer, or where the server asks for patience."""
+    refused = isinstance(error, ApiError) and error.status != 429 and error.status < 500
+    return Patched("refused" if refused else "unknown", message=str(error))
 
 
 def pinned_terms(terms: tuple[NodeTerm, ...] | None, node: str) -> list[dict[str, list[dict[str, object]]]]:
@@ -178,9 +183,8 @@ async def evict(server: ApiServer, namespace: str, name: str, uid: str, *, dry_r
             "deleteOptions": options,
         }
     )
-    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}/eviction"
     try:
-        await server.post(path, body)
+        await server.post(f"{_path(namespace, name)}/eviction", body)
     except ApiError as error:
         if error.status in (404, 409):
             return Evicted("gone", str(error))  # 409: another pod has its name now
@@ -219,3 +223,181 @@ class PodEvictions:
         answer = await evict(self._server, pod.namespace, pod.name, pod.uid, dry_run=False)
         self._metrics.evictions.labels(answer.outcome).inc()
         return answer
+
+
+# -- bindings ----------------------------------------------------------------------------------------------------------
+
+BindingOutcome = Literal["bound", "conflict", "not-found", "refused", "unknown"]
+
+_OUTCOMES: Final[dict[int, BindingOutcome]] = {404: "not-found", 409: "conflict"}
+
+
+class Result(NamedTuple):
+    """What became of a binding.
+
+    ``conflict``: the pod is bound already, is being deleted, or is another one with the same name. ``unknown``: no
+    answer came, or one of 500 and above, after which the pod may or may not be bound; get_pod() shows it.
+    """
+
+    outcome: BindingOutcome
+    message: str = ""
+    """The server's words; "" for bound."""
+
+
+class Bindings:
+    """The writes of one API server that bind pods."""
+
+    def __init__(self, server: ApiServer, gpus: frozenset[str]) -> None:
+        self._server = server
+        self._gpus = gpus
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> Result:
+        """Binds the pod with this uid to the node; the API server copies the annotations onto the pod with it."""
+        body = msgspec.json.encode(
+            {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"namespace": namespace, "name": name, "uid": uid, "annotations": dict(annotations)},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            }
+        )
+        try:
+            await self._server.post(f"{_path(namespace, name)}/binding", body)
+        except ApiError as error:
+            otherwise: BindingOutcome = "unknown" if error.status >= 500 else "refused"
+            return Result(_OUTCOMES.get(error.status, otherwise), str(error))
+        except NoAnswer as error:
+            return Result("unknown", str(error))
+        return Result("bound")
+
+    async def get_pod(self, namespace: str, name: str) -> PodRecord | None:
+        """The pod as the API server has it now, None when there is none; one that is nested too deep is read as well.
+        Raises ApiError, NoAnswer, RecordError (of what is read in part only, too: bind must know all of it)."""
+        raw = await self._server.find(_path(namespace, name))
+        if raw is None:
+            return None
+        try:
+            return records.pod(raw, self._gpus)
+        except RecordError as error:
+            pod = tolerant.read("Pod", raw, self._gpus, str(error)).record
+            if not isinstance(pod, PodRecord) or pod.partial:
+                raise
+            return pod
+
+
+# kubelet admits pods in the order in which the Bindings of its node reach the API server, and the device plugin chooses
+# GPUs for each from those that are free then. A pod that requires links was promised that whatever is free as its turn
+# comes is linked. Bind counted the pods that it decided before as if they took any GPUs, in any order. A pod that it
+# decides later must not overtake (`Turns`).
+
+
+LONGEST_TURN: Final = 1.0  # seconds that a Binding waits for another: kube-scheduler waits 2 s for the answer
+
+
+class Turns:
+    """The Bindings that are being written, and that no later one of their node may overtake."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[asyncio.Event]] = {}  # by node, in the order in which they were asked for
+
+    @asynccontextmanager
+    async def of(self, node: str, *, first: bool) -> AsyncIterator[None]:
+        """The block in which a Binding to the node is written. `first`: no block that is entered later begins before
+        this one has ended. Raises TimeoutError where one before has not ended after LONGEST_TURN."""
+        before = tuple(self._open.get(node, ()))
+        mine = asyncio.Event() if first else None
+        if mine is not None:
+            self._open.setdefault(node, []).append(mine)
+        try:
+            if before:
+                async with asyncio.timeout(LONGEST_TURN):
+                    for turn in before:
+                        await turn.wait()
+            yield
+        finally:
+            if mine is not None:
+                self._close(node, mine)
+
+    def _close(self, node: str, turn: asyncio.Event) -> None:
+        turn.set()
+        others = [other for other in self._open[node] if other is not turn]
+        if others:
+            self._open[node] = others
+        else:
+            del self._open[node]
+
+
+# -- ResourceClaims and DeviceTaintRules -------------------------------------------------------------------------------
+#
+# A status write cannot touch metadata. So the finalizer comes first, as kube-scheduler has it: without it the claim
+# controller would never free the devices of a claim that outlives its pod.
+
+_API: Final = "/apis/resource.k8s.io/v1"
+_RULES: Final = f"{_API}/devicetaintrules"
+Object = dict[str, Any]
+
+
+class ResourceClaimWrites:
+    """Reads and writes claims at one API server. What reads raises ApiError and NoAnswer."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    async def claim(self, namespace: str, name: str) -> Object | None:
+        """The claim as it is; None where it does not exist."""
+        return await self._get(_claim_path(namespace, name))
+
+    async def device_class(self, name: str) -> Object | None:
+        """The DeviceClass; None where it does not exist."""
+        return await self._get(f"{_API}/deviceclasses/{quote(name, safe='')}")
+
+    async def protect(self, namespace: str, name: str, version: str, node: str) -> Patched:
+        """Add the finalizer, and the annotation that the queue allocates the claim on the node."""
+        meta = {"resourceVersion": version, "finalizers": [FINALIZER], "annotations": {PLANNED_NODE: node}}
+        return await patched(self._server, _claim_path(namespace, name), {"metadata": meta}, STRATEGIC_PATCH)
+
+    async def allocate(
+        self, namespace: str, name: str, version: str, allocation: Mapping[str, object] | None
+    ) -> Patched:
+        """Write `status.allocation`, None: take it away."""
+        body = {"metadata": {"resourceVersion": version}, "status": {"allocation": allocation}}
+        return await patched(self._server, f"{_claim_path(namespace, name)}/status", body, MERGE_PATCH)
+
+    async def _get(self, path: str) -> Object | None:
+        body = await self._server.find(path)
+        item = None if body is None else msgspec.json.decode(body)
+        return item if isinstance(item, dict) else None
+
+
+class DeviceTaintRuleWrites:
+    """Makes and deletes DeviceTaintRules at one API server; raises nothing."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    async def fence(self, name: str, device: AllocatedDevice) -> Patched:
+        """Keep kube-scheduler's allocator off a device; a rule with this name that is there already will do."""
+        rule = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "gpu-extender"}},
+            "spec": {"deviceSelector": device._asdict(), "taint": {"key": FENCE, "effect": "NoSchedule"}},
+        }
+        return await self._written("POST", _RULES, 409, msgspec.json.encode(rule))
+
+    async def lift(self, name: str) -> Patched:
+        """Delete a rule; one that does not exist will do."""
+        return await self._written("DELETE", f"{_RULES}/{quote(name, safe='')}", 404)
+
+    async def _written(self, method: str, path: str, done: int, body: bytes | None = None) -> Patched:
+        """`done`: the status by which it is so already."""
+        try:
+            await self._server.request(method, path, body)
+        except (ApiError, NoAnswer) as error:
+            if not isinstance(error, ApiError) or error.status != done:
+                return _failed(error)
+        return Patched("written")
+
+
+def _claim_path(namespace: str, name: str) -> str:
+    return f"{_API}/namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"

@@ -7,7 +7,7 @@ Theory of operation
 2. Watch from the list's version on. Each event and each bookmark moves that version, so a watch that ends is resumed
    where it ended. Only a version that the server no longer has (410), an answer that makes no sense or an error that
    repeating cannot cure leads back to 1.
-   An object that cannot be read affects only itself (decoder.py): the rest of it is read, and it is named.
+   An object that cannot be read affects only itself (feed.py): the rest of it is read, and it is named.
    An unexpected exception leads back to 1 too: the next list gives the sink every object again, and before it the
    deletions that the sink may have missed.
 3. Between two tries lies a jittered, growing delay (retries.py). It starts anew only after a watch that lived for a
@@ -29,10 +29,8 @@ from contextlib import aclosing
 from typing import Final
 
 from extender.kube.client import ApiError, ApiServer, NoAnswer, Silent
-from extender.kube.decoder import Decoder, Lines, Relist
-from extender.kube.feed import Feed, Sink, key_of
-from extender.kube.kinds import WatchedKind
-from extender.kube.lists import pages
+from extender.kube.feed import Decoder, Feed, Lines, Relist, Sink, key_of
+from extender.kube.lists import WatchedKind, pages
 from extender.kube.watching import Retries, State, WatchPace, WatchTiming
 from extender.log import Allowance, get_log
 from extender.objects import records

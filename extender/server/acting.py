@@ -32,13 +32,9 @@ from extender.act.reservations import ReservationStore
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
 from extender.cluster.demand_mix import is_newer
-from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer, own_namespace
-from extender.kube.configmaps import ConfigMap, TextMap
-from extender.kube.events import EventsApi
-from extender.kube.leases import Lease
-from extender.kube.pod_writes import PodEvictions, PodPatches
-from extender.kube.resource_claims import DeviceTaintRuleWrites, ResourceClaimWrites
+from extender.kube.own_objects import ConfigMap, EventsApi, Lease, TextMap
+from extender.kube.pod_writes import Bindings, DeviceTaintRuleWrites, PodEvictions, PodPatches, ResourceClaimWrites
 from extender.kube.reviews import Reviews
 from extender.log import get_log
 from extender.metrics import Metrics

@@ -11,8 +11,8 @@ from extender.decide.answer import Answer
 from extender.decide.bind import BindIntent, Written
 from extender.decide.decisions import Decision
 from extender.decide.verbs import Verbs
-from extender.kube.bindings import Bindings, Turns
 from extender.kube.client import ApiError, NoAnswer
+from extender.kube.pod_writes import Bindings, Turns
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord, RecordError

@@ -12,7 +12,7 @@ import pytest
 from extender.act.demand_mix import DemandMixStore
 from extender.cluster.demand_mix import is_newer
 from extender.kube.client import ApiServer
-from extender.kube.configmaps import ConfigMap
+from extender.kube.own_objects import ConfigMap
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.waiting import eventually

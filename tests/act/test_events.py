@@ -9,7 +9,7 @@ from typing import Any
 
 from extender.act.events import BURST, EventRecorder, named, price_text
 from extender.kube.client import ApiServer
-from extender.kube.events import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
+from extender.kube.own_objects import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
 from extender.metrics import Metrics
 from extender.objects.failure_cause import ADMISSION
 from tests.act.test_reservations import connected, no_headers

@@ -14,8 +14,7 @@ from extender.act.events import EventRecorder
 from extender.act.evictions import PAUSE, ClusterReadiness, Evictor, OwnEvictions
 from extender.act.leadership import EVICTIONS, Leadership
 from extender.cli.decisions import lines
-from extender.kube.events import Regarding
-from extender.kube.leases import Lease
+from extender.kube.own_objects import Lease, Regarding
 from extender.kube.pod_writes import PodEvictions
 from extender.metrics import Metrics
 from extender.settings import Settings

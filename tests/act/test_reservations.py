@@ -12,7 +12,7 @@ import pytest
 
 from extender.act.reservations import ReservationStore
 from extender.kube.client import ApiServer
-from extender.kube.configmaps import ConfigMap, StoredTexts, VersionConflict
+from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
 from extender.reservations.reservations import Reservation
 from extender.server import calls
 from extender.settings import ReservationSettings as Wanted

@@ -9,7 +9,7 @@ import pytest
 from extender.act.watches import Watches
 from extender.cluster.cluster import Cluster
 from extender.kube.client import ApiServer
-from extender.kube.kinds import WATCHED_KINDS
+from extender.kube.lists import WATCHED_KINDS
 from extender.kube.watching import State
 from extender.objects.records import Event, PriorityClassRecord
 from extender.server import calls

@@ -23,7 +23,7 @@ from math import inf
 from typing import NamedTuple
 
 from extender.act.queue.controller import LEASE_SECONDS
-from extender.kube.leases import RETRY
+from extender.kube.own_objects import RETRY
 from tests.e2e.queue_accounts import Below, Closed, Span
 from tests.e2e.queue_record import Change, Holder, Pod
 

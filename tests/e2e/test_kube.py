@@ -13,10 +13,10 @@ import pytest
 import uvloop
 from ruamel.yaml import YAML
 
-from extender.kube.bindings import Bindings
 from extender.kube.client import ApiError, ApiServer
-from extender.kube.configmaps import ConfigMap, StoredTexts, VersionConflict
-from extender.kube.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
+from extender.kube.lists import NODES, PODS, WATCHED_KINDS, WatchedKind
+from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
+from extender.kube.pod_writes import Bindings
 from extender.kube.reflector import Reflector
 from extender.kube.watching import WatchPace, WatchTiming
 from extender.objects.records import Event, Kind, NodeRecord, PodRecord, Record

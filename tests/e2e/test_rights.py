@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from extender.kube.client import ApiError, ApiServer
-from extender.kube.events import EventsApi
+from extender.kube.own_objects import EventsApi
 from extender.objects.queueing import PINNED
 from extender.sim import claims as dra
 from tests.e2e.api import Api, Object, Objects, path_of

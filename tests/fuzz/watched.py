@@ -26,9 +26,9 @@ from structlog.testing import capture_logs
 from extender.act.watches import Watches
 from extender.cluster import dump
 from extender.cluster.cluster import Cluster
-from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
-from extender.kube.kinds import WATCHED_KINDS
+from extender.kube.lists import WATCHED_KINDS
+from extender.kube.pod_writes import Bindings
 from extender.server import acting, deciding, wiring
 from extender.server.wiring import Server
 from extender.server.writes import ApiBinder

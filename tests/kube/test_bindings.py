@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import pytest
 
-from extender.kube import bindings
-from extender.kube.bindings import Bindings, Result, Turns
+from extender.kube import pod_writes
 from extender.kube.client import ApiError, ApiServer, NoAnswer
+from extender.kube.pod_writes import Bindings, Result, Turns
 from tests.kube.api_server import Answer, Script, failed, hung_up, serving, watched, whole
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ def test_first_ones_come_one_after_the_other() -> None:
 
 
 def test_who_waits_too_long_gives_up_and_lets_nobody_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bindings, "LONGEST", 0.05)
+    monkeypatch.setattr(pod_writes, "LONGEST_TURN", 0.05)
 
     async def test(writes: Writes) -> None:
         await writes.ask("slow", first=True)

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster.cluster import Cluster
-from extender.kube.decoder import Relist
-from extender.kube.kinds import (
+from extender.kube.feed import Relist
+from extender.kube.lists import (
     BUDGETS,
     DEVICE_CLASSES,
     FAILED_PODS,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiError
-from extender.kube.leases import DEADLINE, Lease
+from extender.kube.own_objects import DEADLINE, Lease
 from extender.times import Clock
 
 DURATION = 15.0
@@ -24,13 +24,11 @@ class _Server:
         self._stored = stored
         self.slow: Callable[[], Awaitable[None]] | None = None
 
-    async def get(self, path: str) -> bytes:
+    async def find(self, path: str) -> bytes | None:
         slow, self.slow = self.slow, None
         if slow is not None:
             await slow()
-        if "lease" not in self._stored:
-            raise ApiError(404, "not found")
-        return json.dumps(self._stored["lease"]).encode()
+        return json.dumps(self._stored["lease"]).encode() if "lease" in self._stored else None
 
     async def post(self, path: str, body: bytes) -> bytes:
         return self._keep(body, 1)

@@ -9,8 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from extender.kube.client import ApiError, ApiServer
-from extender.kube.kinds import DEVICE_CLASSES, NODES, PODS
-from extender.kube.lists import list_all, pages
+from extender.kube.lists import DEVICE_CLASSES, NODES, PODS, list_all, pages
 from extender.objects.records import Event
 from tests.kube.api_server import Request, Script, Writer, failed, listed, serving
 from tests.waiting import eventually

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiServer
-from extender.kube.kinds import DEVICE_CLASSES, DRA, GROUPS, NODES, PODS, WATCHED_KINDS, WatchedKind
+from extender.kube.lists import DEVICE_CLASSES, DRA, GROUPS, NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
 from extender.kube.watching import WatchPace, WatchTiming
 from extender.objects.records import Event, GroupRecord, PodRecord

@@ -12,7 +12,7 @@ from typing import Any
 from extender.act.controller import Frozen
 from extender.act.events import EventRecorder
 from extender.act.queue.controller import QueueController
-from extender.kube.events import Regarding
+from extender.kube.own_objects import Regarding
 from extender.metrics import Metrics
 from extender.reservations.seats import Seats
 from extender.server import acting

@@ -14,7 +14,7 @@ import trustme
 from extender.act import settings_file
 from extender.act.leadership import QUEUE, Leadership
 from extender.act.settings_file import SettingsFile
-from extender.kube.leases import Lease
+from extender.kube.own_objects import Lease
 from extender.metrics import PARTS, Metrics
 from extender.server.certificates import Certificates
 from extender.settings import Settings

@@ -41,7 +41,7 @@ from extender.act.queue.tell import Teller
 from extender.cluster.slices import Timed
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.configmaps import VersionConflict
+from extender.kube.own_objects import VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref

@@ -37,7 +37,7 @@ from extender.decide.decisions import Decision
 from extender.decide.evicted import QUEUE, Cause
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.configmaps import VersionConflict
+from extender.kube.own_objects import VersionConflict
 from extender.kube.pod_writes import AT_ONCE, Evicted
 from extender.log import get_log
 from extender.objects.records import PodRecord

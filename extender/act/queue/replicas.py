@@ -27,7 +27,7 @@ from extender.act.queue.seat_store import SeatStore
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.configmaps import StoredTexts, TextMap, VersionConflict
+from extender.kube.own_objects import StoredTexts, TextMap, VersionConflict
 from extender.log import get_log
 from extender.objects.queueing import GATE
 from extender.reservations.seats import Seats

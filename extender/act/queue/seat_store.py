@@ -28,7 +28,7 @@ import msgspec
 from extender.act.document import Changes, Damaged, KeptDocument, Newer, check_format
 from extender.act.queue.slices import done, each
 from extender.cluster.slices import Pace, Sliced
-from extender.kube.configmaps import TextMap
+from extender.kube.own_objects import TextMap
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.reservations.seats import Seat, Seats

@@ -12,7 +12,7 @@ from typing import Final
 from extender.act.events import EventRecorder, named, price_text
 from extender.cluster.slices import pauses
 from extender.decide.decisions import WORK_LOST, Decision
-from extender.kube.events import Regarding
+from extender.kube.own_objects import Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord

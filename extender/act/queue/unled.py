@@ -15,7 +15,7 @@ from extender.act.controller import Controller
 from extender.act.events import EventRecorder
 from extender.cluster.view import ClusterView
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.events import Regarding
+from extender.kube.own_objects import Regarding
 from extender.log import get_log
 from extender.metrics import Degraded
 from extender.objects.queueing import GATE

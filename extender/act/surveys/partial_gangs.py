@@ -8,7 +8,7 @@ from typing import Final
 
 from extender.act.events import EventRecorder
 from extender.ask.partial_gangs import PartialGang
-from extender.kube.events import Regarding
+from extender.kube.own_objects import Regarding
 
 REASON: Final = "GangPartial"
 OF_LOOK: Final = 20

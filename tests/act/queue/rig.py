@@ -18,13 +18,9 @@ from extender.act.queue.provisioning import ProvisioningRequests
 from extender.act.queue.release import Release
 from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
-from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
-from extender.kube.configmaps import ConfigMap
-from extender.kube.events import Regarding
-from extender.kube.leases import Lease
-from extender.kube.pod_writes import PodEvictions, PodPatches
-from extender.kube.resource_claims import DeviceTaintRuleWrites, ResourceClaimWrites
+from extender.kube.own_objects import ConfigMap, Lease, Regarding
+from extender.kube.pod_writes import Bindings, DeviceTaintRuleWrites, PodEvictions, PodPatches, ResourceClaimWrites
 from extender.objects.queueing import GATE
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlanner

@@ -12,7 +12,7 @@ import pytest
 from extender.act.document import MOST_BYTES
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore, key
 from extender.kube.client import ApiError, ApiServer
-from extender.kube.configmaps import ConfigMap, StoredTexts, VersionConflict
+from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
 from extender.metrics import Metrics
 from extender.reservations.seats import Seat, Seats
 from tests.act.test_reservations import connected

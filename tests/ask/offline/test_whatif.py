@@ -685,7 +685,7 @@ def test_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_help_tells_how_to_get_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    from extender.kube.kinds import GROUPS
+    from extender.kube.lists import GROUPS
 
     for command in ("whatif", "check", "serve"):
         with pytest.raises(SystemExit):
