@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
+import orjson
+
 from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
 from extender.decide import wire
 from extender.decide.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
 from extender.decide.answer import Asked as Asking
@@ -16,16 +20,20 @@ from extender.decide.decisions import Decision
 from extender.decide.wire import Args, Binding, PreemptionArgs
 from extender.errors import BadInput
 from extender.journal import entries
-from extender.journal.comparison import reply_of
-from extender.journal.entries import Asked, UnderWay
+from extender.journal.entries import Asked, Choice, Reply, UnderWay
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
+from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.preemption.preemption import Offered, Offers
 from extender.reservations.freshness import Staleness
 
 NONE: Final = array("i")
 NAMING: Final = (FilterCall, PrioritizeCall)
 """Calls that name their candidate nodes. A tuple: a union would be made again for each call."""
+SMALL: Final = 512
+"""Bytes of an answer that is kept as it is; of a larger one the check sum is."""
+NAMED_NODES: Final = 3
+"""Nodes of an answer that are kept by name, the best first; all are in its bytes or its check sum."""
 
 
 class NotRecorded(BadInput):
@@ -116,6 +124,59 @@ def pod_of(call: Call) -> PodRecord | None:
     if isinstance(call, PreemptCall):
         return call.asked.pod
     return call.pod if isinstance(call, BindCall) else None
+
+
+def choice_of(result: str, decision: Decision | None, cluster: ClusterView) -> Choice:
+    """What an answer came to. `decision`: its record, None for a pod without GPUs."""
+    if decision is None:
+        return Choice(result)
+    detail, judged, scored = decision.detail, decision.judged, decision.scored
+    ranked = scored.ranked[:NAMED_NODES]
+    if decision.generation == cluster.generation:
+        nodes = [*map(cluster.names.__getitem__, ranked)]
+    else:
+        nodes = [cluster.rows.name_at(row, decision.generation) for row in ranked]
+    reasons = {REASONS[code].key: count for code, count in judged.reasons.items()}
+    if judged.unknown_count:
+        reasons[UNKNOWN_NODE.key] = judged.unknown_count
+    answered = decision.answered or len(scored.ranked)
+    gpus = scored.gpus[0] if scored.gpus else 0
+    if not detail:  # nearly always
+        return Choice(result, nodes, answered, gpus, reasons)
+    if not nodes and detail.get("node"):
+        nodes, answered = [detail["node"]], 1
+    victims = [victim if isinstance(victim, str) else victim["uid"] for victim in detail.get("victims", ())]
+    return Choice(
+        result,
+        nodes,
+        answered,
+        gpus,
+        reasons,
+        victims,
+        [(entry["term"], entry["value"]) for entry in detail.get("cost", ())],
+    )
+
+
+def reply_of(answer: Answer | BindIntent, cluster: ClusterView, *, whole: bool = False) -> Reply:
+    """The reply of a verb as it is kept. `whole`: it may have whole Node objects, of which the names count."""
+    if isinstance(answer, BindIntent):
+        text = orjson.dumps(answer.annotations, option=orjson.OPT_SORT_KEYS)
+        node = answer.binding.node
+        return _reply(text, Choice("write", [node], 1, answer.gpus))
+    text = b"" if answer.result == "untouched" else names_only(answer.body) if whole else answer.body
+    return _reply(text, choice_of(answer.result, answer.decision, cluster))
+
+
+def _reply(text: bytes, choice: Choice) -> Reply:
+    return Reply(len(text), zlib.crc32(text), text if len(text) <= SMALL else None, choice)
+
+
+def names_only(text: bytes) -> bytes:
+    """A filter answer with the name of each whole Node object in its place."""
+    answer = orjson.loads(text)
+    if isinstance(answer, dict) and isinstance(answer.get("Nodes"), dict):
+        answer["Nodes"] = [node["metadata"]["name"] for node in answer["Nodes"]["items"]]
+    return orjson.dumps(answer)
 
 
 def intent_of(bind: UnderWay, cluster: Cluster) -> BindIntent:

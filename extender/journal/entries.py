@@ -12,22 +12,8 @@ from typing import Any, Final, Literal, NamedTuple, get_type_hints
 import msgspec
 
 from extender.cluster.saved import SavedCluster
-from extender.objects.records import (
-    DeviceClassRecord,
-    DeviceTaintRuleRecord,
-    Event,
-    GroupRecord,
-    Kind,
-    NodeRecord,
-    PdbRecord,
-    PodRecord,
-    PriorityClassRecord,
-    QuotaRecord,
-    Record,
-    ResourceClaimRecord,
-    ResourceClaimTemplateRecord,
-    ResourceSliceRecord,
-)
+from extender.objects import records
+from extender.objects.records import Event, Kind, PodRecord, Record
 from extender.reservations.assumed import AssumedPod
 from extender.reservations.attempts import Attempt
 from extender.reservations.freshness import Staleness
@@ -37,16 +23,16 @@ from extender.reservations.seats import Seat
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _RECORDS: Final[dict[type[Record], Kind]] = {
     PodRecord: "Pod",
-    NodeRecord: "Node",
-    PdbRecord: "PodDisruptionBudget",
-    PriorityClassRecord: "PriorityClass",
-    QuotaRecord: "ResourceQuota",
-    DeviceClassRecord: "DeviceClass",
-    ResourceSliceRecord: "ResourceSlice",
-    ResourceClaimRecord: "ResourceClaim",
-    ResourceClaimTemplateRecord: "ResourceClaimTemplate",
-    DeviceTaintRuleRecord: "DeviceTaintRule",
-    GroupRecord: "Group",
+    records.NodeRecord: "Node",
+    records.PdbRecord: "PodDisruptionBudget",
+    records.PriorityClassRecord: "PriorityClass",
+    records.QuotaRecord: "ResourceQuota",
+    records.DeviceClassRecord: "DeviceClass",
+    records.ResourceSliceRecord: "ResourceSlice",
+    records.ResourceClaimRecord: "ResourceClaim",
+    records.ResourceClaimTemplateRecord: "ResourceClaimTemplate",
+    records.DeviceTaintRuleRecord: "DeviceTaintRule",
+    records.GroupRecord: "Group",
 }
 _DECODERS: Final = {kind: msgspec.msgpack.Decoder(of) for of, kind in _RECORDS.items()}
 _DECODERS["FailedPod"] = _DECODERS["Pod"]

@@ -11,21 +11,8 @@ from extender.decide.answer import Answer, BindCall, Call, FilterCall, PreemptCa
 from extender.decide.bind import BindIntent
 from extender.decide.verbs import Verbs
 from extender.journal import entries
-from extender.journal.calls import Unpacker
-from extender.journal.comparison import reply_of
-from extender.journal.entries import (
-    Asked,
-    Batch,
-    Entry,
-    Objects,
-    Remembered,
-    Reply,
-    Snapshot,
-    Start,
-    Store,
-    Sweep,
-    Tick,
-)
+from extender.journal.calls import Unpacker, pod_of, reply_of
+from extender.journal.entries import Asked, Remembered, Reply
 from extender.journal.files import BadRecord, Input
 from extender.objects.records import Event
 from extender.reservations.freshness import Freshness, Staleness
@@ -57,7 +44,7 @@ class Player:
         self._same = settings.policy_hash == recorded.policy_hash
         """By another policy other searches are made, and no time ends them."""
         self._learned = settings.mix == recorded.mix
-        self._snapshot: Snapshot | None = None
+        self._snapshot: entries.Snapshot | None = None
         self._objects: list[Event] = []
         self._verbs: Verbs | None = None
         self._unpacker: Unpacker | None = None
@@ -73,10 +60,10 @@ class Player:
             except (ValueError, KeyError, IndexError, TypeError) as error:  # msgspec's are ValueErrors
                 raise BadRecord(f"an entry cannot be read: {error!r}"[:300], path=str(file.path)) from error
 
-    def _entry(self, entry: Entry) -> Played | None:
-        if isinstance(entry, Snapshot):
+    def _entry(self, entry: entries.Entry) -> Played | None:
+        if isinstance(entry, entries.Snapshot):
             self._snapshot, self._objects = entry, []
-        elif isinstance(entry, Objects):
+        elif isinstance(entry, entries.Objects):
             self._objects += map(entries.event, entry.events)
         elif self._verbs is None:
             raise ValueError("the file does not begin with a snapshot")
@@ -86,7 +73,7 @@ class Player:
             self._begin(self._snapshot)
         return None
 
-    def _begin(self, snapshot: Snapshot) -> None:
+    def _begin(self, snapshot: entries.Snapshot) -> None:
         cluster = Cluster(self._settings, live=self._live)
         restore(cluster, snapshot.cluster, self._objects, learned=self._learned)
         freshness = Freshness()
@@ -96,23 +83,23 @@ class Player:
         self._objects, self._snapshot = [], None
         self._verbs, self._unpacker = verbs, Unpacker(cluster, snapshot.remembered.binds)
 
-    def _happens(self, entry: Entry, verbs: Verbs) -> Played | None:
+    def _happens(self, entry: entries.Entry, verbs: Verbs) -> Played | None:
         cluster = verbs.cluster
         match entry:
             case Asked():
                 return self._asked(entry, verbs)
-            case Batch():
+            case entries.Batch():
                 cluster.apply(map(entries.event, entry.events), entry.now, entry.wall)
-            case Tick():
+            case entries.Tick():
                 if entry.now is not None:
                     cluster.tick(entry.now)
                 if entry.wall is not None:
                     cluster.at(entry.wall)
-            case Sweep():
+            case entries.Sweep():
                 verbs.releases.sweep(entry.now)
-            case Store():
+            case entries.Store():
                 _store(verbs, entry)
-            case Start():
+            case entries.Start():
                 _begins(verbs.freshness, entry)
         return None
 
@@ -122,7 +109,9 @@ class Player:
         name = asked.pod
         try:
             call = self._unpacker.call(asked)
-            name = _name(call)
+            about = call.intent.binding if isinstance(call, WrittenCall) else pod_of(call)
+            assert about is not None
+            name = f"{about.namespace}/{about.name}"
             verbs.search_time.begin(asked.stops if self._same else ())
             answer = _decide(verbs, call, asked.now, asked.wall)
         except Exception as error:  # a defect of the other policy, or a request that needs what is not recorded
@@ -145,20 +134,7 @@ def _decide(verbs: Verbs, call: Call, now: float, wall: float) -> Answer | BindI
             return verbs.bind.settle(call, now)
 
 
-def _name(call: Call) -> str:
-    match call:
-        case WrittenCall():
-            return f"{call.intent.binding.namespace}/{call.intent.binding.name}"
-        case PreemptCall():
-            pod = call.asked.pod
-        case BindCall():
-            pod = call.pod
-        case FilterCall() | PrioritizeCall():
-            pod = call.args.pod
-    return f"{pod.namespace}/{pod.name}"
-
-
-def _begins(freshness: Freshness, start: Start) -> None:
+def _begins(freshness: Freshness, start: entries.Start) -> None:
     freshness.counted, freshness.up_since = start.counted, start.up_since
     freshness.yields_until, freshness.settled_at = start.yields_until, start.settled_at
 
@@ -175,7 +151,7 @@ def _remember(verbs: Verbs, remembered: Remembered) -> None:
     verbs.filter.unknown_nodes.restore(remembered.unknown)
 
 
-def _store(verbs: Verbs, entry: Store) -> None:
+def _store(verbs: Verbs, entry: entries.Store) -> None:
     if entry.reserve is not None:
         verbs.reservations.add(entry.reserve)
     if entry.release is not None:

@@ -24,19 +24,7 @@ from extender.decide.bind import BindIntent
 from extender.decide.verbs import Verbs
 from extender.journal import entries
 from extender.journal.calls import NAMING, CallTimes, Packer, candidates_of, kept, pod_of, watched
-from extender.journal.entries import (
-    Batch,
-    Change,
-    Entry,
-    Objects,
-    Remembered,
-    Snapshot,
-    Start,
-    Store,
-    Sweep,
-    Tick,
-    UnderWay,
-)
+from extender.journal.entries import Entry, Remembered, Start, UnderWay
 from extender.journal.files import Header
 from extender.journal.writer import Item, Writer
 from extender.metrics import Metrics
@@ -114,7 +102,7 @@ class Recorder(Journal):
         self._within(apply)
         self._put(OF_EVENT * len(events), lambda: (_batch(events, now, wall),))
 
-    def ticked(self, entry: Tick, tick: Callable[[], None]) -> None:
+    def ticked(self, entry: entries.Tick, tick: Callable[[], None]) -> None:
         """`tick` lets time pass outside of a call."""
         self._within(tick)
         self._put(OF_CALL, lambda: (entry,))
@@ -122,14 +110,14 @@ class Recorder(Journal):
     def sweeps(self, now: float) -> None:
         """Ended reservations are about to be dropped."""
         if not self.inside:
-            self._put(OF_CALL, lambda: (Sweep(now),))
+            self._put(OF_CALL, lambda: (entries.Sweep(now),))
 
     def changed(self, change: StoreChange, *values: Any) -> None:
         """A store is about to change."""
         if self.inside:
             return
         value = replace(values[0]) if change == "reserve" else values[0]  # a reservation may change later
-        self._put(OF_CALL, lambda: (Store(**{change: value}),))
+        self._put(OF_CALL, lambda: (entries.Store(**{change: value}),))
 
     def answer(self, call: Asked, now: float, wall: float, decide: Callable[[Asked], Answered]) -> Answered:
         """A call is answered by `decide`."""
@@ -253,26 +241,28 @@ class RecordedCluster(Cluster):
         if self.recorder.inside:
             super().tick(now)
         else:
-            self.recorder.ticked(Tick(now, None), partial(super().tick, now))
+            self.recorder.ticked(entries.Tick(now, None), partial(super().tick, now))
 
     def at(self, wall: float) -> None:
         """As a cluster does."""
         if self.recorder.inside:
             super().at(wall)
         else:
-            self.recorder.ticked(Tick(None, wall), partial(super().at, wall))
+            self.recorder.ticked(entries.Tick(None, wall), partial(super().at, wall))
 
 
-def _batch(events: Iterable[Event], now: float, wall: float | None) -> Batch:
-    return Batch(now, wall, [entries.change(event) for event in events])
+def _batch(events: Iterable[Event], now: float, wall: float | None) -> entries.Batch:
+    return entries.Batch(now, wall, [entries.change(event) for event in events])
 
 
 def _whole(finish: Callable[[], Saved], remembered: Remembered) -> Iterator[Entry]:
     saved, objects = finish()
-    yield Snapshot(saved, remembered, len(objects))
+    yield entries.Snapshot(saved, remembered, len(objects))
     for at in range(0, len(objects), OBJECTS):
         some = objects[at : at + OBJECTS]
-        yield Objects([Change(entries.kind_of(record), "set", entries.written(record)) for record in some])
+        yield entries.Objects(
+            [entries.Change(entries.kind_of(record), "set", entries.written(record)) for record in some]
+        )
 
 
 def _start_of(freshness: Freshness) -> Start:

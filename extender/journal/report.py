@@ -11,12 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.tables import FIRST_GPU
+from extender.cluster.view import ClusterView
 from extender.errors import BadInput
-from extender.journal import comparison, entries
-from extender.journal.entries import Choice
+from extender.journal import entries
+from extender.journal.entries import Choice, Reply
 from extender.journal.files import BadRecord, Header, Input, Torn, files
 from extender.journal.player import Played, Player
-from extender.journal.totals import Both
 from extender.settings import Settings
 
 MOST_CHANGED: Final = 1_000
@@ -41,6 +43,48 @@ class Requests:
         return self._latest[key]
 
 
+@dataclass(slots=True)
+class Totals:
+    """What a series of answers comes to. Each request is judged on the recorded state: what pods did afterwards is what
+    happened, whatever would be answered."""
+
+    placements: int = 0
+    """Requests that named a first node."""
+    linked: int = 0
+    """Requests with two GPUs or more whose set is linked."""
+    not_linked: int = 0
+    """Requests with two GPUs or more whose set is known and not linked."""
+    whole_nodes_broken: int = 0
+    """Requests that take a part of a node that was empty."""
+    evictions: int = 0
+    victims: int = 0
+    work_lost_gpu_seconds: int = 0
+
+    def count(self, verb: str, choice: Choice, cluster: ClusterView) -> None:
+        """Count one answer. `cluster`: as it was then."""
+        if verb == "preempt":
+            if choice.result == "evict":
+                self.evictions += 1
+                self.victims += len(choice.victims)
+                # As far as that is a term of their cost.
+                self.work_lost_gpu_seconds += dict(choice.cost).get("work_lost_gpu_seconds") or 0
+            return
+        if verb != "filter" or not choice.nodes:
+            return
+        self.placements += 1
+        row = cluster.row(choice.nodes[0])
+        if row < 0 or not choice.gpus:
+            return
+        nodes, shapes = cluster.tables.nodes, cluster.tables.shapes
+        shape, healthy, _ = nodes.graph_of(row)
+        if choice.gpus.bit_count() > 1:
+            linked = shapes.linked(shape, choice.gpus)
+            self.linked += linked is True
+            self.not_linked += linked is False
+        empty = not any(nodes.used_of(row)[FIRST_GPU:])
+        self.whole_nodes_broken += empty and choice.gpus != healthy
+
+
 class ReplayReport:
     """Answers a record again. `other`: settings to answer by instead of the recorded ones."""
 
@@ -49,7 +93,7 @@ class ReplayReport:
         self._requests = Requests()
         self._first: dict[str, Any] | None = None
         self._changed: list[dict[str, Any]] = []
-        self._totals = Both()
+        self._was, self._now = Totals(), Totals()
         self._warnings: list[dict[str, str]] = []
 
     def make(self) -> dict[str, Any]:
@@ -77,7 +121,10 @@ class ReplayReport:
                 "policy_hash": self._other.policy_hash,
                 "changed": self._changed,
                 "changed_count": len(requests.different),
-                "totals": self._totals.as_json(),
+                "totals": {
+                    name: {"was": getattr(self._was, name), "is": getattr(self._now, name)}
+                    for name in Totals.__dataclass_fields__
+                },
             }
         return body
 
@@ -128,10 +175,10 @@ class ReplayReport:
         at = self._requests.place(played)
         cluster = played.verbs.cluster
         if self._other is not None:
-            self._totals.was.count(asked.verb, asked.reply.choice, cluster)
+            self._was.count(asked.verb, asked.reply.choice, cluster)
             if now is not None:
-                self._totals.now.count(asked.verb, now.choice, cluster)
-        if now is not None and comparison.same(asked.reply, now):
+                self._now.count(asked.verb, now.choice, cluster)
+        if now is not None and _bytes(asked.reply) == _bytes(now):
             return
         known = at in self._requests.different
         self._requests.different.add(at)
@@ -154,16 +201,71 @@ def _difference(played: Played, header: Header, path: Path) -> dict[str, Any]:
     return {
         "at": _moment(asked.wall or header.began),
         "request": {"verb": asked.verb, "pod": played.pod, "uid": asked.pod, "file": path.name},
-        "was": comparison.shown(asked.reply),
-        "is": comparison.shown(played.reply) if played.reply is not None else None,
+        "was": _shown(asked.reply),
+        "is": _shown(played.reply) if played.reply is not None else None,
         "cause": _cause(played, header),
     }
+
+
+def _bytes(reply: Reply) -> tuple[int, int, bytes | None]:
+    """What is equal for the same bytes."""
+    return reply.size, reply.check, reply.text
+
+
+def _shown(reply: Reply) -> dict[str, Any]:
+    """A reply for people and programs."""
+    choice = reply.choice
+    fields: dict[str, Any] = {"result": choice.result, "bytes": reply.size, "crc32": f"{reply.check:08x}"}
+    if reply.text is not None:
+        fields["text"] = reply.text.decode("utf-8", "replace")
+    if choice.nodes:
+        fields |= {"nodes": choice.nodes, "answered": choice.answered}
+    if choice.gpus:
+        fields["gpus"] = list(gpus_of(choice.gpus))
+    if choice.reasons:
+        fields["reasons"] = dict(sorted(choice.reasons.items()))
+    if choice.victims:
+        fields["victims"] = sorted(choice.victims)
+    if choice.cost:
+        fields["cost"] = [{"term": term, "value": value} for term, value in choice.cost]
+    return fields
+
+
+def _what_differs(was: Choice, now: Choice) -> str:
+    """The first that differs of result, nodes, victims, GPUs and reasons, in words; "" for nothing that a choice
+    shows."""
+    if was.result != now.result:
+        return f"the result was {was.result} and is {now.result}"
+    if was.nodes != now.nodes or was.answered != now.answered:
+        return f"the nodes were {_nodes(was)} and are {_nodes(now)}"
+    if sorted(was.victims) != sorted(now.victims):
+        return f"the victims were {', '.join(was.victims) or 'none'} and are {', '.join(now.victims) or 'none'}"
+    if was.gpus != now.gpus:
+        return f"the GPUs were {_gpus(was.gpus)} and are {_gpus(now.gpus)}"
+    if was.reasons != now.reasons:
+        return f"the rejected nodes were {_counts(was.reasons)} and are {_counts(now.reasons)}"
+    return ""
+
+
+def _nodes(choice: Choice) -> str:
+    if not choice.nodes:
+        return "none"
+    more = choice.answered - len(choice.nodes)
+    return ", ".join(choice.nodes) + (f" and {more} more" if more > 0 else "")
+
+
+def _gpus(mask: int) -> str:
+    return ",".join(map(str, gpus_of(mask))) or "none"
+
+
+def _counts(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {key}" for key, count in sorted(reasons.items())) or "none"
 
 
 def _cause(played: Played, header: Header) -> str:
     if played.reply is None:
         return f"it cannot be answered again: {played.error}"
-    difference = comparison.difference(played.asked.reply.choice, played.reply.choice)
+    difference = _what_differs(played.asked.reply.choice, played.reply.choice)
     difference = difference or "the nodes and reasons are the same, and the bytes are not"
     notes = []
     if played.verbs.settings.policy_hash != header.policy_hash:
@@ -186,7 +288,7 @@ def _change(played: Played) -> dict[str, Any]:
 
 def _brief(choice: Choice) -> dict[str, Any]:
     fields: dict[str, Any] = {"result": choice.result, "node": choice.nodes[0] if choice.nodes else None}
-    fields["gpus"] = [gpu for gpu in range(choice.gpus.bit_length()) if choice.gpus >> gpu & 1] or None
+    fields["gpus"] = list(gpus_of(choice.gpus)) or None
     if choice.victims:
         fields["victims"] = sorted(choice.victims)
     return fields
