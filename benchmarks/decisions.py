@@ -20,7 +20,7 @@ from statistics import median
 
 from benchmarks import fleet
 from benchmarks.spread import Line, table, targets_table
-from extender.ask.offline import frozen
+from extender.ask import frozen
 from extender.cluster.cluster import Cluster
 from extender.server.deciding import Core
 from extender.settings import Settings

@@ -22,7 +22,7 @@ from extender import settings
 from extender.act.events import EventRecorder
 from extender.act.evictions import Evictor, OwnEvictions
 from extender.act.leadership import EVICTIONS, Leadership
-from extender.ask.offline import frozen
+from extender.ask import frozen
 from extender.cli import main
 from extender.cli.decisions import lines as decision_lines
 from extender.decide.evicted import OTHERS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from extender.cluster.gpus.device_sharing import partial
@@ -90,6 +91,11 @@ def ids(gpus: tuple[int, ...] | list[int]) -> str:
         else:
             runs.append([gpu])
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def gpus(indices: Collection[int] | None) -> str:
+    """ "0,1,4", or that it is not known."""
+    return "unknown which" if indices is None else ",".join(map(str, indices))
 
 
 def short(text: str, longest: int = LONGEST) -> str:

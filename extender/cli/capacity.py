@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from extender.ask.offline.text import count, short
+from extender.ask.text import count, short
 from extender.cli.options import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
 
@@ -31,9 +31,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
-    from extender.ask.offline import explain  # here: --help need not load the core
+    from extender.ask import offline  # here: --help need not load the core
 
-    return explain.capacity(settings, events, wall)
+    return offline.capacity(settings, events, wall)
 
 
 # ---- for people

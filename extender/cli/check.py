@@ -83,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
     wall = moment(options.now)
     import asyncio
 
-    from extender.ask.offline import check, explain, frozen  # here: --help need not load the core
+    from extender.ask import frozen, offline  # here: --help need not load the core
+    from extender.ask.checks import check
     from extender.ask.whatif.snapshot import WhatIfSnapshot
     from extender.objects import tolerant
 
@@ -102,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
         snapshot.cluster,
         frozen.objects(raw, source),
         wall,
-        advice=explain.advice(settings, events, wall),
+        advice=offline.advice(settings, events, wall),
         complete=frozenset(LISTS) if options.cluster is None else frozenset(),
     )
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
@@ -116,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _scheduler_config(file: Path, settings: Settings, options: argparse.Namespace) -> int:
-    from extender.ask.offline import check, scheduler_config
+    from extender.ask.checks import check, scheduler_config
 
     try:
         text = file.read_bytes()[:MOST_BYTES].decode("utf-8-sig")

@@ -9,17 +9,32 @@ import argparse
 import asyncio
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
+from extender.ask.text import short
 from extender.cli.asking import add_server, ask
 from extender.cli.options import add_config, add_output, settings_of, write
 from extender.errors import BadInput
 
 DIFFER = 10
 SHOWN = 50
+
+
+class Difference(NamedTuple):
+    """A difference between the server's cache and the API server."""
+
+    kind: str
+    name: str
+    what: str
+    """missing (the server does not have it), extra (the API server does not have it), or the field that differs."""
+    cached: Any
+    """The server's value, None without one."""
+    listed: Any
+    """The API server's value, None without one."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,21 +52,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the differences; 10 where there are some."""
-    from extender.ask.offline import compare, text
-
     if not 0 <= options.settle <= 60:
         raise BadInput(f"{options.settle} is not between 0 and 60", path="--settle")
     settings = settings_of(options)
     cached = ask(options.server, "/debug/state")
     listed = _listed(options, settings)
     invalid = listed["warnings"]
-    differences = list(compare.differences(cached, listed))
+    differences = list(_differences(cached, listed))
     if differences:
         time.sleep(options.settle)
         cached = ask(options.server, "/debug/state")
-        again = {difference[:3] for difference in compare.differences(cached, _listed(options, settings))}
+        again = {difference[:3] for difference in _differences(cached, _listed(options, settings))}
         differences = [difference for difference in differences if difference[:3] in again]
-    drift = compare.drift(cached)
+    drift = _drift(cached)
     warnings = list({warning["message"]: warning for warning in (*cached.get("warnings", ()), *invalid)}.values())
     if options.output != "text":
         answer = {
@@ -71,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         if len(differences) > SHOWN:
             print(f"  and {len(differences) - SHOWN} more (-o json has all)")
         for warning in warnings:
-            print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
+            print(f"gpu-extender: {short(warning['message'], 400)}", file=sys.stderr)
         print(f"plans: {drift['as_planned']} pods hold the GPUs that were planned, {drift['otherwise']} hold others")
     return DIFFER if differences else 0
 
@@ -90,7 +103,7 @@ def _plain(value: Any) -> str:
 
 def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
     """The same state, made from a list of our own."""
-    from extender.ask.offline import frozen
+    from extender.ask import frozen
     from extender.cli.listed import listed
     from extender.cluster import dump
     from extender.cluster.cluster import Cluster
@@ -104,3 +117,30 @@ def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
         events = asyncio.run(listed(options.kubeconfig, cluster.gpu_names, invalid))
     cluster.apply(events, time.monotonic())
     return dump.state(cluster, tolerant.warnings(invalid))
+
+
+def _differences(cached: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator[Difference]:
+    """Of two states, in the order nodes, pods, each by name or uid."""
+    for kind, key in (("Node", "nodes"), ("Pod", "pods")):
+        ours, theirs = cached[key], listed[key]
+        for name in sorted({*ours, *theirs}):
+            a, b = ours.get(name), theirs.get(name)
+            shown = (a or b).get("pod", name)
+            if a is None:
+                yield Difference(kind, shown, "missing", None, b)
+            elif b is None:
+                yield Difference(kind, shown, "extra", a, None)
+            else:
+                for field in sorted({*a, *b}):
+                    if a.get(field) != b.get(field):
+                        yield Difference(kind, shown, field, a.get(field), b.get(field))
+
+
+def _drift(answer: Mapping[str, Any]) -> dict[str, int]:
+    """Of the pods whose GPUs are observed and that have a plan: how many hold what was planned, and how many other
+    GPUs."""
+    counts = {"as_planned": 0, "otherwise": 0}
+    for pod in answer["pods"].values():
+        if pod["how"] == "observed" and pod["planned"] is not None:
+            counts["as_planned" if pod["gpus"] == sorted(pod["planned"]) else "otherwise"] += 1
+    return counts

@@ -40,6 +40,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(pod: tuple[str, str], settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
-    from extender.ask.offline import explain  # here: --help need not load the core
+    from extender.ask import offline  # here: --help need not load the core
 
-    return explain.explain(settings, events, pod, wall)
+    return offline.explain(settings, events, pod, wall)

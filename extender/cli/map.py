@@ -11,8 +11,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from extender.ask.offline.text import count, short
-from extender.ask.text import HOW
+from extender.ask.text import HOW, count, short
 from extender.cli.options import add_output, write
 from extender.cli.sources import add_sources, answer_of
 from extender.errors import NotFound

@@ -11,8 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from extender.ask.offline.text import count, gpus, short
-from extender.ask.text import label
+from extender.ask.text import count, gpus, label, short
 from extender.cli.gpu_picture import legend_of, picture
 from extender.cli.verdict_text import no_victim_counts, way
 from extender.topologies import Topology

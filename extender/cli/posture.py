@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from extender.ask.offline.text import count, short
+from extender.ask.text import count, short
 from extender.cli import gpu_picture
 
 COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}

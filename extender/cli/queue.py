@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from extender.ask.offline.text import count
+from extender.ask.text import count
 from extender.cli.options import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
 from extender.cli.verdict_text import terms
@@ -46,9 +46,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(only: str | None, settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
-    from extender.ask.offline import queue  # here: --help need not load the core
+    from extender.ask import offline  # here: --help need not load the core
 
-    return queue.queue(settings, events, wall, only)
+    return offline.queue(settings, events, wall, only)
 
 
 # ---- for people

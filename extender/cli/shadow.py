@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from extender.ask.offline.text import count
+from extender.ask.text import count
 from extender.cli.asking import add_server, ask
 from extender.cli.options import add_output, write
 

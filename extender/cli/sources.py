@@ -60,7 +60,7 @@ def of_server(options: argparse.Namespace) -> bool:
 
 def events(options: argparse.Namespace, settings: Settings) -> tuple[list[Event], list[Invalid]]:
     """The objects of the API server or the file, and what is wrong with some of them. Unreachable, BadCluster."""
-    from extender.ask.offline import frozen  # here: --help need not load the core
+    from extender.ask import frozen  # here: --help need not load the core
 
     gpus = frozenset(resource.name for resource in settings.resources)
     invalid: list[Invalid] = []

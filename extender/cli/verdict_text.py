@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from extender.ask.offline.text import count
-from extender.ask.text import HOW, label
+from extender.ask.text import HOW, count, label
 from extender.cli.decisions import lines as decision_lines
 
 STAGES: Final = {

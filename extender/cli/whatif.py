@@ -77,7 +77,7 @@ def _frozen(
     options: argparse.Namespace, named: list[tuple[str, str]], wall: float, topologies: dict[str, Topology]
 ) -> dict[str, Any]:
     """The answer by a cluster that is read once. `topologies`: those of its nodes are put there."""
-    from extender.ask.offline import frozen, whatif
+    from extender.ask import frozen, offline
     from extender.ask.whatif import question
     from extender.ask.whatif.snapshot import WhatIfSnapshot
     from extender.objects import tolerant
@@ -93,7 +93,7 @@ def _frozen(
         cluster_events, invalid = events(options, settings)
     snapshot = WhatIfSnapshot.of(settings, cluster_events)
     asked = question.read(list(_documents(options.filename)), gpus, named, _changes(options))
-    answered = whatif.answer(snapshot, asked, wall, items)
+    answered = offline.whatif(snapshot, asked, wall, items)
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
     topologies.update(snapshot.cluster.gpus.topologies)
     return answered
@@ -101,7 +101,7 @@ def _frozen(
 
 def _documents(files: list[Path]) -> Iterator[Document]:
     """The objects of the manifests."""
-    from extender.ask.offline import frozen
+    from extender.ask import frozen
 
     for path in files:
         piped = str(path) == "-"
@@ -169,7 +169,7 @@ def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
 
 def _show_drain(console: Console, answered: dict[str, Any]) -> None:
     """Where the pods of drained nodes go."""
-    from extender.ask.offline.text import count, gpus, short
+    from extender.ask.text import count, gpus, short
     from extender.cli import plan
 
     cost = {term["term"]: term["value"] for term in answered["cost"]}
@@ -187,7 +187,7 @@ def _show_drain(console: Console, answered: dict[str, Any]) -> None:
 
 def _warn(answered: dict[str, Any]) -> None:
     """The warnings, a few of each kind, to standard error."""
-    from extender.ask.offline import text
+    from extender.ask import text
 
     alike: dict[str, list[str]] = {}
     for warning in answered["warnings"]:

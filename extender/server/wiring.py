@@ -11,8 +11,8 @@ from starlette.routing import Router
 
 from extender.act.controller import ClusterSource, Frozen, Supervisor
 from extender.act.evictions import OwnEvictions
+from extender.ask import frozen
 from extender.ask.forks import Forks
-from extender.ask.offline import frozen
 from extender.errors import BadInput
 from extender.journal.recorder import RecordedCluster
 from extender.kube.client import ApiServer

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from extender.ask.offline import frozen
+from extender.ask import frozen
 from extender.cli import main
 from extender.settings import Settings
 from tests.web.page.scene import with_queue

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from extender.ask.offline import explain, frozen
+from extender.ask import frozen, offline
 from extender.objects.queueing import DOMAIN, GATE
 from extender.settings import Settings
 from tests.queue.drawn import BLOCK, RACK
@@ -38,7 +38,7 @@ def settings(queue: JSON) -> Settings:
 
 def explained(items: list[JSON], made: Settings) -> JSON:
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    return explain.explain(made, frozen.parse(raw, frozenset({GPU})), ("default", "g-0"), WALL)
+    return offline.explain(made, frozen.parse(raw, frozenset({GPU})), ("default", "g-0"), WALL)
 
 
 def starts(items: list[JSON], made: Settings) -> bool:

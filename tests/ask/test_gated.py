@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from extender.ask.offline import explain, frozen
+from extender.ask import frozen, offline
 from extender.settings import Settings
-from tests.ask.offline.test_queue import gated
+from tests.ask.test_queue import gated
 from tests.ask.whatif.asking import ask
 from tests.ask.whatif.test_engine import node, running
 from tests.world import JSON, WALL
@@ -23,7 +23,7 @@ def test_by_itself_it_fits_where_what_if_places_it(taken: int) -> None:
         items.append(running("low", "n1", list(range(taken))))
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
     events = frozen.parse(raw, frozenset({"nvidia.com/gpu"}))
-    shown = explain.explain(SETTINGS, events, ("default", "g"), WALL)
+    shown = offline.explain(SETTINGS, events, ("default", "g"), WALL)
     (result,) = ask(items, pods=[("default", "g")], settings=SETTINGS)["results"]
     assert shown["verdict"] == "gated"
     assert "reserved for other pods" not in shown["sentence"]

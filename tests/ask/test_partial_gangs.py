@@ -9,7 +9,7 @@ import pytest
 from extender.act.events import EventRecorder
 from extender.act.surveys import gauges
 from extender.act.surveys.partial_gangs import OF_NAMESPACE, PartialGangEvents
-from extender.ask.offline.check import answer
+from extender.ask.checks.check import answer
 from extender.ask.partial_gangs import MOST_NAMED, PARTIAL_SECONDS, partial_gangs
 from extender.cli.top import _lines
 from extender.metrics import Metrics

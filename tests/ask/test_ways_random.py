@@ -11,9 +11,9 @@ import random
 from collections import Counter
 from typing import Any
 
-from extender.ask.offline import explain, frozen
+from extender.ask import frozen, offline
 from tests.ask.applied import applied
-from tests.ask.offline.test_whatif import ARBITRARY, asked, random_cluster, random_preemptor, told
+from tests.ask.test_whatif import ARBITRARY, asked, random_cluster, random_preemptor, told
 from tests.oracles.ways import Ways
 from tests.oracles.whatif import Brute
 from tests.world import GPU, JSON, WALL, rfc3339
@@ -27,7 +27,7 @@ def explained(items: list[JSON], pod: JSON) -> JSON:
     whole = [*items, {"apiVersion": "v1", "kind": "Pod"} | pod]
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": whole}).encode()
     events = frozen.parse(raw, frozenset({GPU}))
-    return explain.explain(ARBITRARY, events, ("default", "p"), WALL)
+    return offline.explain(ARBITRARY, events, ("default", "p"), WALL)
 
 
 def random_case(rng: random.Random) -> tuple[list[JSON], dict[str, list[list[int]] | None], JSON]:

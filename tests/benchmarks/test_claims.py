@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from benchmarks import claims, dra_free_server, fleet
-from extender.ask.offline import frozen
+from extender.ask import frozen
 from extender.cluster.cluster import Cluster
 from extender.objects import records
 from extender.settings import Settings

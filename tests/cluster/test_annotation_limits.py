@@ -15,7 +15,7 @@ from extender.objects.progress import duration_text
 from extender.queue.gang import waiting
 from extender.settings import ClaimBounds, Settings
 from extender.settings import ClaimSettings as Wanted
-from tests.ask.offline.test_whatif import asked, files
+from tests.ask.test_whatif import asked, files
 from tests.objects.test_gangs import obj
 from tests.world import JSON, WALL, World, machine, rfc3339, workload
 

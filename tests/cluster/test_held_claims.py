@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.ask.offline import invalid_metadata
+from extender.ask import invalid_metadata
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus import ledger
 from extender.cluster.gpus.holdings import NodeGpus

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from extender.ask.offline.frozen import parse
+from extender.ask.frozen import parse
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.holdings import NodeLedger
 from extender.settings import Settings

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from extender.ask.offline import frozen
+from extender.ask import frozen
 from extender.cluster.cluster import Cluster
 from extender.policy import pod_request
 from extender.settings import Settings

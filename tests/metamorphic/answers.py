@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from extender.ask.offline import check, explain, frozen, queue, whatif
+from extender.ask import frozen
+from extender.ask import offline as commands
+from extender.ask.checks import check
 from extender.ask.whatif import question
 from extender.ask.whatif.question import Changes, Document
 from extender.ask.whatif.snapshot import WhatIfSnapshot
@@ -29,7 +31,7 @@ def events(stated: Stated) -> list[Any]:
 
 def queued(stated: Stated) -> JSON:
     """`gpu-extender queue`."""
-    return queue.queue(stated.settings, events(stated), stated.wall)
+    return commands.queue(stated.settings, events(stated), stated.wall)
 
 
 def asked(stated: Stated, changes: Changes | None = None, *, pending: bool = True) -> JSON:
@@ -37,7 +39,7 @@ def asked(stated: Stated, changes: Changes | None = None, *, pending: bool = Tru
     snapshot = WhatIfSnapshot.of(stated.settings, events(stated))
     documents = [Document(one, f"asked[{at}]") for at, one in enumerate(stated.asked)]
     made = question.read(documents, snapshot.cluster.gpu_names, sorted(_pending(stated)) if pending else (), changes)
-    return whatif.answer(snapshot, made, stated.wall, stated.items)
+    return commands.whatif(snapshot, made, stated.wall, stated.items)
 
 
 def offline(stated: Stated) -> JSON:
@@ -52,11 +54,11 @@ def offline(stated: Stated) -> JSON:
         "queue": queued(stated),
         "whatif": asked(stated),
         "cordoned": asked(stated, Changes(cordon=tuple(nodes[:1]))) if nodes else None,
-        "top": explain.top(settings, events(stated), wall),
-        "capacity": explain.capacity(settings, events(stated), wall),
+        "top": commands.top(settings, events(stated), wall),
+        "capacity": commands.capacity(settings, events(stated), wall),
         "map": orjson.loads(orjson.dumps(node_maps(mapped))),
         "check": check.answer(settings, cluster, stated.items, wall),
-        "explain": [explain.explain(settings, events(stated), pod, wall) for pod in sorted(_unbound(stated))],
+        "explain": [commands.explain(settings, events(stated), pod, wall) for pod in sorted(_unbound(stated))],
     }
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from extender import cli
-from extender.ask.offline import frozen
+from extender.ask import frozen
 from extender.cluster.tables import MOST_AMOUNT, MOST_SUM
 from extender.decide.bind import Written
 from extender.errors import BadCluster

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from extender.settings import Settings
-from tests.ask.offline.test_whatif import CASES, asked, random_cluster, random_preemptor
 from tests.ask.test_explain import explained
+from tests.ask.test_whatif import CASES, asked, random_cluster, random_preemptor
 from tests.oracles.whatif import Brute
 from tests.world import GPU, JSON, WALL, World, workload
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from extender.ask.checks.finding import Finding, Level, Posture, at, mapping, name_of, namespace_of, verb
-from extender.ask.offline.text import count, short
+from extender.ask.text import count, short
 from extender.objects.limits import SYSTEM_CLASSES
 
 RANK: Final = "gpu-extender.io/rank"

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final, Literal
 
+from extender.ask.whatif.question import MOST_PODS
 from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.limits import SYSTEM_CLASSES
-from extender.objects.records import PodRecord
+from extender.objects.parts import api_group
+from extender.objects.records import PodRecord, RecordError
 from extender.settings import Settings
 
 Severity = Literal["error", "warning", "info"]
@@ -130,6 +133,26 @@ class Posture:
     def classes(self) -> frozenset[str]:
         """The names of the PriorityClasses that exist."""
         return frozenset(self.cluster.priority_classes) | frozenset(SYSTEM_CLASSES)
+
+    @cached_property
+    def pods(self) -> list[PodRecord]:
+        """All pods, by name."""
+        return sorted(self.cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid))
+
+    def owners(self) -> Iterator[tuple[tuple[str, str, str], Item]]:
+        """(kind, namespace, name) of each object that creates pods, and the object."""
+        for item in self.items:
+            kind, api = item.get("kind"), item.get("apiVersion")
+            if isinstance(kind, str) and gangs.creates_pods(api_group(api if isinstance(api, str) else None), kind):
+                yield (kind, namespace_of(item), name_of(item)), item
+
+    def pods_of(self, owner: Item) -> list[PodRecord]:
+        """The pods that it is to have at once, MOST_PODS at most. [] where its template cannot be read: that is
+        reported elsewhere."""
+        try:
+            return list(islice(gangs.read_owner(owner, self.cluster.gpu_names).pods(), MOST_PODS))
+        except RecordError:
+            return []
 
     def of(self, kind: str) -> Iterator[Item]:
         """The objects of one kind."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from extender.ask.checks.finding import Finding, Item, Posture, at, listed, name_of, namespace_of, verb
 from extender.ask.quotas import amount, used
 from extender.ask.whatif.admission import default_class
-from extender.ask.whatif.question import MOST_PODS
-from extender.objects import gangs, quotas
+from extender.objects import quotas
 from extender.objects.quotas import Excess, QuotaUse
-from extender.objects.records import PRIORITY_CLASS, PodRecord, QuotaRecord, RecordError
+from extender.objects.records import PRIORITY_CLASS, PodRecord, QuotaRecord
 
 ENDED: Final = ("Complete", "Failed", "Succeeded", "Completed")
 """Conditions of owners that create no more pods."""
@@ -91,37 +89,39 @@ def _owners(posture: Posture, use: QuotaUse) -> Iterator[Finding]:
     that one."""
     keys = {(str(item.get("kind")), namespace_of(item), name_of(item)) for item in posture.items}
     below = _created(posture)
-    for item in posture.items:
-        kind, space = str(item.get("kind")), namespace_of(item)
-        api = str(item.get("apiVersion") or "").rpartition("/")[0]
-        if space not in use or not gangs.creates_pods(api, kind) or _is_over(item):
+    default = default_class(posture.cluster)
+    for owner, item in posture.owners():
+        space = owner[1]
+        if space not in use or _is_over(item):
             continue
-        if any((owner_kind, space, name) in keys for owner_kind, name in _owners_of(item)):
+        if any((kind, space, name) in keys for kind, name in _owners_of(item)):
             continue
-        pods = _pods(posture, item)
-        created = below[kind, space, name_of(item)]
+        pods = posture.pods_of(item)
+        if default is not None:  # as the API server would write them
+            pods = [pod if pod.priority_class else quotas.of_class(pod, default.name, default.value) for pod in pods]
+        created = below[owner]
         lacking = pods[: max(0, len(pods) - created)] if created else pods
         alone = QuotaUse(posture.cluster.quotas.values()).excess(pods)
         excess = alone or use.excess(lacking)
         if excess:
-            yield _exceeds((kind, space, name_of(item)), len(pods), excess, never=bool(alone))
+            yield _exceeds(owner, len(pods), excess, never=bool(alone))
 
 
 def _exceeds(owner: tuple[str, str, str], pods: int, excess: list[Excess], *, never: bool) -> Finding:
     """The first amount that it exceeds; the facts have its numbers."""
-    over, (kind, space, name) = excess[0], owner
+    over, about = excess[0], "/".join(owner)
     allowed = f"ResourceQuota {over.quota.text} allows {amount(over, over.hard)} of {over.resource}"
     more = f", and {len(excess) - 1} more" if len(excess) > 1 else ""
     facts = (("asked", over.asked), ("used", over.used), ("hard", over.hard), ("pods", pods))
     its = f"its {pods} {verb(pods, 'pod', 'pods')}"
     if never:
         return Finding(
-            "error", "owner-exceeds-quota", f"{kind}/{space}/{name}",
+            "error", "owner-exceeds-quota", about,
             f"{its} ask for {amount(over, over.asked)}, and {allowed}{more}: they are never all created",
             f"Raise the quota to {amount(over, over.asked)}, ask for less, or use another PriorityClass.", facts,
         )  # fmt: skip
     return Finding(
-        "warning", "owner-waits-for-quota", f"{kind}/{space}/{name}",
+        "warning", "owner-waits-for-quota", about,
         f"its pods that do not exist ask for {amount(over, over.asked)}, {amount(over, over.used)} are used, and "
         f"{allowed}{more}: they are created once others have ended",
         f"Wait, raise the quota to {amount(over, over.needed)}, ask for less, or use another PriorityClass.", facts,
@@ -153,16 +153,3 @@ def _created(posture: Posture) -> Counter[tuple[str, str, str]]:
             created[key] += 1
             key = next(((kind, pod.namespace, name) for kind, name in above.get(key, ())), None)
     return created
-
-
-def _pods(posture: Posture, item: Item) -> list[PodRecord]:
-    """The pods that it is to have at once, MOST_PODS at most, as the API server would write them. [] where its template
-    cannot be read."""
-    default = default_class(posture.cluster)
-    try:
-        pods = list(islice(gangs.read_owner(item, posture.cluster.gpu_names).pods(), MOST_PODS))
-    except RecordError:
-        return []
-    if default is None:
-        return pods
-    return [pod if pod.priority_class else quotas.of_class(pod, default.name, default.value) for pod in pods]

@@ -7,8 +7,8 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 
-from extender.ask.offline import explain, frozen
-from tests.ask.offline.test_whatif import ARBITRARY, random_cluster
+from extender.ask import frozen, offline
+from tests.ask.test_whatif import ARBITRARY, random_cluster
 from tests.oracles.whatif import Brute
 from tests.world import GPU, JSON, WALL, workload
 
@@ -41,7 +41,7 @@ def drawn(rng: random.Random) -> tuple[list[JSON], Links]:
 def answered(items: list[JSON]) -> JSON:
     """`kind: Capacity` of the objects."""
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    return explain.capacity(ARBITRARY, frozen.parse(raw, frozenset({GPU})), WALL)
+    return offline.capacity(ARBITRARY, frozen.parse(raw, frozenset({GPU})), WALL)
 
 
 class Counted:

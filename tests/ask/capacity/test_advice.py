@@ -12,7 +12,7 @@ import pytest
 from extender.objects.queueing import GATE
 from tests.ask.capacity.clusters import MODEL, answered, drawn
 from tests.ask.capacity.test_capacity import capacity
-from tests.ask.offline.test_whatif import random_preemptor
+from tests.ask.test_whatif import random_preemptor
 from tests.oracles.whatif import Brute
 from tests.world import JSON, WALL, World, machine, pairs, workload
 

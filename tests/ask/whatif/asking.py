@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from extender.ask.offline import frozen, whatif
+from extender.ask import frozen, offline
 from extender.ask.whatif import question
 from extender.ask.whatif.question import Changes, Document
 from extender.ask.whatif.snapshot import WhatIfSnapshot
@@ -31,7 +31,7 @@ def ask(
     made = snapshot(items, settings)
     documents = [Document(one, f"objects[{at}]") for at, one in enumerate(objects)]
     asked = question.read(documents, made.cluster.gpu_names, pods, changes)
-    answer: JSON = whatif.answer(made, asked, WALL)
+    answer: JSON = offline.whatif(made, asked, WALL)
     check(list(items), answer)
     return answer
 

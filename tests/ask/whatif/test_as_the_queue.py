@@ -6,8 +6,8 @@ import pytest
 
 from extender.objects.queueing import GATE
 from extender.settings import Settings
-from tests.ask.offline.test_queue import asked as queue_of
-from tests.ask.offline.test_queue import gated
+from tests.ask.test_queue import asked as queue_of
+from tests.ask.test_queue import gated
 from tests.ask.whatif.asking import ask
 from tests.ask.whatif.test_engine import node, running, template
 from tests.ask.whatif.test_owners import owner

@@ -11,7 +11,8 @@ import orjson
 import pytest
 from ruamel.yaml import YAML
 
-from extender.ask.offline import check, explain, frozen
+from extender.ask import frozen, offline
+from extender.ask.checks import check
 from extender.cli import main
 from extender.objects import records
 from extender.objects.quotas import QuotaUse
@@ -368,7 +369,7 @@ def test_a_quota_is_no_reason_of_a_pod_that_exists() -> None:
 
 def _explained(items: list[JSON]) -> JSON:
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    return explain.explain(Settings(), frozen.parse(raw, frozenset({GPU})), ("a", "j-0"), WALL)
+    return offline.explain(Settings(), frozen.parse(raw, frozenset({GPU})), ("a", "j-0"), WALL)
 
 
 # ---- check

@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender.settings import Settings
-from tests.ask.offline.test_check import checked
+from tests.ask.checks.test_check import checked
 from tests.ask.whatif.asking import ask
 from tests.ask.whatif.test_engine import PREFIX, node, pod, running, template
 from tests.ask.whatif.test_owners import owner, ranks, read

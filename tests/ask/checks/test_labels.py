@@ -6,7 +6,7 @@ import pytest
 
 from extender.objects.queueing import Domain
 from extender.queue.levels import looks_like_level
-from tests.ask.offline.test_check import checked, node
+from tests.ask.checks.test_check import checked, node
 from tests.queue.drawn import JSON, Case, gang
 from tests.world import machine, workload
 

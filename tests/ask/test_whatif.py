@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from extender.ask.offline import frozen, whatif
+from extender.ask import frozen, offline
 from extender.ask.whatif import engine, question
 from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.cli import main
@@ -153,7 +153,7 @@ def snapshot_of(items: list[JSON], settings: Settings = ARBITRARY) -> WhatIfSnap
 def asked(items: list[JSON], pod: JSON, settings: Settings = ARBITRARY) -> JSON:
     snapshot = snapshot_of(items, settings)
     raw = json.dumps({"kind": "Pod"} | pod).encode()
-    answer: JSON = whatif.answer(
+    answer: JSON = offline.whatif(
         snapshot, question.read(frozen.documents(raw, "test"), snapshot.cluster.gpu_names), WALL
     )
     return answer

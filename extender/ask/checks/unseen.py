@@ -1,4 +1,4 @@
-"""GPUs that are never shown to us: other resource names, and resource claims (DRA)."""
+"""Pods about which we are not asked: of other schedulers, other resource names, and resource claims (DRA) alone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from extender.ask import unchecked
 from extender.ask.checks.finding import Finding, Item, Posture, at, listed, mapping, verb
-from extender.ask.offline.text import count
+from extender.ask.text import count
+from extender.objects.records import PodRecord
 
 LOOKS_LIKE_GPU: Final = ("gpu", "nvidia.com/", "amd.com/", "mig-", "xpu", "habana.ai/", "neuron")
 
 
 def findings(posture: Posture) -> Iterator[Finding]:
+    """Resource names that look like GPUs and are not managed, pods with claims alone, and other schedulers."""
+    yield from _resources(posture)
+    yield from _schedulers(posture)
+
+
+def _resources(posture: Posture) -> Iterator[Finding]:
     """Resource names that look like GPUs and are not managed, and pods with claims alone."""
     managed = posture.cluster.gpu_names
     users: Counter[str] = Counter()
@@ -56,3 +64,23 @@ def _asked(spec: Item) -> set[str]:
 
 def _looks_like_gpu(name: str) -> bool:
     return "/" in name and any(part in name for part in LOOKS_LIKE_GPU)
+
+
+def _schedulers(posture: Posture) -> Iterator[Finding]:
+    """One for each pod that waits and each owner; equal ones are grouped."""
+    for pod in posture.pods:
+        if pod.gpus and not pod.node and not pod.finished:
+            yield from _finding(posture, f"Pod/{pod.namespace}/{pod.name}", pod)
+    for owner, item in posture.owners():
+        for pod in {pod.scheduler_name: pod for pod in posture.pods_of(item) if pod.gpus}.values():
+            yield from _finding(posture, "/".join(owner), pod)
+
+
+def _finding(posture: Posture, about: str, pod: PodRecord) -> Iterator[Finding]:
+    text = unchecked.scheduler(pod, posture.settings)
+    if text is not None:
+        yield Finding(
+            "warning", "other-scheduler", about, text,
+            f"Write schedulerName: {posture.settings.schedulers[0]}, or add the name to schedulers of the settings if "
+            "that profile has gpu-extender among its extenders.", repeats=True,
+        )  # fmt: skip

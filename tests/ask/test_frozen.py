@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from extender.ask.offline import frozen
+from extender.ask import frozen
 from extender.ask.whatif import question
 from extender.errors import BadCluster
 from extender.objects.records import PodRecord

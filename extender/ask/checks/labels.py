@@ -1,4 +1,5 @@
-"""Node labels that state where a node stands and are no level, and gangs that require a level of no node."""
+"""Names and values with our prefix that nothing reads, node labels that state where a node stands and are no level,
+and gangs that require a level of no node."""
 
 from __future__ import annotations
 
@@ -7,10 +8,32 @@ from collections.abc import Iterator
 from extender.ask.checks.finding import Finding, Posture
 from extender.cluster.slices import finish
 from extender.objects.queueing import domain_of
+from extender.objects.typos import Typo, of_node, of_pod
 from extender.queue.levels import Layout, unread
 
 
 def findings(posture: Posture) -> Iterator[Finding]:
+    """One for each object and name; equal ones are grouped."""
+    yield from _typos(posture)
+    yield from _levels(posture)
+
+
+def _typos(posture: Posture) -> Iterator[Finding]:
+    """One for each object and name; equal ones are grouped."""
+    cluster = posture.cluster
+    for name in sorted(cluster.nodes):
+        yield from (_finding(f"Node/{name}", typo) for typo in of_node(cluster.nodes[name]))
+    for pod in posture.pods:
+        typos = of_pod(pod, cluster.settings.topology_levels)
+        yield from (_finding(f"Pod/{pod.namespace}/{pod.name}", typo) for typo in typos)
+
+
+def _finding(about: str, typo: Typo) -> Finding:
+    remedy = f"Write {typo.suggestion}." if typo.suggestion is not None else "docs/annotations.md lists all names."
+    return Finding("warning", typo.code, about, typo.text, remedy, repeats=True)
+
+
+def _levels(posture: Posture) -> Iterator[Finding]:
     """One for each label, and one for each pod; equal ones are grouped."""
     cluster = posture.cluster
     labels = finish(unread(cluster))
@@ -24,7 +47,7 @@ def findings(posture: Posture) -> Iterator[Finding]:
     layout = Layout(cluster)
     nowhere = "Label the nodes, or add the label that they have to topologyLevels of the settings."
     domains: dict[str, int] = {}
-    for pod in sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid)):
+    for pod in posture.pods:
         domain = None if pod.node or pod.finished or not cluster.nodes else domain_of(pod)
         if domain is None:
             continue

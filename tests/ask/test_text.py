@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.ask.offline.text import count, gpus, short
+from extender.ask.text import count, gpus, short
 
 
 def test_plurals() -> None:

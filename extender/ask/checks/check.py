@@ -7,14 +7,17 @@ at risk, or an effect is surprising), **info** (worth knowing).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from extender.ask.checks import ORDER, SUBJECTS, Posture
-from extender.ask.checks.finding import grouped
-from extender.ask.offline import invalid_metadata
+from extender.ask import invalid_metadata
+from extender.ask.capacity.growth import sentence
+from extender.ask.checks import classes, labels, nodes, quota, unseen, work
+from extender.ask.checks.finding import ORDER, Finding, Posture, grouped
 from extender.cluster.view import ClusterView
 from extender.settings import Settings
+
+SUBJECTS: Final = (classes, work, quota, nodes, unseen, labels)
 
 
 def answer(
@@ -32,7 +35,7 @@ def answer(
     levels = posture.levels
     findings = grouped(
         sorted(
-            (finding for subject in SUBJECTS for finding in subject.findings(posture)),
+            [*(finding for subject in SUBJECTS for finding in subject.findings(posture)), *_advised(posture.advice)],
             key=lambda finding: (ORDER.index(finding.severity), finding.code, finding.about, finding.message),
         )
     )
@@ -63,6 +66,15 @@ def answer(
         "advice": dict(posture.advice),
         "summary": {severity: severities[severity] for severity in ORDER},
     }
+
+
+def _advised(advice: Mapping[str, Any]) -> Iterator[Finding]:
+    """The advice as findings: none of it is wrong."""
+    for more in advice.get("nodes", ()):
+        yield Finding(
+            "info", "nodes-would-start-pods", f"Node/{more['like']}", sentence(more), "Add them, or free as many GPUs.",
+            (("nodes", more["nodes"]), ("pods", more["pods"]), ("gpus", more["gpus"])),
+        )  # fmt: skip
 
 
 def _plural(kind: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.ask.offline.scheduler_config import answer
+from extender.ask.checks.scheduler_config import answer
 from extender.cli import main
 from extender.errors import BadInput
 from extender.settings import Settings

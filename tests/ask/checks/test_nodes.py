@@ -8,7 +8,7 @@ import pytest
 
 from extender.sim import claims as dra
 from extender.sim.machines import machine as catalogued
-from tests.ask.offline.test_check import checked, codes
+from tests.ask.checks.test_check import checked, codes
 from tests.world import GPU, JSON, machine, workload
 
 MACHINE = catalogued("dgx1-v100")

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from extender.ask.checks.finding import ORDER, Finding, Severity
-from extender.ask.offline.text import count, short
+from extender.ask.text import count, short
 from extender.errors import BadInput
 from extender.objects.progress import duration
 from extender.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cli import main
-from tests.ask.offline.test_check import checked, cls, codes, node, pod, quota
+from tests.ask.checks.test_check import checked, cls, codes, node, pod, quota
 from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
 
 

@@ -12,14 +12,14 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
+from extender.ask.checks import check
 from extender.ask.checks.work import MOST_JOBS
-from extender.ask.offline import check
 from extender.cli import main
 from extender.cli.check import LISTS
 from extender.kube import client
 from extender.settings import ClaimBounds, ClaimSettings, Settings
 from extender.settings.fields import LossCeiling
-from tests.ask.offline.test_whatif import snapshot_of
+from tests.ask.test_whatif import snapshot_of
 from tests.world import GPU, JSON, WALL, machine, pairs, workload
 
 PRIORITIES = Path(__file__).parents[3] / "manifests" / "priorities"

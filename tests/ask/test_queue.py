@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from extender.ask.offline import frozen, queue
+from extender.ask import frozen, offline
 from extender.cli import main
 from extender.settings import Settings
 from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
@@ -37,7 +37,7 @@ def asked(items: Sequence[JSON], only: str | None = None, **settings: Any) -> JS
     )
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": list(items)}).encode()
     events = frozen.parse(raw, frozenset(resource.name for resource in made.resources))
-    return queue.queue(made, events, WALL, only)
+    return offline.queue(made, events, WALL, only)
 
 
 def names(answer: JSON, part: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.settings import Settings
-from tests.ask.offline.test_check import checked, cls, codes, node, pod
+from tests.ask.checks.test_check import checked, cls, codes, node, pod
 from tests.world import JSON, workload
 
 

@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from ext_core import prune
-from extender.ask.offline.text import short
+from extender.ask.text import short
 from extender.ask.whatif.question import Document
 from extender.errors import BadCluster
 from extender.objects import decode, gangs, records, tolerant, yaml_documents

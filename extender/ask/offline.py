@@ -1,0 +1,152 @@
+"""The questions of commands to a cluster that was read from a file, or listed once: nothing moves in it.
+
+It has no history: no assumed pods, no decayed use, no reservation of an earlier look, and no seats. Pods that are
+nominated count as they do for kube-scheduler. `wall`: the time at which it is asked, seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from extender.ask import invalid_metadata
+from extender.ask.explain import Explainer, Times
+from extender.ask.whatif import engine
+from extender.ask.whatif.question import Question
+from extender.ask.whatif.snapshot import NOW, WhatIfSnapshot
+from extender.cluster.cluster import Cluster
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.gpus.store import AWAY_SECONDS
+from extender.decide.verbs import Verbs
+from extender.objects.queueing import GATE
+from extender.objects.records import Event
+from extender.queue.backfill import HeadReservation
+from extender.queue.placement import JointPlacement
+from extender.queue.plan import FoundPlace, Planner
+from extender.queue.report import QueueReport
+from extender.queue.starts import GangStart
+from extender.settings import Settings
+
+
+def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], wall: float) -> dict[str, Any]:
+    """`kind: Explanation` of the pod (namespace, name). No decisions are known. NotFound, BadInput."""
+    verbs = _verbs(settings, events)
+    record = _explainer(verbs, wall, None).pod(*pod)
+    report = _look(verbs, wall) if GATE in record.gates else QueueReport()
+    return _explainer(verbs, wall, report).explain(record).as_json() | {"decisions": []}
+
+
+def top(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
+    """`kind: Fleet`."""
+    return _looking(settings, events, wall).fleet()
+
+
+def capacity(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
+    """`kind: Capacity`."""
+    return _looking(settings, events, wall).capacity()
+
+
+def advice(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
+    """The advice of `capacity` alone."""
+    return _looking(settings, events, wall).advice()
+
+
+def whatif(
+    snapshot: WhatIfSnapshot, question: Question, wall: float, items: Iterable[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """`kind: WhatIf`. `items`: the cluster's objects as they stand in the file, to find what stands there twice.
+    NotFound, BadInput."""
+    warnings = [*engine.about_cluster(snapshot.cluster), *invalid_metadata.found(snapshot.cluster, items, wall)]
+    answered = engine.answer(snapshot, question, wall, invalid_metadata.of_pod)
+    answered.warnings = [*warnings, *(warning for warning in answered.warnings if warning not in warnings)]
+    return answered.as_json()
+
+
+def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | None = None) -> dict[str, Any]:
+    """`kind: Queue`: what the queue would do now, as if it ran there for the first time. `only`: of one queue."""
+    verbs = _verbs(settings, events)
+    planner = _planner(verbs, wall)
+    started = [start for start in planner.looks({}) if start is not None]
+    report, head = planner.report, planner.reservation
+    entries = [report.entry(position) for position in range(1, len(report.waiting) + 1)]
+    of_queue = [entry for entry in entries if only in (None, entry["queue"])]
+    waiting = [entry | _reserved(entry, head, wall) for entry in of_queue if entry["reason"] != "incomplete"]
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "Queue",
+        "warnings": [],
+        "policy_hash": settings.policy_hash,
+        "queues": [numbers for numbers in report.queues if only in (None, numbers["name"])],
+        "starts": [_start(start) for start in started if only in (None, start.gang.queue)],
+        "waiting": waiting,
+        "incomplete": [entry for entry in of_queue if entry["reason"] == "incomplete"],
+        "releasing": [],
+    }
+
+
+def _verbs(settings: Settings, events: Iterable[Event]) -> Verbs:
+    """The verbs over the cluster."""
+    cluster = Cluster(settings)
+    verbs = Verbs.of(settings, cluster)
+    cluster.apply(events, 0.0)
+    cluster.tick(10 * AWAY_SECONDS)
+    return verbs
+
+
+def _looking(settings: Settings, events: Iterable[Event], wall: float) -> Explainer:
+    """What explains the cluster after one look at the queue."""
+    verbs = _verbs(settings, events)
+    return _explainer(verbs, wall, _look(verbs, wall))
+
+
+def _explainer(verbs: Verbs, wall: float, report: QueueReport | None) -> Explainer:
+    return Explainer(verbs, Times(lambda: NOW, lambda: wall), lambda: report, live=False)
+
+
+def _planner(verbs: Verbs, wall: float) -> Planner:
+    placement = JointPlacement(verbs.cluster, verbs.policy)
+    return Planner(verbs.cluster, verbs.claims, placement, lambda: NOW, lambda: wall)
+
+
+def _look(verbs: Verbs, wall: float) -> QueueReport:
+    """One look at the queue, as its controller has it: gangs that start have seats while it lasts."""
+    planner, seats = _planner(verbs, wall), verbs.claims.seats
+    for _ in planner.looks({}):
+        pass
+    for uid in [seat.uid for seat in seats]:
+        seats.drop(uid)
+    return planner.report
+
+
+def _start(start: GangStart) -> dict[str, Any]:
+    """A gang whose gates open."""
+    domain = start.placed.domain
+    pods = [
+        {
+            "name": seat.pod.partition("/")[2],
+            "node": seat.node,
+            "gpus": list(gpus_of(seat.gpus)) if seat.gpus else None,
+        }
+        for seat in start.seats
+    ]
+    return {
+        "gang": str(start.gang.ref),
+        "queue": start.gang.queue,
+        "pods": sorted(pods, key=lambda pod: str(pod["name"])),
+        "domain": None if domain is None else {"level": domain[0], "value": domain[1]},
+    }
+
+
+def _reserved(entry: Mapping[str, Any], head: HeadReservation | None, wall: float) -> dict[str, Any]:
+    """What is reserved for the first gang that cannot start; `at_seconds`: null where it is not known."""
+    if head is None or str(head.gang.ref) != entry["gang"] or head.gang.ref.source != entry["source"]:
+        return {"head": False, "reserved": None}
+    assert isinstance(head.seats, FoundPlace)
+    pods = zip(head.seats.pods, head.seats.placed.nodes, strict=True)
+    return {
+        "head": True,
+        "reserved": {
+            "pods": [{"name": pod.name, "node": node} for pod, node in pods],
+            "at_seconds": None if head.stated is None else round(max(0.0, head.stated - wall), 1),
+        },
+    }

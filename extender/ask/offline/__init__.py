@@ -1,1 +1,0 @@
-"""Questions about a cluster that was read from a file."""
