@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _read(node: str | None, rack: str | None, settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
     from extender.cluster.cluster import Cluster  # here: --help need not load the core
-    from extender.web.map_page import node_maps
+    from extender.web.node_pages import node_maps
 
     cluster = Cluster(settings)
     cluster.apply(events, 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -22,32 +21,21 @@ from extender.queue.report import QueueLeader, QueueReport
 from extender.server.connections import lost
 from extender.server.deciding import Core
 from extender.server.routes import Views
-from extender.web.api.openapi import OpenApiPage
-from extender.web.cluster_pages import ClusterPages
-from extender.web.decisions_page import DecisionsPage
-from extender.web.explain_page import ExplainPage
-from extender.web.health import Health
-from extender.web.invalid_objects import InvalidObjects
-from extender.web.map_page import MapPage
+from extender.web.debug import debug_pages
+from extender.web.health import Health, InvalidObjects
+from extender.web.live import Live
 from extender.web.metrics_page import Counts, MetricsPage
-from extender.web.operations.shadow import ShadowPage
-from extender.web.operations.zpages import ZPages
-from extender.web.page.live import Live
-from extender.web.page.site import Content, Site
-from extender.web.pages import Pages
-from extender.web.queue_page import QueuePage
+from extender.web.pages import Content, Pages
+from extender.web.site import Site
+from extender.web.status import ZPages
 from extender.web.whatif_page import WhatIfPage
 
 
 class Answering(NamedTuple):
     """What answers people."""
 
-    explainer: Explainer
-    times: Times
-    report: Callable[[], QueueReport | None]
-    leader: QueueLeader | None
+    content: Content
     asks: Forks
-    pages: Pages
     surveys: list[Controller]  # count over the whole cluster, at times of their own
 
 
@@ -61,8 +49,7 @@ def explaining(core: Core, queue: QueueController | None, leader: QueueLeader | 
     times = Times(core.clock.monotonic, core.clock.wall)
     explainer = Explainer(core.verbs, times, report, leader=leader)
     asks.begin = partial(_stand_still, core, times)
-    surveys = _surveys(explainer, core, asks)
-    return Answering(explainer, times, report, leader, asks, Pages(asks, lost), surveys)
+    return Answering(Content(core.verbs, explainer, times, report, leader), asks, _surveys(explainer, core, asks))
 
 
 def _stand_still(core: Core, times: Times) -> None:
@@ -79,23 +66,18 @@ def views(
 ) -> Views:
     """All pages. `stopping`: set when the server ends."""
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
-    explainer, times, report, leader, _, pages, _ = asked
+    content, pages = asked.content, Pages(asked.asks, lost)
     invalid = InvalidObjects(cluster, source.faults)
     counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
-    live = Live(lambda: cluster.generation, stopping)
     return Views(
         Health(cluster, invalid, supervisor.missing, source.dark, metrics.degraded),
         MetricsPage(metrics, counts),
-        DecisionsPage(cluster, verbs.decisions, pages),
-        ClusterPages(cluster, invalid, pages),
-        QueuePage(report, verbs.claims.seats, cluster, pages, leader),
-        ExplainPage(explainer, cluster, verbs.decisions, pages),
-        MapPage(cluster, pages),
-        OpenApiPage(),
-        WhatIfPage(verbs, times, supervisor.missing, pages),
-        Site(Content(verbs, explainer, times, report, leader), live, pages),
-        ShadowPage(shadow.report if shadow is not None else None, pages),
         ZPages(lambda: cluster.settings, clock.wall(), metrics.degraded),
+        (
+            *debug_pages(content, invalid, None if shadow is None else shadow.report, pages),
+            *Site(content, Live(lambda: cluster.generation, stopping), pages).pages(),
+            WhatIfPage(content, supervisor.missing, pages).page,
+        ),
     )
 
 

@@ -23,7 +23,7 @@ from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.server import connections, garbage
 from extender.server.calls import VerbCalls
 from extender.server.connections import VerbReply
-from extender.web.responses import error_response
+from extender.web.pages import error_response
 
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 SAMPLED: Final = frozenset(("filter", "prioritize"))

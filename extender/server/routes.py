@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from starlette.requests import Request
@@ -16,41 +15,23 @@ from starlette.types import Lifespan
 from extender.act.controller import Supervisor
 from extender.log import get_log
 from extender.server.endpoint import Endpoint
-from extender.server.gate import Gate, Names
-from extender.web.api.openapi import OpenApiPage
-from extender.web.cluster_pages import ClusterPages
-from extender.web.decisions_page import DecisionsPage
-from extender.web.explain_page import ExplainPage
+from extender.server.gate import Gate, guarded
 from extender.web.health import Health
-from extender.web.map_page import MapPage
 from extender.web.metrics_page import MetricsPage
-from extender.web.operations.shadow import ShadowPage
-from extender.web.operations.zpages import ZPages
-from extender.web.page.guard import Handler, guarded
-from extender.web.page.site import Site
-from extender.web.queue_page import QueuePage
-from extender.web.responses import error_response
-from extender.web.whatif_page import WhatIfPage
+from extender.web.pages import Handler, Names, Page, error_response
+from extender.web.status import ZPages
 
 log = get_log()
 
 
-@dataclass(frozen=True, slots=True)
-class Views:
+class Views(NamedTuple):
     """The pages that the application serves."""
 
     health: Health
     metrics: MetricsPage
-    decisions: DecisionsPage
-    cluster: ClusterPages
-    queue: QueuePage
-    explain: ExplainPage
-    map: MapPage
-    api: OpenApiPage
-    whatif: WhatIfPage
-    site: Site
-    shadow: ShadowPage
     zpages: ZPages
+    pages: Sequence[Page]
+    """Those for people; of the debug pages each has its path in web/openapi.yaml."""
 
 
 async def _nothing() -> None:
@@ -103,19 +84,29 @@ def create(
                 await task
             await close()
 
-    health = _probes(views)
-    pages = ("/metrics", views.metrics.metrics), ("/metrics/slis", views.health.slis.slis)
+    health = _probes(views.health)
+    metrics = (
+        Page("/metrics", views.metrics.metrics, Names.NONE),
+        Page("/metrics/slis", views.health.slis.slis, Names.NONE),
+    )
     # A listener of their own is asked by the names that Prometheus is configured with.
-    hosts = None if "metrics" in places.apart else places.hosts
-    metrics = [
-        Route(path, guarded(places.metrics.behind(page, Names.NONE), hosts), methods=["GET"]) for path, page in pages
-    ]
-    served = {"metrics": metrics, "debug": _pages(views, places)}
+    metrics_hosts = None if "metrics" in places.apart else places.hosts
+    served = {
+        "metrics": _routes(metrics, places.metrics, metrics_hosts),
+        "debug": _routes([*views.zpages.pages(), *views.pages], places.debug, places.hosts),
+    }
     views.zpages.paths = [route.path for group in (health, *served.values()) for route in group]
     routes = [Route(path_of(verb), app, methods=["POST"], name=verb) for verb, app in endpoint.verbs.items()]
     main = routes + health + [route for name, some in served.items() if name not in places.apart for route in some]
     apart = {name: _router(health + served[name]) for name in places.apart}
     return Applications(_router(main, lifespan), apart)
+
+
+def _routes(pages: Iterable[Page], gate: Gate, hosts: Collection[str] | None) -> list[Route]:
+    """The pages behind their gate. `hosts`: names of this server, None: any."""
+    return [
+        Route(page.path, guarded(gate.behind(page.handler, page.names), hosts), methods=[page.method]) for page in pages
+    ]
 
 
 def _router(routes: list[Route], lifespan: Lifespan[Router] | None = None) -> Router:
@@ -125,40 +116,10 @@ def _router(routes: list[Route], lifespan: Lifespan[Router] | None = None) -> Ro
     return Router(routes, redirect_slashes=False, default=no_page, lifespan=lifespan)
 
 
-def _probes(views: Views) -> list[Route]:
+def _probes(health: Health) -> list[Route]:
     """On each listener. Not guarded: kubelet uses names that are not known here, and these name no pod."""
-    probes: tuple[tuple[str, Handler], ...] = (
-        ("/healthz", views.health.alive),
-        ("/livez", views.health.alive),
-        ("/readyz", views.health.ready),
-    )
-    return [Route(path, handler, methods=["GET"]) for path, handler in probes]
-
-
-def _pages(views: Views, places: Exposure) -> list[Route]:
-    """The debug pages, each of which has its path in web/api/openapi.yaml, and the page."""
-    pages: tuple[tuple[str, Handler, Names], ...] = (
-        ("/statusz", views.zpages.status, Names.NONE),  # for people, without a promised format
-        ("/flagz", views.zpages.flags, Names.NONE),
-        ("/debug/decisions", views.decisions.decisions, Names.ANY),
-        ("/debug/topologies", views.cluster.topologies, Names.NONE),
-        ("/debug/state", views.cluster.state, Names.ANY),
-        ("/debug/queue", views.queue.queue, Names.ANY),
-        ("/debug/explain", views.explain.explain, Names.ASKED),
-        ("/debug/top", views.explain.top, Names.ANY),
-        ("/debug/capacity", views.explain.capacity, Names.ANY),
-        ("/debug/map", views.map.nodes, Names.ANY),
-        ("/debug/shadow", views.shadow.shadow, Names.ANY),
-        ("/debug/openapi.json", views.api.description, Names.NONE),
-        *((path, handler, Names.ANY) for path, handler in views.site.pages()),
-        *((path, handler, Names.NONE) for path, handler in views.site.assets()),
-    )
-
-    def opened(handler: Handler, names: Names) -> Handler:
-        return guarded(places.debug.behind(handler, names), places.hosts)
-
-    routes = [Route(path, opened(handler, names), methods=["GET"]) for path, handler, names in pages]
-    return [*routes, Route("/debug/whatif", opened(views.whatif.whatif, Names.ANY), methods=["POST"])]
+    probes: dict[str, Handler] = {"/healthz": health.alive, "/livez": health.alive, "/readyz": health.ready}
+    return [Route(path, handler, methods=["GET"]) for path, handler in probes.items()]
 
 
 class _NoPage:

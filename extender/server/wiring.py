@@ -30,7 +30,7 @@ from extender.server.gate import Asks, Gate, Reviewer
 from extender.server.scheduler_probe import SchedulerProbe
 from extender.server.writes import Writes
 from extender.settings import ServerSettings, Settings, Tls
-from extender.web.invalid_objects import MOST_NAMED
+from extender.web.health import MOST_NAMED
 from extender.web.metrics_page import MetricsPage
 
 log = get_log()

@@ -1,4 +1,4 @@
-"""The pages that people, `gpu-extender` and Prometheus read: views that take what they show and return responses.
+"""The pages that people, `gpu-extender` and Prometheus read: functions of what there is to show and of the query.
 
-Others use: the page classes. Only `extender.server` makes and serves them.
+Others use: `debug_pages`, `Site` and the page classes. Only `extender.server` makes and serves them.
 """

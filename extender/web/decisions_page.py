@@ -1,72 +1,54 @@
-"""/debug/decisions: the latest decisions, newest first."""
+"""/debug/decisions: the latest decisions, newest first. Names and sentences are put in when the page is asked for."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from typing import Final
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from starlette.requests import Request
-from starlette.responses import Response
+import orjson
 
+from ext_core import runs
+from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.view import ClusterView
-from extender.decide.decisions import Decision, Decisions
+from extender.decide.decisions import LEFT_OUT, Decision
 from extender.errors import BadRequest
-from extender.web import decision_page
-from extender.web.pages import Pages, refused
+from extender.policy.contracts import PodRequest
+from extender.policy.fragmentation import Price
+from extender.policy.rules import REASONS, UNKNOWN_NODE, texts
+from extender.policy.rules.failing import BROKEN, OWN
+from extender.web.pages import Content, Query, pod_of
 
 DECISION_BYTES: Final = 32 << 20
 """Of one answer of /debug/decisions; what does not fit is left out, and counted."""
 MOST_DECISIONS: Final = 1_000
 MOST_NODES: Final = 20_000
+SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a failing node is rejected
+GROUPS: Final = {0: 1, LEFT_OUT: 2}  # of codes, after the best few; the other codes are reasons
+Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place among the best few, name, row, code
 
 
-class DecisionsPage:
-    """The handler of the page."""
-
-    def __init__(self, cluster: ClusterView, decisions: Decisions, pages: Pages) -> None:
-        """`decisions`: the latest decisions."""
-        self._page = pages.page(lambda pod, most, nodes: decision_list(decisions.latest(), pod, most, nodes, cluster))
-
-    async def decisions(self, request: Request) -> Response:
-        """`?pod=NAMESPACE/NAME`: of this pod alone; `?most=`: how many decisions; `?nodes=`: how many nodes of each."""
-        try:
-            pod = pod_of(request.query_params) if "pod" in request.query_params else None
-            most, nodes = asked(request)
-        except BadRequest as error:
-            return refused(error)
-        return await self._page(request, pod, most, nodes)
+def page(content: Content, query: Query) -> Iterator[bytes]:
+    """`?pod=NAMESPACE/NAME`: of the latest those about this pod, or with it as a victim; `?most=`: how many decisions;
+    `?nodes=`: how many nodes of each. At most DECISION_BYTES. BadRequest."""
+    pod = pod_of(query) if "pod" in query else None
+    shown = fields(content.verbs.decisions.latest(), pod, *asked(query), content.verbs.cluster)
+    head = b'{"apiVersion":"gpu-extender.io/v1","kind":"DecisionList","warnings":[],'
+    return chain((head,), shown, (b"}",))
 
 
-def pod_of(query: Mapping[str, str]) -> tuple[str, str]:
-    """(namespace, name) of the pod that a page is asked about. BadRequest."""
-    namespace, slash, name = query.get("pod", "").partition("/")
-    if not slash or not namespace or not name:
-        raise BadRequest("pod is NAMESPACE/NAME", path="pod")
-    return namespace, name
-
-
-def asked(request: Request, default: int = 20) -> tuple[int, int]:
+def asked(query: Query, default: int = 20) -> tuple[int, int]:
     """How many decisions are shown, and how many nodes of each. BadRequest."""
-    most, nodes = _number(request, "most", default), _number(request, "nodes", 100)
+    most, nodes = _number(query, "most", default), _number(query, "nodes", 100)
     return max(0, min(most, MOST_DECISIONS)), min(nodes, MOST_NODES)
 
 
-def _number(request: Request, key: str, default: int) -> int:
-    text = request.query_params.get(key, str(default))
+def _number(query: Query, key: str, default: int) -> int:
+    text = query.get(key, str(default))
     if not text.isascii() or not text.isdigit() or len(text) > 6:
         raise BadRequest("most and nodes are whole numbers", path="most")
     return int(text)
-
-
-def decision_list(
-    latest: Iterable[Decision], pod: tuple[str, str] | None, most: int, nodes: int, cluster: ClusterView
-) -> Iterator[bytes]:
-    """/debug/decisions: of the latest, newest first, those about a pod or with it as a victim (all without one); at
-    most `most`, and DECISION_BYTES."""
-    yield b'{"apiVersion":"gpu-extender.io/v1","kind":"DecisionList","warnings":[],'
-    yield from fields(latest, pod, most, nodes, cluster)
-    yield b"}"
 
 
 def fields(
@@ -80,7 +62,135 @@ def fields(
         if written >= DECISION_BYTES:
             left_out += 1
             continue
-        text = decision_page.text(decision, cluster, decision.scored.stamp.weights, nodes)
+        text = _text(decision, cluster, decision.scored.stamp.weights, nodes)
         yield b"," + text if written else text
         written += len(text)
     yield b'],"decisions_left_out":%d' % left_out
+
+
+class _Node(NamedTuple):
+    """One node of a decision."""
+
+    name: str
+    row: int
+    code: int
+    place: int
+    """Among the best few; -1 = it is none of them."""
+
+
+def _text(decision: Decision, cluster: ClusterView, weights: Mapping[str, float], most_nodes: int) -> bytes:
+    """The JSON text of a decision for /debug/decisions. At most `most_nodes` nodes: the best few first, in order, then
+    those that fit by name."""
+    request, judged, scored = decision.request, decision.judged, decision.scored
+    rows, codes = runs.unpack(decision.nodes)
+    rank = {row: place for place, row in enumerate(scored.best)}
+    shown = _shown(decision, rows, codes, cluster, rank)[:most_nodes]
+    prices = [_price(row, price, decision, cluster) for row, price in zip(scored.best, scored.prices, strict=False)]
+    tail = {
+        "nodes_left_out": max(0, len(rows) + judged.unknown_count - most_nodes),
+        **decision.detail,
+        **({"price": prices} if prices else {}),
+        "duration_us": {stage: round(spent, 1) for stage, spent in decision.stages_us.items()},
+    }
+    head = {
+        "verb": decision.verb,
+        "at": decision.at,
+        "generation": decision.generation,
+        "settings": scored.stamp.settings,
+        "pod": _pod(request, cluster),
+        "result": decision.result,
+        "error": decision.error or None,
+        "candidates": decision.candidates,
+        "feasible": decision.feasible,
+        "answered": decision.answered,
+        "reasons": _reasons(decision, codes),
+    }
+    nodes = [
+        _entry(_Node(name, row, code, rank.get(row, -1)), decision, cluster, weights) for _, _, name, row, code in shown
+    ]
+    return orjson.dumps({key: value for key, value in head.items() if key not in tail} | {"nodes": nodes} | tail)
+
+
+def _shown(
+    decision: Decision, rows: array[int], codes: array[int], cluster: ClusterView, rank: Mapping[int, int]
+) -> list[Shown]:
+    """The nodes in the order that they are shown in."""
+    known: list[Shown] = [
+        (0 if row in rank else GROUPS.get(code, 3), rank.get(row, 0), cluster.rows.name_at(row, decision.generation),
+         row, code)
+        for row, code in zip(rows, codes, strict=True)
+    ]  # fmt: skip
+    return sorted(known + [(3, 0, name, -1, UNKNOWN_NODE.code) for name in decision.judged.unknown])
+
+
+def _reasons(decision: Decision, codes: array[int]) -> dict[str, int]:
+    """How many nodes each rule rejected."""
+    text = codes.tobytes()
+    counts = {reason.key: 0 for reason in REASONS.values()}
+    for code, reason in REASONS.items():
+        counts[reason.key] += text.count(code)
+    counts[UNKNOWN_NODE.key] += decision.judged.unknown_count
+    return {key: count for key, count in sorted(counts.items()) if count}
+
+
+def _price(row: int, price: Price, decision: Decision, cluster: ClusterView) -> dict[str, Any]:
+    """What the pod cost on a node when it was decided."""
+    slots = [{"type": name, "lost": lost, "cost": cost} for name, lost, cost in price.slots()]
+    return {"node": cluster.rows.name_at(row, decision.generation), "cost": price.numbers[0], "slots": slots}
+
+
+def _pod(request: PodRequest, cluster: ClusterView) -> dict[str, Any]:
+    return {
+        "namespace": request.namespace,
+        "name": request.name,
+        "uid": request.uid,
+        "priority": request.priority,
+        "gpus": {cluster.resources[r]: count for r, count in request.gpus},
+        "links": request.links,
+        "nics": request.ask.nics,
+        "placement": request.placement,
+        "siblings": len(request.siblings),  # on nodes, or answered by us; counted for placement spread only
+        "group": {"placed": len(request.kin), "to_come": request.to_come} if request.to_come else None,
+    }
+
+
+def _entry(node: _Node, decision: Decision, cluster: ClusterView, weights: Mapping[str, float]) -> dict[str, Any]:
+    """What is shown of a node."""
+    name, row, code, place = node
+    scored = decision.scored
+    entry: dict[str, Any] = {"node": name}
+    if code in REASONS:
+        reason = REASONS[code]
+        text = texts(cluster.settings.failing_nodes)[code]
+        entry |= {"fits": False, "reason": reason.key, "class": reason.cls.value, "text": text}
+        if code in SCOPES:
+            entry["scope"] = SCOPES[code]
+    else:
+        entry["fits"] = True
+        if decision.feasible:  # bind judges one node and scores none
+            entry["answered"] = code != LEFT_OUT
+        if place >= 0 and scored.values:
+            entry["scores"] = {}
+            for c, scorer in enumerate(scored.scorers, start=1):
+                raw, weight = scored.column(c)[place], weights[scorer]
+                entry["scores"][scorer] = {"raw": raw, "weight": weight, "weighted": raw * weight}
+            entry["score"] = scored.column(0)[place]
+        if place >= 0:
+            entry["gpus"] = list(gpus_of(scored.gpus[place]))
+        if _by_dra(cluster, name, row, decision.request):
+            entry["served_by"] = "DRA"  # kube-scheduler allocates devices: `gpus` is what we expect at most
+        if 0 <= place < len(scored.points):
+            entry["points"] = scored.points[place]
+    if failures := cluster.health.failures_for(name, decision.request.namespace):
+        entry["failures"] = [{"pod": failure.pod, "what": failure.what} for failure in failures]
+    return entry
+
+
+def _by_dra(cluster: ClusterView, name: str, row: int, request: PodRequest) -> bool:
+    """Whether a node that fits serves the pod by DRA: no device plugin offers a requested resource. As of now."""
+    if cluster.row(name) != row:
+        return False  # gone, or back in another place
+    alloc = cluster.tables.nodes.alloc_of(row)
+    devices = cluster.nodes[name].devices
+    served = bool(devices is not None and devices.gpus and not devices.plugin[0])
+    return served or any(alloc[resource] == 0 for resource, _ in request.gpus)

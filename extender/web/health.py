@@ -1,21 +1,26 @@
-"""/healthz, /livez and /readyz: what makes a server not ready, and what only degrades it."""
+"""/healthz, /livez and /readyz: what makes a server not ready, and what only degrades it; /metrics/slis, and the
+objects that could not be read or held in full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from extender.cluster.cluster import Cluster
 from extender.cluster.view import ClusterView
 from extender.metrics import Degraded
-from extender.web.invalid_objects import InvalidObjects
-from extender.web.operations.slis import Slis
+from extender.objects import tolerant
+from extender.objects.tolerant import ObjectFaults
 
 NOT_READY_SECONDS: Final = 60.0
 """So long without a watch of pods or nodes: not ready."""
+MOST_NAMED: Final = 20
+"""Invalid objects that are named in one answer."""
 HIDDEN: Final = "the log of the server has it"
 """In place of a problem where pages need a token."""
 
@@ -28,6 +33,23 @@ class Check(NamedTuple):
     """"" for none."""
     needed: bool
     """Whether the server is not ready without it."""
+
+
+class InvalidObjects:
+    """The objects that could not be read or held in full: readiness, /debug/state and /metrics report them."""
+
+    def __init__(self, cluster: Cluster, faults: Callable[[], ObjectFaults]) -> None:
+        """`faults`: what the cluster's source could not read."""
+        self._cluster, self._faults = cluster, faults
+
+    def warnings(self) -> list[dict[str, str]]:
+        """By name, MOST_NAMED at most: they do not make the server unready."""
+        return tolerant.warnings([*self._faults().invalid, *self._cluster.invalid], MOST_NAMED)
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Since the start, by kind and reason; each version of an object counts."""
+        held = {(kind, "not-held"): count for kind, count in self._cluster.faulted.items()}
+        return {**self._faults().rejected} | held
 
 
 class Health:
@@ -96,3 +118,29 @@ def _verbose(checks: Sequence[Check]) -> str:
         lines.append(f"[{'-' if check.problem else '+'}]{check.name} {state}")
     failed = any(check.problem and check.needed for check in checks)
     return "\n".join([*lines, f"readyz check {'failed' if failed else 'passed'}", ""])
+
+
+class Slis:
+    """/metrics/slis: how often the checks passed, in the names that all Kubernetes components use. It has a registry of
+    its own: the names are not ours."""
+
+    def __init__(self) -> None:
+        self._registry, labels = CollectorRegistry(), ("name", "type")
+        self._latest = Gauge(
+            "kubernetes_healthcheck",
+            "The latest result of the check: 1 passed, 0 not.",
+            labels,
+            registry=self._registry,
+        )
+        self._checks = Counter(
+            "kubernetes_healthchecks", "Results of the check.", (*labels, "status"), registry=self._registry
+        )
+
+    def note(self, name: str, kind: Literal["livez", "readyz"], *, passed: bool) -> None:
+        """A check was made. `name`: a constant."""
+        self._latest.labels(name, kind).set(passed)
+        self._checks.labels(name, kind, "success" if passed else "error").inc()
+
+    async def slis(self, request: Request) -> Response:
+        """Prometheus' text format."""
+        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")

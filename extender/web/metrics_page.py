@@ -18,7 +18,7 @@ from extender.metrics import Metrics
 from extender.objects.tolerant import ObjectFaults
 from extender.reservations.assumed import AssumedPods
 from extender.reservations.reservations import Reservations
-from extender.web.invalid_objects import InvalidObjects
+from extender.web.health import InvalidObjects
 
 
 class Watched(Protocol):

@@ -1,24 +1,74 @@
-"""Pages whose answers are made in forks of the server (`ask.forks`). A client that leaves ends its answer."""
+"""What all pages share: whose pods they name, answers from forks of the server (`ask.forks`), and how errors look.
+
+A page is a question: a plain function of the query. A client that leaves ends its answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from extender.ask.explain import Explainer, Times
 from extender.ask.forks import RETRY_SECONDS, ClientLeft, Forks, Question, StreamedAnswer
-from extender.errors import Busy, ExtenderError
-from extender.web.responses import error_response
+from extender.decide.verbs import Verbs
+from extender.errors import BadRequest, Busy, ExtenderError
+from extender.queue.report import QueueLeader, QueueReport
 
+JSON = dict[str, Any]
+Query = Mapping[str, str]
+Handler = Callable[[Request], Awaitable[Response]]
+Answer = Callable[..., Awaitable[Response]]
+"""Answers a request; takes it, then the arguments of the question."""
 OWN_PODS_ONLY: Final = "own_pods_only"
 """In the state of a request: its answer names pods of the namespace that is asked about, and no others."""
 Lost = Callable[[Mapping[str, Any]], bool]
 """Whether the client of a request (its ASGI scope) has left."""
-Page = Callable[..., Awaitable[Response]]
-"""Answers a request; takes it, then the arguments of the question."""
+
+
+class Names(Enum):
+    """Of which pods an answer has names: its reader needs the right to list them."""
+
+    NONE = auto()
+    ANY = auto()
+    """Of any namespace: the right for all of them."""
+    ASKED = auto()
+    """Of the namespace in `?pod=NAMESPACE/NAME`, if the handler leaves others out (`OWN_PODS_ONLY`)."""
+
+
+class Page(NamedTuple):
+    """A path, and what answers it."""
+
+    path: str
+    handler: Handler
+    names: Names
+    method: str = "GET"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What pages show."""
+
+    verbs: Verbs
+    explainer: Explainer
+    times: Times
+    report: Callable[[], QueueReport | None]
+    """The latest one of this server's queue; None where it does not hold the queue's Lease, or there is none."""
+    leader: QueueLeader | None = None
+    """Which instance knows the order of the queue."""
+
+
+def pod_of(query: Query) -> tuple[str, str]:
+    """(namespace, name) of the pod that a page is asked about. BadRequest."""
+    namespace, slash, name = query.get("pod", "").partition("/")
+    if not slash or not namespace or not name:
+        raise BadRequest("pod is NAMESPACE/NAME", path="pod")
+    return namespace, name
 
 
 class Pages:
@@ -27,7 +77,7 @@ class Pages:
     def __init__(self, forks: Forks, lost: Lost = lambda scope: False) -> None:
         self._forks, self._lost = forks, lost
 
-    def page(self, question: Question) -> Page:
+    def page(self, question: Question) -> Answer:
         """What answers a request with the JSON of a question, as of the request or later."""
         name = self._forks.add(question)
 
@@ -54,6 +104,17 @@ class Pages:
                 return b""
 
         return whole_answer
+
+
+def error_response(status: int, code: str, message: str, path: str = "") -> Response:
+    """{"error": {"code", "path", "message"}}. `path`: where in the request."""
+    return JSONResponse({"error": {"code": code, "path": path, "message": message}}, status_code=status)
+
+
+def preferred(accept: str) -> str:
+    """Of JSON and HTML the media type that a client names first in `Accept`; "" where it names neither."""
+    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    return next((kind for kind in kinds if kind in ("application/json", "text/html")), "")
 
 
 def refused(error: ExtenderError) -> Response:

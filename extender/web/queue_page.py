@@ -1,45 +1,26 @@
-"""/debug/queue: what waits behind our gate, in order, and what is being released."""
+"""What waits: pods by reason; the queues with their gangs in order, and what is being released."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
-import orjson
-from starlette.requests import Request
-from starlette.responses import Response
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from extender.cluster.view import ClusterView
 from extender.objects.gangs import Ref
 from extender.objects.queueing import queue_of
-from extender.queue.report import QueueLeader, QueueReport, not_the_leader
+from extender.objects.records import PodRecord
+from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
 from extender.reservations.seats import Seat, Seats
-from extender.web.pages import Pages
+from extender.web.pages import JSON, Content, Query
 
-
-class QueuePage:
-    """The handler of the page."""
-
-    def __init__(
-        self,
-        report: Callable[[], QueueReport | None],
-        seats: Seats,
-        cluster: ClusterView,
-        pages: Pages,
-        leader: QueueLeader | None = None,
-    ) -> None:
-        """`report`: the latest one of this server; None where it does not hold the queue's Lease, or there is none;
-        `leader`: which instance knows it."""
-        self._page = pages.page(lambda only: (orjson.dumps(queue(report(), seats, cluster, only, leader)),))
-
-    async def queue(self, request: Request) -> Response:
-        """`?queue=`: of one."""
-        return await self._page(request, request.query_params.get("queue"))
+MOST: Final = 200
+"""Pods, or gangs, that a view shows."""
 
 
 def queue(
     report: QueueReport | None, seats: Seats, cluster: ClusterView, only: str | None, leader: QueueLeader | None = None
-) -> dict[str, Any]:
+) -> JSON:
     """`kind: Queue`. `only`: of one queue; `leader`: which instance knows the order."""
     warnings = [not_the_leader(leader)] if report is None else []
     report = report or QueueReport()
@@ -56,21 +37,18 @@ def queue(
         "waiting": waiting,
         "incomplete": incomplete,
         "releasing": [
-            release(name, held, cluster)
-            for name, held in gangs.items()
-            if held and only in (None, queue_of_seats(held, cluster))
+            _release(name, gang_seats, cluster)
+            for name, gang_seats in gangs.items()
+            if gang_seats and only in (None, _queue_of_seats(gang_seats, cluster))
         ],
     }
 
 
-def release(name: str, held: Sequence[Seat], cluster: ClusterView) -> dict[str, Any]:
+def _release(name: str, seats: Sequence[Seat], cluster: ClusterView) -> JSON:
     """What is being released, with these seats. `name`: the text of the gang's reference."""
-    return _head(name, held, cluster) | {"seats": [_seat(seat) for seat in held]}
-
-
-def _head(name: str, held: Sequence[Seat], cluster: ClusterView) -> dict[str, Any]:
     source, _, gang = name.partition(":")
-    return {"gang": gang, "source": source, "awaits": _awaited(held, cluster)}
+    shown = [{"pod": seat.pod, "node": seat.node} | ({"absent": True} if seat.absent else {}) for seat in seats]
+    return {"gang": gang, "source": source, "awaits": _awaited(seats, cluster), "seats": shown}
 
 
 def _awaited(seats: Iterable[Seat], cluster: ClusterView) -> list[str]:
@@ -79,13 +57,60 @@ def _awaited(seats: Iterable[Seat], cluster: ClusterView) -> list[str]:
     return sorted(f"{pod.namespace}/{pod.name}" for uid in uids if (pod := cluster.pods.get(uid)) is not None)
 
 
-def _seat(seat: Seat) -> dict[str, Any]:
-    """`absent`: its pod does not exist yet."""
-    return {"pod": seat.pod, "node": seat.node} | ({"absent": True} if seat.absent else {})
-
-
-def queue_of_seats(seats: Sequence[Seat], cluster: ClusterView) -> str | None:
+def _queue_of_seats(seats: Sequence[Seat], cluster: ClusterView) -> str | None:
     """The queue of their pods; where none of them exists that of a pod of their gang. None: there is no such pod."""
     members = cluster.workloads.gang_pods.get(Ref.of(seats[0].gang), ())
     pods = (cluster.pods.get(uid) for uid in (*(seat.uid for seat in seats), *members))
     return next((queue_of(pod) for pod in pods if pod is not None), None)
+
+
+# -- the views of the page
+
+
+def queue_view(content: Content, query: Query) -> JSON:
+    """`?queue=`: of one. As /debug/queue, with the first MOST of each list."""
+    verbs, only = content.verbs, query.get("queue", "")
+    whole = queue(content.report(), verbs.claims.seats, verbs.cluster, only or None, content.leader)
+    queues, waiting, incomplete = whole["queues"], whole["waiting"], whole["incomplete"]
+    return {
+        "warnings": whole["warnings"],
+        "queue": only,
+        "queues": queues[:MOST],
+        "queues_left_out": max(0, len(queues) - MOST),
+        "waiting": waiting[:MOST],
+        "incomplete": incomplete[:MOST],
+        "waiting_left_out": sum(max(0, len(gangs) - MOST) for gangs in (waiting, incomplete)),
+        "releasing": [released | {"seats": released["seats"][:MOST]} for released in whole["releasing"][:MOST]],
+    }
+
+
+def waiting_view(content: Content, query: Query) -> JSON:
+    """`?reason=`: for one reason."""
+    return pods_view(content.explainer.waiting(), query.get("reason", ""))
+
+
+def pods_view(waiting: Sequence[tuple[PodRecord, Why]], reason: str) -> JSON:
+    """The pods that wait, the highest priority and then the oldest first. `waiting`: as `Explainer.waiting` gives them;
+    `reason`: for one reason, "" all."""
+    reasons = Counter(why.reason for _, why in waiting)
+    chosen = [(pod, why) for pod, why in waiting if reason in ("", why.reason)]
+    chosen.sort(key=lambda row: (-row[0].priority, row[0].created or 0.0, f"{row[0].namespace}/{row[0].name}"))
+    return {
+        "reason": reason,
+        "reasons": dict(sorted(reasons.items())),
+        "pods": [_pod_entry(pod, why) for pod, why in chosen[:MOST]],
+        "pods_left_out": max(0, len(chosen) - MOST),
+    }
+
+
+def _pod_entry(pod: PodRecord, why: Why) -> JSON:
+    """A pod that waits, in a line."""
+    return {
+        "pod": f"{pod.namespace}/{pod.name}",
+        "priority": pod.priority,
+        "gpus": dict(pod.gpus),
+        "queue": queue_of(pod) if pod.gated else None,
+        "created": pod.created,
+        "reason": why.reason,
+        "text": why.text,
+    }

@@ -13,18 +13,20 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from extender.ask.explain import Times
 from extender.ask.forks import RETRY_SECONDS
 from extender.ask.whatif import asked
-from extender.decide.verbs import Verbs
+from extender.ask.whatif.question import MOST_PODS
 from extender.errors import BadRequest, BodyTooLarge, BodyTooLate, Busy, ExtenderError, NotAnswered
-from extender.web.page import render
-from extender.web.page.site import HEADERS, HTML_TYPE, MOST_QUESTION
-from extender.web.pages import Pages, refused
-from extender.web.responses import preferred
+from extender.web import render
+from extender.web.pages import JSON, Content, Names, Page, Pages, Query, preferred, refused
+from extender.web.render import HEADERS, HTML_TYPE
 
 BODY_SECONDS: Final = 30.0
 """For a question to arrive."""
+MOST_QUESTION: Final = 1 << 20
+"""Bytes of a question."""
+MOST_GIVEN: Final = 2_000
+"""Characters of a field of the form that an address fills in."""
 MOST_SHOWN: Final = 256 << 10
 """Of an answer that becomes HTML."""
 TOO_LARGE: Final = (
@@ -33,19 +35,26 @@ TOO_LARGE: Final = (
 TEMPLATE: Final = "whatif_answer.html"
 
 
+def form(content: Content, query: Query) -> JSON:
+    """`?pod=NAMESPACE/NAME`, `?drain=NODE`, `?cordon=NODE`: what the form has when it opens; names apart by spaces."""
+    given = {key: query.get(key, "")[:MOST_GIVEN] for key in ("pod", "cordon", "drain")}
+    return {**given, "most_bytes": MOST_QUESTION, "most_pods": MOST_PODS}
+
+
 class WhatIfPage:
     """The handler of the question."""
 
-    def __init__(self, verbs: Verbs, times: Times, missing: Callable[[], list[str]], pages: Pages) -> None:
+    def __init__(self, content: Content, missing: Callable[[], list[str]], pages: Pages) -> None:
         """`missing`: what is not known yet, in words."""
 
         def answer(body: bytes) -> Iterator[bytes]:
-            return asked.answer(verbs, body, times.monotonic(), times.wall())
+            return asked.answer(content.verbs, body, content.times.monotonic(), content.times.wall())
 
         self._missing = missing
         self._json, self._whole = pages.page(answer), pages.view(answer, fresh=True)
         self._html = pages.view(html)
         self._asked = False
+        self.page = Page("/debug/whatif", self.whatif, Names.ANY, "POST")
 
     async def whatif(self, request: Request) -> Response:
         """The body has `objects` (Kubernetes objects), `manifest` (a text of them, YAML or JSON), `pods`

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from extender.ask.explain import Explainer, Times
-from extender.ask.forks import Forks
 from extender.cli.verdict_text import lines
 from extender.cluster.cluster import Cluster
 from extender.decide.evicted import Cause, EvictedPods
 from extender.objects import decode
 from extender.objects.records import Event
 from extender.settings import Settings
-from extender.web.explain_page import ExplainPage
-from extender.web.pages import Pages
+from extender.web import pod_page
+from extender.web.pages import Content
 from tests.world import JSON, WALL, World, workload
 
 
@@ -184,9 +183,9 @@ def test_a_running_pod_says_what_may_evict_it_and_at_what_cost() -> None:
     page = world.call("/pod?pod=default/old", method="GET", accept="text/html")
     assert b"Who may evict it" in page.body
     assert b"serve (1 waiting)" in page.body
-    explainer = Explainer(world.verbs, Times(lambda: world.now, lambda: world.wall), lambda: None)
-    page_of_own = ExplainPage(explainer, world.cluster, world.verbs.decisions, Pages(Forks()))
-    (own,) = page_of_own.own("default", "old")
+    times = Times(lambda: world.now, lambda: world.wall)
+    content = Content(world.verbs, Explainer(world.verbs, times, lambda: None), times, lambda: None)
+    (own,) = pod_page.page(content, {"pod": "default/old"}, True)
     assert json.loads(own)["evictable_by"] == [{"priority_class": "serve", "priority": 1000, "pods": None}]
 
 

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from extender.web.page import live
+from extender.web import live
 from tests.web.page.scene import PREEMPTOR, WAITS
 from tests.web.page.test_site import VIEWS
 from tests.world import World

@@ -16,7 +16,7 @@ from extender.ask.whatif.question import Changes, Document
 from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.cluster.cluster import Cluster
 from extender.objects.queueing import GATE
-from extender.web.map_page import node_maps
+from extender.web.node_pages import node_maps
 from tests.metamorphic.clusters import Stated
 from tests.world import JSON, World
 

@@ -24,9 +24,8 @@ from extender.objects.queueing import GATE, Domain
 from extender.queue.report import QueueReport
 from extender.reservations.seats import Seat, absent_uid
 from extender.settings import Settings
-from extender.web.api.openapi import document
-from extender.web.health import Health
-from extender.web.invalid_objects import InvalidObjects
+from extender.web.debug import document
+from extender.web.health import Health, InvalidObjects
 from tests.act.queue.devices_rig import world
 from tests.act.queue.test_evicting import begun
 from tests.cli.test_explain import written

@@ -20,7 +20,7 @@ from extender.ask.forks import Forks
 from extender.cluster import dump
 from extender.server.connections import Connection, lost
 from extender.web import decisions_page
-from extender.web.pages import Page, Pages
+from extender.web.pages import Answer, Pages
 from tests.waiting import wait_for
 from tests.web.page.served import running
 from tests.world import World, pairs, workload
@@ -96,7 +96,7 @@ def scope_of(connection: Connection) -> dict[str, Any]:
     return {"type": "http", "headers": [], "connection": weakref.ref(connection)}
 
 
-async def served(page: Page, scope: dict[str, Any], *asked: Any) -> list[Any]:
+async def served(page: Answer, scope: dict[str, Any], *asked: Any) -> list[Any]:
     """The messages of a page's answer."""
     sent: list[Any] = []
 

@@ -7,14 +7,14 @@ import itertools
 import json
 from collections.abc import MutableMapping
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extender.ask import forks, memory
 from extender.web import whatif_page
-from extender.web.page.site import MOST_QUESTION, POLICY
+from extender.web.render import POLICY
+from extender.web.whatif_page import MOST_QUESTION
 from tests.world import JSON, World, pairs, workload
 
 HEADERS = {"content-type": "application/json", "host": "127.0.0.1:8888"}
@@ -273,20 +273,3 @@ def test_a_question_that_takes_more_memory_than_is_left_ends_alone(monkeypatch: 
     status, answer, _ = asyncio.run(post(world(), deployment(1_000, name="x" * 1_000_000)))
     assert (status, answer["error"]["code"]) == (503, "no-memory")
     assert asyncio.run(post(world(), deployment(2)))[0] == 200
-
-
-def test_no_copy_is_made_where_memory_is_short(tmp_path: Path) -> None:
-    for name, text in {
-        "memory.max": "1000000000",
-        "memory.current": "950000000",
-        "memory.stat": "inactive_file 0",
-    }.items():
-        (tmp_path / name).write_text(text + "\n")
-    status = tmp_path / "status"
-    status.write_text("Name:\tx\nVmRSS:\t  100000 kB\n")
-    assert "are left" in memory.lacking(tmp_path, status)
-    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 500000000\n")
-    assert memory.lacking(tmp_path, status) == ""
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory.lacking(tmp_path, status) == ""
-    assert memory.lacking(tmp_path / "none", status) == ""

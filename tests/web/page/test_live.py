@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from extender.web.page import live
+from extender.web import live
 from tests.waiting import wait_for
 from tests.web.page.scene import SETTINGS
 from tests.web.page.served import running

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.web.page import drawing, render
+from extender.web import drawing, render
 
 ROOT = Path(__file__).parents[3]
 

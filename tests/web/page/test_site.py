@@ -15,9 +15,9 @@ import pytest
 from extender.ask.capacity.growth import sentence
 from extender.reservations.seats import Seat
 from extender.settings import Settings
-from extender.web.page import render
-from extender.web.page.capacity import CHANGED_SECONDS, SAME_SECONDS
-from extender.web.page.site import HEADERS
+from extender.web import render
+from extender.web.capacity_page import CHANGED_SECONDS, SAME_SECONDS
+from extender.web.render import HEADERS
 from tests.web.page.scene import PREEMPTOR, RACK, WAITS, scene
 from tests.world import WALL, Reply, World, pairs, workload
 
@@ -420,7 +420,7 @@ def test_large_fleets_are_summed_up_by_rack() -> None:
 
 
 def test_more_groups_than_a_page_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.web.page.site.GROUPS_PER_PAGE", 10)
+    monkeypatch.setattr("extender.web.node_pages.GROUPS_PER_PAGE", 10)
     world = World()
     for n in range(40):
         world.node(f"n{n:02}", 1, labels={RACK: f"r{n:02}"})
@@ -445,7 +445,7 @@ def test_a_gpu_that_many_pods_share_is_short() -> None:
 
 
 def test_a_long_queue_is_cut_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.web.page.waiting.MOST", 1)
+    monkeypatch.setattr("extender.web.queue_page.MOST", 1)
     shown = data(world, "/queue")
     assert [one["gang"] for one in shown["waiting"]] == ["research/llm"]
     assert (shown["waiting_left_out"], shown["queues_left_out"]) == (1, 2)

@@ -1,21 +1,25 @@
-"""The fleet by rack: how many GPUs are held, reserved, free or lost, and how many nodes have how many free."""
+"""Nodes by rack or another group: how many GPUs are held, reserved, free or lost, and how many nodes have how many
+free."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from extender.ask.fleet import free_gpus
+from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord
 from extender.queue.levels import keys_of
 from extender.queue.usage import model_of
-from extender.web.page.reserved import Kept
+from extender.web.pages import JSON, Content
 
 LEVELS: Final = ("rack", "clique", "block", "zone", "model")
 """What nodes are grouped by."""
+Reserved = Mapping[str, list[JSON]]
+"""GPUs that are kept for pods that are not on their nodes yet: seats of the queue, reservations, assumed pods."""
 NONE: Final = ""
 """The group of the nodes that state none."""
 
@@ -47,7 +51,7 @@ class Rack:
         self.held = self.reserved = self.free = self.closed = self.unhealthy = 0
         self.by_free: Counter[int] = Counter()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JSON:
         """The JSON form. `free_gpus`: neither held nor reserved, on nodes that take pods; `closed_gpus`: on others."""
         return {
             "name": self.name,
@@ -63,7 +67,7 @@ class Rack:
         }
 
 
-def racks(cluster: ClusterView, level: str, reserved_by_node: Kept) -> list[dict[str, Any]]:
+def racks(cluster: ClusterView, level: str, reserved_by_node: Reserved) -> list[JSON]:
     """Each group of nodes that offer GPUs, by name. `reserved_by_node`: what is reserved, by node."""
     groups, by_group = Groups(cluster, level), dict[str, Rack]()
     for name in list(cluster.gpus.topologies):
@@ -77,9 +81,7 @@ def racks(cluster: ClusterView, level: str, reserved_by_node: Kept) -> list[dict
     return [by_group[name].as_json() for name in sorted(by_group)]
 
 
-def _add(
-    rack: Rack, cluster: ClusterView, node: NodeRecord, reserved_by_node: Mapping[str, list[dict[str, Any]]]
-) -> None:
+def _add(rack: Rack, cluster: ClusterView, node: NodeRecord, reserved_by_node: Reserved) -> None:
     row = cluster.row(node.name)
     if row < 0:
         return
@@ -100,3 +102,29 @@ def _add(
     rack.free += free - reserved
     rack.by_free[free - reserved] += 1
     rack.whole += free - reserved == gpus > 0
+
+
+def reserved(content: Content) -> Reserved:
+    """By node: for which pod, how many GPUs, which (None: not known), and by what. A pod counts once."""
+    claims, cluster = content.verbs.claims, content.verbs.cluster
+    now = content.times.monotonic()
+    reserved_by_node: dict[str, list[JSON]] = {}
+    seen: set[str] = set()
+
+    def add(uid: str, node: str, amounts: tuple[int, ...], gpus: int, by: str) -> None:
+        pod = cluster.pods.get(uid)
+        count = sum(amounts[FIRST_GPU:])
+        if uid in seen or not count or (pod is not None and pod.node):
+            return
+        seen.add(uid)
+        name = None if pod is None else f"{pod.namespace}/{pod.name}"
+        indices = list(gpus_of(gpus)) if gpus else None
+        reserved_by_node.setdefault(node, []).append({"pod": name, "by": by, "count": count, "gpus": indices})
+
+    for seat in list(claims.seats):
+        add(seat.uid, seat.node, seat.amounts, seat.gpus, "seat")
+    for reservation in claims.reservations.current(now):
+        add(reservation.uid, reservation.node, reservation.amounts, 0, "reservation")
+    for held in claims.assumed.current(now):
+        add(held.uid, held.node, held.amounts, held.gpus, "assumed")
+    return reserved_by_node

@@ -18,8 +18,24 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.ask.capacity import growth
 from extender.ask.text import HOW, count, label, seconds
-from extender.web.page import drawing
+from extender.web import drawing
 
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+"""The content security policy: nothing inline, nothing of another origin."""
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+    "vary": "accept",
+}
+FOREVER: Final = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
+JSON_TYPE: Final = "application/json"
+HTML_TYPE: Final = "text/html; charset=utf-8"
 HERE: Final = Path(__file__).parent
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HASH: Final = 12

@@ -1,4 +1,4 @@
-"""GPU maps: the nodes of one rack, and one node with its links and how each holding is known."""
+"""Which pod holds which GPUs: of the fleet, of one group of nodes, and of one node with how each holding is known."""
 
 from __future__ import annotations
 
@@ -8,15 +8,90 @@ from typing import Any, Final, get_args
 
 from extender.cluster.dump import node_map
 from extender.cluster.view import ClusterView
-from extender.errors import NotFound
+from extender.errors import BadRequest, NotFound
 from extender.objects.nodes import DeviceState
 from extender.objects.queueing import queue_of
-from extender.web.page.racks import Groups
-from extender.web.page.reserved import Kept
+from extender.web.pages import JSON, Content, Query
+from extender.web.queue_page import pods_view
+from extender.web.racks import LEVELS, Groups, Reserved, racks, reserved
 
 COLOURS: Final = ("pod", "gang", "queue")
 """What one colour and letter of a map stand for."""
-JSON = dict[str, Any]
+PER_PAGE: Final = 72
+"""Nodes that are drawn at once."""
+GROUPS_PER_PAGE: Final = 100
+"""Racks that are listed at once."""
+FEW_NODES: Final = 32
+"""A fleet of so many is drawn at once."""
+FEW_WAITING: Final = 5
+"""Pods that wait, on the view of the fleet."""
+
+
+def fleet_view(content: Content, query: Query) -> JSON:
+    """`?by=`: what nodes are grouped by; `?colour=`: what a colour stands for where nodes are drawn; `?page=`: of
+    the groups, from 1."""
+    level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", COLOURS)
+    page, cluster = _page(query), content.verbs.cluster
+    pods_waiting = content.explainer.waiting()
+    fleet = content.explainer.fleet(pods_waiting)
+    reserved_by_node = reserved(content)
+    groups = racks(cluster, level, reserved_by_node)
+    shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
+    holders, drawn = Holders(cluster, colour), []
+    if sum(rack["nodes"] for rack in groups) <= FEW_NODES:
+        drawn = [_maps(cluster, members(cluster, level, rack["name"]), reserved_by_node, holders) for rack in shown]
+    return {
+        "warnings": fleet["warnings"],
+        "by": level,
+        "levels": LEVELS,
+        "colour": colour,
+        "colours": COLOURS,
+        "models": fleet["models"],
+        "waiting": fleet["waiting"],
+        "partial_gangs": fleet["partial_gangs"],
+        "waiting_pods": pods_view(pods_waiting, "")["pods"][:FEW_WAITING],
+        "racks": shown,
+        "page_number": page,
+        "pages": max(1, -(-len(groups) // GROUPS_PER_PAGE)),
+        "maps": drawn,
+        "holders": holders.names(),
+    }
+
+
+def nodes_view(content: Content, query: Query) -> JSON:
+    """`?by=` and `?in=`: of one group; `?page=`: from 1; `?colour=`: as above."""
+    level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", COLOURS)
+    group, page, cluster = query.get("in", ""), _page(query), content.verbs.cluster
+    names = members(cluster, level, group)
+    holders = Holders(cluster, colour)
+    shown = names[(page - 1) * PER_PAGE : page * PER_PAGE]
+    return {
+        "by": level,
+        "group_name": group,
+        "colour": colour,
+        "colours": COLOURS,
+        "page_number": page,
+        "pages": max(1, -(-len(names) // PER_PAGE)),
+        "nodes_in_all": len(names),
+        "nodes": _maps(cluster, shown, reserved(content), holders),
+        "holders": holders.names(),
+    }
+
+
+def _one_of(query: Query, key: str, words: tuple[str, ...]) -> str:
+    """The word that is asked for, the first without one. BadRequest."""
+    word = query.get(key) or words[0]
+    if word not in words:
+        raise BadRequest(f"{key} is one of {', '.join(words)}", path=key)
+    return word
+
+
+def _page(query: Query) -> int:
+    """From 1. BadRequest."""
+    text = query.get("page") or "1"
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) < 1:
+        raise BadRequest("page is a whole number from 1", path="page")
+    return int(text)
 
 
 class Holders:
@@ -47,24 +122,20 @@ class Holders:
 
 def members(cluster: ClusterView, level: str, group: str) -> list[str]:
     """The nodes of a group that offer GPUs, by name."""
-    groups, group_nodes = Groups(cluster, level), list[str]()
-    for name in list(cluster.gpus.topologies):
-        node = cluster.nodes.get(name)
-        if node is not None and any(node.gpus.values()) and groups.of(node) == group:
-            group_nodes.append(name)
-    return sorted(group_nodes)
+    groups = Groups(cluster, level)
+    offering = (cluster.nodes.get(name) for name in cluster.gpus.topologies)
+    return sorted(
+        node.name for node in offering if node is not None and any(node.gpus.values()) and groups.of(node) == group
+    )
 
 
-def maps(cluster: ClusterView, names: Sequence[str], reserved_by_node: Kept, holders: Holders) -> list[JSON]:
+def _maps(cluster: ClusterView, names: Sequence[str], reserved_by_node: Reserved, holders: Holders) -> list[JSON]:
     """The map of each of the nodes, in their order; nodes that no longer exist are left out."""
-    drawn = []
-    for name in names:
-        if (view := shown(cluster, name, reserved_by_node, holders.number)) is not None:
-            drawn.append(view)
-    return drawn
+    drawn = (_shown(cluster, name, reserved_by_node, holders.number) for name in names)
+    return [view for view in drawn if view is not None]
 
 
-def shown(cluster: ClusterView, name: str, reserved_by_node: Kept, number: Callable[[str], int]) -> JSON | None:
+def _shown(cluster: ClusterView, name: str, reserved_by_node: Reserved, number: Callable[[str], int]) -> JSON | None:
     """What `/debug/map` has of a node, with what is reserved there and, of each GPU, `state` (held, reserved, free,
     unhealthy, unknown), `holder`: the number of what holds it, None without one, and `island`: the number of the GPUs
     that are linked with it. `number`: of the holder of a pod."""
@@ -85,10 +156,11 @@ def shown(cluster: ClusterView, name: str, reserved_by_node: Kept, number: Calla
     return view | {"reserved": reserved, "source": cluster.gpus.topologies[name].source}
 
 
-def node_view(cluster: ClusterView, name: str, reserved_by_node: Kept) -> JSON:
-    """One node. NotFound: there is none, or it offers no GPUs."""
+def node_view(content: Content, query: Query) -> JSON:
+    """`?node=`: which. NotFound: there is none, or it offers no GPUs."""
+    name, cluster = query.get("node", ""), content.verbs.cluster
     holders = Holders(cluster, "pod")
-    view = shown(cluster, name, reserved_by_node, holders.number)
+    view = _shown(cluster, name, reserved(content), holders.number)
     if view is None:
         raise NotFound("the cluster has no such node, or it offers no GPUs", path=name)
     topology = cluster.gpus.topologies[name]
@@ -141,3 +213,19 @@ def _islands(links: Sequence[Sequence[int]] | None, count: int) -> list[int]:
                 island = [new if number == old else number for number in island]
     order = {number: place for place, number in enumerate(dict.fromkeys(island))}
     return [order[number] for number in island]
+
+
+# -- /debug/map
+
+
+def node_maps(cluster: ClusterView, only: str | None = None, rack: str | None = None) -> JSON:
+    """`kind: Map`: the nodes by name; `only`: one of them, `rack`: those of a rack."""
+    racks_of_nodes = Groups(cluster, "rack")
+    maps = []
+    for name in sorted(cluster.gpus.topologies) if only is None else (only,):
+        node, shown = cluster.nodes.get(name), node_map(cluster, name)
+        if node is not None and shown is not None:
+            of_node = racks_of_nodes.of(node) or None
+            if rack in (None, of_node):
+                maps.append(shown | {"rack": of_node})
+    return {"apiVersion": "gpu-extender.io/v1", "kind": "Map", "warnings": [], "nodes": maps}

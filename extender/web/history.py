@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from extender.cluster.view import ClusterView
 from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
+from extender.web.pages import JSON, Content, Query
 
 MOST: Final = 200
 """Decisions that a view shows."""
-JSON = dict[str, Any]
 
 
 def entry(decision: Decision, cluster: ClusterView) -> JSON:
@@ -36,51 +36,32 @@ def entry(decision: Decision, cluster: ClusterView) -> JSON:
     }
 
 
-def of_pod(decisions: Sequence[Decision], pod: PodRecord) -> list[Decision]:
+def of_pod(decisions: Iterable[Decision], pod: PodRecord) -> Iterator[Decision]:
     """Those about one pod, or with it as a victim, in their order."""
-    chosen = []
-    for decision in decisions:
-        if decision.request.uid == pod.uid or decision.evicts(pod.uid):
-            chosen.append(decision)
-    return chosen
+    return (decision for decision in decisions if decision.request.uid == pod.uid or decision.evicts(pod.uid))
 
 
-def timeline(decisions: Sequence[Decision], cluster: ClusterView, verb: str) -> JSON:
-    """The latest decisions, newest first; `verb`: of one verb, "" all."""
-    chosen, total = list[Decision](), 0
-    for decision in decisions:
-        if verb in ("", decision.verb):
-            total += 1
-            if len(chosen) < MOST:
-                chosen.append(decision)
-    return {
-        "verb": verb,
-        "decisions": _entries(chosen, cluster),
-        "decisions_left_out": total - len(chosen),
-    }
+def decisions_view(content: Content, query: Query) -> JSON:
+    """`?verb=`: of one verb. The latest decisions, newest first."""
+    verb = query.get("verb", "")
+    return {"verb": verb, **_latest(content, "decisions", lambda decision: verb in ("", decision.verb))}
 
 
-def preemptions(decisions: Sequence[Decision], reservations: Iterable[Reservation], cluster: ClusterView) -> JSON:
+def preemptions_view(content: Content, query: Query) -> JSON:
     """The latest answers that evict pods, newest first, and the reservations that stand."""
-    chosen, total = list[Decision](), 0
-    for decision in decisions:
-        if decision.detail.get("victims"):
-            total += 1
-            if len(chosen) < MOST:
-                chosen.append(decision)
-    standing = [_reservation(reservation, cluster) for reservation in islice(reservations, MOST)]
+    verbs = content.verbs
+    standing = islice(verbs.reservations.current(content.times.monotonic()), MOST)
     return {
-        "preemptions": _entries(chosen, cluster),
-        "preemptions_left_out": total - len(chosen),
-        "reservations": standing,
+        **_latest(content, "preemptions", lambda decision: bool(decision.detail.get("victims"))),
+        "reservations": [_reservation(reservation, verbs.cluster) for reservation in standing],
     }
 
 
-def _entries(chosen: list[Decision], cluster: ClusterView) -> list[JSON]:
-    entries = []
-    for decision in chosen:
-        entries.append(entry(decision, cluster))
-    return entries
+def _latest(content: Content, name: str, which: Callable[[Decision], bool]) -> JSON:
+    """The first MOST of those, and how many are left out."""
+    chosen = list(filter(which, content.verbs.decisions.latest()))
+    entries = [entry(decision, content.verbs.cluster) for decision in chosen[:MOST]]
+    return {name: entries, f"{name}_left_out": max(0, len(chosen) - MOST)}
 
 
 def _reservation(reservation: Reservation, cluster: ClusterView) -> JSON:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
-from extender.ask.explain import Explainer
 from extender.ask.fleet import SIZES
-from extender.cluster.view import ClusterView
-from extender.policy.policy import Policy
+from extender.web.pages import JSON, Content, Query
 
 MOST: Final = 200
 """Request types whose price is shown."""
@@ -16,7 +14,6 @@ CHANGED_SECONDS: Final = 15.0
 """How long an answer serves while the cluster changes."""
 SAME_SECONDS: Final = 60.0
 """And while it does not: the work that an eviction loses grows all the same."""
-JSON = dict[str, Any]
 
 
 class Kept:
@@ -39,16 +36,17 @@ class Kept:
         return self._answer
 
 
-def capacity_view(explainer: Explainer) -> JSON:
+def capacity_view(content: Content) -> JSON:
     """As `gpu-extender capacity`, with `models` as `/debug/top` has them."""
-    return explainer.capacity() | {"sizes": SIZES, "models": explainer.models()}
+    return content.explainer.capacity() | {"sizes": SIZES, "models": content.explainer.models()}
 
 
-def prices_view(cluster: ClusterView, policy: Policy) -> JSON:
+def prices_view(content: Content, query: Query) -> JSON:
     """The price of a slot by request type, the highest first: how often it is asked for, and how many slots of it the
     cluster has left. The prices add up to 1."""
-    prices = policy.fragmentation.prices(cluster.tables)
-    demand = cluster.tables.demand
+    tables = content.verbs.cluster.tables
+    demand = tables.demand
+    prices = content.verbs.policy.fragmentation.prices(tables)
     rows = zip(demand.names, demand.weights, demand.slots.totals(), prices, strict=True)
     types: list[JSON] = [
         {"type": name, "weight": weight, "slots_left": int(slots), "price": price}

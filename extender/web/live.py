@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from extender.web.responses import error_response
+from extender.web.pages import error_response
 
 MOST_STREAMS: Final = 16
 LOOK_SECONDS: Final = 1.0

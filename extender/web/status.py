@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from extender.metrics import Degraded
 from extender.settings import Settings
+from extender.web.pages import Names, Page
 
 WARNING: Final = (
     "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is "
@@ -28,6 +29,10 @@ class ZPages:
         """`settings`: those that count now; `started`: seconds since 1970; `degraded`: what does not work."""
         self._settings, self._started, self._degraded = settings, started, degraded
         self.paths: Sequence[str] = ()
+
+    def pages(self) -> tuple[Page, Page]:
+        """Neither names a pod."""
+        return Page("/statusz", self.status, Names.NONE), Page("/flagz", self.flags, Names.NONE)
 
     async def status(self, request: Request) -> Response:
         """Which program this is, since when it runs, and by which settings."""

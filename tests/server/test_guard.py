@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from extender.server.gate import ours
 from extender.settings import Settings
-from extender.web.page.guard import ours
 from tests.world import World
 
 OURS = (

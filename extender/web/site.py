@@ -1,0 +1,137 @@
+"""The page at `/`: each view as HTML and as JSON, the files that it links, and the live updates.
+
+A view is a function of what there is to show and of the query. It returns one JSON object, which is sent as JSON or
+given to the template with the name of its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from extender.ask.forks import RETRY_SECONDS
+from extender.errors import Busy, ExtenderError
+from extender.web import capacity_page, history, node_pages, pod_page, queue_page, render, whatif_page
+from extender.web.live import Live
+from extender.web.pages import JSON, Content, Handler, Names, Page, Pages, Query, preferred
+from extender.web.render import FOREVER, HEADERS, HTML_TYPE, JSON_TYPE
+
+
+class View(NamedTuple):
+    """One view."""
+
+    path: str
+    """Its address, JSON with the suffix."""
+    kind: str
+    """Of its JSON."""
+    title: str
+    """For people."""
+    make: Callable[[Content, Query], JSON] = lambda content, query: {}
+    """Its JSON object; raises ExtenderError where what is asked for does not exist."""
+    shown: bool = True
+    """Whether the navigation has it."""
+    costly: Callable[[Content], JSON] | None = None
+    """What all requests within some seconds share of it."""
+
+    @property
+    def template(self) -> str:
+        """The file of its HTML."""
+        return f"{self.path.strip('/') or 'fleet'}.html"
+
+
+VIEWS: Final = (
+    View("/", "FleetMap", "Fleet", node_pages.fleet_view),
+    View("/nodes", "NodeMaps", "Nodes", node_pages.nodes_view, shown=False),
+    View("/node", "NodeMap", "Node", node_pages.node_view, shown=False),
+    View("/waiting", "WaitingPods", "Waiting pods", queue_page.waiting_view),
+    View("/pod", "Explanation", "Pod", pod_page.pod_view, shown=False),
+    View("/queue", "Queue", "Queues", queue_page.queue_view),
+    View("/capacity", "Capacity", "Capacity", costly=capacity_page.capacity_view),
+    View("/advice", "Advice", "Advice", shown=False, costly=lambda content: content.explainer.advice()),
+    View("/whatif", "WhatIfForm", "What if", whatif_page.form),
+    View("/preemptions", "AnsweredPreemptions", "Preemption costs", history.preemptions_view),
+    View("/prices", "PriceList", "Prices", capacity_page.prices_view),
+    View("/decisions", "DecisionTimeline", "Decisions", history.decisions_view),
+)
+"""In the order of the navigation."""
+BY_PATH: Final = {view.path: view for view in VIEWS}
+
+
+class Site:
+    """The handlers of the page."""
+
+    def __init__(self, content: Content, live: Live, pages: Pages) -> None:
+        self._content, self._live = content, live
+        self._nav = [(view.path, view.title) for view in VIEWS if view.shown]
+        self._made = pages.view(self.pieces)
+        self._shared = pages.view(self.shared)
+        self._kept = {
+            view.path: capacity_page.Kept(lambda: content.verbs.cluster.generation, content.times.monotonic)
+            for view in VIEWS
+            if view.costly
+        }
+        render.templates()
+
+    def pages(self) -> Iterator[Page]:
+        """The views, and what they use, which names no pod."""
+        for view in VIEWS:
+            yield Page(view.path, self._handler(view, as_json=False), Names.ANY)
+            yield Page(f"{view.path}.json", self._handler(view, as_json=True), Names.ANY)
+        yield Page("/live", self._live.changes, Names.NONE)
+        for asset in render.assets().values():
+            yield Page(asset.url, _file(asset), Names.NONE)
+
+    def _handler(self, view: View, *, as_json: bool) -> Handler:
+        async def answer(request: Request) -> Response:
+            data = as_json or preferred(request.headers.get("accept", "")) == JSON_TYPE
+            try:
+                shared = b""
+                if view.path in self._kept:
+                    shared = await self._kept[view.path].answer(lambda: self._shared(request, view.path))
+                content = await self._made(request, view.path, dict(request.query_params), data, shared)
+            except ExtenderError as error:
+                return self._error(error, data)
+            return Response(content, headers=HEADERS, media_type=JSON_TYPE if data else HTML_TYPE)
+
+        return answer
+
+    def shared(self, path: str) -> tuple[bytes]:
+        """What a costly view shows to all, as JSON."""
+        make = BY_PATH[path].costly
+        assert make is not None
+        as_of = {"at": self._content.times.wall(), "generation": self._content.verbs.cluster.generation}
+        return (orjson.dumps(make(self._content) | {"as_of": as_of}),)
+
+    def pieces(self, path: str, query: Query, as_json: bool, shared: bytes = b"") -> Iterator[bytes]:
+        """A view as JSON or as HTML. `shared`: of a costly view. ExtenderError: what is asked for does not exist."""
+        view, generation = BY_PATH[path], self._content.verbs.cluster.generation
+        head: JSON = {"apiVersion": "gpu-extender.io/v1", "kind": view.kind, "warnings": [], "generation": generation}
+        answer = head | view.make(self._content, query) | (orjson.loads(shared) if shared else {})
+        if as_json:
+            yield orjson.dumps(answer)
+        else:
+            page = self._page(view, render.link(f"{view.path}.json", **query))
+            yield from render.pieces(view.template, answer | {"page": page})
+
+    def _page(self, view: View | None, address: str = "") -> JSON:
+        """What the frame of a page shows. `address`: of its JSON."""
+        title, path = ("Error", "") if view is None else (view.title, view.path)
+        return {"title": title, "path": path, "json": address, "nav": self._nav, "at": self._content.times.wall()}
+
+    def _error(self, error: ExtenderError, data: bool) -> Response:
+        headers = HEADERS | ({"retry-after": str(RETRY_SECONDS)} if isinstance(error, Busy) else {})
+        if data:
+            return Response(orjson.dumps(error.as_json()), error.status, headers, JSON_TYPE)
+        model = {"error": error, "page": self._page(None), "warnings": [], "generation": 0}
+        return Response(b"".join(render.pieces("error.html", model)), error.status, headers, HTML_TYPE)
+
+
+def _file(asset: render.Asset) -> Handler:
+    async def answer(request: Request) -> Response:
+        return Response(asset.content, headers=FOREVER, media_type=asset.media_type)
+
+    return answer
