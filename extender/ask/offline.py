@@ -11,12 +11,10 @@ from typing import Any
 
 from extender.ask import invalid_metadata
 from extender.ask.explain import Explainer, Times
+from extender.ask.suppose import NOW, SupposedCluster, frozen_verbs
 from extender.ask.whatif import engine
 from extender.ask.whatif.question import Question
-from extender.ask.whatif.snapshot import NOW, WhatIfSnapshot
-from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.gpus.store import AWAY_SECONDS
 from extender.decide.verbs import Verbs
 from extender.objects.queueing import GATE
 from extender.objects.records import Event
@@ -30,7 +28,7 @@ from extender.settings import Settings
 
 def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], wall: float) -> dict[str, Any]:
     """`kind: Explanation` of the pod (namespace, name). No decisions are known. NotFound, BadInput."""
-    verbs = _verbs(settings, events)
+    verbs = frozen_verbs(settings, events)
     record = _explainer(verbs, wall, None).pod(*pod)
     report = _look(verbs, wall) if GATE in record.gates else QueueReport()
     return _explainer(verbs, wall, report).explain(record).as_json() | {"decisions": []}
@@ -52,7 +50,7 @@ def advice(settings: Settings, events: Iterable[Event], wall: float) -> dict[str
 
 
 def whatif(
-    snapshot: WhatIfSnapshot, question: Question, wall: float, items: Iterable[dict[str, Any]] = ()
+    snapshot: SupposedCluster, question: Question, wall: float, items: Iterable[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     """`kind: WhatIf`. `items`: the cluster's objects as they stand in the file, to find what stands there twice.
     NotFound, BadInput."""
@@ -64,7 +62,7 @@ def whatif(
 
 def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | None = None) -> dict[str, Any]:
     """`kind: Queue`: what the queue would do now, as if it ran there for the first time. `only`: of one queue."""
-    verbs = _verbs(settings, events)
+    verbs = frozen_verbs(settings, events)
     planner = _planner(verbs, wall)
     started = [start for start in planner.looks({}) if start is not None]
     report, head = planner.report, planner.reservation
@@ -84,18 +82,9 @@ def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | 
     }
 
 
-def _verbs(settings: Settings, events: Iterable[Event]) -> Verbs:
-    """The verbs over the cluster."""
-    cluster = Cluster(settings)
-    verbs = Verbs.of(settings, cluster)
-    cluster.apply(events, 0.0)
-    cluster.tick(10 * AWAY_SECONDS)
-    return verbs
-
-
 def _looking(settings: Settings, events: Iterable[Event], wall: float) -> Explainer:
     """What explains the cluster after one look at the queue."""
-    verbs = _verbs(settings, events)
+    verbs = frozen_verbs(settings, events)
     return _explainer(verbs, wall, _look(verbs, wall))
 
 

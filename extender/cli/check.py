@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
     from extender.ask import frozen, offline  # here: --help need not load the core
     from extender.ask.checks import check
-    from extender.ask.whatif.snapshot import WhatIfSnapshot
+    from extender.ask.suppose import SupposedCluster
     from extender.objects import tolerant
 
     if options.cluster is not None:
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     gpus = frozenset(resource.name for resource in settings.resources)
     invalid: list[tolerant.Invalid] = []
     events = frozen.parse(raw, gpus, source, invalid)
-    snapshot = WhatIfSnapshot.of(settings, events)
+    snapshot = SupposedCluster.of(settings, events)
     if options.cluster is not None and not snapshot.cluster.nodes and not snapshot.cluster.pods:
         raise BadCluster("has neither Node nor Pod, so nothing can be judged", path=source)
     answered = check.answer(

@@ -78,8 +78,8 @@ def _frozen(
 ) -> dict[str, Any]:
     """The answer by a cluster that is read once. `topologies`: those of its nodes are put there."""
     from extender.ask import frozen, offline
+    from extender.ask.suppose import SupposedCluster
     from extender.ask.whatif import question
-    from extender.ask.whatif.snapshot import WhatIfSnapshot
     from extender.objects import tolerant
 
     settings = settings_of(options)
@@ -91,7 +91,7 @@ def _frozen(
         cluster_events, items = frozen.parse(raw, gpus, source, invalid), frozen.objects(raw, source)
     else:
         cluster_events, invalid = events(options, settings)
-    snapshot = WhatIfSnapshot.of(settings, cluster_events)
+    snapshot = SupposedCluster.of(settings, cluster_events)
     asked = question.read(list(_documents(options.filename)), gpus, named, _changes(options))
     answered = offline.whatif(snapshot, asked, wall, items)
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]

@@ -125,7 +125,7 @@ class HeldColumns:
 
     @contextmanager
     def without(self, uids: set[str], node: str) -> Iterator[None]:
-        """The tables as they were without these pods of the node; restored on leaving."""
+        """As `Cluster.without`."""
         row, nodes, gpus = self._nodes.rows.row(node), self._tables.nodes, self._nodes.gpus
         before, used = gpus.ledgers[node], nodes.used_of(row)
         remaining = [pod for pod in self._pods.on(node) if pod.uid not in uids]
@@ -136,9 +136,8 @@ class HeldColumns:
             self._set(row, before, used)
 
     @contextmanager
-    def absent(self, uids: Iterable[str]) -> Iterator[None]:
-        """The tables as they would be without these pods, on whatever nodes; restored on leaving. Unlike `without`, the
-        ledgers of the nodes are not read again: it costs nanoseconds a pod."""
+    def ended(self, uids: Iterable[str]) -> Iterator[None]:
+        """As `Cluster.ended`."""
         known = map(self._pods.rows.get, uids)
         gone = array("i", [row for row in known if row is not None])
         absence = Absence(self._tables.nodes, self._tables.pods, gone)

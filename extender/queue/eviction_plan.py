@@ -148,7 +148,7 @@ class EvictionPlanner:
         masks, nodes = tuple([seat.gpus for seat in seats]), tuple([seat.node for seat in seats])
         requests = [self._claims.alone(pod) for pod in pods]
         gone = {uid for seat in seats for uid in seat.awaits}.difference(staying)
-        with cluster.absent(gone), of_others(self._claims, requests[0], self._clock(), {seat.uid for seat in seats}):
+        with cluster.ended(gone), of_others(self._claims, requests[0], self._clock(), {seat.uid for seat in seats}):
             return self._placement.still_fits(Placed(rows, masks, None, proved=False, nodes=nodes), pods, requests)
 
     def _pods(self, seats: Sequence[Seat]) -> list[PodRecord]:

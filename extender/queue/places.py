@@ -93,7 +93,7 @@ class Places:
             @contextmanager
             def within(rows: Sequence[int]) -> Iterator[None]:
                 ended = [uid for row in rows for uid in gone.get(row, ())]
-                with self._cluster.absent(ended), of_others(self._claims, request, self._clock(), {*own, *ended}):
+                with self._cluster.ended(ended), of_others(self._claims, request, self._clock(), {*own, *ended}):
                     for part in (*taken, *parts):
                         self._take(part, rows)
                     yield

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from extender.ask import frozen, offline
+from extender.ask.suppose import SupposedCluster
 from extender.ask.whatif import engine, question
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.cli import main
 from extender.settings import ResourceSettings, Settings
 from tests.oracles.whatif import Brute
@@ -145,9 +145,9 @@ def random_preemptor(rng: random.Random) -> JSON:
     )  # fmt: skip
 
 
-def snapshot_of(items: list[JSON], settings: Settings = ARBITRARY) -> WhatIfSnapshot:
+def snapshot_of(items: list[JSON], settings: Settings = ARBITRARY) -> SupposedCluster:
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    return WhatIfSnapshot.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
+    return SupposedCluster.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
 
 
 def asked(items: list[JSON], pod: JSON, settings: Settings = ARBITRARY) -> JSON:

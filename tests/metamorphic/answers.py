@@ -11,9 +11,9 @@ import orjson
 from extender.ask import frozen
 from extender.ask import offline as commands
 from extender.ask.checks import check
+from extender.ask.suppose import SupposedCluster
 from extender.ask.whatif import question
 from extender.ask.whatif.question import Changes, Document
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.cluster.cluster import Cluster
 from extender.objects.queueing import GATE
 from extender.web.node_pages import node_maps
@@ -36,7 +36,7 @@ def queued(stated: Stated) -> JSON:
 
 def asked(stated: Stated, changes: Changes | None = None, *, pending: bool = True) -> JSON:
     """`gpu-extender whatif`, of the manifests and, with `pending`, of the pods of the file that wait ungated."""
-    snapshot = WhatIfSnapshot.of(stated.settings, events(stated))
+    snapshot = SupposedCluster.of(stated.settings, events(stated))
     documents = [Document(one, f"asked[{at}]") for at, one in enumerate(stated.asked)]
     made = question.read(documents, snapshot.cluster.gpu_names, sorted(_pending(stated)) if pending else (), changes)
     return commands.whatif(snapshot, made, stated.wall, stated.items)

@@ -2,4 +2,4 @@
 be evicted, and the ways out of what does not fit. One engine for a file, a listed cluster and a running server; it
 changes nothing but its copy.
 
-Other packages use `question.read`, `engine.answer`, `snapshot.WhatIfSnapshot` and `live.copied`."""
+Other packages use `question.read`, `engine.answer`, `snapshot.SupposedCluster` and `live.copied`."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 import orjson
 
 from extender.ask import judge
+from extender.ask.suppose import SupposedCluster
 from extender.ask.whatif import engine
 from extender.ask.whatif.question import Added, Changes, Document, Question, read
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput
 from extender.objects import yaml_documents
@@ -32,12 +32,8 @@ def answer(verbs: Verbs, body: bytes, now: float, wall: float) -> Iterator[bytes
     cluster.tick(now)
     until = time.process_time() + WAYS_SECONDS
     asked = question(body, cluster.gpu_names)
-    over = judge.over(verbs)
-    snapshot = WhatIfSnapshot(
-        cluster.settings, cluster, verbs.policy, verbs.claims, over.search, over, now, live=True,
-        over=lambda: time.process_time() > until,
-    )  # fmt: skip
-    return engine.answer(snapshot, asked, wall).pieces()
+    supposed = SupposedCluster(judge.over(verbs), now, live=True, over=lambda: time.process_time() > until)
+    return engine.answer(supposed, asked, wall).pieces()
 
 
 def question(body: bytes, gpus: frozenset[str]) -> Question:

@@ -12,16 +12,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from extender.ask.suppose import SupposedCluster, evicted_by_drain
 from extender.ask.text import count
 from extender.ask.ways.way import term
 from extender.ask.whatif import group, single
 from extender.ask.whatif.single import warning
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import HELD, PLAN
-from extender.cluster.view import ClusterView
 from extender.objects import gangs
-from extender.objects.records import Event, PodRecord
+from extender.objects.records import PodRecord
 from extender.policy.contracts import CostTerm
 from extender.policy.costs import GangsBroken, Grace, HighestPriority, PdbViolations, VictimCount, WorkLost
 from extender.preemption.certificate import important, violations
@@ -70,7 +69,7 @@ class Drain:
         order = sorted(moving, key=lambda pod: (-pod.priority, -gpus_of(pod), pod.namespace, pod.name))
         return cls(order, lost.broken, cost, _warnings(evicted, moving))
 
-    def place(self, snapshot: WhatIfSnapshot, wall: float) -> Moved:
+    def place(self, snapshot: SupposedCluster, wall: float) -> Moved:
         """Place the pods again, on the copy from which they have been evicted."""
         cluster, moved = snapshot.cluster, Moved([], [], list(self.warnings))
         pods = created_again(snapshot, self.pods)
@@ -96,20 +95,9 @@ class Drain:
         return moved
 
 
-def evicted_by_drain(cluster: ClusterView, node: str) -> list[PodRecord]:
-    """The pods of a node that a drain evicts: all but static ones and those of DaemonSets."""
-    return [pod for pod in cluster.pods_on(node) if not (pod.daemon or pod.mirror)]
-
-
-def created_again(snapshot: WhatIfSnapshot, pods: Sequence[PodRecord]) -> list[PodRecord]:
+def created_again(snapshot: SupposedCluster, pods: Sequence[PodRecord]) -> list[PodRecord]:
     """The pods as their owners create them again, with claims that are allocated anew."""
     dra = snapshot.cluster.dra
-    uids = {pod.uid for pod in pods}
-    keys = {(pod.namespace, ref.claim) for pod in pods for ref in pod.claim_refs if ref.claim}
-    claims = [dra.claims[key] for key in sorted(keys) if key in dra.claims]
-    freed = [claim for claim in claims if uids.issuperset(claim.reserved)]
-    unallocated = [msgspec.structs.replace(claim, allocated=None, reserved=()) for claim in freed]
-    snapshot.cluster.apply([Event("ResourceClaim", "set", claim) for claim in unallocated], snapshot.now)
     stated = (PLAN, HELD)
     return [
         dra.read(
@@ -127,7 +115,7 @@ def gpus_of(pod: PodRecord) -> int:
     return sum(number for _, number in pod.gpus)
 
 
-def _place_alone(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float, moved: Moved) -> None:
+def _place_alone(snapshot: SupposedCluster, pod: PodRecord, wall: float, moved: Moved) -> None:
     judged = single.judge(snapshot, pod, wall, evicts=False)
     moved.results.append(judged.result)
     moved.warnings.extend(judged.warnings)

@@ -12,13 +12,13 @@ import orjson
 
 from ext_core import fit
 from extender.ask.quotas import used
-from extender.ask.whatif import changes, group, running, single
+from extender.ask.suppose import SupposedCluster
+from extender.ask.whatif import group, running, single
 from extender.ask.whatif.admission import Owners, admit, known, node_of
 from extender.ask.whatif.drains import Drain
 from extender.ask.whatif.question import MOST_PODS, Question
 from extender.ask.whatif.quotas import Admission, refuse_group, refuse_single
 from extender.ask.whatif.single import warning
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.cluster.cluster import Cluster
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput
@@ -98,7 +98,7 @@ class Unit(NamedTuple):
 
 
 def answer(
-    snapshot: WhatIfSnapshot, question: Question, wall: float, about_pod: AboutPod = lambda cluster, pod, wall: ()
+    snapshot: SupposedCluster, question: Question, wall: float, about_pod: AboutPod = lambda cluster, pod, wall: ()
 ) -> WhatIfAnswer:
     """The answer. The snapshot is changed by it, and serves no second question. `wall`: the time at which it is asked,
     seconds since 1970. NotFound, BadInput."""
@@ -107,7 +107,7 @@ def answer(
     answered.warn(about_cluster(cluster))
     cluster.apply([*(Event("Group", "set", record) for record in question.groups), *question.objects], snapshot.now)
     drain = Drain.of(cluster, question.changes.drain, wall) if question.of_drain else None
-    answered.warn(changes.apply(snapshot, question.changes))
+    answered.warn(snapshot.suppose(question.changes))
     if question.holdings:
         answered.holdings = _holdings(cluster)
     if question.ignored:
@@ -208,7 +208,7 @@ def _existing(
 
 
 def _single(
-    snapshot: WhatIfSnapshot, admission: Admission, pod: PodRecord, wall: float, answered: WhatIfAnswer
+    snapshot: SupposedCluster, admission: Admission, pod: PodRecord, wall: float, answered: WhatIfAnswer
 ) -> None:
     same = msgspec.structs.replace(pod, uid="", name="", labels=_unnumbered(pod))
     before = answered.latest
@@ -238,7 +238,7 @@ def _single(
 
 
 def _at_once(
-    snapshot: WhatIfSnapshot, pod: PodRecord, node: str, placed: Mapping[str, str]
+    snapshot: SupposedCluster, pod: PodRecord, node: str, placed: Mapping[str, str]
 ) -> Iterator[dict[str, str]]:
     """A warning where, without plans, the pod is kept off the node until it is known which GPUs the pods of the
     question before it have there. `placed`: names of these by uid."""
@@ -264,7 +264,7 @@ def _unnumbered(pod: PodRecord) -> dict[str, str]:
 
 
 def _gang(
-    snapshot: WhatIfSnapshot, admission: Admission, gang: WaitingGang, wall: float, answered: WhatIfAnswer
+    snapshot: SupposedCluster, admission: Admission, gang: WaitingGang, wall: float, answered: WhatIfAnswer
 ) -> None:
     if len(gang.pods) > MOST_PODS:
         raise BadInput(f"it has {len(gang.pods)} pods; {MOST_PODS} are placed at once", path=f"gang {gang.ref}")
@@ -278,7 +278,7 @@ def _gang(
 
 
 def _whole(
-    snapshot: WhatIfSnapshot, admission: Admission, gang: WaitingGang, wall: float, answered: WhatIfAnswer
+    snapshot: SupposedCluster, admission: Admission, gang: WaitingGang, wall: float, answered: WhatIfAnswer
 ) -> group.Grouped:
     """Place a gang, and report it for each pod."""
     judged = group.judge(snapshot, gang, wall)
@@ -292,7 +292,7 @@ def _whole(
     return judged
 
 
-def _by_itself(snapshot: WhatIfSnapshot, gang: WaitingGang) -> bool:
+def _by_itself(snapshot: SupposedCluster, gang: WaitingGang) -> bool:
     """Whether what kube-scheduler and filter ask of its only pod is all that is asked."""
     first = gang.pods[0]
     if len(gang.pods) > 1 or is_absent(first.uid) or first.claim_numbers:

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from extender.ask import nodes as judged_nodes
 from extender.ask.nodes import JudgedNodes
+from extender.ask.suppose import SupposedCluster
 from extender.ask.ways.gang import Situation, over_quota, situated
 from extender.ask.whatif import single
 from extender.ask.whatif.running import running
 from extender.ask.whatif.single import warning
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.slices import Pace, finish
 from extender.cluster.view import ClusterView
@@ -64,7 +64,7 @@ class Grouped:
 class Task:
     """A gang on the copy."""
 
-    snapshot: WhatIfSnapshot
+    snapshot: SupposedCluster
     gang: WaitingGang
     """Whole, so that all its pods start together."""
     requests: tuple[PodRequest, ...]
@@ -76,7 +76,7 @@ class Task:
     """Whether its pods wait behind our gate, so that the rules of their queue count."""
 
     @classmethod
-    def of(cls, snapshot: WhatIfSnapshot, gang: WaitingGang, wall: float) -> Task:
+    def of(cls, snapshot: SupposedCluster, gang: WaitingGang, wall: float) -> Task:
         """BadInput: none of its pods asks for a GPU."""
         queued = any(map(is_queued, gang.pods))
         gang = replace(gang, pods=tuple(map(opened, gang.pods)), whole=True)
@@ -87,7 +87,7 @@ class Task:
             raise BadInput(f"no pod of it asks for a GPU ({wanted})", path=f"gang {gang.ref}")
         asked = Preemptor(requests[first], gang.pods[first], snapshot.now, wall)
         own = frozenset(pod.uid for pod in (*gang.pods, *gang.members))
-        placement = JointPlacement(snapshot.cluster, snapshot.policy)
+        placement = JointPlacement(snapshot.cluster, snapshot.judge.policy)
         return cls(snapshot, gang, requests, asked, placement, own, queued)
 
     def place(
@@ -105,7 +105,7 @@ class Task:
         return finish(places.steps(self.gang, gang_pods, requests, counted, allowances))
 
 
-def judge(snapshot: WhatIfSnapshot, gang: WaitingGang, wall: float, *, evicts: bool = True) -> Grouped:
+def judge(snapshot: SupposedCluster, gang: WaitingGang, wall: float, *, evicts: bool = True) -> Grouped:
     """What happens to a gang on the copy as it is: nothing is placed yet. `evicts`: whether pods may be evicted for it.
     BadInput: none of its pods asks for a GPU."""
     from extender.ask.whatif import group_ways  # it places gangs, too
@@ -145,7 +145,7 @@ def judge(snapshot: WhatIfSnapshot, gang: WaitingGang, wall: float, *, evicts: b
     return Grouped(group, results, gang.pods, seating, warnings)
 
 
-def carry_out(snapshot: WhatIfSnapshot, grouped: Grouped) -> None:
+def carry_out(snapshot: SupposedCluster, grouped: Grouped) -> None:
     """Place the pods on the copy, and evict their victims."""
     placed = grouped.seating.placed
     if placed is None:
@@ -166,7 +166,7 @@ def _incomplete(gang: WaitingGang) -> str:
 def _evicting(task: Task, now: Situation) -> Seating:
     """The cheapest eviction after which all pods have a place."""
     snapshot, gang = task.snapshot, task.gang
-    search = GangSearch(snapshot.cluster, snapshot.policy, snapshot.settings.preemption)
+    search = GangSearch(snapshot.cluster, snapshot.judge.policy, snapshot.settings.preemption)
     planner = EvictionPlanner(
         snapshot.cluster, snapshot.claims, task.placement, search, lambda: snapshot.now, lambda: task.asked.wall
     )

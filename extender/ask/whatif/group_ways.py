@@ -20,6 +20,7 @@ import msgspec
 from extender.ask import nodes as judged_nodes
 from extender.ask.admission import CORDON, uncordoned
 from extender.ask.nearest import nearest as of_pod
+from extender.ask.suppose import copies
 from extender.ask.text import count
 from extender.ask.ways import gang as gang_ways
 from extender.ask.ways import machines
@@ -236,15 +237,3 @@ def _add_nodes(task: Task) -> Way | None:
         (term("nodes", high, "nodes"), term("gpus", gpus, "GPUs")),
         (float(high),),
     )
-
-
-def copies(like: NodeRecord, number: int, known: Any) -> list[NodeRecord]:
-    """More machines like a node, ready, under names that are not `known`."""
-    copied: list[NodeRecord] = []
-    index = 0
-    while len(copied) < number:
-        index += 1
-        node = machines.copy(like, index)
-        if node.name not in known:
-            copied.append(node)
-    return copied

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from extender.ask import nodes as judged_nodes
 from extender.ask.quotas import REASON, counted, nearest, raised, sentence, way
+from extender.ask.suppose import SupposedCluster
 from extender.ask.text import amount
 from extender.ask.ways.request import with_gpus
 from extender.ask.ways.way import Way, in_order, term
 from extender.ask.whatif.group import Grouped, Seating, Task
 from extender.ask.whatif.single import Single, preemptor, warning
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.objects import quotas
 from extender.objects.quotas import Excess, QuotaUse
 from extender.objects.records import PRIORITY_CLASS, Owner, PodRecord
@@ -41,7 +41,7 @@ Fits = Callable[[Sequence[PodRecord]], bool | None]
 class Admission:
     """What the quotas make of the pods of one question."""
 
-    def __init__(self, snapshot: WhatIfSnapshot, use: QuotaUse, pods: Iterable[PodRecord]) -> None:
+    def __init__(self, snapshot: SupposedCluster, use: QuotaUse, pods: Iterable[PodRecord]) -> None:
         """`use`: before any pod of the question is created; `pods`: all of the question."""
         self._snapshot, self._use = snapshot, use
         self._asked = Counter((pod.namespace, pod.owner) for pod in pods if pod.owner is not None)
@@ -165,7 +165,7 @@ def fewer(pods: int, was: int, owner: str, fits: bool | None) -> Way:
 
 
 def refuse_single(
-    snapshot: WhatIfSnapshot, admission: Admission, pod: PodRecord, judged: Single, wall: float
+    snapshot: SupposedCluster, admission: Admission, pod: PodRecord, judged: Single, wall: float
 ) -> Single:
     """The result of a pod that is refused. `judged`: without quotas."""
 
@@ -182,7 +182,7 @@ def refuse_single(
 
 
 def refuse_group(
-    snapshot: WhatIfSnapshot, admission: Admission, gang: WaitingGang, judged: Grouped, wall: float
+    snapshot: SupposedCluster, admission: Admission, gang: WaitingGang, judged: Grouped, wall: float
 ) -> Grouped:
     """The answer about a gang of which pods are refused; those that pass are created. `judged`: without quotas."""
     task, pods = Task.of(snapshot, gang, wall), judged.pods
@@ -207,7 +207,7 @@ def refuse_group(
     return Grouped(group, [result | common for result in judged.results], pods, Seating(), judged.warnings)
 
 
-def _refused(snapshot: WhatIfSnapshot, excess: Sequence[Excess], ways: Sequence[Way]) -> dict[str, Any]:
+def _refused(snapshot: SupposedCluster, excess: Sequence[Excess], ways: Sequence[Way]) -> dict[str, Any]:
     """What of a result is other where a quota refuses the pod."""
     nodes = len(snapshot.cluster.nodes)
     return {
@@ -216,7 +216,7 @@ def _refused(snapshot: WhatIfSnapshot, excess: Sequence[Excess], ways: Sequence[
         "gpus": None,
         "victims": [],
         "cost": [],
-        "certificate": certificate.certificate(snapshot.cluster, snapshot.policy, SearchResult(nodes=nodes)),
+        "certificate": certificate.certificate(snapshot.cluster, snapshot.judge.policy, SearchResult(nodes=nodes)),
         "reasons": {REASON: nodes},
         "remedies": {REASON: REMEDY},
         "spared": [],

@@ -15,13 +15,13 @@ from extender.ask import nodes as judged_nodes
 from extender.ask import unchecked
 from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
+from extender.ask.suppose import SupposedCluster
 from extender.ask.text import no_gpus
 from extender.ask.ways import machines
 from extender.ask.ways import request as changes
 from extender.ask.ways.evict import found_way
 from extender.ask.ways.wait import wait
 from extender.ask.ways.way import Way, in_order
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.ask.whatif.spared import remedies, spared
 from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.view import ClusterView
@@ -70,7 +70,7 @@ class Single:
     """The pods that are evicted for it."""
 
 
-def preemptor(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float) -> Preemptor:
+def preemptor(snapshot: SupposedCluster, pod: PodRecord, wall: float) -> Preemptor:
     """The question for a pod. BadInput: it asks for no GPU, and uses none that another pod has by a claim of both."""
     released = opened(pod)
     asked = snapshot.claims.request(released, snapshot.now)
@@ -79,7 +79,7 @@ def preemptor(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float) -> Preempto
     return Preemptor(asked, released, snapshot.now, wall)
 
 
-def judge(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float, *, evicts: bool = True) -> Single:
+def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: bool = True) -> Single:
     """What happens to one pod on the copy as it is. `evicts`: whether pods may be evicted for it. BadInput: it asks for
     no GPU."""
     asked = preemptor(snapshot, pod, wall)
@@ -101,7 +101,7 @@ def judge(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float, *, evicts: bool
     if snapshot.over():
         warnings.append(OUT_OF_TIME)
     if search.above is not None and search.ceiling is not None:
-        text = search.ceiling.above(snapshot.policy, search.above.cost)
+        text = search.ceiling.above(snapshot.judge.policy, search.above.cost)
         warnings.append(warning("eviction-above-ceiling", f"pod {request.namespace}/{request.name}: {text}"))
     if search.best is None or request.never:
         result["remedies"] = remedies(nodes.reasons, possible=search.best is not None)
@@ -116,10 +116,10 @@ def judge(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float, *, evicts: bool
 
 
 def _fits(
-    snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, result: dict[str, Any], warnings: Warnings
+    snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, result: dict[str, Any], warnings: Warnings
 ) -> Single:
     """The best of the nodes where the pod fits, and its GPUs there."""
-    cluster, policy, request = snapshot.cluster, snapshot.policy, asked.request
+    cluster, policy, request = snapshot.cluster, snapshot.judge.policy, asked.request
     fits = snapshot.judge.rows(nodes.fits)
     with snapshot.claims.of(request, asked.now):
         total, _ = policy.score(cluster.tables, request, fits)
@@ -131,14 +131,14 @@ def _fits(
     return Single(result, warnings, node, mask)
 
 
-def _help(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> dict[str, Any]:
+def _help(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> dict[str, Any]:
     """What is reported of a pod that does not fit: `ways_out` and `nearest`. `search`: for the eviction."""
     ways = _ways_out(snapshot, asked, nodes, search)
     miss = nearest(snapshot.judge, asked, nodes)
     return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
 
 
-def _ways_out(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> list[Way]:
+def _ways_out(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> list[Way]:
     """The ways out of a single pod, the cheapest first."""
     judge = snapshot.judge
     ways: list[Way | None] = []
@@ -153,7 +153,7 @@ def _ways_out(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes, se
     return in_order([way for way in ways if way is not None])
 
 
-def _search(snapshot: WhatIfSnapshot, asked: Preemptor, nodes: JudgedNodes) -> SearchResult:
+def _search(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes) -> SearchResult:
     """The cheapest eviction."""
     judge = snapshot.judge
     with snapshot.claims.of(asked.request, asked.now):
@@ -165,7 +165,7 @@ def named(pod: PodRecord) -> dict[str, Any]:
     return {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority}
 
 
-def empty(snapshot: WhatIfSnapshot, pod: PodRecord, nodes: JudgedNodes) -> dict[str, Any]:
+def empty(snapshot: SupposedCluster, pod: PodRecord, nodes: JudgedNodes) -> dict[str, Any]:
     """The result of a pod that cannot be placed, before the search."""
     return {
         "pod": named(pod),
@@ -175,7 +175,7 @@ def empty(snapshot: WhatIfSnapshot, pod: PodRecord, nodes: JudgedNodes) -> dict[
         "victims": [],
         "cost": [],
         "certificate": certificate.certificate(
-            snapshot.cluster, snapshot.policy, SearchResult(nodes=len(snapshot.cluster.nodes))
+            snapshot.cluster, snapshot.judge.policy, SearchResult(nodes=len(snapshot.cluster.nodes))
         ),
         "reasons": dict(sorted(nodes.reasons.items())),
         "remedies": {},
@@ -186,15 +186,15 @@ def empty(snapshot: WhatIfSnapshot, pod: PodRecord, nodes: JudgedNodes) -> dict[
     }
 
 
-def _mask_after(snapshot: WhatIfSnapshot, asked: Preemptor, best: candidates.Eviction) -> int:
+def _mask_after(snapshot: SupposedCluster, asked: Preemptor, best: candidates.Eviction) -> int:
     """The mask of the GPUs that the pod gets once the victims have terminated; 0 where they are unknown."""
     cluster = snapshot.cluster
     gone = {victim.uid for victim in certificate.important(best.pods)}
     with snapshot.claims.of(asked.request, asked.now), cluster.without(gone, best.node):
-        return snapshot.policy.planned(cluster.tables, asked.request, best.row)
+        return snapshot.judge.policy.planned(cluster.tables, asked.request, best.row)
 
 
-def _about_eviction(snapshot: WhatIfSnapshot, nodes: JudgedNodes, best: candidates.Eviction) -> Warnings:
+def _about_eviction(snapshot: SupposedCluster, nodes: JudgedNodes, best: candidates.Eviction) -> Warnings:
     """Warnings of an eviction."""
     victims = certificate.important(best.pods)
     warnings = certificate.warnings(snapshot.cluster, victims)
@@ -223,7 +223,7 @@ def enough_to_wait(victims: Sequence[PodRecord]) -> dict[str, str]:
     return warning("enough-to-wait", f"all victims on {where} are terminating already: it is enough to wait for them")
 
 
-def _eviction(snapshot: WhatIfSnapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
+def _eviction(snapshot: SupposedCluster, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
     return {
         "node": best.node,
         "victims": [_victim(snapshot.cluster, victim) for victim in certificate.important(best.pods)],
@@ -236,19 +236,19 @@ def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
-def _certificate(snapshot: WhatIfSnapshot, request: PodRequest, search: SearchResult) -> dict[str, Any]:
-    proof = certificate.certificate(snapshot.cluster, snapshot.policy, search)
+def _certificate(snapshot: SupposedCluster, request: PodRequest, search: SearchResult) -> dict[str, Any]:
+    proof = certificate.certificate(snapshot.cluster, snapshot.judge.policy, search)
     if search.runner_up is not None:
         proof["runner_up"] = _eviction(snapshot, request, search.runner_up)
     return proof
 
 
-def _cost(snapshot: WhatIfSnapshot, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
+def _cost(snapshot: SupposedCluster, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
     """The cost, in which what was not computed is null; the search counts it as 0."""
     computed = _leftover_computed(snapshot.cluster, request, eviction)
     return [
         term | {"value": None} if term["term"] == LEFTOVER and not computed else term
-        for term in certificate.cost_of(snapshot.policy, eviction)
+        for term in certificate.cost_of(snapshot.judge.policy, eviction)
     ]
 
 
@@ -276,7 +276,7 @@ def warning(code: str, message: str) -> dict[str, str]:
     return {"code": code, "message": message}
 
 
-def about(snapshot: WhatIfSnapshot, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
+def about(snapshot: SupposedCluster, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
     """Warnings of a pod that hold whatever happens to it."""
     name = f"pod {pod.namespace}/{pod.name}"
     yield from unchecked.warnings(pod, snapshot.settings, answered=bool(pod.pod_scheduled))

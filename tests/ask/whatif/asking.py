@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from extender.ask import frozen, offline
+from extender.ask.suppose import SupposedCluster
 from extender.ask.whatif import question
 from extender.ask.whatif.question import Changes, Document
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.settings import Settings
 from tests.world import JSON, WALL
 
 
-def snapshot(items: Iterable[JSON], settings: Settings | None = None) -> WhatIfSnapshot:
+def snapshot(items: Iterable[JSON], settings: Settings | None = None) -> SupposedCluster:
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": list(items)}).encode()
     settings = settings or Settings()
-    return WhatIfSnapshot.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
+    return SupposedCluster.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
 
 
 def ask(

@@ -7,11 +7,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from extender.ask.suppose import SupposedCluster
 from extender.ask.whatif import single
 from extender.ask.whatif.engine import exit_code
 from extender.ask.whatif.question import Added, Changes
 from extender.ask.whatif.single import Single
-from extender.ask.whatif.snapshot import WhatIfSnapshot
 from extender.cli import plan
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import PodRecord
@@ -200,7 +200,7 @@ def test_equal_pods_without_a_place_are_judged_once(monkeypatch: pytest.MonkeyPa
     judged: list[str] = []
     judge = single.judge
 
-    def counted(snapshot: WhatIfSnapshot, pod: PodRecord, wall: float) -> Single:
+    def counted(snapshot: SupposedCluster, pod: PodRecord, wall: float) -> Single:
         judged.append(pod.name)
         return judge(snapshot, pod, wall)
 
