@@ -19,9 +19,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender import settings
+from extender.act.controller import EVICTIONS, Leadership
 from extender.act.events import EventRecorder
 from extender.act.evictions import Evictor, OwnEvictions
-from extender.act.leadership import EVICTIONS, Leadership
 from extender.ask import frozen
 from extender.cli import main
 from extender.cli.decisions import lines as decision_lines
@@ -80,7 +80,7 @@ def played(enabled: bool) -> dict[str, str]:
             lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
             evictor = Evictor(
                 PodEvictions(server, world.metrics),
-                Leadership(lease, EVICTIONS, world.metrics.evictions_leader, clock.monotonic),
+                Leadership(lease, EVICTIONS, world.metrics.evictions_leader, world.metrics.degraded, clock.monotonic),
                 reservations,
             )
             controller = OwnEvictions(world.verbs, ear, world.metrics, evictor, clock=clock)

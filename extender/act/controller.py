@@ -1,4 +1,4 @@
-"""What every controller and every source of the cluster's state answers, with neutral answers for all of it.
+"""What every controller and every source of the cluster's state answers; the supervisor; which instance may act.
 
 The supervisor runs the controllers: a fault in one is counted and logged, and it is run again. It stops no other, and
 no verb.
@@ -7,10 +7,17 @@ no verb.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
+from prometheus_client import Gauge
+
+from extender.kube.client import ApiError, NoAnswer
+from extender.kube.own_objects import Lease
 from extender.log import get_log
+from extender.metrics import Degraded
 from extender.objects.tolerant import Invalid, ObjectFaults
 
 
@@ -129,3 +136,78 @@ class Supervisor:
     def _defect(self, controller: Controller) -> None:
         self.defects[controller.name] += 1
         log.exception("defect", controller=controller.name)
+
+
+# -- whether this instance is the one that may act: it holds the Lease of the settings, as long as it wants it
+
+
+REQUEST_SECONDS: Final = 5.0  # a request on a connection that died waits no longer
+RESIGN_SECONDS: Final = 2.0  # nor does the end of the process
+
+
+class LeaseTask(NamedTuple):
+    """What the holder of a Lease does, in words."""
+
+    part: str  # of what may be degraded
+    name: str
+    without: str  # what does not happen without it
+    manifest: str  # the file that has the right to it
+
+
+EVICTIONS: Final = LeaseTask("evictions", "evictions of our own", "no pod is evicted", "manifests/evictions")
+QUEUE: Final = LeaseTask("queue", "queue", "no pod is released from the queue", "manifests/queue/controller.yaml")
+
+
+class Leadership:
+    """One instance's claim to one Lease."""
+
+    def __init__(
+        self, lease: Lease | None, task: LeaseTask, leads: Gauge, degraded: Degraded, clock: Callable[[], float]
+    ) -> None:
+        """`lease`: None where there is no other instance; `leads`: 1 while it is held; `degraded`: where it is noted
+        that the Lease cannot be used; `clock`: seconds."""
+        self._lease, self._task, self._leads = lease, task, leads
+        self._degraded, self._clock = degraded, clock
+        self._stepped_at: float | None = None
+        self._warned = False
+
+    @property
+    def held(self) -> bool:
+        """Whether this instance may act now."""
+        return self._lease is None or self._lease.held
+
+    async def campaign(self, wanted: bool) -> None:
+        """Take the Lease or renew it where it is `wanted`, else give it back; at most one attempt in its `retry`
+        seconds."""
+        now, lease = self._clock(), self._lease
+        if lease is None or (self._stepped_at is not None and now - self._stepped_at < lease.retry):
+            return
+        try:
+            if wanted:
+                self._stepped_at = now
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    before, after = lease.held, await lease.step()
+                if before != after:
+                    log.info(self._task.name, leader=after, identity=lease.identity)
+            elif lease.held:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    await lease.resign()
+            self._warned = False
+            self._note("")
+        except (ApiError, NoAnswer, TimeoutError) as error:
+            problem = f"{self._task.without}: the Lease cannot be read or written ({self._task.manifest})"
+            self._note(f"{problem}: {error}")
+            if not self._warned:
+                self._warned = True
+                log.warning(problem, err=str(error))
+        self._leads.set(lease.held)
+
+    def _note(self, problem: str) -> None:
+        self._degraded.note(self._task.part, problem, "lease")
+
+    async def resign(self) -> None:
+        """Give the Lease back at the end; it expires where that fails."""
+        with contextlib.suppress(ApiError, NoAnswer, TimeoutError):
+            if self._lease is not None and self._lease.held:
+                async with asyncio.timeout(RESIGN_SECONDS):
+                    await self._lease.resign()

@@ -23,11 +23,11 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
-from extender.act.controller import Controller
+from extender.act.controller import Controller, Leadership
 from extender.act.events import EventRecorder, named, price_text
-from extender.act.leadership import Leadership
+from extender.act.reservations import ReservationStore
 from extender.decide import wire
 from extender.decide.answer import Answer
 from extender.decide.decisions import WORK_LOST, Decision
@@ -52,14 +52,6 @@ FLAG: Final = "evictions.enabled"
 log = get_log()
 
 
-class Reserving(Protocol):
-    """What keeps a plan; "" when it is kept."""
-
-    async def reserve(self, plan: Reservation) -> str:
-        """Keep the plan; "" or why it is not kept."""
-        ...
-
-
 @dataclass(slots=True)
 class Stuck:
     """A pod that kube-scheduler cannot preempt for."""
@@ -78,7 +70,7 @@ class Evictor:
 
     pods: PodEvictions
     leadership: Leadership
-    reserving: Reserving
+    reserving: ReservationStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from extender.act.controller import Controller
 from extender.decide.verbs import Verbs
@@ -33,16 +33,7 @@ PAUSE_SECONDS: Final = 5.0
 STAND_SECONDS: Final = 30.0
 """For which a withdrawal that was not written is tried again."""
 log = get_log()
-
-
-class Nominates(Protocol):
-    """Writes nominations, as `PodPatches`."""
-
-    async def nominate(
-        self, namespace: str, name: str, version: str, node: str, annotations: Mapping[str, str | None]
-    ) -> Patched:
-        """Nominate the pod for a node, "" for none, and write annotations."""
-        ...
+Nominate = Callable[[str, str, str, str, Mapping[str, str | None]], Awaitable[Patched]]
 
 
 class ParkedPods(Controller):
@@ -51,10 +42,11 @@ class ParkedPods(Controller):
     name = "parked-pods"
 
     def __init__(
-        self, verbs: Verbs, pods: Nominates, can_evict: Callable[[], bool], clock: Clock | None = None
+        self, verbs: Verbs, nominate: Nominate, can_evict: Callable[[], bool], clock: Clock | None = None
     ) -> None:
-        """`can_evict`: whether pods are watched, and a reservation would be written."""
-        self._verbs, self._pods, self._can_evict = verbs, pods, can_evict
+        """`nominate`: as `PodPatches.nominate`; `can_evict`: whether pods are watched, and a reservation would
+        be written."""
+        self._verbs, self._nominate, self._can_evict = verbs, nominate, can_evict
         self._clock = (clock or Clock()).monotonic
         self._parked = True  # a pod may have met this server dead
         self._quiet_until = 0.0
@@ -106,7 +98,7 @@ class ParkedPods(Controller):
 
     async def _wake(self, pod: PodRecord, node: str) -> None:
         """Nominate the pod, and withdraw that."""
-        patched = await self._pods.nominate(pod.namespace, pod.name, pod.resource_version, node, NO_ANNOTATIONS)
+        patched = await self._nominate(pod.namespace, pod.name, pod.resource_version, node, NO_ANNOTATIONS)
         if patched.outcome == "refused":
             if not self._refused:
                 self._refused = True
@@ -135,6 +127,6 @@ class ParkedPods(Controller):
                 await self._withdrawn(pod, pod.resource_version)
 
     async def _withdrawn(self, pod: PodRecord, version: str) -> None:
-        patched = await self._pods.nominate(pod.namespace, pod.name, version, "", NO_ANNOTATIONS)
+        patched = await self._nominate(pod.namespace, pod.name, version, "", NO_ANNOTATIONS)
         if patched.outcome in ("written", "gone"):
             self._nominated.pop(pod.uid, None)

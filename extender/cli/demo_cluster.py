@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from extender.act.controller import ClusterSource
+from extender.act.controller import QUEUE, ClusterSource, Leadership
 from extender.act.queue.controller import QueueController
 from extender.act.queue.replicas import SIGNS
 from extender.act.queue.seat_store import SHARDS
@@ -131,24 +131,14 @@ def queue(core: Core, simulated: SimCluster) -> QueueController:
     maps = [_Map(simulated.config_maps, f"{name}-{shard}") for shard in range(SHARDS)]
     signs = _Map(ConfigMaps(), f"{name}-{SIGNS}")  # of the one instance that there is
     requests = QueueRequests(_Pods(simulated), _read, claims=_Claims(simulated))
-    return queue_over(core, _OnlyInstance(), KeptSeats(maps, signs), requests, "demo")
+    metrics, monotonic = core.metrics, core.clock.monotonic
+    alone = Leadership(None, QUEUE, metrics.queue_leader, metrics.degraded, monotonic)
+    return queue_over(core, alone, KeptSeats(maps, signs), requests, "demo")
 
 
 async def _read(namespace: str, name: str) -> PodRecord | None:
     """No pod of the simulation ends by itself: one that the watch does not show is deleted."""
     return None
-
-
-class _OnlyInstance:
-    """As `Leadership`, where there is no other instance."""
-
-    held = True
-
-    async def campaign(self, wanted: bool) -> None:
-        pass
-
-    async def resign(self) -> None:
-        pass
 
 
 class _Map:

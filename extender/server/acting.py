@@ -10,24 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from extender.act.controller import Controller
+from extender.act.controller import EVICTIONS, QUEUE, Controller, Leadership
 from extender.act.demand_mix import DemandMixStore
 from extender.act.events import EventRecorder
 from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
-from extender.act.gate_removal import GateRemoval
-from extender.act.leadership import EVICTIONS, QUEUE, Leadership
+from extender.act.gated import GateRemoval, UnledPods
 from extender.act.parked import ParkedPods
-from extender.act.queue.acting import Acting
-from extender.act.queue.allocator import ClaimWrites, DeviceAllocator
+from extender.act.queue.allocator import ClaimWrites, DeviceAllocator, Fences
 from extender.act.queue.controller import LEASE_SECONDS, QueueController
-from extender.act.queue.fences import Fences, FenceWrites
-from extender.act.queue.growth import Growth
-from extender.act.queue.provisioning import ProvisioningRequests
-from extender.act.queue.release import AT_ONCE, Release
+from extender.act.queue.evicting import Acting
+from extender.act.queue.growth import Growth, ProvisioningRequests
+from extender.act.queue.release import AT_ONCE, PodWrites, Reads, Release
 from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
-from extender.act.queue.unled import UnledPods
-from extender.act.queue.writes import Evicts, Leads, PodWrites, Reads
 from extender.act.reservations import ReservationStore
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
@@ -112,7 +107,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         metrics,
         Evictor(
             PodEvictions(server, metrics),
-            Leadership(lease, EVICTIONS, metrics.evictions_leader, clock.monotonic, metrics.degraded),
+            Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic),
             reservations,
         ),
         view=ClusterReadiness(
@@ -121,14 +116,14 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         clock=clock,
     )
     writes = server.apart(AT_ONCE)
-    parked = ParkedPods(core.verbs, PodPatches(writes), _can_evict(settings, watches, reservations), clock)
+    parked = ParkedPods(core.verbs, PodPatches(writes).nominate, _can_evict(settings, watches, reservations), clock)
     controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
     queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
     if queue is not None:
         controllers.append(queue)
     leader = QueueLeader(settings.queue.enabled, settings.queue.lease)
     watched = Lease(server, namespace, settings.queue.lease, identity, clock=clock)
-    controllers.append(UnledPods(cluster, events, watched, leader, metrics.degraded, clock))
+    controllers.append(UnledPods(cluster, events, watched.look, leader, metrics.degraded, clock))
     if stored:  # it is read before the source begins, whose pods it may have counted
         demand = cluster.demand
         controllers.append(DemandMixStore(ConfigMap(server, namespace, MIX), demand.dump, demand.load, newer=is_newer))
@@ -179,7 +174,7 @@ def _queue(core: Core, server: ApiServer, writes: ApiServer, namespace: str, ide
     maps = [ConfigMap(writes, namespace, f"{settings.reservations}-{shard}") for shard in range(SHARDS)]
     # No sign of life waits for the writes of a release.
     signs = ConfigMap(server, namespace, f"{settings.reservations}-{SIGNS}")
-    leadership = Leadership(lease, QUEUE, core.metrics.queue_leader, clock.monotonic, core.metrics.degraded)
+    leadership = Leadership(lease, QUEUE, core.metrics.queue_leader, core.metrics.degraded, clock.monotonic)
     wired = QueueRequests(
         PodPatches(writes),
         Bindings(server, core.cluster.gpu_names).get_pod,
@@ -203,13 +198,15 @@ class QueueRequests(NamedTuple):
 
     pods: PodWrites
     read: Reads
-    evicts: Evicts | None = None  # None where no pod can be evicted
+    evicts: PodEvictions | None = None  # None where no pod can be evicted
     nodes: ProvisioningRequests | None = None  # asks for nodes
     claims: ClaimWrites | None = None  # allocates the devices of ResourceClaims
-    fences: FenceWrites | None = None  # keeps devices for that
+    fences: DeviceTaintRuleWrites | None = None  # keeps devices for that
 
 
-def queue_over(core: Core, leads: Leads, stored: KeptSeats, requests: QueueRequests, identity: str) -> QueueController:
+def queue_over(
+    core: Core, leads: Leadership, stored: KeptSeats, requests: QueueRequests, identity: str
+) -> QueueController:
     """What releases pods from behind our gate. `identity`: of this process alone."""
     verbs, metrics, clock = core.verbs, core.metrics, core.clock
     entries = SeatEntries(core.cluster.resources, clock.wall() - clock.monotonic())

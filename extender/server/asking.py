@@ -9,9 +9,14 @@ from typing import NamedTuple
 from extender import log
 from extender.act.controller import Controller, Supervisor
 from extender.act.queue.controller import QueueController
-from extender.act.surveys import gauges
-from extender.act.surveys.partial_gangs import PartialGangEvents
-from extender.act.surveys.survey import Survey
+from extender.act.surveys import (
+    PartialGangEvents,
+    Survey,
+    show_nodes_wanted,
+    show_partial_gangs,
+    show_pending,
+    show_waiting_pods,
+)
 from extender.ask.explain import Explainer, Times
 from extender.ask.forks import Forks
 from extender.ask.partial_gangs import PartialGang
@@ -90,18 +95,18 @@ def _surveys(explainer: Explainer, core: Core, asks: Forks) -> list[Controller]:
         return not core.source.missing()
 
     def partial_gangs(gangs: list[PartialGang]) -> None:
-        gauges.partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, gangs)
+        show_partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, gangs)
         reports.report(gangs)
 
     return [
         Survey(
             "pending-pods",
             explainer.pending,
-            partial(gauges.pending, metrics.pending_pods, metrics.pending_oldest),
+            partial(show_pending, metrics.pending_pods, metrics.pending_oldest),
             known,
             asks,
         ),
         Survey("partial-gangs", explainer.partial_gangs, partial_gangs, known, asks),
-        Survey("nodes-wanted", explainer.nodes_wanted, partial(gauges.nodes_wanted, wanted), known, asks),
-        Survey("waiting-pods", explainer.waiting_by_size, partial(gauges.waiting_pods, waiting), known, asks),
+        Survey("nodes-wanted", explainer.nodes_wanted, partial(show_nodes_wanted, wanted), known, asks),
+        Survey("waiting-pods", explainer.waiting_by_size, partial(show_waiting_pods, waiting), known, asks),
     ]

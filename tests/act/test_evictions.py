@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from extender.act.controller import Supervisor
+from extender.act.controller import EVICTIONS, Leadership, Supervisor
 from extender.act.events import EventRecorder
 from extender.act.evictions import PAUSE, ClusterReadiness, Evictor, OwnEvictions
-from extender.act.leadership import EVICTIONS, Leadership
 from extender.cli.decisions import lines
 from extender.kube.own_objects import Lease, Regarding
 from extender.kube.pod_writes import PodEvictions
@@ -78,7 +77,9 @@ class Play:
             async with connected(self.objects) as server:
                 reservations = keeper(world, server)
                 lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
-                leadership = Leadership(lease, EVICTIONS, world.metrics.evictions_leader, clock.monotonic)
+                leadership = Leadership(
+                    lease, EVICTIONS, world.metrics.evictions_leader, world.metrics.degraded, clock.monotonic
+                )
                 made.append(
                     OwnEvictions(
                         world.verbs,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.act.gate_removal import RETRY_SECONDS, GateRemoval
+from extender.act.gated import RETRY_SECONDS, GateRemoval
 from extender.kube import gates
 from extender.kube.gates import GatedPod, Tally
 from extender.objects.queueing import GATE

@@ -39,7 +39,7 @@ class Scene:
         self.world.pod("middle", 4, priority=50)
         self.world.pod("urgent", 4, priority=90)
         clock = Clock(lambda: self.world.now, lambda: self.world.wall)
-        self.parked = ParkedPods(self.world.verbs, self.pods, lambda: self.can_evict, clock)
+        self.parked = ParkedPods(self.world.verbs, self.pods.nominate, lambda: self.can_evict, clock)
 
     def reserve(self, name: str) -> None:
         plan = Reservation(f"uid-{name}", "n", ("uid-low",), (), 60, self.world.now, grace=30.0)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from extender.act.events import EventRecorder
-from extender.act.surveys import gauges
-from extender.act.surveys.partial_gangs import OF_NAMESPACE, PartialGangEvents
+from extender.act.surveys import OF_NAMESPACE, PartialGangEvents, show_partial_gangs
 from extender.ask.checks.check import answer
 from extender.ask.partial_gangs import MOST_NAMED, PARTIAL_SECONDS, partial_gangs
 from extender.cli.top import _lines
@@ -109,7 +108,7 @@ def test_the_metric_and_the_event_report_it_once() -> None:
     reports = PartialGangEvents(Ear(metrics))
     for _ in range(3):
         found = partial_gangs(world.cluster, world.wall)
-        gauges.partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, found)
+        show_partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, found)
         reports.report(found)
     [(name, reason, note)] = told
     assert (name, reason) == ("worker-0", "GangPartial")

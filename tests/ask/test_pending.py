@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.act.surveys import gauges
+from extender.act.surveys import show_pending
 from extender.ask.pending import MOST_CLASSES, Pending, pending
 from extender.metrics import Metrics
 from tests.world import WALL, World, rfc3339, workload
@@ -65,7 +65,7 @@ def test_the_labels_are_bounded() -> None:
 def test_the_gauges_forget_a_class_that_waits_no_more() -> None:
     metrics = Metrics()
     for found in ({"serve": Pending(2, 30.0, outranks=True)}, {"train": Pending(1, 7.0, outranks=False)}):
-        gauges.pending(metrics.pending_pods, metrics.pending_oldest, found)
+        show_pending(metrics.pending_pods, metrics.pending_oldest, found)
     [family] = metrics.pending_oldest.collect()
     assert [(one.labels, one.value) for one in family.samples] == [
         ({"priority_class": "train", "outranks": "false"}, 7.0)

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extender.act import settings_file
 from extender.act.controller import Supervisor
-from extender.act.queue.unled import UNLED_SECONDS
+from extender.act.gated import UNLED_SECONDS
 from extender.act.settings_file import SettingsFile
 from extender.metrics import Metrics
 from extender.queue.report import QueueLeader

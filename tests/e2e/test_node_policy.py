@@ -268,7 +268,7 @@ def test_a_tenant_says_of_no_pod_which_gpus_it_holds_or_gets(
 
 
 def test_the_queue_plans_the_gpus_of_a_pod_before_it_opens_the_gate(server: Api, tenant: Api, namespace: str) -> None:
-    """With a patch of the status, as `extender/act/queue/writes.py` sends it; a tenant does not."""
+    """With a patch of the status, as `extender/act/queue/release.py` sends it; a tenant does not."""
     server.create(builders.pod("queued", namespace, schedulingGates=[{"name": GATE}]))
     status, merge = f"/api/v1/namespaces/{namespace}/pods/queued/status", "application/merge-patch+json"
     with pytest.raises(ApiError, match="only gpu-extender's server"):

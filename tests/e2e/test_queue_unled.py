@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from extender import cli
-from extender.act.queue.unled import REASON
+from extender.act.gated import REASON
 from extender.objects.queueing import GATE
 from tests.e2e import builders
 from tests.e2e.api import Api

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from extender.act import settings_file
-from extender.act.leadership import QUEUE, Leadership
+from extender.act.controller import QUEUE, Leadership
 from extender.act.settings_file import SettingsFile
 from extender.kube.own_objects import Lease
 from extender.metrics import PARTS, Metrics
@@ -114,7 +114,7 @@ def test_a_missing_right_to_the_lease_degrades_and_its_return_ends_that() -> Non
         now = 100.0
         async with connected(objects) as server:
             lease = Lease(server, "kube-system", "gpu-extender-queue", "me")
-            leads = Leadership(lease, QUEUE, metrics.queue_leader, lambda: now, metrics.degraded)
+            leads = Leadership(lease, QUEUE, metrics.queue_leader, metrics.degraded, lambda: now)
             await leads.campaign(True)
             said = metrics.degraded.problems["queue"]
             assert "no pod is released from the queue: the Lease cannot be read or written" in said

@@ -22,17 +22,19 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.dra.planned import ClaimDevices
+from extender.cluster.dra.resource_slices import identity, selector_of
 from extender.cluster.gpus.statements import gpus_of
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.pod_writes import Patched
+from extender.kube.pod_writes import DeviceTaintRuleWrites, Patched
 from extender.log import get_log
-from extender.objects.queueing import GATE, PINNED
-from extender.objects.records import AllocatedDevice, PodRecord, ResourceClaimRecord
+from extender.objects.queueing import GATE, PINNED, is_queued
+from extender.objects.records import FENCE, AllocatedDevice, DeviceTaintRuleRecord, PodRecord, ResourceClaimRecord
 from extender.reservations.seats import Seat, Seats
 from extender.times import Clock
 
@@ -392,3 +394,70 @@ def _config(spec: Object, classes: Mapping[str, Object]) -> list[dict[str, objec
         parameters = {key: value for key, value in config.items() if key != "requests"}
         configs.append({"source": source, **only, **parameters})
     return configs
+
+
+# -- keeps the devices of pods that are evicted for a gang from kube-scheduler, until they are allocated to the gang
+#
+# Other pods with claims may wait for any device. kube-scheduler tries them as soon as a claim is deallocated, and asks
+# no extender about pods with claims alone: without a fence it has allocated the devices again before we could. So a
+# DeviceTaintRule taints each device before its pod is evicted. What is allocated in advance passes it. The rule is
+# deleted once the gates of the gang are open, or its seats are given back. What is there is level, not memory: the
+# next holder of the Lease finds the rules by their names.
+
+
+class Fences:
+    """The rules of the queue."""
+
+    def __init__(self, cluster: Cluster, seats: Seats, writes: DeviceTaintRuleWrites | None) -> None:
+        """`writes`: None where no rule can be made."""
+        self._cluster, self._seats, self._writes = cluster, seats, writes
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def keep(self, devices: Collection[AllocatedDevice]) -> str | None:
+        """Fence these devices: "" once the watch shows that they are, None while it does not, else why they cannot
+        be."""
+        rules = self._cluster.dra.taint_rules
+        open_yet = [device for device in devices if not rules.fences(device)]
+        if not open_yet:
+            return ""
+        if self._writes is None:
+            return "no DeviceTaintRule can be made here"
+        done = await asyncio.gather(*(self._fence(self._writes, device) for device in open_yet))
+        return next((answer.message for answer in done if answer.outcome == "refused"), None)
+
+    async def sweep(self) -> None:
+        """Delete the rules that no seat needs any more."""
+        if self._writes is None:
+            return
+        rules = self._cluster.dra.taint_rules.records.values()
+        unneeded = [rule.name for rule in rules if is_ours(rule) and not self._is_needed(rule)]
+        await asyncio.gather(*(self._lift(self._writes, name) for name in unneeded))
+
+    def _is_needed(self, rule: DeviceTaintRuleRecord) -> bool:
+        """Whether pods behind our gate, or pods to come, have seats on the node of the device."""
+        node = self._cluster.dra.planned.published_on(identity(AllocatedDevice(*selector_of(rule))))
+        return any(self._is_closed(seat) for seat in self._seats.on(node))
+
+    def _is_closed(self, seat: Seat) -> bool:
+        pod = self._cluster.pods.get(seat.uid)
+        return seat.absent if pod is None else is_queued(pod)
+
+    async def _fence(self, writes: DeviceTaintRuleWrites, device: AllocatedDevice) -> Patched:
+        async with self._slots:
+            return await writes.fence(name_of(device), device)
+
+    async def _lift(self, writes: DeviceTaintRuleWrites, name: str) -> None:
+        async with self._slots:
+            answer = await writes.lift(name)
+        if answer.outcome != "written":
+            log.warning("a DeviceTaintRule of the queue cannot be deleted", rule=name, err=answer.message)
+
+
+def name_of(device: AllocatedDevice) -> str:
+    """The name of our rule about a device."""
+    return f"gpu-extender-{sha256(identity(device).encode()).hexdigest()[:20]}"
+
+
+def is_ours(rule: DeviceTaintRuleRecord) -> bool:
+    """Whether it was made here."""
+    return rule.taint == FENCE and rule.name == name_of(AllocatedDevice(*selector_of(rule)))

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from extender.act.queue.release import Release
-from extender.act.queue.writes import Evicts
 from extender.cluster.cluster import Cluster
 from extender.decide.evicted import QUEUE, Cause
 from extender.decide.verbs import Verbs
+from extender.kube.pod_writes import PodEvictions
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.queueing import PINNED
@@ -86,7 +86,7 @@ MOST_EVICTIONS: Final = 8  # evictions of one turn
 class Stranded:
     """Looks after the released pods that may run on one node alone."""
 
-    def __init__(self, verbs: Verbs, evicts: Evicts | None, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, verbs: Verbs, evicts: PodEvictions | None, metrics: Metrics, clock: Clock) -> None:
         """`evicts`: None where no pod can be evicted."""
         self._cluster, self._seats, self._victims = verbs.cluster, verbs.claims.seats, verbs.evicted
         self._metrics, self._clock, self._wall = metrics, clock.monotonic, clock.wall

@@ -11,7 +11,7 @@ Theory of operation
 3. A seat ends when its pod is bound or deleted. Where one is lost, those pods of the gang that are not bound are placed
    again, beside those that are (repair.py). The pod of a seat that is not used for `queue.seatSeconds` is left to
    kube-scheduler.
-   Seats of pods that do not exist yet are taken over by these pods when they are created (absent.py).
+   Seats of pods that do not exist yet are taken over by these pods when they are created (ends.py).
 4. Where the first gang in order has no place, pods of lower priority are evicted for it, or that is shown
    (evicting.py). It has its seats from before the first eviction on, and is released when the victims are gone.
    A nomination of a waiting pod without a seat is not ours, and is withdrawn (cleanup.py).
@@ -29,11 +29,9 @@ from typing import Final
 
 from extender.act.controller import Controller
 from extender.act.events import EventRecorder
-from extender.act.queue.absent import AbsentSeats
-from extender.act.queue.acting import Acting
 from extender.act.queue.cleanup import Stranded, Strangers
-from extender.act.queue.ends import SeatEnds
-from extender.act.queue.evicting import GangEvictions, PlanSearch
+from extender.act.queue.ends import AbsentSeats, SeatEnds
+from extender.act.queue.evicting import Acting, GangEvictions, PlanSearch
 from extender.act.queue.release import GangReleases, Progress
 from extender.act.queue.repair import Repairs
 from extender.act.queue.slices import done, in_turns

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from extender.act.queue.release import Release
+from extender.act.queue.release import Reads, Release
+from extender.act.queue.seat_store import SeatStore
 from extender.act.queue.slices import each
-from extender.act.queue.writes import Reads
+from extender.act.queue.tell import Teller
 from extender.cluster.cluster import Cluster
+from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects.records import RecordError
+from extender.objects import gangs
+from extender.objects.queueing import GATE, rank_of
+from extender.objects.records import PodRecord, RecordError
+from extender.queue.absent import StandIns, present
 from extender.queue.endings import is_rejected, takes_pods
 from extender.reservations.seats import Seat, Seats
 
@@ -125,3 +131,125 @@ class SeatEnds:
         if pod.node:
             return "bound" if pod.node == seat.node else "elsewhere"
         return "not-used" if now - seat.at > self._seconds and self._release.is_open(pod) else ""
+
+
+# -- absent seats: which new pod takes one over, and when one ends
+#
+# An absent seat is reserved for a pod that its owner creates once others of its gang run. The pod takes it over when it
+# is created, be it behind our gate or not; a pod that is deleted leaves its seat to the one that replaces it. The seat
+# ends `queue.absentSeatSeconds` after the gang's latest pod got its seat, and earlier where the owner does not list the
+# pod any more, or the pod is bound already.
+
+
+OURS: Final = frozenset({GATE})
+LOOK_SECONDS: Final = 1.0  # between two looks while nothing in the cluster changes
+log = get_log()
+
+
+class AbsentSeats:
+    """Looks after the seats of pods that do not exist."""
+
+    def __init__(
+        self, stand_ins: StandIns, seats: Seats, ends: SeatEnds, store: SeatStore, metrics: Metrics, teller: Teller
+    ) -> None:
+        cluster = stand_ins.cluster
+        self._stand_ins, self._cluster, self._seats, self._ends = stand_ins, cluster, seats, ends
+        self._store, self._metrics, self._teller = store, metrics, teller
+        self._seconds = cluster.settings.queue.absent_seat_seconds
+        self._looked_at: float | None = None
+        self._settled_at = float("-inf")
+        self._generation = -1  # of the cluster, when seats were given or ended last
+
+    async def look(self, now: float, busy: Collection[str] = ()) -> None:
+        """Look at all gangs that have such seats, or a deleted pod. The seats that were taken over are written: the
+        release of their pods may go on. `now`: seconds; `busy`: gangs whose releases are under way, and keep their
+        seats. Raises as `SeatStore`."""
+        passed = 0.0 if self._looked_at is None else now - self._looked_at
+        self._looked_at = now
+        held = sum(_gpus(self._seats.of(uid)) for uids in self._seats.absent.values() for uid in uids)
+        self._metrics.queue_absent_gpu_seconds.inc(held * passed)
+        if self._generation == self._cluster.generation and now - self._settled_at < LOOK_SECONDS:
+            return
+        deleted = {seat.gang for seat in self._seats if self._ends.deleted(seat)}
+        changed = [name for name in [*self._seats.gangs] if name in self._seats.absent or name in deleted]
+        later = [name for name in changed if name in busy]
+        self._generation, self._settled_at = -1 if later else self._cluster.generation, now
+        changed = [name for name in changed if name not in busy]
+        written = [name for name in changed if await self._settle(name, now) and name in self._seats.gangs]
+        if written and (why := await self._store.keep(written)):
+            log.error("seats that new pods take over cannot be written", gangs=len(written), err=why)
+
+    async def _settle(self, name: str, now: float) -> bool:
+        """Give the free seats of a gang to its new pods; whether one was given. Others run before."""
+        named = gangs.Ref.of(name)
+        for _ in self._stand_ins.steps(named, present(self._cluster, named)):
+            await asyncio.sleep(0)
+        pods = present(self._cluster, named)
+        missing = {pod.uid: pod for pod in self._stand_ins.of(named, pods)}
+        new = sorted((pod for pod in pods if self._may_take(pod)), key=rank_of)
+        given = self._replaced(name, new, missing, now)
+        for pod in new:
+            if self._seats.of(pod.uid) is None:
+                seat = self._seats.free(name, rank_of(pod), self._cluster.amounts(pod))
+                given |= seat is not None and self._give(seat, pod, now)
+        self._end(name, pods, missing, now)
+        if given:  # the gang comes along: the seats of the others wait for them
+            waits = [seat for seat in self._seats.gang(name) if seat.absent]
+            self._seats.reserve(seat._replace(at=now) for seat in waits)
+        return given
+
+    def _may_take(self, pod: PodRecord) -> bool:
+        free = not pod.node and not pod.partial and OURS.issuperset(pod.gates)
+        return free and self._seats.of(pod.uid) is None
+
+    def _replaced(self, name: str, new: Sequence[PodRecord], missing: dict[str, PodRecord], now: float) -> bool:
+        """The seats of deleted pods go to the pods that replace them; where these are still to come they are absent."""
+        given = False
+        by_rank = {rank_of(pod): pod for pod in new}
+        to_come = {rank_of(pod): pod for pod in missing.values()}
+        for seat in self._seats.gang(name):
+            rank = (seat.role, seat.ordinal)
+            if rank[1] < 0 or not self._ends.deleted(seat):
+                continue
+            pod = by_rank.get(rank) or to_come.get(rank)
+            if pod is not None and self._cluster.amounts(pod)[3:] == seat.amounts[3:]:
+                given |= self._give(seat, pod, now)
+        return given
+
+    def _give(self, seat: Seat, pod: PodRecord, now: float) -> bool:
+        self._seats.drop(seat.uid)
+        self._seats.reserve([
+            seat._replace(
+                uid=pod.uid, pod=f"{pod.namespace}/{pod.name}", amounts=self._cluster.amounts(pod),
+                priority=pod.priority, at=now,
+            )
+        ])  # fmt: skip
+        return True
+
+    def _end(self, name: str, pods: Sequence[PodRecord], missing: dict[str, PodRecord], now: float) -> None:
+        """End the seats of pods that exist by now on other seats, that do not come any more, or do not come in time."""
+        by_rank = {rank_of(pod): pod for pod in pods}
+        late: list[Seat] = []
+        for seat in [seat for seat in self._seats.gang(name) if seat.absent]:
+            cause = "" if seat.uid in missing else self._over(seat, by_rank.get((seat.role, seat.ordinal)))
+            if not cause and now - seat.at > self._seconds:
+                cause = "not-created"
+                late.append(seat)
+            if cause:
+                self._seats.drop(seat.uid)
+                self._metrics.queue_seats_ended.labels(cause).inc()
+        if late:
+            self._teller.not_created(name, pods, late, self._seconds)
+
+    def _over(self, seat: Seat, pod: PodRecord | None) -> str:
+        """Why a seat ends whose pod does not come any more, or exists by now and has not taken it. "" while it may take
+        it: gates of other controllers hold it back."""
+        if pod is None:
+            return "deleted"
+        if pod.node:
+            return "bound" if pod.node == seat.node else "elsewhere"
+        return "elsewhere" if self._seats.of(pod.uid) is not None else ""
+
+
+def _gpus(seat: Seat | None) -> int:
+    return 0 if seat is None else sum(seat.amounts[3:])

@@ -10,7 +10,7 @@ Theory of operation
 4. The gang's pods are nominated, so that pods which kube-scheduler places alone keep off, too. When every instance
    knows the seats (replicas.py), the victims are evicted through the Eviction API. A victim without whose end the seats
    hold by now is not evicted.
-5. Before a victim that holds devices by claims (DRA) is evicted, these are kept from kube-scheduler (fences.py). The
+5. Before a victim that holds devices by claims (DRA) is evicted, these are kept from kube-scheduler (`Fences`). The
    victim is gone once its claims are deallocated. One that would free no devices any more is not evicted.
 6. Once all are gone, the gang is released as any other. Where its seats do not hold any more it is placed again.
 7. Seats are given back where an eviction is rejected for REFUSED_SECONDS, where a victim or its claims do not end in
@@ -24,10 +24,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from extender.act.queue.acting import Acting
+from extender.act.controller import Leadership
+from extender.act.queue.allocator import Fences
+from extender.act.queue.growth import Growth
+from extender.act.queue.release import Reads, Release
 from extender.act.queue.repair import Repairs
+from extender.act.queue.replicas import Replicas
+from extender.act.queue.seat_store import SeatStore
 from extender.act.queue.slices import done
 from extender.act.queue.tell import Teller
 from extender.cluster.dra.resource_slices import device_of
@@ -38,7 +44,7 @@ from extender.decide.evicted import QUEUE, Cause
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import VersionConflict
-from extender.kube.pod_writes import AT_ONCE, Evicted
+from extender.kube.pod_writes import AT_ONCE, Evicted, PodEvictions
 from extender.log import get_log
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
@@ -57,6 +63,25 @@ ROUND_SECONDS: Final = 1.0  # of one turn, for evictions
 REFUSED_SECONDS: Final = 120.0  # for which an eviction may be rejected once another was carried out
 DEALLOCATED_SECONDS: Final = 30.0  # in which the claim controller sees that a pod has ended
 log = get_log()
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """What the controller of the queue acts with."""
+
+    leadership: Leadership
+    store: SeatStore
+    replicas: Replicas
+    release: Release
+    growth: Growth
+    ready: Callable[[], bool]
+    """Whether all lists are in."""
+    dark: Callable[[], float]
+    """As `ClusterSource.dark`."""
+    plans: EvictionPlanner  # which pods to evict for the first gang in order
+    read: Reads  # asks the API server for a pod
+    fences: Fences  # keep devices of pods that are evicted
+    evicts: PodEvictions | None = None  # None where no pod can be evicted
 
 
 class PlanSearch:

@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from extender.act.controller import QUEUE, Leadership
 from extender.act.events import EventRecorder
-from extender.act.leadership import QUEUE, Leadership
-from extender.act.queue.acting import Acting
-from extender.act.queue.allocator import DeviceAllocator
+from extender.act.queue.allocator import DeviceAllocator, Fences
 from extender.act.queue.controller import QueueController
-from extender.act.queue.fences import Fences
-from extender.act.queue.growth import Growth
-from extender.act.queue.provisioning import ProvisioningRequests
+from extender.act.queue.evicting import Acting
+from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import Release
 from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
@@ -79,7 +77,7 @@ class Rig:
         placement = JointPlacement(cluster, verbs.policy)
         search = GangSearch(cluster, verbs.policy, verbs.settings.preemption)
         acting = Acting(
-            Leadership(lease, QUEUE, world.metrics.queue_leader, clock.monotonic),
+            Leadership(lease, QUEUE, world.metrics.queue_leader, world.metrics.degraded, clock.monotonic),
             store,
             self.replicas,
             self.release,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from extender.act.events import EventRecorder
-from extender.act.queue.unled import AGAIN_SECONDS, OF_NAMESPACE, REASON, UNLED_SECONDS, UnledPods
+from extender.act.gated import AGAIN_SECONDS, OF_NAMESPACE, REASON, UNLED_SECONDS, UnledPods
 from extender.kube.client import ApiError
 from extender.objects.queueing import GATE
 from extender.queue.report import QueueLeader
@@ -39,7 +39,7 @@ def posted(world: World, lease: Lease, leader: QueueLeader, seconds: float) -> O
 
     async def test(events: EventRecorder, clock: Clock) -> None:
         clocks = Clocks(lambda: clock.now, lambda: clock.now)
-        both = [UnledPods(world.cluster, events, lease, leader, world.metrics.degraded, clocks) for _ in range(2)]
+        both = [UnledPods(world.cluster, events, lease.look, leader, world.metrics.degraded, clocks) for _ in range(2)]
         end = clock.now + seconds
         while clock.now <= end:
             for one in both:

@@ -1,22 +1,25 @@
-"""Events on gated pods while no instance releases them: each would wait until the age limit without a word.
+"""Gated pods that the queue does not release: they are reported, and in shadow mode their gate is removed.
 
-Every instance looks, also with `queue.enabled: false`: then no other part of it acts for these pods. It reads the
-Lease of the queue and does not take part. Instances write the same Event, so it is there once.
+`UnledPods` writes Events while no instance releases pods: each would wait until the age limit without a word. Every
+instance looks, also with `queue.enabled: false`: then no other part of it acts for these pods. It reads the Lease of
+the queue and does not take part. Instances write the same Event, so it is there once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Awaitable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from extender.act.controller import Controller
 from extender.act.events import EventRecorder
 from extender.cluster.view import ClusterView
-from extender.kube.client import ApiError, NoAnswer
+from extender.kube import gates
+from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.own_objects import Regarding
-from extender.log import get_log
+from extender.log import Allowance, get_log
 from extender.metrics import Degraded
 from extender.objects.queueing import GATE
 from extender.queue.report import QueueLeader
@@ -34,14 +37,6 @@ REASON: Final = "QueueWithoutLeader"
 log = get_log()
 
 
-class Holds(Protocol):
-    """Reads which instance holds a Lease, "" for none."""
-
-    def look(self) -> Awaitable[str]:
-        """The identity of the holder."""
-        ...
-
-
 class UnledPods(Controller):
     """Keeps `leader` current, and reports pods that no instance releases."""
 
@@ -51,13 +46,14 @@ class UnledPods(Controller):
         self,
         cluster: ClusterView,
         events: EventRecorder,
-        lease: Holds,
+        read: Callable[[], Awaitable[str]],
         leader: QueueLeader,
         degraded: Degraded,
         clock: Clock | None = None,
     ) -> None:
-        """`degraded`: where it is noted that no instance releases pods."""
-        self._cluster, self._events, self._lease, self._leader = cluster, events, lease, leader
+        """`read`: which instance holds the Lease, "" for none; `degraded`: where it is noted that no instance releases
+        pods."""
+        self._cluster, self._events, self._holder, self._leader = cluster, events, read, leader
         self._degraded, self._clock = degraded, clock or Clock()
         self._unled_since: float | None = None
         self._reported: dict[str, float] = {}  # uid -> when
@@ -96,7 +92,7 @@ class UnledPods(Controller):
         leader = self._leader
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                leader.holder, leader.problem = await self._lease.look(), ""
+                leader.holder, leader.problem = await self._holder(), ""
         except (ApiError, NoAnswer, TimeoutError) as error:
             leader.holder, leader.problem = None, str(error) or "no answer"
 
@@ -126,3 +122,49 @@ class UnledPods(Controller):
                 return
             self._reported[uid] = now
             spaces[pod.namespace] += 1
+
+
+# -- in shadow mode: our gates are removed at once, without seats and nominations, so that no pod waits for us
+#
+# Only pods that have the gate cause a write. Where the right to remove it is missing, that is logged, and tried again.
+
+
+LOOK_SECONDS: Final = 0.5
+RETRY_SECONDS: Final = 30.0
+
+
+class GateRemoval(Controller):
+    """Removes our gate from all pods that the watch shows with it."""
+
+    name = "gates"
+
+    def __init__(self, server: ApiServer, cluster: ClusterView, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds."""
+        self._server, self._cluster, self._clock = server, cluster, clock
+        self._refused: dict[str, float] = {}  # uid of a pod that kept its gate -> when it is tried again
+        self._said = Allowance()
+
+    async def run(self) -> None:
+        """Look, and remove, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS if await self.look() else RETRY_SECONDS)
+
+    async def look(self) -> bool:
+        """Remove the gates that there are now; whether the API server answered. A pod that keeps its gate, because the
+        API server refuses the patch, delays no other."""
+        now = self._clock()
+        self._refused = {uid: at for uid, at in self._refused.items() if at > now}
+        if all(uid in self._refused for uid in self._cluster.placements.queued):
+            return True
+        try:
+            tally = await gates.remove_gates(self._server, lambda pod: pod.uid not in self._refused, lambda tally: None)
+        except (ApiError, NoAnswer) as error:
+            log.warning("our scheduling gates are not removed", err=str(error), retry_seconds=RETRY_SECONDS)
+            return False
+        if tally.pods:
+            log.info("our scheduling gates are removed: the mode is shadow", pods=tally.pods)
+        self._refused |= {pod.uid: now + RETRY_SECONDS for pod, _ in tally.refused}
+        if tally.refused and self._said.take(now) is not None:
+            pod, why = tally.refused[0]
+            log.warning("a scheduling gate is not removed", pod=str(pod), pods=len(tally.refused), err=why)
+        return True

@@ -1,25 +1,112 @@
-"""How many pods wait, by reason and size: the numbers of `gpu-extender top`, as a metric."""
+"""What is counted over the whole cluster, and shown as metrics: how many pods wait, by reason and size, and how many
+more nodes of each model they would need, the arithmetic by hand."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
-from extender.act.surveys import gauges, survey
-from extender.act.surveys.survey import FIRST_SECONDS
+from extender.act.surveys import FIRST_SECONDS, MOST_MODELS, Survey, show_nodes_wanted, show_waiting_pods
 from extender.ask import fleet
 from extender.ask.explain import Explainer, Times
 from extender.ask.fleet import POD_SIZES
 from extender.metrics import Metrics
 from extender.objects.queueing import GATE
-from tests.world import InPlace, World, pairs
+from tests.ask.capacity.clusters import MODEL
+from tests.world import JSON, InPlace, World, pairs
+
+H, A = {MODEL: "H"}, {MODEL: "A"}
 
 
 def explainer(world: World) -> Explainer:
     return Explainer(world.verbs, Times(lambda: world.now, lambda: world.wall), lambda: None)
+
+
+def wanted(world: World) -> dict[str, int]:
+    return explainer(world).nodes_wanted()
+
+
+def full(links: JSON | None = None) -> World:
+    """A full node with 8 GPUs of model H and one with 4 of model A."""
+    world = World()
+    world.node("h", 8, labels=H, links=links)
+    world.node("a", 4, labels=A)
+    world.pod("h0", 8, "h", priority=5)
+    world.pod("a0", 4, "a", priority=5)
+    return world
+
+
+def test_no_pod_waits() -> None:
+    assert wanted(full()) == {}
+
+
+def test_pods_are_packed_into_empty_nodes_of_each_model() -> None:
+    world = full()
+    for number in range(5):
+        world.pod(f"p{number}", 2)
+    # Five pods of two: four fit on a node of 8, two on a node of 4.
+    assert wanted(world) == {"H": 2, "A": 3}
+    world.pod("large", 8)  # no node of A takes it; the largest first, then five of two beside none
+    assert wanted(world) == {"H": 3, "A": 3}
+    world.pod("choosy", 1, spec={"nodeSelector": H})
+    assert wanted(world) == {"H": 3, "A": 3}
+
+
+def test_a_pod_that_we_reject_for_links_wants_a_node_although_there_is_room() -> None:
+    """Cluster Autoscaler counts two free GPUs, and adds none."""
+    world = World()
+    world.node("n", 4, labels=H, links=pairs(4))
+    world.pod("p0", 1, "n", held=(0,))
+    world.pod("p1", 1, "n", held=(2,))
+    waits = world.pod("p", 2, links="required")
+    assert world.filter(waits)["NodeNames"] == []
+    assert wanted(world) == {"H": 1}
+
+
+def test_who_wants_no_node() -> None:
+    """What fits now; what is nominated, since its victims leave; what waits behind a gate, where the queue is not
+    known; what no machine takes; and pods without GPUs."""
+    world = full()
+    world.node("free", 1, labels=A)
+    world.pod("fits", 1)
+    world.pod("nominated", 8, nominated="h", priority=9)
+    world.pod("gated", 8, spec={"schedulingGates": [{"name": GATE}]})
+    world.pod("huge", 9)
+    world.pod("plain", 0, cpu="10000")
+    assert wanted(world) == {}
+
+
+@pytest.mark.anyio
+async def test_the_metric_is_bounded_and_goes_when_no_pod_waits() -> None:
+    answers: list[Mapping[str, int]] = [{f"m{n:03}": n for n in range(MOST_MODELS + 50)}, {}]
+    shown, read = Metrics(), [False, True, True]
+
+    def count() -> Mapping[str, int]:
+        return answers.pop(0)
+
+    def series() -> dict[str, float]:
+        [family] = shown.nodes_wanted.collect()
+        return {one.labels["model"]: one.value for one in family.samples}
+
+    show = partial(show_nodes_wanted, shown.nodes_wanted)
+    controller = Survey("nodes-wanted", count, show, lambda: not read or read.pop(0), InPlace(), every_seconds=0.001)
+    task = asyncio.ensure_future(controller.run())
+    try:
+        async with asyncio.timeout(30):
+            while not series():
+                await asyncio.sleep(0.001)
+            assert series() == {f"m{n:03}": n for n in range(50, MOST_MODELS + 50)}
+            while series():
+                await asyncio.sleep(0.001)
+    finally:
+        task.cancel()
+
+
+# -- how many pods wait, by reason and size
 
 
 def shown(metrics: Metrics) -> dict[tuple[str, str], float]:
@@ -27,7 +114,7 @@ def shown(metrics: Metrics) -> dict[tuple[str, str], float]:
     return {(one.labels["reason"], one.labels["gpus"]): one.value for one in family.samples}
 
 
-def full() -> World:
+def two_full() -> World:
     """Two full nodes with 8 GPUs."""
     world = World()
     for name in ("a", "b"):
@@ -37,7 +124,7 @@ def full() -> World:
 
 
 def test_pods_that_wait_are_counted_by_reason_and_size() -> None:
-    world = full()
+    world = two_full()
     for name, gpus in (("one", 1), ("two", 2), ("three", 3), ("four", 4), ("eight", 8), ("other", 8)):
         world.pod(name, gpus)
     world.pod("huge", 16)
@@ -67,7 +154,7 @@ def test_each_look_replaces_the_one_before() -> None:
     metrics = Metrics()
     looks: list[Mapping[tuple[str, str], int]] = [{("fits", "1"): 2, ("gated", "17+"): 1}, {("fits", "1"): 1}, {}]
     for look in looks:
-        gauges.waiting_pods(metrics.waiting_pods, look)
+        show_waiting_pods(metrics.waiting_pods, look)
         assert shown(metrics) == look
 
 
@@ -78,7 +165,7 @@ def test_the_sizes_have_no_gap() -> None:
 
 def test_pods_that_ask_for_the_same_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """300 pods of 40 kinds, which differ in GPUs and CPU."""
-    world = full()
+    world = two_full()
     for number in range(300):
         world.pod(f"p{number}", 1 + number % 8, cpu=str(1 + number % 40))
     judged, judge = [0], fleet._reason
@@ -108,7 +195,7 @@ async def test_a_count_that_takes_long_is_made_less_often(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("time.process_time", lambda: clock[0])
     monkeypatch.setattr("asyncio.sleep", sleep)
-    task = asyncio.ensure_future(survey.Survey("some", count, lambda found: None, lambda: True, InPlace()).run())
+    task = asyncio.ensure_future(Survey("some", count, lambda found: None, lambda: True, InPlace()).run())
     try:
         async with asyncio.timeout(30):
             await end.wait()
