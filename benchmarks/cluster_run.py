@@ -20,7 +20,7 @@ import orjson
 
 from ext_core.links import LinkShapes
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.statements import gpus_of
 from extender.decide.verbs import Verbs
 from extender.objects import decode, records
 from extender.objects.records import Event

@@ -13,8 +13,7 @@ from benchmarks.openb_trace import WHOLE, Pod
 from ext_core import score
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable, PodTable
-from extender.cluster.demand import ANYWHERE, MachineModels, weighted
-from extender.cluster.demand_mix import DemandMix
+from extender.cluster.demand import ANYWHERE, DemandMix, MachineModels, Weigher
 from extender.cluster.pod_kinds import Kind
 from extender.cluster.tables import Tables
 from extender.objects.selectors import Requirement
@@ -103,8 +102,9 @@ class Ours:
             return
         self._written = (self._mix.revision, self._models.revision)
         machines = [kind._replace(share=WHOLE) for kind in self._models.whole()]
-        asked = weighted(self._mix.weights(), machines, self._mix.most, WHOLE)
-        kinds = tuple(one.kind for one in asked)
+        came = [(kind, count) for kind, count in self._mix.weights() if count > 0]
+        weigher = Weigher([kind for kind, _ in came], machines, self._mix.most, WHOLE)
+        kinds = tuple(weigher.kinds)
         if (kinds, self._models.revision) != self._known:
             self._known = (kinds, self._models.revision)
             self._types = [
@@ -113,4 +113,4 @@ class Ours:
                 for kind in kinds
             ]  # fmt: skip
             self._names = [str(kind) for kind in kinds]
-        self._tables.demand.set(self._types, [one.weight for one in asked], [one.size for one in asked], self._names)
+        self._tables.demand.set(self._types, weigher.weights([count for _, count in came]), weigher.sizes, self._names)

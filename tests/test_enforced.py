@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from ext_core.links import LinkShapes
-from extender.cluster.gpus.statements import PLAN
+from extender.cluster.statements import PLAN
 from extender.policy.rules import REASONS
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from extender.topologies.load import from_catalogue

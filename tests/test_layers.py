@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from extender.cluster.budgets import Budgets
 from extender.cluster.cluster import Cluster
 from extender.cluster.dra.store import DraStore
 from extender.cluster.eligibility import Eligibility
-from extender.cluster.gpus.store import GpuStore
+from extender.cluster.gangs import Gangs
+from extender.cluster.gpus import GpuStore
 from extender.cluster.node_health import NodeHealth
 from extender.cluster.nodes import NodeRows
-from extender.cluster.pods.budgets import Budgets
-from extender.cluster.pods.gangs import Gangs
-from extender.cluster.pods.numbered import Requirements
-from extender.cluster.pods.placements import Placements, Repelling
-from extender.cluster.pods.store import PodRows
-from extender.cluster.pods.workloads import Workloads
+from extender.cluster.numbered import Requirements
+from extender.cluster.placements import Placements, Repelling
+from extender.cluster.pods import PodRows
+from extender.cluster.workloads import Workloads
 
 CORE = Path(__file__).parent.parent / "ext_core"
 ALLOWED = {"ext_core", "libc", "posix", "cython", "cpython", "Python.h"}

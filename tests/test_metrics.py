@@ -8,7 +8,7 @@ from typing import get_args
 
 from prometheus_client import generate_latest
 
-from extender.cluster.gpus.ledger import Drift
+from extender.cluster.ledger import Drift
 from extender.cluster.pod_failures import What
 from extender.kube.pod_writes import EvictionOutcome
 from extender.metrics import BUCKETS, VALUES, Metrics, page

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.gpus.statements import PLAN
+from extender.cluster.statements import PLAN
 from extender.policy.rules import REASONS
 from extender.settings import Mix as MixSettings
 from extender.settings import Settings

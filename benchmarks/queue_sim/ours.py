@@ -22,7 +22,7 @@ from benchmarks.queue_sim.gangs import Gang, Shape, capacities
 from benchmarks.queue_sim.measures import DELAYED
 from benchmarks.queue_sim.world import World
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.statements import PLAN, planned_text
+from extender.cluster.statements import PLAN, planned_text
 from extender.decide.verbs import Verbs
 from extender.objects import decode
 from extender.objects.queueing import DOMAIN, DURATION, GATE, QUEUE

@@ -15,7 +15,7 @@ from typing import Final
 
 from extender.act.controller import Controller
 from extender.act.events import EventRecorder
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.kube import gates
 from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.own_objects import Regarding

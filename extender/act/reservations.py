@@ -35,7 +35,7 @@ import orjson
 
 from extender.act.controller import Controller
 from extender.act.document import NEWER_SECONDS, Changes, Damaged, KeptDocument, Newer, check_format
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap, VersionConflict

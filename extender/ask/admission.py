@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.node_gpus import GpuAsk
-from extender.cluster.view import ClusterView
 from extender.objects.nodes import PASSING
 from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import Taint, untolerated

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.cluster.gpus.statements import PLAN, gpus_of, stated_mask
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import PLAN, gpus_of, stated_mask
 from extender.objects.queueing import PINNED
 from extender.objects.records import PodRecord
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from extender.ask.judge import Judge
 from extender.ask.text import count, seconds
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.decide.evicted import EvictedPod
 from extender.objects.records import PodRecord
 from extender.preemption import certificate

@@ -22,7 +22,7 @@ from extender.ask.ways import gang, machines, request
 from extender.ask.ways.evict import evict
 from extender.ask.ways.wait import wait
 from extender.ask.ways.way import in_order
-from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU
 from extender.decide.decisions import Decision
 from extender.decide.verbs import Verbs

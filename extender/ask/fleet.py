@@ -11,8 +11,8 @@ from ext_core import fit, survey
 from ext_core.link_sets import LinkSets
 from extender.ask.judge import Judge, blocks
 from extender.ask.nodes import SHORT
+from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.roles import Unplaceable, admitted
 from extender.policy.rules import REASONS

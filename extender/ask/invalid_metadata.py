@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from extender.cluster.gpus.statements import HELD, PLAN
+from extender.cluster.cluster import ClusterView
 from extender.cluster.pod_kinds import LINKS, MODES, NICS
-from extender.cluster.view import ClusterView
+from extender.cluster.statements import HELD, PLAN
 from extender.objects import gangs, progress, queueing
 from extender.objects.records import PodRecord
 from extender.objects.unread import unread

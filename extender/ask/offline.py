@@ -14,7 +14,7 @@ from extender.ask.explain import Explainer, Times
 from extender.ask.suppose import NOW, SupposedCluster, frozen_verbs
 from extender.ask.whatif import engine
 from extender.ask.whatif.question import Question
-from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.statements import gpus_of
 from extender.decide.verbs import Verbs
 from extender.objects.queueing import GATE
 from extender.objects.records import Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 
 MOST_CLASSES: Final = 50
 """PriorityClasses that are counted separately, those of the highest value; the pods of all others count as OTHER."""

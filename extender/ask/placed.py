@@ -8,7 +8,7 @@ from typing import Final
 from extender.ask.explanation import Explanation, difference
 from extender.ask.judge import Ranked
 from extender.ask.text import count, ids
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
 

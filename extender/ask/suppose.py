@@ -20,11 +20,10 @@ import msgspec
 from extender.ask.judge import Judge, over
 from extender.ask.ways import machines
 from extender.ask.whatif.question import MOST_ADDED, Added, Changes
-from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.statements import PLAN, planned_text
-from extender.cluster.gpus.store import AWAY_SECONDS
+from extender.cluster.cluster import Cluster, ClusterView
+from extender.cluster.gpus import AWAY_SECONDS
+from extender.cluster.statements import PLAN, planned_text
 from extender.cluster.tables import FIRST_GPU, MOST_AMOUNT
-from extender.cluster.view import ClusterView
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import Event, NodeRecord, PodRecord, ResourceSliceRecord

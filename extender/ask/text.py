@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from extender.cluster.gpus.device_sharing import partial
+from extender.cluster.device_plugins import partial
 
 if TYPE_CHECKING:
-    from extender.cluster.view import ClusterView
+    from extender.cluster.cluster import ClusterView
     from extender.objects.records import PodRecord
 
 GIB = 1 << 30

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from extender.cluster.gpus.statements import PLAN, indices
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import PLAN, indices
 from extender.objects.records import PodRecord
 from extender.topologies.annotation import MOST_GPUS
 

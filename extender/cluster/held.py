@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 
 from ext_core.absence import Absence
 from ext_core.rows import NodeUse, PodRow
-from extender.cluster.faults import Faults
-from extender.cluster.gpus.holdings import NodeLedger
+from extender.cluster.listener import Faults
 from extender.cluster.nodes import Nodes
 from extender.cluster.pod_kinds import links_of
-from extender.cluster.pods.store import Pods
+from extender.cluster.pods import Pods
+from extender.cluster.statements import NodeLedger
 from extender.cluster.tables import MOST_COUNT, Tables
 from extender.objects.progress import saved_ms, start_ms
 from extender.objects.records import PodRecord

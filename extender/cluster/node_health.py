@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from extender.cluster import pod_failures
-from extender.cluster.faults import Faults
-from extender.cluster.listener import Listener
+from extender.cluster.listener import Faults, Listener
 from extender.cluster.nodes import NodeRows
 from extender.cluster.pod_failures import (
     YOUNG_SECONDS,

@@ -13,8 +13,8 @@ from ext_core.rows import NodeFacts
 from extender.cluster.demand import MachineModels
 from extender.cluster.dra.store import DraStore
 from extender.cluster.eligibility import Eligibility
-from extender.cluster.gpus.statements import MOST
-from extender.cluster.gpus.store import NO_GPUS, GpuStore
+from extender.cluster.gpus import NO_GPUS, GpuStore
+from extender.cluster.statements import MOST
 from extender.cluster.tables import FIRST_GPU, MOST_SUM, Tables
 from extender.objects.records import DeviceClassRecord, DraRecord, NodeRecord
 

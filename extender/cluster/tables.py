@@ -12,7 +12,7 @@ from ext_core.links import LinkShapes
 from ext_core.places import Places
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
-from extender.cluster.gpus.statements import MOST
+from extender.cluster.statements import MOST
 from extender.objects.records import PodRecord
 
 SlotType = tuple[int, int, int, int, int, int, int]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.statements import PLAN, gpus_of, planned_text
+from extender.cluster.statements import PLAN, gpus_of, planned_text
 from extender.decide import wire
 from extender.decide.answer import Answer, BindCall, History, WrittenCall
 from extender.decide.decisions import Decision

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace as with_fields
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.listener import Listener
-from extender.cluster.view import ClusterView
 from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
 from extender.preemption import certificate

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.statements import PLAN, stated_mask
+from extender.cluster.statements import PLAN, stated_mask
 from extender.decide.decisions import Decision
 from extender.objects.queueing import is_queued
 from extender.objects.records import PodRecord

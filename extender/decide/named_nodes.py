@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ext_core import fit, survey
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from ext_core import encode, scan
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.errors import BadRequest
 from extender.objects import records
 from extender.objects.records import PodRecord

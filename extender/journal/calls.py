@@ -10,8 +10,7 @@ from typing import Final, Literal
 
 import orjson
 
-from extender.cluster.cluster import Cluster
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import Cluster, ClusterView
 from extender.decide import wire
 from extender.decide.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
 from extender.decide.answer import Asked as Asking

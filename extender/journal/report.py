@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.journal import entries
 from extender.journal.entries import Choice, Reply

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import Final
 
+from extender.cluster import workloads
+from extender.cluster.cluster import ClusterView
 from extender.cluster.listener import Listener
 from extender.cluster.pod_kinds import links_of, nics_of
-from extender.cluster.pods import workloads
-from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.records import PodRecord as PodRecord
 from extender.policy.contracts import PodRequest

@@ -12,9 +12,9 @@ from typing import Final
 
 from ext_core import columns
 from ext_core.rows import Role
+from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.cluster.slices import Sliced, finish, pauses
-from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.objects.selectors import PodTerm, Taint, untolerated
 from extender.policy.contracts import PodRequest

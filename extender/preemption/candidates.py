@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from ext_core import columns as row_sets
 from ext_core import fit, gather, victims
+from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import VictimsStranded

@@ -8,7 +8,7 @@ from typing import Any
 
 from ext_core import victims
 from ext_core.scout import FREE
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ext_core import gather
+from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
-from extender.cluster.view import ClusterView
 from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy.contracts import VictimGroups, Victims

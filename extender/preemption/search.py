@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ext_core import scout
-from extender.cluster.cluster import Cluster
+from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from ext_core import fit, gather
 from ext_core.links import LinkShapes
-from extender.cluster.gpus.holdings import Holding
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import Holding
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import LeftoverFragmentation
 from extender.policy.policy import Policy

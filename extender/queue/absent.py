@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Sliced, finish, pauses
-from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.gangs import Ref
 from extender.objects.queueing import rank_of

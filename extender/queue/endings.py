@@ -8,8 +8,8 @@ from itertools import groupby
 from math import inf
 from typing import Final, NamedTuple
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import RUN, STEP, Sliced, finish, in_order, pauses
-from extender.cluster.view import ClusterView
 from extender.objects.gangs import Ref
 from extender.objects.queueing import duration_of
 from extender.objects.records import SEAT_REJECTED, UNSCHEDULABLE, Owner, PodRecord

@@ -6,8 +6,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import STEP, Sliced, finish, in_order, pauses
-from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.queueing import (
     GATE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import RUN, Sliced, pauses
-from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord

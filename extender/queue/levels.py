@@ -14,8 +14,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Sliced, pauses
-from extender.cluster.view import ClusterView
 from extender.policy.roles import NODE
 from extender.settings.fields import TOPOLOGY_LABELS
 

@@ -31,9 +31,9 @@ from typing import Final
 
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
+from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.objects.queueing import Domain
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest

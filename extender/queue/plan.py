@@ -9,11 +9,10 @@ from functools import partial
 from itertools import groupby, islice, repeat
 from typing import Final
 
-from extender.cluster.cluster import Cluster
+from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.pod_kinds import is_particular
 from extender.cluster.slices import RUN, STEP, Sliced, pauses
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest

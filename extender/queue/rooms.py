@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
+from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Sliced
-from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.node_gpus import most, size, with_number
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.roles import LabelClasses, Unplaceable

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.cluster.slices import Sliced, pauses
-from extender.cluster.view import ClusterView
 from extender.objects.queueing import queue_of
 from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import NodeTerm, Toleration

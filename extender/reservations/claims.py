@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.statements import PLAN, stated_mask
 from extender.cluster.pod_kinds import is_particular
+from extender.cluster.statements import PLAN, stated_mask
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord

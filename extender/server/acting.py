@@ -26,7 +26,7 @@ from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
 from extender.act.reservations import ReservationStore
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
-from extender.cluster.demand_mix import is_newer
+from extender.cluster.demand import is_newer
 from extender.kube.client import ApiServer, own_namespace
 from extender.kube.own_objects import ConfigMap, EventsApi, Lease, TextMap
 from extender.kube.pod_writes import Bindings, DeviceTaintRuleWrites, PodEvictions, PodPatches, ResourceClaimWrites

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from extender.ask.shadow.report import Report
 from extender.cluster import dump
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.web import decisions_page, pod_page
 from extender.web.health import InvalidObjects
 from extender.web.node_pages import node_maps

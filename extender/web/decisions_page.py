@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import orjson
 
 from ext_core import runs
-from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import gpus_of
 from extender.decide.decisions import LEFT_OUT, Decision
 from extender.errors import BadRequest
 from extender.policy.contracts import PodRequest

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from extender.cluster.cluster import Cluster
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import Cluster, ClusterView
 from extender.metrics import Degraded
 from extender.objects import tolerant
 from extender.objects.tolerant import ObjectFaults

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation

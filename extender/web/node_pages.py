@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
+from extender.cluster.cluster import ClusterView
 from extender.cluster.dump import node_map
-from extender.cluster.view import ClusterView
 from extender.errors import BadRequest, NotFound
 from extender.objects.nodes import DeviceState
 from extender.objects.queueing import queue_of

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.objects.gangs import Ref
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from extender.ask.fleet import free_gpus
-from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord
 from extender.queue.levels import keys_of
 from extender.queue.usage import model_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extender.act.demand_mix import DemandMixStore
-from extender.cluster.demand_mix import is_newer
+from extender.cluster.demand import is_newer
 from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap
 from tests.act.test_reservations import connected

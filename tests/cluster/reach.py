@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from extender.cluster.annotation_limits import AnnotationLimits
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
 from extender.cluster.node_health import NodeHealth
-from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.settings import Settings
 
 # Health is remembered for half an hour, within limits of its own (tests/cluster/test_pod_failures.py). The listeners

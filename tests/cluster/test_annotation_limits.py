@@ -9,7 +9,7 @@ import pytest
 
 from extender.cli import main
 from extender.cli.decisions import lines
-from extender.cluster.pods.annotation_limits import AnnotationLimits, Bounds
+from extender.cluster.annotation_limits import AnnotationLimits, Bounds
 from extender.objects.gangs import Gang, Ref
 from extender.objects.progress import duration_text
 from extender.queue.gang import waiting

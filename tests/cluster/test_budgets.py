@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from extender.cluster.pods import budgets as budgets_module
-from extender.cluster.pods.budgets import MOST_BUDGETS, MOST_COMPARED, Budgets
+from extender.cluster import budgets as budgets_module
+from extender.cluster.budgets import MOST_BUDGETS, MOST_COMPARED, Budgets
 from extender.objects.records import PdbRecord, PodRecord
 from extender.objects.selectors import Requirement, Selector
 from tests.world import World

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ext_core.rows import NodeRow
-from extender.cluster.pods import budgets as budgets_module
+from extender.cluster import budgets as budgets_module
 from extender.objects.selectors import Selector
 from tests.world import DGX1V, GPU, JSON, WALL, World, machine, pairs, rfc3339, topology, workload
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.demand import ANYWHERE, OTHERS, MachineModels, weighted
-from extender.cluster.demand_mix import DemandMix
+from extender.cluster.demand import ANYWHERE, OTHERS, DemandMix, MachineModels, Weigher
 from extender.cluster.pod_kinds import Kind, kind_of, where_of
 from extender.objects import records
 from extender.objects.selectors import Requirement
@@ -205,25 +204,33 @@ def test_what_is_no_mix_is_refused(text: str) -> None:
 # ---- what it weighs
 
 
+def weighed(counts: dict[Kind, float], expected: list[Kind], most: int = 256) -> list[tuple[Kind, float, float]]:
+    """(kind, weight, size)."""
+    asked = sorted(counts)
+    weigher = Weigher(asked, expected, most)
+    weights = weigher.weights([counts[kind] for kind in asked])
+    return list(zip(weigher.kinds, weights, weigher.sizes, strict=True))
+
+
 def test_weights() -> None:
     lean, fat, large, expected = kind(1, 1000), kind(1, 9000), kind(8), kind(4)
-    made = weighted([(large, 1.0), (fat, 1.0), (lean, 1.0)], [expected, large], 256)
+    pulls = weighed({large: 1.0, fat: 1.0, lean: 1.0}, [expected, large])
     # Three of weight 1; the leanest single GPU weighs as much again as all of them.
-    assert [(pull.kind, pull.weight, pull.size) for pull in made] == [
+    assert pulls == [
         (lean, 4.0, 1.0),
         (fat, 1.0, 1.0),
         (expected, 0.01**0.6, 1.0),
         (large, 1.0, 8.0),
     ]
-    assert len(weighted([(large, 1.0), (lean, 1.0)], [expected], 2)) == 2  # no room for what is only expected
+    assert len(weighed({large: 1.0, lean: 1.0}, [expected], 2)) == 2  # no room for what is only expected
 
 
 def test_the_leanest_is_one_that_comes_often_and_may_run_anywhere() -> None:
     often, rare, bound = kind(1, 1000), kind(1, 10), kind(1, 20, where=(H100,))
-    made = {pull.kind: pull.weight for pull in weighted([(often, 1000.0), (rare, 1.0), (bound, 500.0)], [], 256)}
-    assert made[rare] == 1.0
-    assert made[bound] == 500.0**0.6
-    assert made[often] == pytest.approx(2 * 1000.0**0.6 + 1.0 + 500.0**0.6)
+    pulls = {kind: weight for kind, weight, _ in weighed({often: 1000.0, rare: 1.0, bound: 500.0}, [])}
+    assert pulls[rare] == 1.0
+    assert pulls[bound] == 500.0**0.6
+    assert pulls[often] == pytest.approx(2 * 1000.0**0.6 + 1.0 + 500.0**0.6)
 
 
 @given(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ext_core.rows import NodeRow
-from extender.cluster.gpus.device_sharing import Division, division, gpu_of, partial
-from extender.cluster.gpus.statements import PLAN
+from extender.cluster.device_plugins import Division, division, gpu_of, partial
+from extender.cluster.statements import PLAN
 from extender.policy.rules import REASONS
 from extender.settings import ResourceSettings, Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from extender.cluster import held
-from extender.cluster.gpus import ledger, shared_ledger
-from extender.cluster.gpus.holdings import Holding
+from extender.cluster import held, ledger, shared_ledger
+from extender.cluster.statements import Holding
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.objects.selectors import Selector

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from extender.cluster.gpus.statements import PLAN
+from extender.cluster.statements import PLAN
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from tests.world import DGX1V, GPU, World, topology, workload
 

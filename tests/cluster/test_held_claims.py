@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from extender.ask import invalid_metadata
+from extender.cluster import ledger
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus import ledger
-from extender.cluster.gpus.holdings import NodeGpus
+from extender.cluster.statements import NodeGpus
 from extender.objects.records import PodRecord
 from extender.settings import ClaimSettings, Settings
 from tests.cluster.test_ledger import ALL, RESOURCE, UUIDS, pod

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.gpus import ledger, statements
-from extender.cluster.gpus.holdings import NodeGpus, NodeLedger
-from extender.cluster.gpus.statements import HELD, PLAN
+from extender.cluster import ledger, statements
+from extender.cluster.statements import HELD, PLAN, NodeGpus, NodeLedger
 from extender.objects import records
 
 RESOURCE = "nvidia.com/gpu"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.pods.numbered import Numbered
+from extender.cluster.numbered import Numbered
 from tests.fuzz.sizes import sizes
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from extender.cluster import device_plugins
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus import plugin_faults
 from extender.objects.records import Event, node
 from extender.policy.rules import REASONS
 from extender.settings import ResourceSettings, Settings
@@ -23,8 +23,8 @@ FOUR = ((0,) * 4,) * 4
 def flags(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, **more: Any) -> int:
     given: dict[str, Any] = {"plugin": "nvidia", "settings_version": None, "allocatable": 4, "capacity": 4}
     given |= {"topology": Topology(4, FOUR)} | more
-    plugin = plugin_faults.StatedPlugin(given.pop("plugin"), given.pop("settings_version"))
-    return plugin_faults.hazards(annotations or {}, labels or {}, plugin, **given)
+    plugin = device_plugins.StatedPlugin(given.pop("plugin"), given.pop("settings_version"))
+    return device_plugins.hazards(annotations or {}, labels or {}, plugin, **given)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def flags(annotations: dict[str, str] | None = None, labels: dict[str, str] | No
     ],
 )
 def test_versions(text: str, numbers: tuple[int, int, int] | None) -> None:
-    assert plugin_faults.version(text) == numbers
+    assert device_plugins.version(text) == numbers
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,23 @@ def test_versions(text: str, numbers: tuple[int, int, int] | None) -> None:
     [("0.11.9", False), ("0.12.0", True), ("v0.20.0", True), ("0.20.1", False), ("1.0.0", False), (None, False)],
 )
 def test_affected(text: str | None, known: bool) -> None:
-    assert plugin_faults.affected(text) is known
+    assert device_plugins.affected(text) is known
 
 
 def test_where_the_version_is_said() -> None:
     assert flags() == PANICS
     assert flags(settings_version="0.20.0") == PANICS_KNOWN
-    assert flags(labels={plugin_faults.VERSION: "0.18.1"}) == PANICS_KNOWN
+    assert flags(labels={device_plugins.PLUGIN_VERSION: "0.18.1"}) == PANICS_KNOWN
     assert (
-        flags({plugin_faults.VERSION: "9.0.0"}, {plugin_faults.VERSION: "0.18.1"}, settings_version="0.18.1") == PANICS
+        flags(
+            {device_plugins.PLUGIN_VERSION: "9.0.0"},
+            {device_plugins.PLUGIN_VERSION: "0.18.1"},
+            settings_version="0.18.1",
+        )
+        == PANICS
     )
-    assert flags({plugin_faults.VERSION: "latest"}, settings_version="0.18.1") == PANICS  # the node's own word stands
+    # the node's own word stands
+    assert flags({device_plugins.PLUGIN_VERSION: "latest"}, settings_version="0.18.1") == PANICS
 
 
 def test_who_does_not_go_that_way() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from extender.cluster.cluster import Cluster
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import Cluster, ClusterView
 
 WRITERS = {
     "apply",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.gpus.statements import PLAN, mask_of
+from extender.cluster.statements import PLAN, mask_of
 from extender.policy.rules import REASONS
 from extender.sim.machines import machine
 from tests.decide.test_bind import Api

@@ -9,7 +9,7 @@ import orjson
 
 from extender.ask.frozen import parse
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.holdings import NodeLedger
+from extender.cluster.statements import NodeLedger
 from extender.settings import Settings
 from tests.e2e.builders import container
 from tests.e2e.scene import Scene, SceneFactory

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from extender.cluster.gpus.statements import PLAN
+from extender.cluster.statements import PLAN
 from extender.objects.queueing import GATE
 from extender.queue.gang import WaitingGang
 from extender.reservations.seats import Seat

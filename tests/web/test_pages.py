@@ -82,7 +82,7 @@ def test_a_tenant_can_not_make_a_page_long() -> None:
     world = filled(1, 0)
     world.pod("p", 1, "n00000", annotations={"gpu-extender.io/gpus": "0," * 120_000 + "0"})
     assert dump.state(world.cluster)["pods"]["uid-p"]["planned"] is None
-    from extender.cluster.gpus import statements
+    from extender.cluster import statements
 
     assert statements.indices("0,1") == (0, 1)
     assert statements.indices(",".join(["0"] * 100) + " " * statements.LONGEST) is None

@@ -27,9 +27,9 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.dra.planned import ClaimDevices
+from extender.cluster.dra.claims import ClaimDevices
 from extender.cluster.dra.resource_slices import identity, selector_of
-from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.statements import gpus_of
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.pod_writes import DeviceTaintRuleWrites, Patched
 from extender.log import get_log

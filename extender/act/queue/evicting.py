@@ -36,9 +36,9 @@ from extender.act.queue.replicas import Replicas
 from extender.act.queue.seat_store import SeatStore
 from extender.act.queue.slices import done
 from extender.act.queue.tell import Teller
+from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.resource_slices import device_of
 from extender.cluster.slices import Timed
-from extender.cluster.view import ClusterView
 from extender.decide.decisions import Decision
 from extender.decide.evicted import QUEUE, Cause
 from extender.decide.verbs import Verbs

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from extender.act.queue.allocator import DeviceAllocator
 from extender.act.queue.slices import each, gathered
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.statements import PLAN, planned_text
+from extender.cluster.statements import PLAN, planned_text
 from extender.kube.pod_writes import NO_ANNOTATIONS, Patched
 from extender.log import get_log
 from extender.objects.queueing import GATE, WANTS_NODES, is_queued

@@ -25,7 +25,7 @@ from typing import Final
 
 from extender.act.queue.seat_store import SeatStore
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.statements import PLAN
+from extender.cluster.statements import PLAN
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import StoredTexts, TextMap, VersionConflict
 from extender.log import get_log

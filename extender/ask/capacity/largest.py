@@ -9,7 +9,7 @@ from typing import Any, Final
 from ext_core import fit, survey
 from extender.ask.capacity.machines import Fleet, Look, probe, within
 from extender.ask.judge import blocks
-from extender.cluster.gpus.store import MOST_GPUS
+from extender.cluster.gpus import MOST_GPUS
 from extender.cluster.slices import finish
 from extender.queue.rooms import DomainRoom, rooms
 

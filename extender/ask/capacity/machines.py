@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ext_core import survey
 from extender.ask.judge import Judge, blocks
-from extender.cluster.gpus.device_sharing import partial
+from extender.cluster.device_plugins import partial
 from extender.objects import records
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest

@@ -14,7 +14,7 @@ from extender.ask import invalid_metadata
 from extender.ask.capacity.growth import sentence
 from extender.ask.checks import classes, labels, nodes, quota, unseen, work
 from extender.ask.checks.finding import ORDER, Finding, Posture, grouped
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.settings import Settings
 
 SUBJECTS: Final = (classes, work, quota, nodes, unseen, labels)

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from extender.ask.whatif.question import MOST_PODS
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.objects import gangs
 from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.parts import api_group

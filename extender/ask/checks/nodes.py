@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from extender.ask.checks.finding import Finding, Item, Posture, Severity, at, listed, name_of, verb
 from extender.ask.text import count, short
-from extender.cluster.gpus.device_sharing import COUNT, MIG_STRATEGY
+from extender.cluster.device_plugins import COUNT, MIG_STRATEGY
 from extender.objects.nodes import DeviceState
 from extender.objects.records import NodeDevices, NodeRecord
 

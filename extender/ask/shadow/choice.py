@@ -9,7 +9,7 @@ from typing import Final, Literal
 from ext_core import fit, score
 from extender.ask.nodes import SHORT
 from extender.ask.shadow.effect import Effect, Effects
-from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU
 from extender.decide.verbs import Verbs
 from extender.policy.contracts import PodRequest

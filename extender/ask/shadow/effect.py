@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from ext_core.link_sets import LinkSets
 from ext_core.rows import NodeRow
 from extender.ask.fleet import SIZES
+from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
 
 PER_LINK: Final = 1000

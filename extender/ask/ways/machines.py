@@ -19,7 +19,7 @@ from extender.ask.judge import Judge, blocks
 from extender.ask.nodes import UNUSABLE, JudgedNodes
 from extender.ask.text import count
 from extender.ask.ways.way import Way, term
-from extender.cluster.gpus.device_sharing import Division
+from extender.cluster.device_plugins import Division
 from extender.objects.records import NodeRecord
 from extender.policy.contracts import Class
 from extender.policy.rules import REASONS

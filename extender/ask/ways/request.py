@@ -16,7 +16,7 @@ from extender.ask.judge import Judge, blocks
 from extender.ask.nodes import JudgedNodes
 from extender.ask.text import amount
 from extender.ask.ways.way import Way, term
-from extender.cluster.gpus.store import MOST_GPUS
+from extender.cluster.gpus import MOST_GPUS
 from extender.cluster.pod_kinds import LINKS
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor

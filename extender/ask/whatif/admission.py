@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from extender.ask.text import no_such_pod
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.errors import BadInput, NotFound
 from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.records import Owner, PodRecord, PriorityClassRecord

@@ -18,7 +18,7 @@ from extender.ask.ways.way import term
 from extender.ask.whatif import group, single
 from extender.ask.whatif.single import warning
 from extender.cluster.cluster import Cluster
-from extender.cluster.gpus.statements import HELD, PLAN
+from extender.cluster.statements import HELD, PLAN
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.policy.contracts import CostTerm

@@ -19,8 +19,7 @@ from extender.ask.whatif.drains import Drain
 from extender.ask.whatif.question import MOST_PODS, Question
 from extender.ask.whatif.quotas import Admission, refuse_group, refuse_single
 from extender.ask.whatif.single import warning
-from extender.cluster.cluster import Cluster
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import Cluster, ClusterView
 from extender.errors import BadInput
 from extender.objects import gangs
 from extender.objects.queueing import INDICES, is_queued

@@ -15,9 +15,9 @@ from extender.ask.ways.gang import Situation, over_quota, situated
 from extender.ask.whatif import single
 from extender.ask.whatif.running import running
 from extender.ask.whatif.single import warning
-from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Pace, finish
-from extender.cluster.view import ClusterView
+from extender.cluster.statements import gpus_of
 from extender.errors import BadInput
 from extender.objects import gangs
 from extender.objects.queueing import is_queued, opened

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.objects import gangs
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord

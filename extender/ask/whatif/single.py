@@ -23,8 +23,8 @@ from extender.ask.ways.evict import found_way
 from extender.ask.ways.wait import wait
 from extender.ask.ways.way import Way, in_order
 from extender.ask.whatif.spared import remedies, spared
-from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import gpus_of
 from extender.decide.answer import LINKS_ONLY
 from extender.errors import BadInput
 from extender.objects.queueing import opened

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.rules import REASONS
 

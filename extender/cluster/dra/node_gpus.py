@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from extender.cluster.device_plugins import COUNT
 from extender.cluster.dra.resource_slices import Published
-from extender.cluster.gpus.device_sharing import COUNT
 from extender.objects.nodes import DeviceState
 from extender.objects.records import GpuDevice, NodeDevices, NodeRecord, PodRecord
 

@@ -20,11 +20,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
-from extender.cluster.dra.claims import ALL, Key, ResourceClaims, is_plain, numbers
-from extender.cluster.dra.planned import PlannedClaims
+from extender.cluster.dra.claims import ALL, Key, PlannedClaims, ResourceClaims, is_plain, numbers
 from extender.cluster.dra.resource_slices import NVIDIA, Slices, TaintRules, driver_of, identity, is_every
-from extender.cluster.gpus.device_sharing import partial
 from extender.objects.records import (
     DeviceChoice,
     DeviceClassRecord,

@@ -20,7 +20,7 @@ class Ref(NamedTuple):
     namespace: str
     name: str
     part: str = ""  # which of several gangs of that name (group index, replica key)
-    # whose pods it has where the settings keep teams of one namespace apart (extender.cluster.pods.annotation_limits)
+    # whose pods it has where the settings keep teams of one namespace apart (extender.cluster.annotation_limits)
     team: str = ""
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ext_core import fit, places
 from ext_core.reasons import CountCodes, ResourceCodes
-from extender.cluster.gpus.device_sharing import partial
+from extender.cluster.device_plugins import partial
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.act.queue.seat_store import SeatEntries
-from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.statements import gpus_of
 from extender.objects.records import MOVING_TEXT, SEAT_TEXT
 from tests.act.queue.rig import PODS, SIGNS_PATH, Rig, rig, run
 from tests.act.queue.test_controller import PLAN, SETTINGS, gang

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.dra.planned import NOT_GATED
+from extender.cluster.dra.claims import NOT_GATED
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 from extender.sim import claims as dra

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.gpus.statements import PLAN
+from extender.cluster.statements import PLAN
 from extender.errors import BadInput
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PLANNED_NODE

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from extender.cluster.dra.planned import SHARED
+from extender.cluster.dra.claims import SHARED
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PLANNED_NODE, Kind
 from extender.sim import claims as dra

@@ -1,4 +1,4 @@
-"""The ledger of a node that hands out parts of GPUs: pods hold units of GPUs (`device_sharing.py`).
+"""The ledger of a node that hands out parts of GPUs: pods hold units of GPUs (`device_plugins.py`).
 
 A pod that holds all units of a GPU holds it whole, the others stand in `NodeLedger.parts`. Planned parts are as likely,
 or as sure, as planned whole GPUs.
@@ -12,9 +12,8 @@ from collections.abc import Container, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from extender.cluster.gpus.device_sharing import gpu_of
-from extender.cluster.gpus.holdings import Holding, NodeGpus, NodeLedger
-from extender.cluster.gpus.statements import HELD, PLAN, count_of, listed, mask_of
+from extender.cluster.device_plugins import gpu_of
+from extender.cluster.statements import HELD, PLAN, Holding, NodeGpus, NodeLedger, count_of, listed, mask_of
 from extender.objects.records import PodRecord
 
 _Asking = list[tuple[PodRecord, int]]  # pods, each with the number of units that it asks for

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from extender.cluster.faults import Faults
-from extender.cluster.pods.annotation_limits import AnnotationLimits, Bounded
+from extender.cluster.annotation_limits import AnnotationLimits, Bounded
+from extender.cluster.listener import Faults
 from extender.objects import gangs
 from extender.objects.records import GroupRecord, NodeRecord, PodRecord
 

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from ext_core.table import PodTable
-from extender.cluster.faults import Faults
-from extender.cluster.gpus.statements import HELD, PLAN
+from extender.cluster.annotation_limits import AnnotationLimits
+from extender.cluster.budgets import Budgets
+from extender.cluster.gangs import Gangs
+from extender.cluster.listener import Faults
 from extender.cluster.nodes import Nodes
-from extender.cluster.pods.annotation_limits import AnnotationLimits
-from extender.cluster.pods.budgets import Budgets
-from extender.cluster.pods.gangs import Gangs
-from extender.cluster.pods.numbered import Requirements
-from extender.cluster.pods.placements import Placements
-from extender.cluster.pods.workloads import OwnerIndex, Workloads
+from extender.cluster.numbered import Requirements
+from extender.cluster.placements import Placements
+from extender.cluster.statements import HELD, PLAN
 from extender.cluster.tables import Amounts
+from extender.cluster.workloads import OwnerIndex, Workloads
 from extender.objects.records import GroupRecord, PdbRecord, PodRecord, PriorityClassRecord, QuotaRecord
 from extender.objects.tolerant import bare
 

@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
 
-from extender.cluster.pods.numbered import Numbered
+from extender.cluster.numbered import Numbered
 from extender.objects.records import PdbRecord, PodRecord
 from extender.objects.selectors import Labels, Selector
 

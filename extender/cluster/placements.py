@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator
 from itertools import chain
 from typing import Final
 
-from extender.cluster.gpus.statements import PLAN
 from extender.cluster.nodes import NodeRows
+from extender.cluster.numbered import Numbered
 from extender.cluster.pod_kinds import is_particular
-from extender.cluster.pods.numbered import Numbered
+from extender.cluster.statements import PLAN
 from extender.cluster.tables import Amounts
 from extender.objects.queueing import is_queued
 from extender.objects.records import PodRecord

@@ -21,9 +21,18 @@ from collections.abc import Container, Iterable, Iterator
 from operator import attrgetter
 from typing import Literal
 
-from extender.cluster.gpus import shared_ledger
-from extender.cluster.gpus.holdings import Holding, NodeGpus, NodeLedger
-from extender.cluster.gpus.statements import HELD, PLAN, count_of, gpus_of, mask_of, stated_mask
+from extender.cluster import shared_ledger
+from extender.cluster.statements import (
+    HELD,
+    PLAN,
+    Holding,
+    NodeGpus,
+    NodeLedger,
+    count_of,
+    gpus_of,
+    mask_of,
+    stated_mask,
+)
 from extender.objects.records import PodRecord
 
 Drift = Literal["kept", "exchanged", "unhealthy", "taken", "stock", "other"]

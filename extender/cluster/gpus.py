@@ -8,12 +8,10 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ext_core.links import LinkShapes
-from extender.cluster.gpus import ledger
-from extender.cluster.gpus.device_sharing import Division, division
-from extender.cluster.gpus.holdings import Holding, NodeGpus, NodeLedger
-from extender.cluster.gpus.plugin_faults import StatedPlugin, hazards
-from extender.cluster.gpus.shared_ledger import Changes, KeptLedger
-from extender.cluster.gpus.statements import PLAN, indices, mask_of
+from extender.cluster import ledger
+from extender.cluster.device_plugins import Division, StatedPlugin, division, hazards
+from extender.cluster.shared_ledger import Changes, KeptLedger
+from extender.cluster.statements import PLAN, Holding, NodeGpus, NodeLedger, indices, mask_of
 from extender.log import Allowance, get_log
 from extender.objects.records import GpuDevice, NodeDevices, NodeRecord, PodRecord
 from extender.settings import Settings
