@@ -1,6 +1,6 @@
 """ring_links by brute force from its definition: *directed* cycles, exact fractions, and a proof of the optimum.
 
-It shares nothing with the product or its twin, which solve the undirected program: this one lists the directed
+It shares nothing with the kernel, which solves the undirected program: this one lists the directed
 Hamiltonian cycles as permutations, limits every directed pair, and checks the dual solution that it ends with,
 so a wrong pivot cannot pass for an optimum.
 """

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from itertools import combinations, permutations
 from typing import Any
 
-from tests.oracles.leftover import price
+from tests.reference.links import Graph
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -250,7 +251,7 @@ class Brute:
         free = set(range(len(links))).difference(*(self.held(other) for other in stay))
         if any(other in silent for other in stay):
             free -= deduced  # who holds the last set that is left
-        return price(frozen, tuple(sorted(free)), wanted)
+        return _leftover(frozen, tuple(sorted(free)), wanted)
 
     def stranded(self, pod: Object) -> bool:
         """Whether no other node has room for it now."""
@@ -302,6 +303,18 @@ class Brute:
             costs = [cost for cost in costs if most is None or cost[3] <= most]
             found += [(min(costs), node["metadata"]["name"])] if costs else []
         return ("evict", sorted(found)) if found else ("cannot", [])
+
+
+_graph = cache(lambda links: Graph(links, False, None, None, "arbitrary"))
+
+
+@cache
+def _leftover(links: tuple[tuple[int, ...], ...], free: tuple[int, ...], wanted: int) -> int:
+    """The rings of all sets of the machine, less those of what stays free once the pod has taken the best GPUs."""
+    graph = _graph(links)
+    taken = graph.ordered(free, wanted)[0] if len(free) >= wanted else ()
+    stays = tuple(gpu for gpu in free if gpu not in taken)
+    return max(0, graph.ways(tuple(range(len(links)))) - graph.ways(stays))
 
 
 def linked(links: list[list[int]], gpus: tuple[int, ...]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from ext_core.ask import Ask
+from ext_core.links import LinkShapes
 from ext_core.reasons import CountCodes, LinkCodes, NicCodes, ResourceCodes
 from ext_core.rows import PodRow
 from tests.reference.table import (
@@ -16,7 +17,6 @@ from tests.reference.table import (
     TERMINATING,
     NodeTable,
     PodTable,
-    Shapes,
     asked,
     check,
     check_ask,
@@ -183,7 +183,7 @@ def _without_nics(nodes: NodeTable, ask: Ask, row: int, codes: NicCodes) -> int:
     return codes.pending if at.pending > 0 or at.tentative[ask.resource] > 0 else codes.held
 
 
-def link_table(shapes: Shapes, shape: int, gpus: int, wanted: int, containers: int, planned: bool = False) -> bytes:
+def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, containers: int, planned: bool = False) -> bytes:
     if not 0 <= gpus <= 16:
         raise ValueError("a node has at most 16 GPUs")
 
@@ -204,7 +204,7 @@ def monotone(table: bytes) -> bool:
     return not any(table[one] and not table[more] for one in sets for more in sets if one & more == one)
 
 
-def uniform(shapes: Shapes, shape: int, healthy: int, wanted: int) -> bool:
+def uniform(shapes: LinkShapes, shape: int, healthy: int, wanted: int) -> bool:
     if wanted < 2:
         return True
     ids = [gpu for gpu in range(healthy.bit_length()) if healthy >> gpu & 1]

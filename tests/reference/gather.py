@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ext_core.ask import Ask
-from tests.reference.candidates import Candidates
 from tests.reference.table import (
     DEVICES,
     EVERY,
@@ -15,6 +14,7 @@ from tests.reference.table import (
     PodTable,
     check_ask,
 )
+from tests.reference.victims import Candidates
 
 
 class Gathered(Candidates):

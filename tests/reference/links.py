@@ -11,9 +11,8 @@ from itertools import combinations
 from typing import Any
 
 from ext_core.ask import Ask
+from tests.oracles.rings import ring_links
 from tests.reference.device_plugin import DevicePlugin, Gpus
-from tests.reference.nics import matched
-from tests.reference.rings import ring_links
 
 Chosen = namedtuple("Chosen", "gpus ring ring_best left left_before expected_ring")
 
@@ -51,7 +50,12 @@ class Graph:
         self.ring = lru_cache(None)(self._ring)
 
     def _ring(self, ids: Gpus) -> int:
-        return _half_up(1000 * ring_links(self.links, ids, self.gpu_total))
+        if len(ids) < 2:
+            return 0
+        if self.gpu_total:
+            seen = all(self.links[a][b] for a, b in combinations(ids, 2))
+            return 1000 * min(max(self.links[a]) for a in ids) if seen else 0
+        return _half_up(1000 * ring_links(self.links, ids))
 
     def linked(self, ids: Gpus) -> bool:
         return len(ids) == 1 or self.ring(ids) > 0
@@ -141,6 +145,15 @@ class Graph:
         rest = tuple(i for i in free if i not in ids)
         best = self.top(tuple(range(self.gpus)), len(ids))
         return Chosen(_mask(ids), self.ring(ids), best, self.left(rest), self.left(free), self.expected(free, len(ids)))
+
+
+def matched(gpus: Gpus, nics: Sequence[int]) -> int:
+    """The most of `gpus` that can each have one of `nics` (sets of GPUs) alone: every way to give them out is tried."""
+    if not gpus or not nics:
+        return 0
+    near, rest = nics[0], nics[1:]
+    kept = [1 + matched(tuple(gpu for gpu in gpus if gpu != one), rest) for one in gpus if near >> one & 1]
+    return max(kept, default=0) if kept else matched(gpus, rest)
 
 
 def _certain(good: Sequence[bool]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ext_core.ask import Ask
-from tests.reference.table import Choice, NodeTable, check, check_ask
+from ext_core.links import Chosen
+from tests.reference.table import NodeTable, check, check_ask
 
 
 def packing(nodes: NodeTable, ask: Ask, rows: list[int], weights: list[float], out: list[float]) -> None:
@@ -27,7 +28,7 @@ def _free(nodes: NodeTable, row: int) -> int:
     return sum(1 << gpu for gpu, left in nodes.left(row).items() if left >= nodes.columns["units"][row])
 
 
-def _choice(nodes: NodeTable, ask: Ask, row: int) -> Choice | None:
+def _choice(nodes: NodeTable, ask: Ask, row: int) -> Chosen | None:
     shape = nodes.columns["shape"][row]
     if nodes.columns["gpu"][row] != ask.resource or shape == 0:
         return None

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from ext_core.ask import Ask
-from tests.reference.table import CPU, MEMORY, SCHEDULABLE, SLOTS, NodeTable, Shapes, check, check_ask
+from ext_core.links import LinkShapes
+from tests.reference.table import CPU, MEMORY, SCHEDULABLE, SLOTS, NodeTable, check, check_ask
 
 Type = tuple[int, int, int, int, int, int, int]  # resource, devices, share, cpu, memory, models, linked
 
@@ -39,7 +40,7 @@ class Slots:
         self._height = 0
         self._counts: list[list[int]] = []
         self._filled = 0.0
-        self._known: dict[tuple[Shapes, int, tuple[int, ...], int], int] = {}
+        self._known: dict[tuple[LinkShapes, int, tuple[int, ...], int], int] = {}
 
     def set_types(self, types: list[Type]) -> None:
         if len(types) > self.most:
@@ -197,13 +198,13 @@ class Slots:
             return fit
         return min(fit, self._packed(nodes.shapes, at["shape"], known, devices))
 
-    def _packed(self, shapes: Shapes, shape: int, free: tuple[int, ...], size: int) -> int:
+    def _packed(self, shapes: LinkShapes, shape: int, free: tuple[int, ...], size: int) -> int:
         key = (shapes, shape, free, size)
         if key not in self._known:
             self._known[key] = self._most_packed(shapes, shape, free, size)
         return self._known[key]
 
-    def _most_packed(self, shapes: Shapes, shape: int, free: tuple[int, ...], size: int) -> int:
+    def _most_packed(self, shapes: LinkShapes, shape: int, free: tuple[int, ...], size: int) -> int:
         """The most disjoint linked sets: the first GPU is in one of them, or in none."""
         if len(free) < size:
             return 0

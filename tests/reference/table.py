@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from ext_core.ask import Ask
 from ext_core.links import LinkShapes
@@ -39,52 +38,14 @@ def asked(ask: Ask) -> list[tuple[int, int]]:
     return [(r, units) for r, units in enumerate(ask.amounts) if r >= FIRST_GPU and units > 0]
 
 
-class Choice(Protocol):
-    """The best free set of a size: rings and what is left in thousandths of a link; expected_ring -1 = unknown."""
-
-    @property
-    def gpus(self) -> int: ...
-    @property
-    def ring(self) -> int: ...
-    @property
-    def ring_best(self) -> int: ...
-    @property
-    def left(self) -> int: ...
-    @property
-    def left_before(self) -> int: ...
-    @property
-    def expected_ring(self) -> int: ...
-
-
-class Shapes(Protocol):
-    """What the twins ask of link shapes: the Python face of `ext_core.links.LinkShapes`, or of its twin."""
-
-    planned: bool
-
-    def certain(
-        self, shape: int, free: int, k: int, unknown: int = 0, containers: int = 1, planned: bool = False
-    ) -> int: ...
-    def choice(self, shape: int, free: int, k: int) -> Choice | None: ...
-    def crash(self, shape: int, free: int, k: int) -> int | None: ...
-    def gpus(self, shape: int) -> int | None: ...
-    def certain_nics(self, shape: int, free: int, ask: Ask, unknown: int = 0, linked: bool = False) -> int: ...
-    def expected_nics(self, shape: int, free: int, k: int, nics: str, planned: bool = False) -> float: ...
-    def follows_plans(self, shape: int, planned: bool = False) -> bool: ...
-    def linked(self, shape: int, gpus: int) -> bool | None: ...
-    def nics(self, shape: int, gpus: int) -> int | None: ...
-    def relay(self, shape: int) -> bool | None: ...
-    def ways(self, shape: int, gpus: int) -> int | None: ...
-    def with_nics(self, shape: int, free: int, k: int, nics: str) -> int | None: ...
-
-
 class NodeTable:
     """`alloc`, `used` and `claim` are one list per row of `resources` amounts; `columns` has the single numbers."""
 
-    def __init__(self, resources: int, shapes: Shapes | None = None) -> None:
+    def __init__(self, resources: int, shapes: LinkShapes | None = None) -> None:
         if resources < FIRST_GPU:
             raise ValueError("a NodeTable has at least CPU, memory and pod slots")
         self.resources = resources
-        self.shapes: Shapes = LinkShapes() if shapes is None else shapes
+        self.shapes = LinkShapes() if shapes is None else shapes
         self.alloc: list[list[int]] = []
         self.used: list[list[int]] = []
         self.claim: list[list[int]] = []

@@ -1,74 +1,101 @@
-"""The slow, obvious twin of `ext_core.victims`: every set of victims, tried in the order of the tie-break."""
+"""The slow, obvious twin of `ext_core.victims` and `ext_core.candidates`: every set of victims, tried in the order of
+the tie-break."""
 
-from collections.abc import Sequence
-from itertools import combinations
-from typing import NamedTuple
+from __future__ import annotations
 
-from tests.reference.candidates import Candidates
-from tests.reference.terms import Ints, Term
-from tests.reference.terms import cost as cost_of
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
+
+Term = tuple[Any, ...]  # the forms of `ext_core.victims.Term`, with plain lists
+Ints = Sequence[int]
+
+INT64_MIN = -(1 << 63)
+
+
+class Candidates:
+    """The columns of the kernel's as lists; `short` and `amounts` are lists of rows."""
+
+    def __init__(self, start: list[int], resources: int) -> None:
+        if resources < 0 or not start or start[0] or any(end < begin for begin, end in pairwise(start)):
+            raise ValueError("start begins with 0 and does not fall")
+        n, m = len(start) - 1, start[-1]
+        self.start, self.resources = start, resources
+        self.short, self.amounts = [[0] * n for _ in range(resources)], [[0] * m for _ in range(resources)]
+        self.free, self.unknown, self.table = [0] * n, [0] * n, [-1] * n
+        self.masks, self.unsure, self.forced = [0] * m, [0] * m, [0] * m
+        self.ok: list[bytes] = []
+
+    def of(self, i: int) -> range:
+        """Those of candidate `i`."""
+        return range(self.start[i], self.start[i + 1])
+
+    def freed(self, i: int, some: Ints) -> int:
+        """The GPUs that are free on candidate `i` without these pods."""
+        mask = self.free[i]
+        for pod in some:
+            mask |= self.masks[pod]
+        return mask
+
+    def suffices(self, i: int, some: Ints) -> bool:
+        """Whether the preemptor fits on candidate `i` without these pods, and all go that must."""
+        if any(self.forced[pod] and pod not in some for pod in self.of(i)):
+            return False
+        if any(sum(self.amounts[r][p] for p in some) < self.short[r][i] for r in range(self.resources)):
+            return False
+        table = self.table[i]
+        known = sum(self.unsure[pod] for pod in some) >= self.unknown[i]
+        return table < 0 or bool(self.ok[table][self.freed(i, some)] and known)
+
+    def costs(self, i: int, some: Ints, terms: Sequence[Term]) -> tuple[int, ...]:
+        """By each term."""
+        mask = self.freed(i, some)
+        return tuple(_cost(term, sorted(some), self.table[i], mask, i) for term in terms)
+
+    def allowed(self, i: int, terms: Sequence[Term]) -> Iterator[tuple[tuple[int, ...], int, tuple[int, ...]]]:
+        """(cost, number, pods) of each set that suffices and is not above a bound, in the order of the tie-break."""
+
+        def alone(pod: int) -> list[int]:
+            return [0 if term[0] == "mask" else _cost(term, [pod], -1, 0, i) for term in terms]
+
+        ranked = sorted(self.of(i), key=lambda pod: (alone(pod), -pod))
+        for size in range(len(ranked) + 1):
+            for some in combinations(ranked, size):
+                if not self.suffices(i, some):
+                    continue
+                vector = self.costs(i, some, terms)
+                if not any(term[0] == "below" and value > term[1] for term, value in zip(terms, vector, strict=True)):
+                    yield vector, size, some
 
 
 class Victims(NamedTuple):
-    """As `ext_core.victims.Victims`, with plain lists; `examined` counts the sets that were tried."""
+    """As `ext_core.victims.Victims`, with plain lists."""
 
     chosen: list[int]
     cost: list[int]
     status: list[int]
-    examined: list[int]
 
 
 def cheapest(
     candidates: Candidates, terms: Sequence[Term], budget: int, skip: bool = False, nanoseconds: int = 0, stop: int = 0
 ) -> Victims:
     """Tries every set, whatever `budget`, time and `stop` say."""
-    of = candidates
-    leaders: list[list[int]] = []
-    n, pods = len(of.start) - 1, of.start[-1]
-    chosen, status, examined = [0] * pods, [0] * n, [0] * n
-    cost = [0] * (len(terms) * n)
+    n = len(candidates.start) - 1
+    found = Victims([0] * candidates.start[-1], [0] * (len(terms) * n), [0] * n)
+    leaders: list[tuple[int, ...]] = []
     for i in range(n):
-        eligible = range(of.start[i], of.start[i + 1])
-        must = {pod for pod in eligible if of.forced[pod]}
-        best: tuple[list[int], int] | None = None
-
-        def alone(pod: int, i: int = i) -> list[int]:
-            return [0 if term[0] == "mask" else cost_of(term, [pod], -1, 0, i) for term in terms]
-
-        ranked = sorted(eligible, key=lambda pod: (alone(pod), -pod))
-        for size in range(len(ranked) + 1):
-            for some in combinations(ranked, size):
-                examined[i] += 1
-                if not must.issubset(some):
-                    continue
-                if any(sum(of.amounts[r][p] for p in some) < of.short[r][i] for r in range(of.resources)):
-                    continue
-                mask = of.free[i]
-                for pod in some:
-                    mask |= of.masks[pod]
-                table = of.table[i]
-                unsure = sum(of.unsure[pod] for pod in some)
-                if table >= 0 and not (of.ok[table][mask] and unsure >= of.unknown[i]):
-                    continue
-                vector = [cost_of(term, sorted(some), table, mask, i) for term in terms]
-                if any(term[0] == "below" and value > term[1] for term, value in zip(terms, vector, strict=True)):
-                    continue
-                if best is None or (vector, size) < best:  # equals: the set that was tried first stays
-                    best = (vector, size)
-                    status[i] = 1
-                    for pod in eligible:
-                        chosen[pod] = int(pod in some)
+        best = min(candidates.allowed(i, terms), key=lambda one: one[:2], default=None)  # of equals the first
         if skip and len(leaders) == 2 and (best is None or best[0] >= leaders[1]):
-            status[i] = 4
-            for pod in eligible:
-                chosen[pod] = 0
-            continue
-        if best is not None:
-            for t, value in enumerate(best[0]):
-                cost[t * n + i] = value
-            if best[1]:
-                leaders = sorted([*leaders, best[0]])[:2]
-    return Victims(chosen, cost, status, examined)
+            found.status[i] = 4
+        elif best is not None:
+            vector, _, some = best
+            found.status[i] = 1
+            for pod in some:
+                found.chosen[pod] = 1
+            found.cost[i::n] = vector
+            if some:
+                leaders = sorted([*leaders, vector])[:2]
+    return found
 
 
 def kube_pdb_violations(order: Ints, memberships: Sequence[Ints], allowance: Ints) -> int:
@@ -80,3 +107,48 @@ def kube_pdb_violations(order: Ints, memberships: Sequence[Ints], allowance: Int
         for group in memberships[pod]:
             before[group] += 1
     return violating
+
+
+def _group_cost(victims: Ints, start: Ints, member: Ints, allowance: Ints, price: Ints) -> int:
+    """Kube-scheduler's walk over the victims in their order; a violating pod pays the highest price of its groups
+    below zero."""
+    left = list(allowance)
+    total = 0
+    for pod in victims:
+        below = [0]
+        for group in member[start[pod] : start[pod + 1]]:
+            left[group] -= 1
+            if left[group] < 0:
+                below.append(price[group])
+        total += max(below)
+    return total
+
+
+def _gang_cost(
+    victims: Ints, start: Ints, member: Ints, allowance: Ints, price: Ints, column: Ints | None = None
+) -> int:
+    """A broken gang's price once; with a column, each victim's own cost too unless its gang is broken."""
+    gangs = {pod: list(member[start[pod] : start[pod + 1]]) for pod in victims}
+    touched = [gang for pod in victims for gang in gangs[pod]]
+    broken = {gang for gang in touched if touched.count(gang) > allowance[gang]}
+    own = sum(column[pod] for pod in victims if not broken.intersection(gangs[pod])) if column is not None else 0
+    return own + sum(price[gang] for gang in broken)
+
+
+def _cost(term: Term, victims: Ints, table: int, mask: int, candidate: int) -> int:
+    match term:
+        case ("below", _, inner):
+            return _cost(inner, victims, table, mask, candidate)
+        case ("sum", column, lacking):
+            return int(sum(column[pod] for pod in victims) - lacking[candidate])
+        case ("sum", column):
+            return sum(column[pod] for pod in victims)
+        case ("max", column):
+            return max((column[pod] for pod in victims), default=INT64_MIN)
+        case ("group", *columns):
+            return _group_cost(victims, *columns)
+        case ("gang", *columns):
+            return _gang_cost(victims, *columns)
+        case ("mask", tables):
+            return int(tables[table][mask]) if table >= 0 else 0
+    raise ValueError(f"cheapest: not a cost term of a known form: {term!r}")
