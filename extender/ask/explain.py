@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
 from extender.ask import evictions, fleet, partial_gangs, placed, preemption, quotas, sentence, unchecked
 from extender.ask import nodes as judged_nodes
-from extender.ask.capacity.report import Moment, advised, capacity, nodes_wanted
+from extender.ask.capacity.report import advice, capacity, nodes_wanted
 from extender.ask.devices import devices_of
 from extender.ask.explanation import Explanation, Verdict
 from extender.ask.judge import over
@@ -96,20 +95,19 @@ class Explainer:
     def fleet(self, waiting: Sequence[tuple[PodRecord, Why]] | None = None) -> dict[str, Any]:
         """`kind: Fleet`: what is left of each GPU model, and why pods wait. `waiting`: what the method `waiting` has
         just returned; None: not asked for yet."""
-        cluster = self._judge.cluster
-        if waiting is None:
-            waiting = self.waiting()
-        models = fleet.models(cluster)
-        counted = fleet.by_reason(waiting)
-        partial = self.partial_gangs()
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Fleet",
-            "warnings": [not_the_leader(self._leader)] if self._report() is None and cluster.placements.queued else [],
-            "models": models,
-            "waiting": counted,
-            **partial_gangs.shown(partial),
+            "warnings": self._queue_unknown(),
+            "models": self.models(),
+            "waiting": fleet.by_reason(self.waiting() if waiting is None else waiting),
+            **partial_gangs.shown(self.partial_gangs()),
         }
+
+    def _queue_unknown(self) -> list[dict[str, str]]:
+        """The warning that the order of the queue is not known here, where pods wait in it."""
+        unknown = self._report() is None and self._judge.cluster.placements.queued
+        return [not_the_leader(self._leader)] if unknown else []
 
     def partial_gangs(self) -> list[partial_gangs.PartialGang]:
         """The gangs whose pods wait for others of them."""
@@ -125,10 +123,19 @@ class Explainer:
 
     def waiting(self) -> list[tuple[PodRecord, Why]]:
         """Each pod that waits, with the reason that `fleet` counts it for."""
-        judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
-        judge.cluster.tick(now)
-        judge.cluster.at(wall)
-        return fleet.reasons(judge, self._question(now, wall), self._report())
+        now, wall = self._moment()
+        return fleet.reasons(
+            self._judge,
+            lambda pod: Preemptor(self._judge.claims.request(pod, now), pod, now, wall),
+            self._report(),
+        )
+
+    def _moment(self) -> tuple[float, float]:
+        """The time on both clocks, at which the cluster is judged from now on."""
+        now, wall = self._times.monotonic(), self._times.wall()
+        self._judge.cluster.tick(now)
+        self._judge.cluster.at(wall)
+        return now, wall
 
     def waiting_by_size(self) -> Mapping[tuple[str, str], int]:
         """How many pods wait, by reason and size."""
@@ -136,43 +143,32 @@ class Explainer:
 
     def capacity(self) -> dict[str, Any]:
         """`kind: Capacity`: what could start now, what would start the first that wait, and advice."""
-        judge, report = self._judge, self._report()
-        moment = Moment(self._times.monotonic(), self._times.wall())
-        judge.cluster.tick(moment.now)
-        judge.cluster.at(moment.wall)
-        shown = capacity(judge, moment, report, self.explain)
-        unknown = [not_the_leader(self._leader)] if report is None and judge.cluster.placements.queued else []
-        return shown | {"warnings": [*shown["warnings"], *unknown]}
+        now, _ = self._moment()
+        shown = capacity(self._judge, now, self._report(), self.waiting(), self.explain)
+        return shown | {"warnings": [*shown["warnings"], *self._queue_unknown()]}
 
     def advice(self) -> dict[str, Any]:
         """The advice of `capacity` alone."""
-        moment = Moment(self._times.monotonic(), self._times.wall())
-        self._judge.cluster.at(moment.wall)
-        return advised(self._judge, moment, self._report())
+        return advice(self._judge, self._report(), self.waiting())
 
     def nodes_wanted(self) -> dict[str, int]:
         """How many more nodes of each GPU model the pods that wait would need, by model."""
-        moment = Moment(self._times.monotonic(), self._times.wall())
-        self._judge.cluster.tick(moment.now)
-        self._judge.cluster.at(moment.wall)
-        return nodes_wanted(self._judge.now(), moment, self._report())
+        return nodes_wanted(self._judge, self._report(), self.waiting())
 
     def explain(self, pod: PodRecord) -> Explanation:
-        """The verdict, by the cluster as it is meanwhile and the policy as it is now, with what is unknown on the pod,
-        and the claims of it that do not count as written. `pod`: as the method `pod` gives it."""
-        now, wall = copy(self), self._times.wall()
-        now._judge = self._judge.now()
-        cluster = self._judge.cluster
+        """The verdict, with what is unknown on the pod, and its claims that do not count as written. `pod`: as the
+        method `pod` gives it."""
+        wall, cluster = self._times.wall(), self._judge.cluster
         victim = self._evicted.of(pod.namespace, pod.uid)
         if victim is not None and victim.is_evicted and pod.uid not in cluster.pods:
             return Explanation(pod, "evicted", evictions.past(victim, wall), evicted=victim.as_json())
-        shown = now._explain(pod)
+        shown = self._explain(pod)
         if victim is not None and victim.is_evicted:
             text = f"{evictions.past(victim, wall, gone=False)}; {shown.sentence}"
             shown = replace(shown, verdict="evicted", sentence=text, evicted=victim.as_json())
         elif pod.node and any(cluster.amounts(pod)[FIRST_GPU:]):
             above = evictions.evictable_by(cluster, pod)
-            cost = evictions.cost_now(now._judge, pod, wall)
+            cost = evictions.cost_now(self._judge, pod, wall)
             shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
         earlier = self._evicted.latest(pod.namespace, pod.name)
         if earlier is not None and earlier.pod.uid != pod.uid:
@@ -187,12 +183,11 @@ class Explainer:
         return replace(shown, devices=devices, sentence=f"{shown.sentence}; {devices['text']}")
 
     def _explain(self, pod: PodRecord) -> Explanation:
-        judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
-        decision, placing = placed.latest(list(self._decisions.latest()), pod)
+        judge = self._judge
+        decision, placing = placed.latest(self._decisions.latest(), pod)
         if pod.node:
             return placed.runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
-        judge.cluster.tick(now)
-        judge.cluster.at(wall)
+        now, wall = self._moment()
         released = opened(pod)  # what the rules say of it, not that its gate is closed
         asked = Preemptor(judge.claims.request(released, now), released, now, wall)
         nodes = judged_nodes.read(judge, asked)
@@ -224,10 +219,6 @@ class Explainer:
             more = last if best else _not_evicted(decision, wall)
             shown = replace(shown, sentence=f"{_said(shown)}{more}", why=fleet.of_nodes(judge, asked))
         return _with_quotas(shown, refused)
-
-    def _question(self, now: float, wall: float) -> Callable[[PodRecord], Preemptor]:
-        """Of a pod at this moment."""
-        return lambda pod: Preemptor(self._judge.claims.request(pod, now), pod, now, wall)
 
     def _waits(self, asked: Preemptor, nodes: JudgedNodes, shown: Explanation, refused: Absent) -> Explanation:
         """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""

@@ -14,6 +14,7 @@ from extender.ask.nodes import SHORT
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
+from extender.policy.pod_request import wants_of
 from extender.policy.roles import Unplaceable, admitted
 from extender.policy.rules import REASONS
 from extender.policy.rules.count import FEW, NONE
@@ -158,15 +159,21 @@ def reasons(
         if pod.gated:
             why = queued.get(uid) or meaning(GATED)
         else:
-            key = (
-                pod.namespace, pod.gpus, pod.cpu_milli, pod.memory, pod.priority, pod.node_selector, pod.node_terms,
-                pod.tolerations, tuple(pod.annotations.items()), tuple(pod.labels.items()),
-            )  # fmt: skip
+            key = alike(pod)
             if key not in known:
                 known[key] = of_nodes(judge, question(pod))
             why = known[key]
         waiting.append((pod, why))
     return waiting
+
+
+def alike(pod: PodRecord) -> Hashable:
+    """What the verdict on a pod outside the queue depends on, as far as the pod itself states it."""
+    return (
+        pod.namespace, wants_of(pod), pod.priority, pod.never,
+        pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms, pod.nominated_node,
+        tuple(pod.annotations.items()), tuple(pod.labels.items()),
+    )  # fmt: skip
 
 
 def _queued(report: QueueReport | None) -> Mapping[str, Why]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ext_core import fit, score, survey
@@ -47,11 +47,6 @@ class Judge:
     claims: Claims
     search: VictimSearch
     hold_back: HoldBack | None = None
-
-    def now(self) -> Judge:
-        """The same by the policy as it is now, whatever settings are loaded later."""
-        policy = self.policy.now()
-        return replace(self, policy=policy, search=self.search.by(policy))
 
     def rows(self, names: Iterable[str]) -> array[int]:
         """The rows of those nodes that exist."""

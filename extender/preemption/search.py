@@ -72,10 +72,6 @@ class VictimSearch:
         self._cluster, self._policy, self._limits = cluster, policy, limits
         self.time = time or SearchTime()
 
-    def by(self, policy: Policy) -> VictimSearch:
-        """The same search by another policy."""
-        return VictimSearch(self._cluster, policy, self._limits)
-
     def find(
         self, preemptor: Preemptor, rows: array[int], floor: Floor = None, *, limited: bool = True
     ) -> SearchResult:

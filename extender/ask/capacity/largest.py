@@ -3,18 +3,30 @@ size fit in one domain of each level."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Final
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from ext_core import fit, survey
-from extender.ask.capacity.machines import Fleet, Look, probe, within
+from ext_core.joint import Joint
+from ext_core.link_sets import LinkSets
+from extender.ask.capacity.machines import Fleet, Look, probe
 from extender.ask.judge import blocks
-from extender.cluster.gpus import MOST_GPUS
-from extender.cluster.slices import finish
-from extender.queue.rooms import DomainRoom, rooms
+from extender.cluster.gpus.store import MOST_GPUS
+from extender.cluster.view import ClusterView
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
+from extender.policy.fragmentation import FULLNESS
+from extender.policy.roles import PodRole, judged, kernel_roles
+from extender.queue.levels import Layout, PlacementLevel
+from extender.queue.levels import nodes as each_node
 
 LINKS: Final = (("any", "preferred"), ("required", "required"))
 POD_SLOTS: Final = 2
+SIZES: Final = (1, 2, 4, 8, 16)
+"""GPUs of a pod; beside these the GPUs of the largest machine."""
+MOST_ON_A_NODE: Final = 128
+"""Pods of one size that are counted on one node."""
 MOST_LARGE: Final = 64
 """Larger sizes that are tried."""
 
@@ -61,7 +73,7 @@ def _sizes(look: Look, resource: str, names: list[str]) -> set[int]:
     free: set[int] = set()
     for block in blocks(names):
         rows = look.judge.rows(block)
-        with within(look, request):
+        with look.judge.claims.of(request, look.now):
             free.update(survey.free(cluster.tables.nodes, index, rows))
     most = max(free, default=0)
     large = sorted((gpus for gpus in free if gpus > MOST_GPUS), reverse=True)[:MOST_LARGE]
@@ -75,15 +87,19 @@ def _passed(look: Look, resource: str, size: int, links: str, names: list[str]) 
     cluster = judge.cluster
     for block in blocks(names):
         rows = judge.rows(block)
-        with within(look, request):
+        with judge.claims.of(request, look.now):
             passed = fit.passed(rows, judge.policy.judge(cluster.tables, request, rows))
             slots = survey.free(cluster.tables.nodes, POD_SLOTS, passed)
         fitting += [cluster.names[row] for row, free_slots in zip(passed, slots, strict=True) if free_slots > 0]
     return fitting
 
 
-SIZES: Final = (1, 2, 4, 8, 16)
-"""GPUs of a pod; beside these the GPUs of the largest machine."""
+class DomainRoom(NamedTuple):
+    """How many pods of one size fit in the domain of a level that takes most."""
+
+    level: str  # the label, "" for all the cluster
+    value: str  # of the label, "" where no domain takes any
+    pods: int
 
 
 def gangs(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -96,10 +112,7 @@ def gangs(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         pods = [probe(judge, resource, size) for size in sorted(sizes, reverse=True)]
         if not pods:
             continue
-        rooms_by_size = finish(
-            rooms(judge.cluster, judge.policy, pods, fleet.closed, partial(within, look, pods[0][1]))
-        )
-        for size, by_level in zip(sorted(sizes, reverse=True), rooms_by_size, strict=True):
+        for size, by_level in zip(sorted(sizes, reverse=True), _rooms(look, pods), strict=True):
             for room in by_level:
                 key = size, room.level
                 if key not in best or room.pods > best[key].pods:
@@ -117,3 +130,34 @@ def _pod_sizes(fleet: Fleet, resource: str) -> set[int]:
     names = (name for model in fleet.models if fleet.resource[model] == resource for name in fleet.models[model])
     most = max(map(fleet.gpus.__getitem__, names), default=0)
     return {size for size in SIZES if size <= most} | ({most} if most else set())
+
+
+def _rooms(look: Look, pods: Sequence[tuple[PodRecord, PodRequest]]) -> list[list[DomainRoom]]:
+    """For each of the pods the rooms by level, the closest first, the whole cluster last."""
+    judge, cluster = look.judge, look.judge.cluster
+    rows, levels = Layout(cluster).read()
+    roles = [PodRole(tuple(range(MOST_ON_A_NODE)), pod, request) for pod, request in pods]
+    nodes, demand = cluster.tables.nodes, cluster.tables.demand
+    joint = Joint(nodes, demand.slots, LinkSets(cluster.tables.shapes), kernel_roles(roles), FULLNESS)
+    joint.set_prices(judge.policy.fragmentation.prices(cluster.tables))
+    off = {row for row in rows if cluster.names[row] in look.fleet.closed}
+    with judge.claims.of(pods[0][1], look.now):
+        marks = [judged(cluster, judge.policy, role, rows, off) for role in roles]
+        joint.read(nodes, cluster.tables.hazards, rows, marks)
+    by_role: list[list[DomainRoom]] = [[] for _ in roles]
+    everywhere = PlacementLevel("", (), array("i", bytes(4 * len(rows))), 1)
+    for level in (each_node(len(rows)), *levels, everywhere):
+        sums = joint.sums(level.domain, level.domains)
+        key = level.keys[0] if level.keys else ""
+        for at, rooms_of_one in enumerate(by_role):
+            column = sums[at :: len(roles)]
+            most = max(column, default=0)
+            first = level.domain.index(column.index(most)) if most and key else -1
+            value = "" if first < 0 else _value(cluster, level, cluster.names[rows[first]])
+            rooms_of_one.append(DomainRoom(key, value, most))
+    return by_role
+
+
+def _value(cluster: ClusterView, level: PlacementLevel, name: str) -> str:
+    """The value of the level's label on a node."""
+    return name if level.name == "node" else cluster.nodes[name].labels.get(level.keys[0], "")

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Collection
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Final, NamedTuple
@@ -15,7 +13,7 @@ from ext_core import survey
 from extender.ask.judge import Judge, blocks
 from extender.cluster.device_plugins import partial
 from extender.objects import records
-from extender.objects.records import NodeRecord, PodRecord
+from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.queue.usage import model_of
 
@@ -47,16 +45,10 @@ def read(judge: Judge) -> Fleet:
     """The nodes that offer whole GPUs."""
     cluster, fleet = judge.cluster, Fleet()
     labels, restricted = cluster.settings.mix.model_labels, cluster.restricted
-    known: dict[tuple[str, ...], str | None] = {}
     for name in sorted(cluster.nodes):
-        node, division = cluster.nodes.get(name), cluster.gpus.divisions.get(name)
-        resource = None
-        if node is not None:
-            offered = (*node.gpu_capacity, *node.gpus)
-            if offered not in known:
-                known[offered] = _whole_resource(node, cluster.gpu_names)
-            resource = known[offered]
-        if node is None or resource is None or division is None or not division.whole:
+        node, division = cluster.nodes[name], cluster.gpus.divisions.get(name)
+        resource = cluster.gpus.resource_of(node)
+        if resource is None or partial(resource) or division is None or not division.whole:
             fleet.divided += division is not None and not division.whole
             fleet.closed.add(name)
             continue
@@ -68,17 +60,6 @@ def read(judge: Judge) -> Fleet:
         if name in restricted and node.closed:
             fleet.closed.add(name)
     return fleet
-
-
-def _whole_resource(node: NodeRecord, names: Collection[str]) -> str | None:
-    """The GPU resource that the node has, unless its name states that it counts parts; None without one."""
-    resource = resource_of(node, names)
-    return None if resource is None or partial(resource) else resource
-
-
-def resource_of(node: NodeRecord, names: Collection[str]) -> str | None:
-    """The GPU resource that the node has; None without one."""
-    return next((name for name in sorted(node.gpu_capacity | node.gpus) if name in names), None)
 
 
 def probe(judge: Judge, resource: str, gpus: int, links: str = "preferred") -> tuple[PodRecord, PodRequest]:
@@ -107,11 +88,6 @@ class Look(NamedTuple):
     """By the server's clock."""
 
 
-def within(look: Look, request: PodRequest) -> AbstractContextManager[None]:
-    """The tables with the claims of all others."""
-    return look.judge.claims.of(request, look.now)
-
-
 MOST_ALIKE: Final = 256
 """Nodes of one kind, the first by name, whose daemons are looked at."""
 
@@ -131,43 +107,24 @@ class Machine:
     shape: int
     """The shape of its links, 0 where they are not known."""
     healthy: int
-    cpu_milli: int
-    memory: int
-    pods: int
+    left: tuple[int, ...]
     """CPU, memory and pod slots: what daemons usually leave of them."""
 
 
-@dataclass(slots=True)
-class Takes:
-    """Whether a machine takes one pod when it is empty, by our own filter. Answers are kept."""
-
-    look: Look
-    _known: dict[tuple[str, object], bool] = field(default_factory=dict)
-
-    def one(self, machine: Machine, request: PodRequest) -> bool:
-        """Whether it takes a pod of this request: GPUs, links, and the faults of its device plugin."""
-        asked = request.amounts, request.share, request.links, request.nics, request.containers, request.planned
-        key = machine.like, asked
-        if key not in self._known:
-            self._known[key] = self._asked(machine, request)
-        return self._known[key]
-
-    def _asked(self, machine: Machine, request: PodRequest) -> bool:
-        cluster, row = self.look.judge.cluster, self.look.judge.cluster.row(machine.like)
-        if row < 0:
-            return False
-        with cluster.without({pod.uid for pod in cluster.pods_on(machine.like)}, machine.like):
-            return not self.look.judge.policy.judge(cluster.tables, request, array("i", [row]))[0]
+def takes(judge: Judge, machine: Machine, request: PodRequest) -> bool:
+    """Whether the empty machine takes a pod of this request: CPU, memory, pod slots, GPUs, links, and the faults of its
+    device plugin."""
+    if any(asked > amount for asked, amount in zip(request.amounts, machine.left, strict=False)):
+        return False
+    cluster = judge.cluster
+    with cluster.without({pod.uid for pod in cluster.pods_on(machine.like)}, machine.like):
+        return not judge.policy.judge(cluster.tables, request, array("i", [cluster.row(machine.like)]))[0]
 
 
 def usual(judge: Judge, fleet: Fleet) -> list[Machine]:
     """The machine of each model of which there are most, with the most GPUs among equals; by model."""
-    machines = []
-    for model in sorted(fleet.models):
-        machine = _usual(judge, fleet, model)
-        if machine is not None:
-            machines.append(machine)
-    return machines
+    machines = (_usual(judge, fleet, model) for model in sorted(fleet.models))
+    return [machine for machine in machines if machine is not None]
 
 
 def _usual(judge: Judge, fleet: Fleet, model: str) -> Machine | None:
@@ -183,22 +140,17 @@ def _usual(judge: Judge, fleet: Fleet, model: str) -> Machine | None:
             if number not in known:
                 known[number] = kinds[nodes.alloc_of(row)[index], *nodes.graph_of(row)[:2]]
             known[number].append(cluster.names[row])
-    if not kinds:
-        return None
     kind = max(kinds, key=lambda key: (len(kinds[key]), key))
-    samples: list[tuple[str, tuple[int, ...]]] = []
-    for name in kinds[kind][:MOST_ALIKE]:
-        if (row := cluster.row(name)) >= 0:
-            samples.append((name, _left(judge, name, nodes.alloc_of(row))))
-    if not samples:
-        return None
-    cpu, memory, pods = (median_low([amounts[r] for _, amounts in samples]) for r in range(3))
     gpus, shape, healthy = kind
-    like = min(name for name, _ in samples)
-    return Machine(model, resource, like, len(kinds[kind]), gpus, shape, healthy, cpu, memory, pods) if gpus else None
+    if not gpus:
+        return None
+    names = kinds[kind][:MOST_ALIKE]
+    left = map(median_low, zip(*(_left(judge, name) for name in names), strict=True))
+    return Machine(model, resource, min(names), len(kinds[kind]), gpus, shape, healthy, tuple(left))
 
 
-def _left(judge: Judge, name: str, alloc: tuple[int, ...]) -> tuple[int, ...]:
+def _left(judge: Judge, name: str) -> tuple[int, ...]:
     """CPU, memory and pod slots that daemons leave of a node."""
+    alloc = judge.cluster.tables.nodes.alloc_of(judge.cluster.row(name))
     daemons = [judge.cluster.amounts(pod) for pod in judge.cluster.pods_on(name) if pod.daemon or pod.mirror]
     return tuple([alloc[r] - sum(daemon[r] for daemon in daemons) for r in range(3)])

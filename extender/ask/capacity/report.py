@@ -1,79 +1,113 @@
-"""`kind: Capacity`."""
+"""`kind: Capacity`, and parts of it: what fits now, what would start the first that wait, and advice."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from itertools import islice
+from typing import Any, Final
 
 from extender.ask.capacity import machines
-from extender.ask.capacity.growth import growth, waiting
+from extender.ask.capacity.growth import growth, waiting_units
 from extender.ask.capacity.largest import gangs, largest, whole_nodes
-from extender.ask.capacity.machines import usual
-from extender.ask.capacity.unblock import Explain, unblock
+from extender.ask.capacity.machines import Look, usual
+from extender.ask.explanation import Explanation
+from extender.ask.fleet import FITS, alike
 from extender.ask.judge import Judge
 from extender.ask.text import count
-from extender.queue.report import QueueReport
+from extender.cluster.tables import FIRST_GPU
+from extender.objects.records import PodRecord
+from extender.queue.report import QueueReport, Why
 
 NOT_COUNTED: Final = "parts-not-counted"
+FIRST: Final = 3
+"""Gangs, and kinds of single pods, that are explained."""
+Explain = Callable[[PodRecord], Explanation]
+WaitingPods = Sequence[tuple[PodRecord, Why]]
+"""Each pod that waits, and why (`fleet.reasons`)."""
 
 
-class Moment(NamedTuple):
-    """A moment on two clocks."""
-
-    now: float
-    """Seconds of the server's clock."""
-    wall: float
-    """Seconds since 1970."""
-
-
-def capacity(judge: Judge, moment: Moment, report: QueueReport | None, explain: Explain) -> dict[str, Any]:
-    """What fits now, what would start the first that wait, and advice. `report`: the latest look at the queue, None
-    where it is not known."""
-    look = machines.Look(judge, machines.read(judge), moment.now)
-    largest_pods = largest(look)
+def capacity(
+    judge: Judge, now: float, report: QueueReport | None, waiting: WaitingPods, explain: Explain
+) -> dict[str, Any]:
+    """What fits `now`, by the server's clock, what would start the first that wait, and advice. `report`: the latest
+    look at the queue, None where it is not known."""
+    look = Look(judge, machines.read(judge), now)
     in_domains, in_all = gangs(look)
-    whole = whole_nodes(look)
-    more = _advice(look, report, moment.wall)
-    unblocked = unblock(judge, report, explain)
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Capacity",
-        "warnings": _warnings(look.fleet),
-        "largest": largest_pods,
+        "warnings": _warnings(look.fleet.divided),
+        "largest": largest(look),
         "gangs": in_domains,
         "pods": in_all,
-        "whole_nodes": whole,
-        "unblock": unblocked,
-        "advice": more,
+        "whole_nodes": whole_nodes(look),
+        "unblock": [*_gangs(judge, report, explain), *_pods(waiting, explain)],
+        "advice": advice(judge, report, waiting),
     }
 
 
-def advised(judge: Judge, moment: Moment, report: QueueReport | None) -> dict[str, Any]:
-    """The advice alone."""
-    look = machines.Look(judge, machines.read(judge), moment.now)
-    return _advice(look, report, moment.wall)
+def advice(judge: Judge, report: QueueReport | None, waiting: WaitingPods) -> dict[str, Any]:
+    """What is never carried out: machines that would start waiting pods."""
+    return {"nodes": growth(judge, usual(judge, machines.read(judge)), waiting_units(report, waiting))}
 
 
-def nodes_wanted(judge: Judge, moment: Moment, report: QueueReport | None) -> dict[str, int]:
+def nodes_wanted(judge: Judge, report: QueueReport | None, waiting: WaitingPods) -> dict[str, int]:
     """How many more machines of each model would start the pods that wait for room, as the advice counts them; without
-    those that have a nominated node, whose victims leave. Empty where none waits."""
+    those that have a nominated node, whose victims leave."""
     nominated = judge.cluster.placements.nominated
-    if not judge.cluster.placements.waiting and not (report is not None and report.waiting):
-        return {}
-    look = machines.Look(judge, machines.read(judge), moment.now)
-    units = waiting(look, report, moment.wall)
-    wanting = [unit for unit in units if not any(pod.uid in nominated for pod in unit.pods)]
-    entries = growth(look, usual(judge, look.fleet), wanting)
+    units = [unit for unit in waiting_units(report, waiting) if not any(pod.uid in nominated for pod in unit)]
+    entries = growth(judge, usual(judge, machines.read(judge)), units) if units else ()
     return {entry["model"]: entry["nodes"] for entry in entries}
 
 
-def _advice(look: machines.Look, report: QueueReport | None, wall: float) -> dict[str, Any]:
-    """What is never carried out: machines that would start waiting pods. `wall`: seconds since 1970."""
-    units = waiting(look, report, wall)
-    return {"nodes": growth(look, usual(look.judge, look.fleet), units)}
-
-
-def _warnings(fleet: machines.Fleet) -> list[dict[str, str]]:
-    if not fleet.divided:
+def _warnings(divided: int) -> list[dict[str, str]]:
+    if not divided:
         return []
-    text = f"{count(fleet.divided, 'node')} hand{'s' if fleet.divided == 1 else ''} out parts of GPUs: not counted here"
+    text = f"{count(divided, 'node')} hand{'s' if divided == 1 else ''} out parts of GPUs: not counted here"
     return [{"code": NOT_COUNTED, "message": text}]
+
+
+# -- what would start the first gangs of the queue, and the first pods outside of it, by priority and age: the verdict
+# -- on each, with its ways out; equal pods once
+
+
+def _gangs(judge: Judge, report: QueueReport | None, explain: Explain) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    for entry in () if report is None else report.waiting:
+        if len(entries) == FIRST:
+            break
+        cluster = judge.cluster
+        known = (cluster.pods.get(pod.uid) for pod in entry.gang.pods)
+        # A gang may begin with a pod without GPUs, as a launcher is: no verdict is made of it.
+        waiting = (pod for pod in known if pod is not None and not pod.node)
+        first = next((pod for pod in waiting if any(cluster.amounts(pod)[FIRST_GPU:])), None)
+        if first is not None:
+            entries.append(_entry(explain(first), str(entry.gang.ref), len(entry.gang.pods), entry.gang.gpus))
+    return entries
+
+
+def _pods(waiting: WaitingPods, explain: Explain) -> list[dict[str, Any]]:
+    single = [pod for pod, why in waiting if not pod.gated and why.reason != FITS]
+    single.sort(key=lambda pod: (-pod.priority, pod.created or 0.0, pod.namespace, pod.name, pod.uid))
+    kinds: dict[Hashable, list[PodRecord]] = {}
+    for pod in single:
+        kinds.setdefault(alike(pod), []).append(pod)
+    return [
+        _entry(explain(pods[0]), None, len(pods), len(pods) * sum(number for _, number in pods[0].gpus))
+        for pods in islice(kinds.values(), FIRST)
+    ]
+
+
+def _entry(shown: Explanation, gang: str | None, pods: int, gpus: int) -> dict[str, Any]:
+    explained = shown.as_json()
+    return {
+        "gang": gang,
+        "pod": f"{shown.pod.namespace}/{shown.pod.name}",
+        "priority": shown.pod.priority,
+        "pods": pods,
+        "gpus": gpus,
+        "verdict": shown.verdict,
+        "sentence": shown.sentence,
+        "nearest": explained["nearest"],
+        "ways_out": explained["ways_out"],
+    }

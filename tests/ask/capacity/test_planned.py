@@ -6,9 +6,9 @@ import pytest
 
 from extender.ask import judge
 from extender.ask.capacity import machines
-from extender.ask.capacity.growth import WaitingUnit, growth
-from extender.ask.capacity.machines import Takes, usual
-from extender.ask.capacity.unblock import ask_of
+from extender.ask.capacity.growth import growth
+from extender.ask.capacity.machines import takes, usual
+from extender.ask.fleet import alike
 from extender.objects.queueing import GATE
 from tests.act.queue.devices_rig import world
 from tests.ask.capacity.clusters import MODEL
@@ -36,12 +36,9 @@ def test_a_machine_takes_the_pods_whose_devices_the_queue_allocates(names: tuple
     left, planned = made.cluster.pods["uid-left"], made.cluster.pods["uid-planned"]
     assert (left.planned, planned.planned) == (False, True)
     over = judge.over(made.verbs)
-    look = machines.Look(over, machines.read(over), made.now)
-    [machine] = usual(over, look.fleet)
-    units = [WaitingUnit((made.cluster.pods[f"uid-{name}"],)) for name in names]
-    [found] = growth(look, [machine], units)
+    [machine] = usual(over, machines.read(over))
+    [found] = growth(over, [machine], [(made.cluster.pods[f"uid-{name}"],) for name in names])
     assert (found["nodes"], found["pods"]) == (1, 1)
-    takes = Takes(look)
-    taken = {name: takes.one(machine, over.claims.alone(made.cluster.pods[f"uid-{name}"])) for name in names}
+    taken = {name: takes(over, machine, over.claims.alone(made.cluster.pods[f"uid-{name}"])) for name in names}
     assert taken == {"left": False, "planned": True}
-    assert ask_of(left) != ask_of(planned)
+    assert alike(left) != alike(planned)
