@@ -1,4 +1,5 @@
-"""What may evict a pod that runs, and at what cost; and what is known of a pod that was evicted."""
+"""What may evict a pod that runs, and at what cost; what is known of a pod that was evicted; and whether the priority
+of a pod that waits allows it to evict others."""
 
 from __future__ import annotations
 
@@ -7,11 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from extender.ask.judge import Judge
+from extender.ask.nodes import JudgedNodes
 from extender.ask.text import count, seconds
-from extender.cluster.cluster import ClusterView
+from extender.ask.waiting import pods_that_wait
+from extender.cluster.view import ClusterView
 from extender.decide.evicted import EvictedPod
 from extender.objects.records import PodRecord
 from extender.preemption import certificate
+from extender.preemption.candidates import Preemptor
 from extender.preemption.search import price_alone
 
 
@@ -24,9 +28,8 @@ def cost_now(judge: Judge, pod: PodRecord, wall: float) -> list[dict[str, Any]] 
 def evictable_by(cluster: ClusterView, pod: PodRecord) -> list[dict[str, Any]]:
     """The PriorityClasses whose pods may evict this one, the lowest first, and how many of their pods wait."""
     waiting: Counter[tuple[int, str]] = Counter()
-    for uid in [*cluster.placements.queued, *cluster.placements.waiting]:
-        other = cluster.pods.get(uid)
-        if other is not None and other.priority > pod.priority and not other.never:
+    for other in pods_that_wait(cluster):
+        if other.priority > pod.priority and not other.never:
             waiting[other.priority, other.priority_class] += 1
     classes = {
         (priority_class.value, name)
@@ -60,3 +63,23 @@ def before(entry: EvictedPod, wall: float) -> Mapping[str, str]:
         "code": "evicted-before",
         "message": f"an earlier pod {pod.namespace}/{pod.name} (uid {pod.uid}) {past(entry, wall)}",
     }
+
+
+def not_allowed(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> dict[str, Any] | None:
+    """`preemption` of an Explanation; None where the pod may preempt, or where no pod holds GPUs that it asks for."""
+    cluster, request = judge.cluster, asked.request
+    lower = others = 0
+    for name in nodes.open:
+        for pod in cluster.pods_on(name):
+            amounts = cluster.amounts(pod)
+            if not pod.terminating and any(amounts[r] for r, _ in request.gpus):
+                lower += pod.priority < request.priority
+                others += pod.priority >= request.priority
+    if not lower + others or (lower and not request.never):
+        return None
+    if request.never:
+        held = f"{count(lower, 'pod')} of lower priority {'holds' if lower == 1 else 'hold'} GPUs that it could use"
+        why = f"its preemptionPolicy is Never ({held})"
+    else:
+        why = f"no pod of a priority below {request.priority} holds GPUs that it could use"
+    return {"allowed": False, "why": why, "lower": lower}

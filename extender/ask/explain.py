@@ -6,28 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from extender.ask import evictions, fleet, partial_gangs, placed, preemption, quotas, sentence, unchecked
+from extender.ask import evictions, fleet, placed, quotas, sentence, unchecked, waiting
 from extender.ask import nodes as judged_nodes
 from extender.ask.capacity.report import advice, capacity, nodes_wanted
-from extender.ask.devices import devices_of
 from extender.ask.explanation import Explanation, Verdict
 from extender.ask.judge import over
 from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
-from extender.ask.pending import Pending, pending
 from extender.ask.quotas import Absent
 from extender.ask.text import count, ids, no_gpus, no_such_pod, seconds
 from extender.ask.ways import gang, machines, request
 from extender.ask.ways.evict import evict
 from extender.ask.ways.wait import wait
 from extender.ask.ways.way import in_order
-from extender.cluster.statements import gpus_of
+from extender.cluster.gpus.statements import PLAN, gpus_of, stated_mask
 from extender.cluster.tables import FIRST_GPU
+from extender.cluster.view import ClusterView
 from extender.decide.decisions import Decision
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, NotFound
 from extender.objects import typos
-from extender.objects.queueing import GATE, opened
+from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
@@ -92,16 +91,16 @@ class Explainer:
             f"Events: kubectl get events -n {namespace} --field-selector involvedObject.name={name}"
         )
 
-    def fleet(self, waiting: Sequence[tuple[PodRecord, Why]] | None = None) -> dict[str, Any]:
-        """`kind: Fleet`: what is left of each GPU model, and why pods wait. `waiting`: what the method `waiting` has
+    def fleet(self, pods: Sequence[tuple[PodRecord, Why]] | None = None) -> dict[str, Any]:
+        """`kind: Fleet`: what is left of each GPU model, and why pods wait. `pods`: what the method `waiting` has
         just returned; None: not asked for yet."""
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Fleet",
             "warnings": self._queue_unknown(),
             "models": self.models(),
-            "waiting": fleet.by_reason(self.waiting() if waiting is None else waiting),
-            **partial_gangs.shown(self.partial_gangs()),
+            "waiting": waiting.by_reason(self.waiting() if pods is None else pods),
+            **waiting.partial_fields(self.partial_gangs()),
         }
 
     def _queue_unknown(self) -> list[dict[str, str]]:
@@ -109,13 +108,13 @@ class Explainer:
         unknown = self._report() is None and self._judge.cluster.placements.queued
         return [not_the_leader(self._leader)] if unknown else []
 
-    def partial_gangs(self) -> list[partial_gangs.PartialGang]:
+    def partial_gangs(self) -> list[waiting.PartialGang]:
         """The gangs whose pods wait for others of them."""
-        return partial_gangs.partial_gangs(self._judge.cluster, self._times.wall())
+        return waiting.partial_gangs(self._judge.cluster, self._times.wall())
 
-    def pending(self) -> Mapping[str, Pending]:
+    def pending(self) -> Mapping[str, waiting.Pending]:
         """The pods that wait, by PriorityClass."""
-        return pending(self._judge.cluster, self._times.wall())
+        return waiting.pending(self._judge.cluster, self._times.wall())
 
     def models(self) -> list[dict[str, Any]]:
         """What is left of each GPU model, as `fleet` has it."""
@@ -124,7 +123,7 @@ class Explainer:
     def waiting(self) -> list[tuple[PodRecord, Why]]:
         """Each pod that waits, with the reason that `fleet` counts it for."""
         now, wall = self._moment()
-        return fleet.reasons(
+        return waiting.reasons(
             self._judge,
             lambda pod: Preemptor(self._judge.claims.request(pod, now), pod, now, wall),
             self._report(),
@@ -139,7 +138,7 @@ class Explainer:
 
     def waiting_by_size(self) -> Mapping[tuple[str, str], int]:
         """How many pods wait, by reason and size."""
-        return fleet.by_size(self.waiting())
+        return waiting.by_size(self.waiting())
 
     def capacity(self) -> dict[str, Any]:
         """`kind: Capacity`: what could start now, what would start the first that wait, and advice."""
@@ -177,7 +176,7 @@ class Explainer:
         unknown = [{"code": typo.code, "message": typo.text} for typo in misspelt]
         bounded = [bounded_gang.warning(pod) for bounded_gang in cluster.gangs.bounded(pod, int(wall * 1000))]
         shown = replace(shown, warnings=[*shown.warnings, *unknown, *bounded])
-        devices = None if pod.node else devices_of(pod, cluster)
+        devices = None if pod.node else _devices_of(pod, cluster)
         if devices is None:
             return shown
         return replace(shown, devices=devices, sentence=f"{shown.sentence}; {devices['text']}")
@@ -217,7 +216,7 @@ class Explainer:
         else:
             last = f"; {_asked(decision, wall)}" if self._live else ""
             more = last if best else _not_evicted(decision, wall)
-            shown = replace(shown, sentence=f"{_said(shown)}{more}", why=fleet.of_nodes(judge, asked))
+            shown = replace(shown, sentence=f"{_said(shown)}{more}", why=waiting.of_nodes(judge, asked))
         return _with_quotas(shown, refused)
 
     def _waits(self, asked: Preemptor, nodes: JudgedNodes, shown: Explanation, refused: Absent) -> Explanation:
@@ -235,7 +234,7 @@ class Explainer:
         ordered = in_order([way for way in ways if way is not None])
         why = sentence.cause(asked, nodes, ordered) if on_empty.fits else sentence.never(asked, nodes)
         verdict: Verdict = "waits" if on_empty.fits else "never"
-        denied = preemption.not_allowed(judge, asked, nodes) if on_empty.fits else None
+        denied = evictions.not_allowed(judge, asked, nodes) if on_empty.fits else None
         more = above if denied is None else f"it may not evict: {denied['why']}"
         text = sentence.whole(f"{why}; {more}" if more else why, miss, ordered)
         return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=ordered, preemption=denied)
@@ -247,7 +246,7 @@ class Explainer:
         holds = [f"another controller opens the gate {gate}" for gate in others]
         if len(others) == len(pod.gates):
             text = f"gated: {' and '.join(holds)}; then it {_said(shown)}"
-            return replace(shown, verdict="gated", sentence=text, why=fleet.meaning(fleet.GATED))
+            return replace(shown, verdict="gated", sentence=text, why=waiting.meaning(waiting.GATED))
         now = gang.situation(self._judge, asked)
         entry = _entry(report, pod)
         ways = [] if now is None or refused.excess else gang.ways(self._judge, asked, now)
@@ -264,7 +263,7 @@ class Explainer:
             sentence=f"gated: {'; '.join(holds)}",
             ways=ways,
             queue=entry,
-            why=fleet.meaning(fleet.GATED) if entry is None else Why(f"queue: {entry['reason']}", entry["text"]),
+            why=waiting.meaning(waiting.GATED) if entry is None else Why(f"queue: {entry['reason']}", entry["text"]),
             warnings=[*shown.warnings, *([not_the_leader(self._leader)] if report is None else [])],
         )
 
@@ -318,3 +317,42 @@ def _asked(decision: Decision | None, wall: float) -> str:
     if decision is None:
         return "kube-scheduler has not asked about it since this server started, or the record was dropped"
     return f"kube-scheduler asked last {seconds(max(0.0, wall - decision.at))} ago ({decision.verb}: {decision.result})"
+
+
+# -- what allocates the devices of its claims, and which ones (`queue.plannedAllocation`)
+
+
+def _devices_of(pod: PodRecord, cluster: ClusterView) -> dict[str, Any] | None:
+    """Of a pod without a node; None where it has no claims for GPUs, or the queue allocates nothing."""
+    if pod.left_devices:
+        text = f"kube-scheduler allocates its devices by first fit: {pod.left_devices}"
+        return _devices("kube-scheduler", text, why=pod.left_devices)
+    if not pod.planned:
+        return None
+    node = pod.nominated_node or pod.annotations.get(PINNED, "")
+    names = _device_names(pod, cluster, node)
+    if not names:
+        return _devices("queue", "the queue chooses its devices, and writes the allocation before it opens the gate")
+    listed = f"{', '.join(names)} of {node}"
+    claims = cluster.dra.planned.named(pod.uid)
+    if not claims or not all(claim.allocated for claim in claims):
+        text = f"the queue plans {listed}, and writes the allocation before it opens the gate"
+        return _devices("queue", text, node=node, names=names)
+    return _devices("queue", f"the queue has allocated {listed}", node=node, names=names, allocated=True)
+
+
+def _device_names(pod: PodRecord, cluster: ClusterView, node: str) -> list[str]:
+    """The planned devices of the node; none where they are not known."""
+    record = cluster.nodes.get(node)
+    if record is None or record.devices is None:
+        return []
+    indices, planned = cluster.gpus.indices(node), set(gpus_of(stated_mask(pod, PLAN)))
+    return [gpu.id.rpartition("/")[2] for gpu in record.devices.gpus if indices.get(gpu.id, -1) in planned]
+
+
+def _devices(
+    by: str, text: str, *, why: str | None = None, node: str | None = None, names: list[str] | None = None,
+    allocated: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """The JSON form, of which `text` is for people."""
+    return {"allocated_by": by, "why": why, "node": node, "names": names or [], "allocated": allocated, "text": text}

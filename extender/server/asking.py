@@ -19,8 +19,8 @@ from extender.act.surveys import (
 )
 from extender.ask.explain import Explainer, Times
 from extender.ask.forks import Forks
-from extender.ask.partial_gangs import PartialGang
 from extender.ask.shadow.watch import ShadowWatch
+from extender.ask.waiting import PartialGang
 from extender.journal.recorder import RecordedCluster
 from extender.queue.report import QueueLeader, QueueReport
 from extender.server.connections import lost

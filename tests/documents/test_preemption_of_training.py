@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.ask.pending import pending
+from extender.ask.waiting import pending
 from extender.cli import main
 from tests.documents.typed import (
     HOUR,

@@ -1,0 +1,261 @@
+"""The pods that wait: why, of which PriorityClass and for how long, and in which gangs of which others run.
+
+A gang is partial where fewer pods run than must, while others of it wait: their GPUs are held and do no work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from ext_core import fit
+from extender.ask.judge import Judge
+from extender.ask.nodes import SHORT
+from extender.cluster.tables import FIRST_GPU
+from extender.cluster.view import ClusterView
+from extender.objects import gangs
+from extender.objects.records import PodRecord
+from extender.policy.pod_request import wants_of
+from extender.policy.roles import Unplaceable, admitted
+from extender.policy.rules import REASONS
+from extender.policy.rules.count import FEW, NONE
+from extender.preemption.candidates import Preemptor
+from extender.queue import report
+from extender.queue.report import QueueReport, Why
+
+POD_SIZES: Final = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (inf, "17+"))
+"""Most GPUs of a pod, and what such pods are called."""
+MOST_PASSED: Final = 512
+"""Nodes with free GPUs whose CPU, memory and pod slots are looked at."""
+UNFIT: Final = (FEW.code, NONE.code)
+"""Machines that are too small, or of another kind: they are the reason only where there are no others."""
+FITS, NOT_ADMITTED, GATED, UNREADABLE = "fits", "not-admitted", "gated", "not-judged"
+MEANINGS: Final[Mapping[str, str]] = {
+    FITS: "a node has room now",
+    NOT_ADMITTED: "no node admits it (cordon, taints, selectors, affinity)",
+    GATED: "a scheduling gate holds it back",
+    UNREADABLE: "its requirements cannot be read",
+    SHORT[0]: "the nodes with free GPUs lack CPU",
+    SHORT[1]: "the nodes with free GPUs lack memory",
+    SHORT[2]: "the nodes with free GPUs lack pod slots",
+    **{reason.key: reason.text.removeprefix("gpu-extender: ") for reason in REASONS.values()},
+    **{f"queue: {code}": text for code, text in report.MEANINGS.items()},
+}
+"""What each reason means of any pod."""
+MOST_CLASSES: Final = 50
+"""PriorityClasses that are counted separately, those of the highest value; the pods of all others count as OTHER."""
+NO_CLASS, OTHER = "none", "other"
+"""Instead of a name: the pod has no class; its class is none of the first."""
+PARTIAL_SECONDS: Final = 300.0
+"""For which a gang may be partial before it is reported: pods of one gang do not start at the same moment."""
+MOST_NAMED: Final = 20
+"""Such gangs that an answer names, those that hold the most GPUs."""
+
+
+def pods_that_wait(cluster: ClusterView) -> Iterator[PodRecord]:
+    """The pods of the queue, and the GPU pods outside of it that have no node. Those behind the gate of another
+    controller do not count."""
+    return (cluster.pods[uid] for uid in (*cluster.placements.queued, *cluster.placements.waiting))
+
+
+def by_reason(waiting: Sequence[tuple[PodRecord, Why]]) -> list[dict[str, Any]]:
+    """How many pods wait, with how many GPUs. `waiting`: as `reasons` gives them."""
+    pods: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
+    for pod, why in waiting:
+        pods[why.reason] += 1
+        gpus[why.reason] += sum(count for _, count in pod.gpus)
+    return [
+        {"reason": reason, "text": MEANINGS[reason], "pods": pods[reason], "gpus": gpus[reason]}
+        for reason in sorted(pods)
+    ]
+
+
+def by_size(waiting: Sequence[tuple[PodRecord, Why]]) -> Mapping[tuple[str, str], int]:
+    """How many pods wait, by reason and by the GPUs that a pod asks for (POD_SIZES). `waiting`: as `reasons` gives
+    them."""
+    pods: Counter[tuple[str, str]] = Counter()
+    for pod, why in waiting:
+        gpus = sum(count for _, count in pod.gpus)
+        pods[why.reason, next(text for most, text in POD_SIZES if gpus <= most)] += 1
+    return pods
+
+
+def reasons(
+    judge: Judge, question: Callable[[PodRecord], Preemptor], report: QueueReport | None
+) -> list[tuple[PodRecord, Why]]:
+    """Each pod that waits, and why: of the queue as its gang. `question`: of a pod, at this moment. Pods that ask for
+    the same are judged once."""
+    queued = _queued(report)
+    waiting: list[tuple[PodRecord, Why]] = []
+    known: dict[Hashable, Why] = {}
+    for pod in pods_that_wait(judge.cluster):
+        if not pod.gpus:
+            continue
+        if pod.gated:
+            why = queued.get(pod.uid) or meaning(GATED)
+        else:
+            key = alike(pod)
+            if key not in known:
+                known[key] = of_nodes(judge, question(pod))
+            why = known[key]
+        waiting.append((pod, why))
+    return waiting
+
+
+def alike(pod: PodRecord) -> Hashable:
+    """What the verdict on a pod outside the queue depends on, as far as the pod itself states it."""
+    return (
+        pod.namespace, wants_of(pod), pod.priority, pod.never,
+        pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms, pod.nominated_node,
+        tuple(pod.annotations.items()), tuple(pod.labels.items()),
+    )  # fmt: skip
+
+
+def _queued(report: QueueReport | None) -> Mapping[str, Why]:
+    """Why each gang waits, by the uids of its pods."""
+    gangs = () if report is None else report.waiting
+    return {pod.uid: waiting.why for waiting in gangs for pod in waiting.gang.pods}
+
+
+def meaning(reason: str) -> Why:
+    """The reason with what it means of any pod."""
+    return Why(reason, MEANINGS[reason])
+
+
+def of_nodes(judge: Judge, asked: Preemptor) -> Why:
+    """Why a pod outside the queue waits: the reason of most nodes that admit it and are large enough; `fits` where a
+    node has room now."""
+    return meaning(_reason(judge, asked))
+
+
+def _reason(judge: Judge, asked: Preemptor) -> str:
+    cluster = judge.cluster
+    try:
+        rows = admitted(cluster, asked.pod, cluster.rows.all())
+    except Unplaceable:
+        return UNREADABLE
+    with judge.claims.of(asked.request, asked.now):
+        codes, _ = judge.codes(asked, rows)
+        passed = fit.passed(rows, codes)[:MOST_PASSED]
+        short = [judge.short(asked, row) for row in passed]
+    if not all(short):
+        return FITS
+    if short:
+        return SHORT[short[0][0]]
+    counts = fit.counts(codes)
+    likely = {code: number for code, number in counts.items() if code not in UNFIT} or counts
+    return REASONS[max(sorted(likely), key=likely.__getitem__)].key if likely else NOT_ADMITTED
+
+
+# -- by PriorityClass
+
+
+class Pending(NamedTuple):
+    """The pods of one class that wait."""
+
+    pods: int
+    oldest_seconds: float
+    """For how long the first of them has waited."""
+    outranks: bool
+    """Whether pods of a lower priority hold GPUs meanwhile."""
+
+
+def pending(cluster: ClusterView, wall: float) -> Mapping[str, Pending]:
+    """By PriorityClass, those of which pods wait. Pods behind the gate of another controller do not count. `wall`:
+    seconds since 1970."""
+    holding = (pod for pod in cluster.pods.values() if pod.node and not pod.finished and not pod.terminating)
+    lowest = min((pod.priority for pod in holding if pod.gpus), default=inf)
+    classes = sorted(
+        cluster.priority_classes.values(), key=lambda priority_class: (-priority_class.value, priority_class.name)
+    )
+    names = {priority_class.name for priority_class in classes[:MOST_CLASSES]}
+    by_class: dict[str, Pending] = {}
+    for pod in pods_that_wait(cluster):
+        if not pod.gpus:
+            continue
+        name = (pod.priority_class if pod.priority_class in names else OTHER) if pod.priority_class else NO_CLASS
+        before = by_class.get(name, Pending(0, 0.0, outranks=False))
+        age = 0.0 if pod.created is None else max(0.0, wall - pod.created)
+        outranks = before.outranks or lowest < pod.priority
+        by_class[name] = Pending(before.pods + 1, max(before.oldest_seconds, age), outranks)
+    return by_class
+
+
+# -- partial gangs
+
+
+class PartialGang(NamedTuple):
+    """A gang of which too few pods run."""
+
+    ref: gangs.Ref
+    running: tuple[PodRecord, ...]
+    """Its pods that have a node, by name."""
+    waiting: int
+    """How many of its GPU pods have none."""
+    minimum: int
+    """How many must run."""
+    gpus: int
+    """How many GPUs the running pods hold."""
+    seconds: float | None
+    """For how long this has been so, None where the times are not known."""
+
+    @property
+    def text(self) -> str:
+        """What is wrong, for people."""
+        return (
+            f"{len(self.running)} of the {self.minimum} pods that must run together have a node and hold {self.gpus} "
+            f"GPUs, while {self.waiting} wait"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "gang": str(self.ref),
+            "source": self.ref.source,
+            "running": len(self.running),
+            "waiting": self.waiting,
+            "min": self.minimum,
+            "held_gpus": self.gpus,
+            "seconds": None if self.seconds is None else round(self.seconds, 3),
+        }
+
+
+def partial_gangs(cluster: ClusterView, wall: float) -> list[PartialGang]:
+    """The gangs that have been partial for PARTIAL_SECONDS, or for a time that is not known; those that hold the most
+    GPUs first. `wall`: seconds since 1970."""
+    waiting: dict[gangs.Ref, list[PodRecord]] = {}
+    for pod in pods_that_wait(cluster):
+        if (named := cluster.gangs.ref(pod)) is not None:
+            waiting.setdefault(named, []).append(pod)
+    partials = []
+    for named, pods in waiting.items():
+        gang = _partial(cluster, named, pods, wall)
+        if gang is not None and (gang.seconds is None or gang.seconds >= PARTIAL_SECONDS):
+            partials.append(gang)
+    return sorted(partials, key=lambda gang: (-gang.gpus, gang.ref))
+
+
+def partial_fields(partials: Sequence[PartialGang]) -> dict[str, Any]:
+    """Two fields of an answer: the first of them, and how many are left out."""
+    return {
+        "partial_gangs": [gang.as_json() for gang in partials[:MOST_NAMED]],
+        "partial_gangs_left_out": max(0, len(partials) - MOST_NAMED),
+    }
+
+
+def _partial(cluster: ClusterView, named: gangs.Ref, waiting: list[PodRecord], wall: float) -> PartialGang | None:
+    """The gang, where it is partial. It is from when its first pod ran and the first of those that wait existed."""
+    running = sorted(
+        [pod for pod in cluster.gangs.bound(named) if not pod.terminating and not pod.finished],
+        key=lambda pod: (pod.name, pod.uid),
+    )
+    minimum = cluster.gangs.together(named)
+    gpus = sum(sum(cluster.amounts(pod)[FIRST_GPU:]) for pod in running)
+    if minimum is None or not gpus or len(running) >= minimum:
+        return None
+    starts = [pod.start for pod in running if pod.start is not None]
+    created = [pod.created for pod in waiting if pod.created is not None]
+    seconds = wall - max(min(starts), min(created)) if starts and created else None
+    return PartialGang(named, tuple(running), len(waiting), minimum, gpus, seconds)
