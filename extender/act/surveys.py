@@ -14,8 +14,7 @@ from prometheus_client import Gauge
 from extender.act.controller import Controller
 from extender.act.events import EventRecorder
 from extender.ask.forks import Forks
-from extender.ask.partial_gangs import PartialGang
-from extender.ask.pending import Pending
+from extender.ask.pending import PartialGang, Pending
 from extender.errors import ExtenderError
 from extender.kube.own_objects import Regarding
 from extender.log import get_log

@@ -9,9 +9,9 @@ from typing import Any
 
 from extender.ask.judge import Judge
 from extender.ask.nodes import JudgedNodes
+from extender.ask.pending import pods_that_wait
 from extender.ask.text import count, seconds
-from extender.ask.waiting import pods_that_wait
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
 from extender.decide.evicted import EvictedPod
 from extender.objects.records import PodRecord
 from extender.preemption import certificate

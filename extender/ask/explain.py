@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from extender.ask import evictions, fleet, placed, quotas, sentence, unchecked, waiting
+from extender.ask import evictions, fleet, pending, placed, quotas, sentence, unchecked
 from extender.ask import nodes as judged_nodes
 from extender.ask.capacity.report import advice, capacity, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict
@@ -19,9 +19,9 @@ from extender.ask.ways import gang, machines, request
 from extender.ask.ways.evict import evict
 from extender.ask.ways.wait import wait
 from extender.ask.ways.way import in_order
-from extender.cluster.gpus.statements import PLAN, gpus_of, stated_mask
+from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import PLAN, gpus_of, stated_mask
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.decide.decisions import Decision
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, NotFound
@@ -99,8 +99,8 @@ class Explainer:
             "kind": "Fleet",
             "warnings": self._queue_unknown(),
             "models": self.models(),
-            "waiting": waiting.by_reason(self.waiting() if pods is None else pods),
-            **waiting.partial_fields(self.partial_gangs()),
+            "waiting": pending.by_reason(self.waiting() if pods is None else pods),
+            **pending.partial_fields(self.partial_gangs()),
         }
 
     def _queue_unknown(self) -> list[dict[str, str]]:
@@ -108,13 +108,13 @@ class Explainer:
         unknown = self._report() is None and self._judge.cluster.placements.queued
         return [not_the_leader(self._leader)] if unknown else []
 
-    def partial_gangs(self) -> list[waiting.PartialGang]:
+    def partial_gangs(self) -> list[pending.PartialGang]:
         """The gangs whose pods wait for others of them."""
-        return waiting.partial_gangs(self._judge.cluster, self._times.wall())
+        return pending.partial_gangs(self._judge.cluster, self._times.wall())
 
-    def pending(self) -> Mapping[str, waiting.Pending]:
+    def pending(self) -> Mapping[str, pending.Pending]:
         """The pods that wait, by PriorityClass."""
-        return waiting.pending(self._judge.cluster, self._times.wall())
+        return pending.by_class(self._judge.cluster, self._times.wall())
 
     def models(self) -> list[dict[str, Any]]:
         """What is left of each GPU model, as `fleet` has it."""
@@ -123,7 +123,7 @@ class Explainer:
     def waiting(self) -> list[tuple[PodRecord, Why]]:
         """Each pod that waits, with the reason that `fleet` counts it for."""
         now, wall = self._moment()
-        return waiting.reasons(
+        return pending.reasons(
             self._judge,
             lambda pod: Preemptor(self._judge.claims.request(pod, now), pod, now, wall),
             self._report(),
@@ -138,7 +138,7 @@ class Explainer:
 
     def waiting_by_size(self) -> Mapping[tuple[str, str], int]:
         """How many pods wait, by reason and size."""
-        return waiting.by_size(self.waiting())
+        return pending.by_size(self.waiting())
 
     def capacity(self) -> dict[str, Any]:
         """`kind: Capacity`: what could start now, what would start the first that wait, and advice."""
@@ -216,7 +216,7 @@ class Explainer:
         else:
             last = f"; {_asked(decision, wall)}" if self._live else ""
             more = last if best else _not_evicted(decision, wall)
-            shown = replace(shown, sentence=f"{_said(shown)}{more}", why=waiting.of_nodes(judge, asked))
+            shown = replace(shown, sentence=f"{_said(shown)}{more}", why=pending.of_nodes(judge, asked))
         return _with_quotas(shown, refused)
 
     def _waits(self, asked: Preemptor, nodes: JudgedNodes, shown: Explanation, refused: Absent) -> Explanation:
@@ -246,7 +246,7 @@ class Explainer:
         holds = [f"another controller opens the gate {gate}" for gate in others]
         if len(others) == len(pod.gates):
             text = f"gated: {' and '.join(holds)}; then it {_said(shown)}"
-            return replace(shown, verdict="gated", sentence=text, why=waiting.meaning(waiting.GATED))
+            return replace(shown, verdict="gated", sentence=text, why=pending.meaning(pending.GATED))
         now = gang.situation(self._judge, asked)
         entry = _entry(report, pod)
         ways = [] if now is None or refused.excess else gang.ways(self._judge, asked, now)
@@ -263,7 +263,7 @@ class Explainer:
             sentence=f"gated: {'; '.join(holds)}",
             ways=ways,
             queue=entry,
-            why=waiting.meaning(waiting.GATED) if entry is None else Why(f"queue: {entry['reason']}", entry["text"]),
+            why=pending.meaning(pending.GATED) if entry is None else Why(f"queue: {entry['reason']}", entry["text"]),
             warnings=[*shown.warnings, *([not_the_leader(self._leader)] if report is None else [])],
         )
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from ext_core import survey
 from ext_core.link_sets import LinkSets
 from extender.ask.judge import blocks
+from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.queue.usage import model_of
 
 SIZES: Final = (2, 4, 8, 16)

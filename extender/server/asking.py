@@ -19,13 +19,13 @@ from extender.act.surveys import (
 )
 from extender.ask.explain import Explainer, Times
 from extender.ask.forks import Forks
-from extender.ask.shadow.watch import ShadowWatch
-from extender.ask.waiting import PartialGang
+from extender.ask.pending import PartialGang
 from extender.journal.recorder import RecordedCluster
 from extender.queue.report import QueueLeader, QueueReport
 from extender.server.connections import lost
 from extender.server.deciding import Core
 from extender.server.routes import Views
+from extender.server.shadow import ShadowWatch
 from extender.web.debug import debug_pages
 from extender.web.health import Health, InvalidObjects
 from extender.web.live import Live

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from extender.act.controller import ClusterSource, Frozen, Supervisor
 from extender.act.events import EventRecorder, NodeEvents
 from extender.act.reservations import released
-from extender.ask.shadow.watch import ShadowWatch
 from extender.cluster.cluster import Cluster
 from extender.decide.verbs import Verbs
 from extender.journal.recorder import RecordedCluster, Recorder, header_of
@@ -20,7 +19,7 @@ from extender.metrics import Metrics
 from extender.reservations.freshness import Freshness
 from extender.server.calls import Calls, Hears, Outage, Readiness, Settling, VerbCalls
 from extender.server.endpoint import DecisionLog, Endpoint
-from extender.server.shadow_calls import Shadow, ShadowCalls
+from extender.server.shadow import Shadow, ShadowCalls, ShadowWatch
 from extender.server.writes import Writes
 from extender.settings import Settings
 from extender.times import Clock

@@ -15,7 +15,7 @@ import yaml
 from starlette.requests import Request
 from starlette.responses import Response
 
-from extender.ask.shadow.report import Report
+from extender.ask.shadow_report import Report
 from extender.cluster import dump
 from extender.cluster.cluster import ClusterView
 from extender.web import decisions_page, pod_page

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from extender.act.surveys import FIRST_SECONDS, MOST_MODELS, Survey, show_nodes_wanted, show_waiting_pods
-from extender.ask import fleet
+from extender.ask import pending
 from extender.ask.explain import Explainer, Times
-from extender.ask.fleet import POD_SIZES
+from extender.ask.pending import POD_SIZES
 from extender.metrics import Metrics
 from extender.objects.queueing import GATE
 from tests.ask.capacity.clusters import MODEL
@@ -168,13 +168,13 @@ def test_pods_that_ask_for_the_same_are_judged_once(monkeypatch: pytest.MonkeyPa
     world = two_full()
     for number in range(300):
         world.pod(f"p{number}", 1 + number % 8, cpu=str(1 + number % 40))
-    judged, judge = [0], fleet._reason
+    judged, judge = [0], pending._reason
 
     def counted(*given: Any) -> str:
         judged[-1] += 1
         return judge(*given)
 
-    monkeypatch.setattr(fleet, "_reason", counted)
+    monkeypatch.setattr(pending, "_reason", counted)
     explainer(world).waiting_by_size()
     assert sum(judged) == 40
 

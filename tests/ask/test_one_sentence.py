@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extender.act.queue.tell import EVENT_SECONDS, Teller
-from extender.ask.waiting import MEANINGS
+from extender.ask.pending import MEANINGS
 from extender.metrics import Metrics
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner

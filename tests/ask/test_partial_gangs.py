@@ -9,7 +9,7 @@ import pytest
 from extender.act.events import EventRecorder
 from extender.act.surveys import OF_NAMESPACE, PartialGangEvents, show_partial_gangs
 from extender.ask.checks.check import answer
-from extender.ask.waiting import MOST_NAMED, PARTIAL_SECONDS, partial_gangs
+from extender.ask.pending import MOST_NAMED, PARTIAL_SECONDS, partial_gangs
 from extender.cli.top import _lines
 from extender.metrics import Metrics
 from tests.world import JSON, WALL, World, rfc3339, workload

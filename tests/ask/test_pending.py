@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.act.surveys import show_pending
-from extender.ask.pending import MOST_CLASSES, Pending, pending
+from extender.ask.pending import MOST_CLASSES, Pending, by_class
 from extender.metrics import Metrics
 from tests.world import WALL, World, rfc3339, workload
 
@@ -17,7 +17,7 @@ def waits(world: World, name: str, priority: int, cls: str = "", *, age: float =
 
 
 def counted(world: World) -> Mapping[str, Pending]:
-    return pending(world.cluster, world.wall)
+    return by_class(world.cluster, world.wall)
 
 
 def classes(world: World, *names: str) -> None:

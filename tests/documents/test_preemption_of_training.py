@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.ask.waiting import pending
+from extender.ask.pending import by_class
 from extender.cli import main
 from tests.documents.typed import (
     HOUR,
@@ -207,7 +207,7 @@ def test_35_an_alert_by_class() -> None:
     world.node("n1", 8, links=NVSWITCH)
     world.pod("train", 8, "n1", phase="Running", start=WALL - HOUR, priority=1000, held=ALL)
     world.pod("waits", 1, priority=10, spec={"priorityClassName": "inference"})
-    counted = pending(world.cluster, WALL)
+    counted = by_class(world.cluster, WALL)
     assert (counted["inference"].pods, counted["inference"].outranks) == (1, False)
     rules = (Path(__file__).parents[2] / "manifests" / "monitoring").rglob("*.yaml")
     assert any("alert: GpuExtenderClassWaits" in path.read_text() for path in rules)

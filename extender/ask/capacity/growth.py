@@ -16,8 +16,8 @@ from ext_core import fit
 from extender.ask.admission import rejected
 from extender.ask.capacity.machines import Machine, takes
 from extender.ask.judge import Judge
+from extender.ask.pending import FITS
 from extender.ask.text import count, short
-from extender.ask.waiting import FITS
 from extender.ask.ways.machines import copy
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import NodeRecord, PodRecord
@@ -71,7 +71,7 @@ class _Packed:
 
 def waiting_units(report: QueueReport | None, waiting: Iterable[tuple[PodRecord, Why]]) -> list[WaitingUnit]:
     """The gangs and pods that wait for room. `report`: the latest look at the queue; `waiting`: each pod that waits,
-    and why (`waiting.reasons`)."""
+    and why (`pending.reasons`)."""
     units = [
         entry.gang.pods
         for entry in (() if report is None else report.waiting)

@@ -12,8 +12,8 @@ from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
 from extender.ask.capacity.machines import Fleet, Look, probe
 from extender.ask.judge import blocks
-from extender.cluster.gpus.store import MOST_GPUS
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import ClusterView
+from extender.cluster.gpus import MOST_GPUS
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS

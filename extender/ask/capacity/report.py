@@ -12,8 +12,8 @@ from extender.ask.capacity.largest import gangs, largest, whole_nodes
 from extender.ask.capacity.machines import Look, usual
 from extender.ask.explanation import Explanation
 from extender.ask.judge import Judge
+from extender.ask.pending import FITS, alike
 from extender.ask.text import count
-from extender.ask.waiting import FITS, alike
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.queue.report import QueueReport, Why
@@ -23,7 +23,7 @@ FIRST: Final = 3
 """Gangs, and kinds of single pods, that are explained."""
 Explain = Callable[[PodRecord], Explanation]
 WaitingPods = Sequence[tuple[PodRecord, Why]]
-"""Each pod that waits, and why (`waiting.reasons`)."""
+"""Each pod that waits, and why (`pending.reasons`)."""
 
 
 def capacity(

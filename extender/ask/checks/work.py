@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from extender.ask.checks.finding import Finding, Posture, at, mapping, name_of, namespace_of, verb
+from extender.ask.pending import partial_gangs
 from extender.ask.text import count
-from extender.ask.waiting import partial_gangs
 from extender.objects.gangs import OUR_MINIMUM
 from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.progress import CHECKPOINT, INTERVAL, lost, saved_ms, start_ms, whole

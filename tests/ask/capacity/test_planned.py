@@ -8,7 +8,7 @@ from extender.ask import judge
 from extender.ask.capacity import machines
 from extender.ask.capacity.growth import growth
 from extender.ask.capacity.machines import takes, usual
-from extender.ask.waiting import alike
+from extender.ask.pending import alike
 from extender.objects.queueing import GATE
 from tests.act.queue.devices_rig import world
 from tests.ask.capacity.clusters import MODEL

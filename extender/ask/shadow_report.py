@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from extender.ask.fleet import SIZES
-from extender.ask.shadow.choice import OUTCOMES, Comparison, Side
-from extender.ask.shadow.effect import Effect
+from extender.ask.shadow import OUTCOMES, Comparison, Effect, Side
 from extender.metrics import Metrics
 from extender.preemption.search import Loss
 
@@ -21,13 +20,8 @@ THEIRS, OURS = "kube-scheduler", "gpu-extender"
 _Way = Literal["gained", "lost"]
 
 
-class Preempted(NamedTuple):
-    """A preemption by kube-scheduler, and ours for the same pod."""
-
-    theirs: tuple[str, Loss]
-    """By kube-scheduler."""
-    ours: tuple[str, Loss] | None
-    """By us; None: we would evict no pod."""
+Eviction = tuple[str, Loss]
+"""The node and the cost of an eviction."""
 
 
 @dataclass(slots=True)
@@ -101,7 +95,13 @@ class Report:
         self._metrics.shadow_placements.labels(comparison.outcome).inc()
         if comparison.rejected:
             self._rejected[comparison.rejected] += 1
-        shown = _Shown(pod, at, {"rejected": comparison.rejected or None, **_sides(comparison.theirs, comparison.ours)})
+        shown = {
+            "pod": pod,
+            "at": _time(at),
+            "rejected": comparison.rejected or None,
+            "kube_scheduler": _side(comparison.theirs),
+            "gpu_extender": None if comparison.ours is None else _side(comparison.ours),
+        }
         theirs, ours = comparison.theirs.effect, comparison.ours.effect if comparison.ours is not None else None
         if comparison.ours is None:
             self._example("waits", "lost", shown)
@@ -119,23 +119,24 @@ class Report:
         for kind, better in _compared(theirs, ours):
             self._example(kind, "gained" if better > 0 else "lost", shown)
 
-    def preempted(self, pod: str, preempted: Preempted, at: float) -> None:
-        """kube-scheduler has preempted for a pod."""
-        node, theirs = preempted.theirs
-        if preempted.ours is None:
+    def preempted(self, pod: str, theirs: Eviction, ours: Eviction | None, at: float) -> None:
+        """kube-scheduler has preempted for a pod. `ours`: None: we would evict no pod."""
+        if ours is None:
             self._preemptions["none"] += 1
             return
-        ours = preempted.ours[1]
-        self._preemptions["same" if preempted.ours == preempted.theirs else "equal" if ours == theirs else "other"] += 1
-        sides = {"kube_scheduler": _evicts(node, theirs), "gpu_extender": _evicts(*preempted.ours)}
-        shown = _Shown(pod, at, sides)
-        for by, totals, cost in ((THEIRS, self._theirs, theirs), (OURS, self._ours, ours)):
+        (_, their_loss), (_, our_loss) = theirs, ours
+        self._preemptions["same" if ours == theirs else "equal" if our_loss == their_loss else "other"] += 1
+        shown = {"pod": pod, "at": _time(at), "kube_scheduler": _evicts(*theirs), "gpu_extender": _evicts(*ours)}
+        for by, totals, cost in ((THEIRS, self._theirs, their_loss), (OURS, self._ours, our_loss)):
             totals.evict(cost)
             self._metrics.shadow_victims.labels(by).inc(cost.victims)
             self._metrics.shadow_gangs_broken.labels(by).inc(cost.gangs)
             self._metrics.shadow_work_lost.labels(by).inc(cost.work)
-        fewer = (("victims", theirs.victims - ours.victims), ("work_lost", theirs.work - ours.work))
-        for kind, better in (*fewer, ("gangs_broken", theirs.gangs - ours.gangs)):
+        for kind, better in (
+            ("victims", their_loss.victims - our_loss.victims),
+            ("work_lost", their_loss.work - our_loss.work),
+            ("gangs_broken", their_loss.gangs - our_loss.gangs),
+        ):
             if better:
                 self._example(kind, "gained" if better > 0 else "lost", shown)
 
@@ -169,21 +170,9 @@ class Report:
         examples = {way: list(self._examples.get((kind, way), ())) for way in ways}
         return {"kind": kind, **{way: self._ways[kind, way] for way in ways}, "examples": examples}
 
-    def _example(self, kind: str, way: _Way, shown: _Shown) -> None:
+    def _example(self, kind: str, way: _Way, shown: dict[str, Any]) -> None:
         self._ways[kind, way] += 1
-        self._examples.setdefault((kind, way), deque(maxlen=EXAMPLES)).append(shown.as_json())
-
-
-class _Shown(NamedTuple):
-    """An example."""
-
-    pod: str
-    at: float
-    """Seconds since 1970."""
-    said: Mapping[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        return {"pod": self.pod, "at": _time(self.at), **self.said}
+        self._examples.setdefault((kind, way), deque(maxlen=EXAMPLES)).append(shown)
 
 
 def _compared(theirs: Effect, ours: Effect) -> list[tuple[str, float]]:
@@ -197,10 +186,6 @@ def _compared(theirs: Effect, ours: Effect) -> list[tuple[str, float]]:
             ("linked_sets", next((more - fewer for more, fewer in sets if more != fewer), 0.0)),
         ]
     return [(kind, better) for kind, better in differences if better]
-
-
-def _sides(theirs: Side, ours: Side | None) -> dict[str, Any]:
-    return {"kube_scheduler": _side(theirs), "gpu_extender": _side(ours) if ours is not None else None}
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from ext_core import fit
 from extender.ask.judge import Judge
 from extender.ask.nodes import SHORT
+from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
-from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.policy.pod_request import wants_of
@@ -162,7 +162,7 @@ class Pending(NamedTuple):
     """Whether pods of a lower priority hold GPUs meanwhile."""
 
 
-def pending(cluster: ClusterView, wall: float) -> Mapping[str, Pending]:
+def by_class(cluster: ClusterView, wall: float) -> Mapping[str, Pending]:
     """By PriorityClass, those of which pods wait. Pods behind the gate of another controller do not count. `wall`:
     seconds since 1970."""
     holding = (pod for pod in cluster.pods.values() if pod.node and not pod.finished and not pod.terminating)
@@ -171,16 +171,16 @@ def pending(cluster: ClusterView, wall: float) -> Mapping[str, Pending]:
         cluster.priority_classes.values(), key=lambda priority_class: (-priority_class.value, priority_class.name)
     )
     names = {priority_class.name for priority_class in classes[:MOST_CLASSES]}
-    by_class: dict[str, Pending] = {}
+    classes_waiting: dict[str, Pending] = {}
     for pod in pods_that_wait(cluster):
         if not pod.gpus:
             continue
         name = (pod.priority_class if pod.priority_class in names else OTHER) if pod.priority_class else NO_CLASS
-        before = by_class.get(name, Pending(0, 0.0, outranks=False))
+        before = classes_waiting.get(name, Pending(0, 0.0, outranks=False))
         age = 0.0 if pod.created is None else max(0.0, wall - pod.created)
         outranks = before.outranks or lowest < pod.priority
-        by_class[name] = Pending(before.pods + 1, max(before.oldest_seconds, age), outranks)
-    return by_class
+        classes_waiting[name] = Pending(before.pods + 1, max(before.oldest_seconds, age), outranks)
+    return classes_waiting
 
 
 # -- partial gangs

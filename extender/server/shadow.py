@@ -1,8 +1,11 @@
-"""Sees each pod at the moment when the watch shows that kube-scheduler has bound it, or has preempted for it.
+"""Shadow mode: each call of a verb is decided and recorded, and answered as if we were not there; and each pod is
+compared at the moment when the watch shows that kube-scheduler has bound it, or has preempted for it.
 
-The tables are then as kube-scheduler saw them: what it decided before is there, and this pod is not. So no choice of
-ours is ever assumed. Where filter was asked about the pod, the candidates are those of the latest call; else all nodes
-that admit the pod by what we model.
+What is answered follows from the request alone. So neither what we know nor a defect of ours changes it.
+
+The tables are compared as kube-scheduler saw them: what it decided before is there, and this pod is not. So no choice
+of ours is ever assumed. Where filter was asked about the pod, the candidates are those of the latest call; else all
+nodes that admit the pod by what we model.
 """
 
 from __future__ import annotations
@@ -10,18 +13,22 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
-from extender.ask.shadow.choice import Chooser, Comparison
-from extender.ask.shadow.effect import Effects
-from extender.ask.shadow.report import Preempted, Report
+from extender.ask.shadow import Comparison, Effects, compare
+from extender.ask.shadow_report import Eviction, Report
+from extender.decide import wire
+from extender.decide.answer import Answer
 from extender.decide.verbs import Verbs
+from extender.errors import BadRequest
 from extender.log import Allowance, get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.roles import Unplaceable, admitted
 from extender.preemption.search import Loss, loss
+from extender.server.writes import Writes
+from extender.times import Clock
 
 MOST_PODS: Final = 2_000
 """Pods whose latest calls are remembered until they are bound."""
@@ -31,6 +38,8 @@ MOST_OFFERS: Final = 500
 """Nodes of one preempt call whose victims are counted."""
 MOST_PER_SECOND: Final = 100.0
 """Pods that are compared, on average: each costs as much as a filter call over all nodes."""
+NOT_JUDGED: Final = "not-judged"
+_T = TypeVar("_T")
 log = get_log()
 
 
@@ -44,8 +53,8 @@ class _Asked:
     """Of the node rows, when `rows` were read."""
     offers: dict[str, Loss] = field(default_factory=dict)
     """By node: what the victims that kube-scheduler offered cost."""
-    ours: tuple[str, Loss] | None = None
-    """Node and cost of our own eviction."""
+    ours: Eviction | None = None
+    """Our own eviction."""
 
 
 class ShadowWatch:
@@ -56,7 +65,7 @@ class ShadowWatch:
     ) -> None:
         """`wall`: seconds since 1970; `listed`: whether all that counts is known."""
         self._verbs, self._cluster, self._wall, self._listed = verbs, verbs.cluster, wall, listed
-        self._chooser = Chooser(verbs, Effects(verbs.cluster))
+        self._effects = Effects(verbs.cluster)
         self.report = Report(metrics, wall())
         self._asked: dict[str, _Asked] = {}
         self._rows = 0
@@ -127,7 +136,7 @@ class ShadowWatch:
         rows = self._candidates(pod, request, asked)
         if isinstance(rows, str):
             return rows
-        return self._chooser.compare(request, rows, node, now) or "unknown-node"
+        return compare(self._verbs, self._effects, request, rows, node, now) or "unknown-node"
 
     def _candidates(self, pod: PodRecord, request: PodRequest, asked: _Asked | None) -> array[int] | str:
         """The rows that kube-scheduler chose from, or why they are not known."""
@@ -149,9 +158,8 @@ class ShadowWatch:
         theirs = asked.offers.get(pod.nominated_node) if asked is not None else None
         if asked is None or theirs is None:
             return
-        preemption = Preempted((pod.nominated_node, theirs), asked.ours)
+        self.report.preempted(f"{pod.namespace}/{pod.name}", (pod.nominated_node, theirs), asked.ours, self._wall())
         asked.offers, asked.ours = {}, None
-        self.report.preempted(f"{pod.namespace}/{pod.name}", preemption, self._wall())
 
     # -- bounded memory -------------------------------------------------------------------------------------------
 
@@ -166,3 +174,90 @@ class ShadowWatch:
         if asked is not None:
             self._rows -= len(asked.rows or ())
         return asked
+
+
+class Shadow(NamedTuple):
+    """What shadow mode adds to the calls."""
+
+    watch: ShadowWatch  # hears what was asked
+    missing: Callable[[], list[str]]  # what has to be known before anything is decided
+    metrics: Metrics
+
+
+class ShadowCalls:
+    """The verbs of one server. All raise BadRequest."""
+
+    def __init__(self, verbs: Verbs, clock: Clock, writes: Writes, shadow: Shadow) -> None:
+        self._verbs, self._cluster, self._writes, self._shadow = verbs, verbs.cluster, writes, shadow
+        self._now, self._wall = clock.monotonic, clock.wall
+
+    def filter_at_once(self, body: bytes) -> Answer:
+        """Every candidate passes."""
+        candidates = wire.read_candidates(body, self._cluster, self._verbs.settings.limits.names)
+        answer = self._decided(lambda: self._verbs.filter.answer(body, self._now(), self._wall()))
+        if answer is not None and answer.decision is not None:
+            self._shadow.watch.filtered(answer.decision.request.uid, candidates.rows)
+        return _answered(answer, wire.untouched(candidates))
+
+    def prioritize_at_once(self, body: bytes) -> Answer:
+        """Every candidate gets 0 points."""
+        candidates = wire.read_candidates(body, self._cluster, self._verbs.settings.limits.names)
+        answer = self._decided(lambda: self._verbs.prioritize.answer(body, self._now(), self._wall()))
+        return _answered(answer, wire.flat_priorities(candidates))
+
+    async def preempt(self, body: bytes) -> Answer:
+        """The offered victims. Nothing is reserved for the pod."""
+        offered = wire.echo(wire.read_offers(body))
+        if self._verbs.freshness.stale():
+            return Answer(offered, "dark")
+        return _answered(self._decided(lambda: self._preempted(body)), offered)
+
+    async def bind(self, body: bytes) -> Answer:
+        """The pod is bound, without planned GPUs."""
+        binding = wire.read_binding(body)
+        intent, pod = None, await self._writes.pod_to_bind(binding)
+        if not isinstance(pod, Answer) and not pod.node:
+            known = pod
+            intent = self._decided(lambda: self._verbs.bind.follow(binding, known, self._now(), self._wall()))
+        return await (self._writes.passed_on(binding) if intent is None else self._writes.bound(intent))
+
+    def _preempted(self, body: bytes) -> Answer:
+        asked = wire.read_preemption(body, self._cluster)
+        try:
+            answer = self._verbs.preempt.answer(body, self._now(), self._wall())
+        finally:
+            self._verbs.reservations.drop(asked.pod.uid)
+        if answer.decision is not None:
+            self._decided(lambda: self._compare(asked, answer))
+        return answer
+
+    def _compare(self, asked: wire.PreemptionArgs, answer: Answer) -> None:
+        """Report our own eviction beside those that are offered."""
+        decision = answer.decision
+        assert decision is not None
+        self._shadow.metrics.searched(decision.proved, answer.result, decision.stages_us)
+        ours = None
+        if answer.result == "evict":
+            known, uids = self._cluster.pods, [victim["uid"] for victim in decision.detail["victims"]]
+            ours = decision.detail["node"], [known[uid] for uid in uids]
+        offers = {node: offer.uids for node, offer in asked.whole().items()}
+        self._shadow.watch.preempted(decision.request.uid, offers, ours)
+
+    def _decided(self, decide: Callable[[], _T]) -> _T | None:
+        """What is decided; None before all is known, for a pod that cannot be read, and after a defect: both are
+        logged."""
+        if self._shadow.missing():
+            return None
+        try:
+            return decide()
+        except BadRequest as error:
+            log.warning("bad request", controller="shadow", path=error.path, err=error.message[:300])
+            return None
+        except Exception:
+            log.exception("defect", controller="shadow")
+            return None
+
+
+def _answered(answer: Answer | None, body: bytes) -> Answer:
+    """What was decided, with what is answered."""
+    return Answer(body, NOT_JUDGED) if answer is None else answer._replace(body=body)

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from extender.act.watches import Watches
-from extender.ask.shadow.effect import MOST_SETS, Effects
-from extender.ask.shadow.watch import ShadowWatch
+from extender.ask.shadow import MOST_SETS, Effects
 from extender.cli.shadow import _lines
 from extender.decide import wire
 from extender.decide.bind import Written
@@ -18,6 +17,7 @@ from extender.kube.client import ApiServer
 from extender.kube.feed import Feed
 from extender.objects import records
 from extender.objects.records import Event
+from extender.server.shadow import ShadowWatch
 from extender.settings import Settings
 from tests.world import DGX1V, WALL, World, machine, pairs, workload
 
@@ -264,7 +264,7 @@ def test_gangs_broken_count_all_their_members() -> None:
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     made = world()
     made.node("a", 8, links=DGX1V)
-    monkeypatch.setattr("extender.ask.shadow.watch.MOST_PODS", 3)
+    monkeypatch.setattr("extender.server.shadow.MOST_PODS", 3)
     watch = made.cluster.observer
     assert isinstance(watch, ShadowWatch)
     for number in range(10):
@@ -296,7 +296,7 @@ def test_a_defect_of_ours_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     def fails(*args: Any, **more: Any) -> None:
         raise RuntimeError("defect")
 
-    monkeypatch.setattr("extender.ask.shadow.choice.Chooser.compare", fails)
+    monkeypatch.setattr("extender.server.shadow.compare", fails)
     place(made, "one", 1, "a")
     assert made.cluster.pods["uid-one"].node == "a"
     assert report(made)["placements"]["not_judged"] == {"defect": 1}
