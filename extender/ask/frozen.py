@@ -46,9 +46,14 @@ def objects(raw: bytes, source: str) -> list[dict[str, Any]]:
     return [item for item in _items(raw, source) if isinstance(item, dict)]
 
 
-def documents(raw: bytes, source: str) -> list[Document]:
-    """The objects of a manifest; BadCluster when it has none."""
-    return [Document(item, f"{source}: items[{number}]") for number, item in enumerate(_items(raw, source))]
+def documents(raw: bytes, source: str, repeated: list[str] | None = None) -> list[Document]:
+    """The objects of a manifest; BadCluster when it has none. `repeated`: where it is said which keys of it are
+    repeated; they are an error else."""
+    texts: list[str] | None = None if repeated is None else []
+    items = list(_items(raw, source, repeated=texts))
+    if repeated is not None:
+        repeated += [f"{source}: {text}" for text in texts or ()]
+    return [Document(item, f"{source}: items[{number}]") for number, item in enumerate(items)]
 
 
 def parse(
@@ -156,10 +161,11 @@ def _with_priorities(events: list[Event]) -> list[Event]:
     ]
 
 
-def _items(raw: bytes, source: str, invalid: list[Invalid] | None = None) -> Iterator[Any]:
-    documents = [
-        document for document in _documents(raw, source, [] if invalid is None else invalid) if document is not None
-    ]
+def _items(
+    raw: bytes, source: str, invalid: list[Invalid] | None = None, repeated: list[str] | None = None
+) -> Iterator[Any]:
+    whole = _documents(raw, source, [] if invalid is None else invalid, repeated)
+    documents = [document for document in whole if document is not None]
     if not documents:
         raise BadCluster(
             "is empty: expected Kubernetes objects or a List, as kubectl get -o json prints it", path=source
@@ -181,20 +187,25 @@ def _items(raw: bytes, source: str, invalid: list[Invalid] | None = None) -> Ite
             yield document
 
 
-def _documents(raw: bytes, source: str, invalid: list[Invalid]) -> list[Any]:
-    if raw.lstrip()[:1] in (b"{", b"["):
+def _documents(raw: bytes, source: str, invalid: list[Invalid], repeated: list[str] | None) -> list[Any]:
+    malformed: orjson.JSONDecodeError | None = None
+    if raw.lstrip()[:1] in (b"{", b"["):  # JSON, or YAML in its flow style, as KYAML is
         try:
             return [orjson.loads(raw)]
         except orjson.JSONDecodeError as error:
+            malformed = error
             several = _deep(raw, invalid) or _several(raw)
-            if several is None:
-                raise BadCluster(f"malformed JSON: {error}", path=source) from error
-            return several
+            if several is not None:
+                return several
     try:
-        return list(yaml_documents.documents(raw))
+        return list(yaml_documents.documents(raw, repeated=repeated))
     except RecursionError as error:
+        if malformed is not None:
+            raise BadCluster(f"malformed JSON: {malformed}", path=source) from malformed
         raise BadCluster("nested too deep: write the object that is as JSON", path=source) from error
     except (yaml_documents.Error, ValueError) as error:
+        if malformed is not None:
+            raise BadCluster(f"malformed JSON: {malformed}", path=source) from malformed
         raise BadCluster(f"malformed YAML: {' '.join(str(error).split())}", path=source) from error
 
 

@@ -96,7 +96,8 @@ KINDS: Final = (
     "replicasets.apps", "statefulsets.apps",
     "podgroups.scheduling.k8s.io", "podgroups.scheduling.x-k8s.io", "podgroups.scheduling.volcano.sh",
     "workloads.scheduling.k8s.io", "jobsets.jobset.x-k8s.io", "leaderworkersets.leaderworkerset.x-k8s.io",
-    "rayclusters.ray.io", "pytorchjobs.kubeflow.org", "tfjobs.kubeflow.org", "mpijobs.kubeflow.org",
+    "rayclusters.ray.io", "podgangs.scheduler.grove.io", "pytorchjobs.kubeflow.org", "tfjobs.kubeflow.org",
+    "mpijobs.kubeflow.org",
     "xgboostjobs.kubeflow.org", "paddlejobs.kubeflow.org", "jaxjobs.kubeflow.org",
 )  # fmt: skip
 _LINES: Final = textwrap.wrap(" ".join(f"-e_{kind}" for kind in KINDS), 84, break_on_hyphens=False)

@@ -1,8 +1,9 @@
 """What would happen to pods: do they fit, where, and if not, which eviction costs least, and what else would help?
 Nothing is changed. All pods are placed together on one copy of the cluster, each on what the pods before it leave; a
-gang is placed whole. Owners are expanded: Deployments, StatefulSets, Jobs, CronJobs, JobSets, LeaderWorkerSets,
-training jobs (PyTorchJob ...), Volcano Jobs, and Ray (RayCluster, RayJob, RayService). Exit codes: 0 it fits, 10 it
-fits after an eviction, 11 it cannot (of several pods the worst), 1 an error, 2 wrong usage."""
+gang is placed whole. Owners are expanded: Kubernetes' own, JobSet, LeaderWorkerSet, PyTorchJob and others, TrainJob,
+Volcano Job, Ray, Grove, KServe, NIM, Dynamo, RoleBasedGroup, AIBrix and Kthena; of any other kind its pod templates
+and numbers of replicas are read, and the answer states what was assumed. Exit codes: 0 it fits, 10 it fits after an
+eviction, 11 it cannot (of several pods the worst), 1 an error, 2 wrong usage."""
 
 from __future__ import annotations
 
@@ -62,10 +63,13 @@ def run(options: argparse.Namespace) -> int:
     from extender.ask.whatif import engine  # here: --help need not load the core
 
     topologies: dict[str, Topology] = {}
+    repeated: list[str] = []
+    documents = list(_documents(options.filename, repeated))
     if of_server(options):
-        answered = post(options.server, "/debug/whatif", _body(options, named))
+        answered = post(options.server, "/debug/whatif", _body(options, documents, named))
     else:
-        answered = _frozen(options, named, wall, topologies)
+        answered = _frozen(options, documents, named, wall, topologies)
+    answered["warnings"] += [{"code": "repeated-key", "message": text} for text in repeated]
     if options.output == "text":
         _show(answered, topologies)
     else:
@@ -74,7 +78,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _frozen(
-    options: argparse.Namespace, named: list[tuple[str, str]], wall: float, topologies: dict[str, Topology]
+    options: argparse.Namespace,
+    documents: list[Document],
+    named: list[tuple[str, str]],
+    wall: float,
+    topologies: dict[str, Topology],
 ) -> dict[str, Any]:
     """The answer by a cluster that is read once. `topologies`: those of its nodes are put there."""
     from extender.ask import frozen, offline
@@ -92,28 +100,28 @@ def _frozen(
     else:
         cluster_events, invalid = events(options, settings)
     snapshot = SupposedCluster.of(settings, cluster_events)
-    asked = question.read(list(_documents(options.filename)), gpus, named, _changes(options))
+    asked = question.read(documents, gpus, named, _changes(options))
     answered = offline.whatif(snapshot, asked, wall, items)
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
     topologies.update(snapshot.cluster.gpus.topologies)
     return answered
 
 
-def _documents(files: list[Path]) -> Iterator[Document]:
-    """The objects of the manifests."""
+def _documents(files: list[Path], repeated: list[str]) -> Iterator[Document]:
+    """The objects of the manifests. `repeated`: where it is said which keys are repeated in one."""
     from extender.ask import frozen
 
     for path in files:
         piped = str(path) == "-"
         raw = sys.stdin.buffer.read() if piped else frozen.load(path)
-        yield from frozen.documents(raw, "standard input" if piped else str(path))
+        yield from frozen.documents(raw, "standard input" if piped else str(path), repeated)
 
 
-def _body(options: argparse.Namespace, named: list[tuple[str, str]]) -> dict[str, Any]:
+def _body(options: argparse.Namespace, documents: list[Document], named: list[tuple[str, str]]) -> dict[str, Any]:
     """The question for a server."""
     changes = _changes(options)
     return {
-        "objects": [document.item for document in _documents(options.filename)],
+        "objects": [document.item for document in documents],
         "pods": ["/".join(pod) for pod in named],
         "add": [{"count": added.nodes, "like": added.what} for added in changes.add],
         "cordon": list(changes.cordon),

@@ -79,6 +79,7 @@ GROUPS: Final = tuple(
         ("scheduling.k8s.io", "v1alpha1", "Workload", "workloads"),
         ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
         ("ray.io", "v1", "RayCluster", "rayclusters"),
+        ("scheduler.grove.io", "v1alpha1", "PodGang", "podgangs"),
         ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets"),
         ("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs"),
         ("kubeflow.org", "v1", "TFJob", "tfjobs"),

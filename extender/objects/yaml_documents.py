@@ -1,6 +1,7 @@
 """YAML documents of a file as plain values, through libyaml: a dump of a cluster has megabytes.
 
-Strict where YAML is lax: a repeated key and a tag that changes a value's type are errors. Scalars mean what they mean
+Strict where YAML is lax: a tag that changes a value's type is an error, and so is a repeated key, unless the caller
+takes the last one, as kubectl does. Scalars mean what they mean
 in YAML 1.2 (`yes` is a text), as `ruamel.yaml` reads them. The parser gives events and not nodes, since PyYAML's
 composer of nodes overflows the C stack on deep nesting.
 """
@@ -25,13 +26,14 @@ _PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Error = yaml.YAMLError
 
 
-def documents(raw: bytes, *, aliases: bool = True) -> Iterator[Any]:
+def documents(raw: bytes, *, aliases: bool = True, repeated: list[str] | None = None) -> Iterator[Any]:
     """Each document's value; None for an empty one. `aliases`: whether it may repeat parts by `*name`: a short text can
-    then stand for very much. Error with its line, RecursionError beyond DEEPEST levels."""
-    reader = _Reader(aliases)
+    then stand for very much. `repeated`: where it is said which keys are repeated; of each the last one counts then.
+    Error with its line, RecursionError beyond DEEPEST levels."""
+    reader = _Reader(aliases, repeated)
     for event in yaml.parse(raw, _PARSER):
         if isinstance(event, yaml.DocumentStartEvent):
-            reader = _Reader(aliases)
+            reader = _Reader(aliases, repeated)
         elif isinstance(event, yaml.DocumentEndEvent):
             yield reader.value
         else:
@@ -51,15 +53,18 @@ class _Open:
         self.key: Hashable = None
         self.merged: dict[Hashable, Any] = {}
 
-    def add(self, event: Any, value: Any) -> None:
-        """The next item, key or value. Error for a key that is repeated or is no scalar."""
+    def add(self, event: Any, value: Any, repeated: list[str] | None) -> None:
+        """The next item, key or value. Error for a key that is no scalar, or is repeated; `repeated`: as for
+        `documents`."""
         if isinstance(self.value, list):
             self.value.append(value)
         elif self.key_event is None:
             if not isinstance(event, yaml.ScalarEvent):
                 raise self._wrong("found a key that is no scalar", event)
             if value in self.value:
-                raise self._wrong(f'found duplicate key "{value}"', event)
+                if repeated is None:
+                    raise self._wrong(f'found duplicate key "{value}"', event)
+                repeated.append(f"line {event.start_mark.line + 1} repeats the key {value}: the last one counts")
             self.key, self.key_event = value, event
         else:
             if self.key == _MERGE and not self.key_event.style:
@@ -85,9 +90,9 @@ class _Open:
 class _Reader:
     """Builds the value of one document from its events, without recursion."""
 
-    def __init__(self, aliases: bool) -> None:
+    def __init__(self, aliases: bool, repeated: list[str] | None) -> None:
         self.value: Any = None
-        self._aliases = aliases
+        self._aliases, self._repeated = aliases, repeated
         self._open: list[_Open] = []
         self._anchors: dict[str, Any] = {}
         self._take: dict[type[Any], Callable[[Any], None]] = {
@@ -109,7 +114,7 @@ class _Reader:
         if event.anchor is not None:
             self._anchors[event.anchor] = value
         if self._open:
-            self._open[-1].add(event, value)
+            self._open[-1].add(event, value, self._repeated)
         else:
             self.value = value
 

@@ -50,6 +50,7 @@ GANG_KINDS = (
     ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
     ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets"),
     ("ray.io", "v1", "RayCluster", "rayclusters"),
+    ("scheduler.grove.io", "v1alpha1", "PodGang", "podgangs"),
     ("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs"),
     ("kubeflow.org", "v1", "TFJob", "tfjobs"),
     ("kubeflow.org", "v2beta1", "MPIJob", "mpijobs"),

@@ -46,24 +46,25 @@ def question(body: bytes, gpus: frozenset[str]) -> Question:
         known = ", ".join(sorted(FIELDS))
         raise BadInput(f"expected an object with some of these fields: {known}", path="body")
     documents = [Document(value, f"objects[{at}]") for at, value in enumerate(_list(fields, "objects"))]
-    documents += [
-        Document(document, f"manifest: items[{at}]") for at, document in enumerate(_manifest(fields.get("manifest")))
-    ]
+    repeated: list[str] = []
+    manifest = _manifest(fields.get("manifest"), repeated)
+    documents += [Document(document, f"manifest: items[{at}]") for at, document in enumerate(manifest)]
     named = [_pod(text) for text in _names(fields, "pods")]
     added = [_added(entry, f"add[{at}]") for at, entry in enumerate(_list(fields, "add"))]
     changes = Changes(tuple(added), tuple(_names(fields, "cordon")), tuple(_names(fields, "drain")))
     holdings = fields.get("holdings")
     if not isinstance(holdings, bool | None):
         raise BadInput("expected true or false", path="holdings")
-    return replace(read(documents, gpus, named, changes), holdings=holdings is not False)
+    asked = read(documents, gpus, named, changes)
+    return replace(asked, holdings=holdings is not False, repeated=tuple(repeated))
 
 
-def _manifest(text: Any) -> list[Any]:
+def _manifest(text: Any, repeated: list[str]) -> list[Any]:
     """The objects of a manifest in YAML or JSON."""
     if not isinstance(text, str | None):
         raise BadInput("expected a text", path="manifest")
     try:
-        documents = yaml_documents.documents((text or "").encode(), aliases=False)
+        documents = yaml_documents.documents((text or "").encode(), aliases=False, repeated=repeated)
         return [document for document in documents if document is not None]
     except RecursionError:
         raise BadInput("nested too deep", path="manifest") from None

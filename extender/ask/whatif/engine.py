@@ -113,6 +113,8 @@ def answer(
         text = f"objects that make no pods are ignored: {', '.join(question.ignored)}"
         answered.warn([warning("ignored", text)])
     answered.warn(warning("field-not-read", text) for text in question.unread)
+    answered.warn(warning("assumed", text) for text in question.assumed)
+    answered.warn(warning("repeated-key", text) for text in question.repeated)
     if drain is not None:
         moved = drain.place(snapshot, wall)
         answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
@@ -121,20 +123,21 @@ def answer(
     pods = _admitted(cluster, question, answered)
     cluster.expect(pods)
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
+    passed: list[single.NotOurs] = []
     for unit in units(cluster, pods):
         if any(pod.claim_refs for pod in unit.pods):  # a pod before them may have a claim of theirs
             unit = Unit([cluster.dra.read(pod) for pod in unit.pods], unit.ref)
         for pod in unit.pods:
             answered.warn([*about_pod(cluster, pod, wall), *admission.about(pod)])
         gang = None if unit.ref is None else formed(cluster, unit.ref, unit.pods)
-        if gang is not None:
-            _gang(snapshot, admission, gang, wall, answered)
-        for pod in unit.pods if gang is None else ():
-            alone = queued_alone(cluster, pod)
-            if _by_itself(snapshot, alone):
-                _single(snapshot, admission, pod, wall, answered)
-            else:  # its queue treats it as a gang of one
-                _whole(snapshot, admission, alone, wall, answered)
+        for asked in [gang] if gang is not None else [queued_alone(cluster, pod) for pod in unit.pods]:
+            try:
+                _place(snapshot, admission, asked, wall, answered, alone=gang is None)
+            except single.NotOurs as error:
+                passed.append(error)
+    if passed and not (answered.results or answered.groups):
+        raise passed[0]
+    answered.warn(warning("not-ours", f"{error}; kube-scheduler places it by all else") for error in passed)
     return answered
 
 
@@ -204,6 +207,24 @@ def _existing(
         if all(number in matched and matched[number].node for number in numbers):
             answered.groups.append(running.group(cluster, ref))
     return matched
+
+
+def _place(
+    snapshot: SupposedCluster,
+    admission: Admission,
+    gang: WaitingGang,
+    wall: float,
+    answered: WhatIfAnswer,
+    *,
+    alone: bool,
+) -> None:
+    """Place a gang, or a pod alone. NotOurs: the pod asks for no GPU."""
+    if not alone:
+        _gang(snapshot, admission, gang, wall, answered)
+    elif _by_itself(snapshot, gang):
+        _single(snapshot, admission, gang.pods[0], wall, answered)
+    else:  # its queue treats it as a gang of one
+        _whole(snapshot, admission, gang, wall, answered)
 
 
 def _single(

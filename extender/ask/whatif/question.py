@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from extender.errors import BadCluster, BadInput
 from extender.objects import decode, gangs, records
+from extender.objects.gangs.roles import Section
 from extender.objects.parts import api_group
 from extender.objects.records import Event, GroupRecord, PodRecord, Record
 from extender.objects.unread import unread
@@ -20,9 +21,14 @@ MOST_ADDED: Final = 1_000
 BESIDE: Final[dict[tuple[str, str], records.Kind]] = {
     ("resource.k8s.io", "ResourceClaim"): "ResourceClaim",
     ("resource.k8s.io", "ResourceClaimTemplate"): "ResourceClaimTemplate",
+    ("resource.k8s.io", "DeviceClass"): "DeviceClass",
     ("", "ResourceQuota"): "ResourceQuota",
+    ("scheduling.k8s.io", "PriorityClass"): "PriorityClass",
+    ("policy", "PodDisruptionBudget"): "PodDisruptionBudget",
 }
 """Objects that make no pods and decide about those that are asked about, by API group and kind."""
+APP_WRAPPER: Final = ("workload.codeflare.dev", "AppWrapper")
+"""It has whole objects in it."""
 MOST_DEPTH: Final = 8
 """Lists within lists."""
 
@@ -74,6 +80,10 @@ class Question:
     """Of the kinds BESIDE."""
     unread: tuple[str, ...] = ()
     """Fields of the objects that are not read, for people."""
+    assumed: tuple[str, ...] = ()
+    """What owners do not state and was assumed, for people."""
+    repeated: tuple[str, ...] = ()
+    """Keys of the manifest that are repeated, for people."""
 
     @property
     def of_drain(self) -> bool:
@@ -91,11 +101,13 @@ def read(
     MOST_PODS."""
     unwrapped = [entry for document in documents for entry in _items(document, 0)]
     owned = {key for entry in unwrapped for key in _owner(entry.item)}
+    others = {(api, kind, _name(item)): item for item, path in unwrapped for kind, api in (_kind(item, path),)}
     pods: list[PodRecord] = []
     expanded: list[tuple[str, str]] = []
     groups: list[GroupRecord] = []
     objects: list[Event] = []
     ignored: dict[str, None] = {}
+    assumed: list[str] = []
     for item, path in unwrapped:
         kind, api = _kind(item, path)
         known = False
@@ -106,32 +118,39 @@ def read(
             objects.append(Event(beside, "set", _record(item, path, beside, gpus)))
         elif kind == "Pod":
             pods.append(_pod(item, path, gpus))
-        elif gangs.creates_pods(api, kind):
+        elif not known and (owner := _read_owner(item, path, gpus, others)).creates:
             stands_there = (kind, _name(item)) in owned  # with what it owns
-            created, group = _created(item, path, gpus, None if stands_there else MOST_PODS - len(pods))
+            created, stated = _created(owner, path, None if stands_there else MOST_PODS - len(pods))
             pods += created
-            if group is not None and (created or (api, kind) in gangs.GROUP_KINDS):
-                groups.append(group)
+            groups += stated if created or (api, kind) in gangs.GROUP_KINDS else ()
             expanded += [(pod.namespace, pod.name) for pod in created]
+            assumed += owner.assumed
+            if not created and not stands_there:
+                assumed.append(f"{kind} {_name(item)} has no replicas: it creates no pod")
         elif not known:
             ignored[kind] = None
         if len(pods) + len(named) > MOST_PODS:
             raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
-    if not pods and not named and not (changes and changes.drain and not ignored):
-        kinds = f": {', '.join(sorted(ignored))} makes no pods" if ignored else ""
+    if not pods and not named and not assumed and not (changes and changes.drain and not ignored):
+        kinds = f": {', '.join(sorted(ignored))} has no pod template that can be read" if ignored else ""
         raise BadInput(f"there is no pod in it{kinds}", path="--filename")
     _alone(pods)
     return Question(
         tuple(pods), frozenset(expanded), tuple(dict.fromkeys(named)), tuple(groups), tuple(sorted(ignored)),
         changes or Changes(), objects=tuple(objects),
-        unread=tuple(text for entry in unwrapped for text in unread(entry.item)),
+        unread=tuple(text for entry in unwrapped for text in unread(entry.item)), assumed=tuple(assumed),
     )  # fmt: skip
 
 
 def _items(document: Document, depth: int) -> Iterator[Document]:
-    """The objects of a document: itself, or those of a List."""
+    """The objects of a document: itself, or those of a List or an AppWrapper."""
     item, path = document
-    kind, _ = _kind(item, path)
+    kind, api = _kind(item, path)
+    if (api, kind) == APP_WRAPPER and depth < MOST_DEPTH:
+        components = Section(item, path).section("spec").sections("components")
+        for component in components:
+            yield from _items(Document(component.raw("template"), component.at("template")), depth + 1)
+        return
     if not kind.endswith("List"):
         yield document
         return
@@ -189,19 +208,25 @@ def _pod(item: dict[str, Any], path: str, gpus: frozenset[str]) -> PodRecord:
         raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
 
 
-def _created(
-    item: dict[str, Any], path: str, gpus: frozenset[str], most: int | None
-) -> tuple[list[PodRecord], GroupRecord | None]:
-    """(the pods of an owner, what states the minimum of its gangs). `most`: None where its pods stand there."""
+def _read_owner(
+    item: dict[str, Any], path: str, gpus: frozenset[str], others: Mapping[tuple[str, str, str], Any]
+) -> gangs.OwnerPods:
     try:
-        owner = gangs.read_owner(item, gpus)
+        return gangs.read_owner(item, gpus, others)
+    except records.RecordError as error:
+        raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
+
+
+def _created(owner: gangs.OwnerPods, path: str, most: int | None) -> tuple[list[PodRecord], list[GroupRecord]]:
+    """(the pods of an owner, what states the minima of its gangs). `most`: None where its pods stand there."""
+    try:
         created = [] if most is None else list(islice(owner.pods(), most + 1))
-        group = owner.group()
+        groups = list(owner.groups())
     except records.RecordError as error:
         raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
     if most is not None and len(created) > most:
         raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
-    return created, group
+    return created, groups
 
 
 def _alone(pods: Sequence[PodRecord]) -> None:

@@ -70,18 +70,21 @@ class Single:
     """The pods that are evicted for it."""
 
 
+class NotOurs(BadInput):
+    """The pod asks for no GPU, and uses none that another pod has by a claim of both."""
+
+
 def preemptor(snapshot: SupposedCluster, pod: PodRecord, wall: float) -> Preemptor:
-    """The question for a pod. BadInput: it asks for no GPU, and uses none that another pod has by a claim of both."""
+    """The question for a pod. NotOurs."""
     released = opened(pod)
     asked = snapshot.claims.request(released, snapshot.now)
     if not (asked.gpus or pod.claim_node):
-        raise BadInput(no_gpus(snapshot.cluster, pod), path=f"pod {pod.namespace}/{pod.name}")
+        raise NotOurs(no_gpus(snapshot.cluster, pod), path=f"pod {pod.namespace}/{pod.name}")
     return Preemptor(asked, released, snapshot.now, wall)
 
 
 def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: bool = True) -> Single:
-    """What happens to one pod on the copy as it is. `evicts`: whether pods may be evicted for it. BadInput: it asks for
-    no GPU."""
+    """What happens to one pod on the copy as it is. `evicts`: whether pods may be evicted for it. NotOurs."""
     asked = preemptor(snapshot, pod, wall)
     request = asked.request
     snapshot.cluster.at(wall)

@@ -15,6 +15,7 @@ of any source (0: they are independent). A minimum that cannot be read is all me
 | jobset | label `jobset.sigs.k8s.io/jobset-name`, or the owners | the JobSet's replicas x parallelism, summed |
 | training | label `training.kubeflow.org/job-name`, or the owners | minAvailable, minReplicas, or all replicas |
 | ray | label `ray.io/cluster`, or the owners | the head and all workers; with the autoscaler the least of them |
+| grove | label `grove.io/podgang` | the PodGang's `minReplicas`, summed |
 | job | the owner, a batch Job | parallelism, at most the completions that are left |
 | statefulset | the owner, where the pods carry `gang-size` or `gang-min` | `gang-size`, else all replicas |
 
@@ -28,15 +29,18 @@ they ask for. The numbers of gangs, the stand-ins of late pods and the pods of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.objects import schema
+from extender.objects.gangs.any_owner import any_owner
 from extender.objects.gangs.builtin import Job, StatefulSet
+from extender.objects.gangs.grove import Grove
 from extender.objects.gangs.jobset import JobSet
 from extender.objects.gangs.leaderworkerset import LeaderWorkerSet
 from extender.objects.gangs.other_owners import OTHER_OWNERS
@@ -57,7 +61,7 @@ from extender.objects.gangs.source import (
 from extender.objects.gangs.training import Training
 from extender.objects.parts import api_group
 from extender.objects.records import GroupRecord, Owner, PodRecord
-from extender.objects.schema import read
+from extender.objects.schema import RecordError, read
 
 __all__ = [
     "GROUP_KINDS",
@@ -91,8 +95,8 @@ __all__ = [
 SOURCES: Final[dict[str, GangSource]] = {
     source.name: source
     for source in (
-        Ours(), Kubernetes(), Coscheduling(), Volcano(), Kueue(), LeaderWorkerSet(), JobSet(), Training(), Ray(), Job(),
-        StatefulSet(),
+        Ours(), Kubernetes(), Coscheduling(), Volcano(), Kueue(), LeaderWorkerSet(), JobSet(), Training(), Ray(),
+        Grove(), Job(), StatefulSet(),
     )
 }  # fmt: skip
 GROUP_KINDS: Final = {kind: source for source in SOURCES.values() for kind in source.kinds}
@@ -247,29 +251,54 @@ def is_group(source: schema.Source) -> bool:
 class OwnerPods:
     """An owner with the pods that it creates."""
 
-    def __init__(self, owner: OwnerObject, stated: OwnerRoles, gpus: frozenset[str]) -> None:
-        self._owner, self._stated, self._gpus = owner, stated, gpus
+    def __init__(self, owner: OwnerObject, stated: Iterable[OwnerRoles], gpus: frozenset[str]) -> None:
+        self._owner, self._stated, self._gpus = owner, tuple(stated), gpus
 
-    def group(self) -> GroupRecord | None:
-        """What states the minimum of its gangs: itself, or the object that its controller creates; None: nothing."""
-        owner, kind = self._owner, self._stated.stated_in or (self._owner.api, self._owner.kind)
-        if kind not in GROUP_KINDS:
-            return None
-        return record_of(owner._replace(api=kind[0], kind=kind[1]), self._stated, GROUP_KINDS, self._gpus)
+    @property
+    def creates(self) -> bool:
+        """Whether it has a template of pods, or is of a kind that has."""
+        return creates_pods(self._owner.api, self._owner.kind) or any(stated.roles for stated in self._stated)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What it does not state and was assumed, for people."""
+        return tuple(text for stated in self._stated for text in stated.assumed)
+
+    def groups(self) -> Iterator[GroupRecord]:
+        """What states the minima of its gangs: itself, or the objects that its controller creates."""
+        for stated in self._stated:
+            api, kind = stated.stated_in or (self._owner.api, self._owner.kind)
+            if (api, kind) in GROUP_KINDS:
+                owner = self._owner._replace(api=api, kind=kind, name=stated.name or self._owner.name)
+                yield record_of(owner, stated, GROUP_KINDS, self._gpus)
 
     def pods(self) -> Iterator[PodRecord]:
-        """All of its pods, as if none existed. RecordError where a number or a template makes none."""
-        return pods(self._owner, self._stated, self._gpus)
+        """All of its pods, as if none existed, named OWNER-INDEX. RecordError where a number or a template makes
+        none."""
+        created = (pod for stated in self._stated for pod in pods(self._owner, stated, self._gpus))
+        for index, pod in enumerate(created):
+            yield replace(pod, name=f"{self._owner.name}-{index}")
 
 
 def creates_pods(api: str, kind: str) -> bool:
-    """Whether pods can be made of such an object. `api`: its API group."""
+    """Whether it is known how the pods of such an object are made. `api`: its API group."""
     return (api, kind) in _CREATORS
 
 
-def read_owner(source: schema.Source, gpus: frozenset[str]) -> OwnerPods:
-    """An object of which `creates_pods` is true. RecordError where it cannot be read."""
-    owner = owner_object(source)
+def read_owner(
+    source: schema.Source, gpus: frozenset[str], others: Mapping[tuple[str, str, str], Any] | None = None
+) -> OwnerPods:
+    """An object that creates pods; one of an unknown kind is read by the usual places (`any_owner.py`). `others`: the
+    objects of a question beside it. RecordError where it cannot be read."""
+    owner = owner_object(source)._replace(others=others or {})
     key = owner.api, owner.kind
-    stated = OTHER_OWNERS[key](owner) if key in OTHER_OWNERS else GROUP_KINDS[key].read(owner)
-    return OwnerPods(owner, stated, gpus)
+    try:
+        if key in OTHER_OWNERS:
+            stated = OTHER_OWNERS[key](owner)
+        elif key in GROUP_KINDS:
+            stated = GROUP_KINDS[key].read(owner)
+        else:
+            stated = any_owner(owner, gpus)
+        return OwnerPods(owner, (stated,) if isinstance(stated, OwnerRoles) else stated, gpus)
+    except RecursionError:
+        raise RecordError("spec", "nested too deep") from None

@@ -6,15 +6,29 @@ creates an object that states the minimum, or owns the pods, `OwnerRoles.stated_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from extender.objects.gangs.builtin import job_role
+from extender.objects.gangs.grove import pod_clique_set
 from extender.objects.gangs.pod_groups import VOLCANO
 from extender.objects.gangs.ray import ray_job, ray_service
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
+from extender.objects.gangs.serving import (
+    dynamo_graph,
+    inference_service,
+    llm_inference_service,
+    model_booster,
+    model_serving,
+    nim_pipeline,
+    nim_service,
+    role_based_group,
+    role_set,
+    storm_service,
+)
+from extender.objects.gangs.training import train_job
 
 VOLCANO_PREFIX: Final = "volcano.sh/"
 JOB: Final = ("batch", "Job")
@@ -60,7 +74,7 @@ def _with_scheduler(template: Any, scheduler: str) -> Any:
     return {**template, "spec": {**spec, "schedulerName": scheduler}}
 
 
-OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles]]] = {
+OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | Iterator[OwnerRoles]]]] = {
     ("apps", "Deployment"): replica_set,
     ("apps", "ReplicaSet"): replica_set,
     ("", "ReplicationController"): replica_set,
@@ -68,4 +82,16 @@ OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles]]] 
     ("batch.volcano.sh", "Job"): volcano_job,
     ("ray.io", "RayJob"): ray_job,
     ("ray.io", "RayService"): ray_service,
+    ("trainer.kubeflow.org", "TrainJob"): train_job,
+    ("grove.io", "PodCliqueSet"): pod_clique_set,
+    ("serving.kserve.io", "InferenceService"): inference_service,
+    ("serving.kserve.io", "LLMInferenceService"): llm_inference_service,
+    ("apps.nvidia.com", "NIMService"): nim_service,
+    ("apps.nvidia.com", "NIMPipeline"): nim_pipeline,
+    ("nvidia.com", "DynamoGraphDeployment"): dynamo_graph,
+    ("workloads.x-k8s.io", "RoleBasedGroup"): role_based_group,
+    ("orchestration.aibrix.ai", "StormService"): storm_service,
+    ("orchestration.aibrix.ai", "RoleSet"): role_set,
+    ("workload.serving.volcano.sh", "ModelServing"): model_serving,
+    ("workload.serving.volcano.sh", "ModelBooster"): model_booster,
 }

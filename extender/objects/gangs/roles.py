@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Mapping
 from sys import intern
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -62,6 +63,11 @@ class Section:
     def __bool__(self) -> bool:
         return bool(self._fields)
 
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """All of its fields as they stand there."""
+        return self._fields
+
     def at(self, key: str) -> str:
         """The path of a field."""
         return f"{self.path}.{key}" if self.path else key
@@ -69,6 +75,11 @@ class Section:
     def raw(self, key: str) -> Any:
         """The value as it stands there."""
         return self._fields.get(key)
+
+    def is_object(self, key: str, field: str = "") -> bool:
+        """Whether there is an object at `key`, which has the `field`."""
+        value = self.raw(key)
+        return isinstance(value, Mapping) and (not field or field in value)
 
     def section(self, key: str) -> Section:
         """An object."""
@@ -130,6 +141,13 @@ class OwnerObject(NamedTuple):
     meta: schema.Metadata
     spec: Section
     status: Section
+    others: Mapping[tuple[str, str, str], Any] = MappingProxyType({})
+    """Of a question: the objects beside it, by API group, kind and name."""
+
+    def beside(self, api: str, kind: str, name: str) -> OwnerObject | None:
+        """The object of a question that this one names."""
+        found = self.others.get((api, kind, name))
+        return None if found is None else owner_object(found)
 
     @property
     def annotations(self) -> Mapping[str, str]:
@@ -188,6 +206,14 @@ class Role(msgspec.Struct, frozen=True):
         """How many pods there are in all."""
         return max(0, self.groups) * max(0, self.count)
 
+    def with_labels(self, labels: Mapping[str, str]) -> Role:
+        """The role with more labels that the controller adds."""
+        return replace(self, labels={**self.labels, **labels})
+
+    def with_notes(self, notes: Mapping[str, str]) -> Role:
+        """The role with more annotations that the controller adds."""
+        return replace(self, notes={**self.notes, **notes})
+
     @property
     def late(self) -> int:
         """How many pods are created only once others run."""
@@ -227,6 +253,10 @@ class OwnerRoles(NamedTuple):
     owned_by: tuple[str, str] | None = None
     """(API group, kind) of the object of the same name that its controller creates to own the pods; None: it owns them
     itself."""
+    name: str = ""
+    """Of the object that states the minimum, "" where it has the name of the owner."""
+    assumed: tuple[str, ...] = ()
+    """What the object does not state and was assumed, for people."""
 
 
 # -- the record of a live object
@@ -286,8 +316,8 @@ def _late_of(role: Role, namespace: str, gpus: frozenset[str]) -> Iterator[LateP
 
 
 def pods(owner: OwnerObject, stated: OwnerRoles, gpus: frozenset[str]) -> Iterator[PodRecord]:
-    """All pods of the owner, as if none existed: named OWNER-INDEX and labelled as its controller labels them, so that
-    their gangs and ranks are known. RecordError where a number or a template makes no pods."""
+    """All pods of the owner, as if none existed, labelled as its controller labels them, so that their gangs and ranks
+    are known. They have no names. RecordError where a number or a template makes no pods."""
     api, kind = stated.owned_by or (owner.api, owner.kind)
     above = Owner(kind, owner.name, owner.meta.uid or "", api)
     roles = stated.roles
@@ -296,7 +326,6 @@ def pods(owner: OwnerObject, stated: OwnerRoles, gpus: frozenset[str]) -> Iterat
         _check_number(role.groups, role.path)
         _check_number(role.count, role.path)
     templates = [_template(role, owner.namespace, gpus) if role.pods and stated.gangs else None for role in roles]
-    index = 0
     for gang in range(stated.gangs):
         gang_labels = {**stated.gang_labels, stated.gang_label: str(gang)} if stated.gang_label else NONE
         for role, template in zip(roles, templates, strict=True):
@@ -304,9 +333,7 @@ def pods(owner: OwnerObject, stated: OwnerRoles, gpus: frozenset[str]) -> Iterat
                 continue
             notes = {**template.annotations, **ours(role.notes)}
             for labels in _labels(role, gang_labels):
-                pod = _labelled(template, role, labels)
-                yield replace(pod, name=f"{owner.name}-{index}", annotations=notes, owner=above)
-                index += 1
+                yield replace(_labelled(template, role, labels), annotations=notes, owner=above)
 
 
 def _check_number(number: int, path: str) -> None:

@@ -1,9 +1,12 @@
-"""The training operators (kubeflow.org): PyTorchJob, MPIJob and others."""
+"""The training operators (kubeflow.org): PyTorchJob, MPIJob and others, and the TrainJob that replaces them."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from extender.objects.gangs import templates
+from extender.objects.gangs.jobset import JobSet
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
 from extender.objects.gangs.source import GangSource, Ref
 from extender.objects.records import PodRecord
@@ -39,7 +42,7 @@ class Training(GangSource):
 
     def owns(self, api: str, kind: str) -> bool:
         """Any kind of the operators."""
-        return api == API
+        return (api, kind) in self.kinds
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
         """All replicas. Of these must run: minAvailable, else (elastic) minReplicas, else all. A failed pod does not
@@ -78,3 +81,64 @@ def _role(owner: OwnerObject, name: str, section: Section) -> Role:
         labels={NAME: owner.name, ROLE: name.lower()}, index_label=REPLICA_INDEX if name == "Worker" else "",
         early=0 if waits else None,
     )  # fmt: skip
+
+
+# -- TrainJob: its runtime is a JobSet, in which the trainer gets its nodes and resources
+
+
+TRAINER_API: Final = "trainer.kubeflow.org"
+STEP: Final = f"{TRAINER_API}/trainjob-ancestor-step"
+TRAINER: Final = ("trainer", "node")
+"""The ancestor step of the trainer's Job, and the name of that Job and its container."""
+JOBSET: Final = ("jobset.x-k8s.io", "JobSet")
+
+
+def train_job(owner: OwnerObject) -> OwnerRoles:
+    """The JobSet of a TrainJob: that of its runtime where it is in the question, else one Job of its nodes."""
+    reference, trainer = owner.spec.section("runtimeRef"), owner.spec.section("trainer")
+    kind, name = reference.text("kind") or "ClusterTrainingRuntime", reference.text("name")
+    runtime = owner.beside(TRAINER_API, kind, name)
+    assumed: tuple[str, ...] = ()
+    if runtime is None:
+        text = f"{kind} {name} of TrainJob {owner.name} is not in the question: it is read as one Job of its nodes"
+        assumed = (text,)
+        template = {"spec": {"containers": [{"name": TRAINER[1]}]}}
+        jobs = [Section({"name": TRAINER[1], "template": {"spec": {"template": template}}}, "spec.trainer")]
+        nodes = None
+    else:
+        jobs = runtime.spec.section("template").section("spec").sections("replicatedJobs")
+        nodes = runtime.spec.section("mlPolicy").number("numNodes")
+    stated = trainer.number("numNodes")
+    number = next((value for value in (stated, nodes) if value is not None), 1)
+    overridden = [_overridden(owner, _trained(job, trainer, number)) for job in jobs]
+    job_set = owner._replace(api=JOBSET[0], kind=JOBSET[1], spec=Section({"replicatedJobs": overridden}, "spec"))
+    return JobSet().read(job_set)._replace(stated_in=JOBSET, owned_by=JOBSET, assumed=assumed)
+
+
+def _trained(job: Section, trainer: Section, nodes: int) -> Mapping[str, Any]:
+    """A replicated Job of the runtime; the trainer's runs on so many nodes, with the resources that it states."""
+    template = job.section("template")
+    step = template.section("metadata").section("labels").text(STEP)
+    if step != TRAINER[0] and job.text("name") != TRAINER[1]:
+        return job.fields
+    spec: dict[str, Any] = {"parallelism": nodes, "completions": nodes}
+    if (resources := trainer.raw("resourcesPerNode")) is not None:
+        containers = template.section("spec").section("template").section("spec").sections("containers")
+        names = [container.text("name") for container in containers]
+        name = TRAINER[1] if TRAINER[1] in names or not names else names[0]
+        spec["template"] = {"spec": {"containers": [{"name": name, "resources": resources}]}}
+    return templates.patched(job.fields, {"template": {"spec": spec}})  # type: ignore[no-any-return]
+
+
+def _overridden(owner: OwnerObject, job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The replicated Job with the overrides of the TrainJob that name it."""
+    spec = owner.spec
+    for field in ("podTemplateOverrides", "podSpecOverrides"):
+        for override in spec.sections(field):
+            names = [target.text("name") for target in override.sections("targetJobs")]
+            if names and job.get("name") not in names:
+                continue
+            fields = override.fields if field == "podSpecOverrides" else override.section("spec").fields
+            inner = {key: value for key, value in fields.items() if key != "targetJobs"}
+            job = templates.patched(job, {"template": {"spec": {"template": {"spec": inner}}}})
+    return job

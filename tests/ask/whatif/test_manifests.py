@@ -1,0 +1,60 @@
+"""Manifests in the style of each project's API reference: how many pods and GPUs they ask for, and their gangs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from extender.ask import frozen
+from extender.ask.whatif import question
+from extender.ask.whatif.question import Question
+from extender.errors import ExtenderError
+from extender.objects import gangs
+from extender.objects.records import PodRecord
+
+FILES = sorted((Path(__file__).parents[2] / "manifests").glob("*.yaml"))
+GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
+CASE = re.compile(r"^# case (?P<name>.*?): (?P<expected>(?:pods|error) .*)$", re.MULTILINE)
+
+
+class Case(NamedTuple):
+    name: str
+    expected: str
+    text: str
+
+
+def cases() -> Iterator[Case]:
+    for path in FILES:
+        text = path.read_text()
+        starts = [*CASE.finditer(text)]
+        for start, end in zip(starts, [match.start() for match in starts[1:]] + [len(text)], strict=True):
+            yield Case(f"{path.stem}: {start['name']}", start["expected"], text[start.end() : end])
+
+
+def described(asked: Question) -> str:
+    """What a question asks for, in the words of a case."""
+    objects = {(group.api, group.kind, group.namespace, group.name): group for group in asked.groups}
+    members: dict[gangs.Ref, list[PodRecord]] = {}
+    for pod in asked.pods:
+        if (ref := gangs.ref(pod, objects)) is not None:
+            members.setdefault(ref, []).append(pod)
+    parts = [f"pods {len(asked.pods)}", f"gpus {sum(number for pod in asked.pods for _, number in pod.gpus)}"]
+    for ref, pods in sorted(members.items()):
+        counted = gangs.Members(pods)
+        size = gangs.size(ref, counted, objects)
+        parts.append(f"gang {ref} {gangs.minimum(ref, counted, objects)} of {len(pods) if size is None else size}")
+    return ", ".join(parts + ([f"assumed {len(asked.assumed)}"] if asked.assumed else []))
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+def test_manifest(case: Case) -> None:
+    documents = frozen.documents(case.text.encode(), "manifest")
+    if case.expected.startswith("error "):
+        with pytest.raises(ExtenderError, match=re.escape(case.expected.removeprefix("error "))):
+            question.read(documents, GPUS)
+    else:
+        assert described(question.read(documents, GPUS)) == case.expected
