@@ -17,7 +17,7 @@ from extender.policy.costs import COSTS
 from extender.policy.rules import RULES
 from extender.policy.rules import __main__ as reasons
 from extender.policy.scorers import SCORERS
-from extender.settings import page as settings
+from extender.settings import __main__ as settings
 
 ROOT = Path(__file__).parents[1]
 PAGES: dict[str, tuple[Callable[[], str], str]] = {

@@ -55,7 +55,7 @@ def _validated(file: str | None) -> dict[str, Any]:
 
 
 def _explained(field: str | None) -> dict[str, Any]:
-    from extender.settings.page import rows  # it reads the source of the fields: only this action pays for it
+    from extender.settings.__main__ import rows  # it reads the source of the fields: only this action pays for it
 
     names = ("field", "default", "range", "meaning")
     all_of_them = [dict(zip(names, (cell.replace("`", "") for cell in row), strict=True)) for row in rows()]
