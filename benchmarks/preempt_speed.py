@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks import fleet, spread, verbs
 from benchmarks.serving import Connection, Servers, request
 from benchmarks.spread import Spread, ratios
-from extender.cli.asking import ask
+from extender.cli.sources import ask
 from tests.e2e import builders
 
 GANGED = 0.3

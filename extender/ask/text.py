@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from extender.cluster.device_plugins import partial
 
@@ -55,6 +55,30 @@ def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
 def label(term: str) -> str:
     """A term of a cost for people; others by their names."""
     return LABELS.get(term, term.replace("_", " "))
+
+
+def terms(cost: Sequence[Mapping[str, Any]]) -> str:
+    """The terms of a cost that count something."""
+    return ", ".join(_term(term) for term in cost if term["value"] != 0 and not no_victim_counts(term))
+
+
+def no_victim_counts(term: Mapping[str, Any]) -> bool:
+    """Whether the term has no value because all victims are terminating already; else no value is an unknown one."""
+    return term["term"] == "highest_victim_priority" and term["value"] is None
+
+
+def way(stated: Mapping[str, Any]) -> str:
+    """A way out with what it needs and costs."""
+    cost = terms(stated["cost"] or ())
+    needs = ", ".join(stated["spec"].get("needs", ()))
+    return f"{stated['change']}{f' (needs {needs})' if needs else ''}{f': {cost}' if cost else ''}"
+
+
+def _term(term: Mapping[str, Any]) -> str:
+    """A term of a cost; its label may name the unit."""
+    name = label(term["term"])
+    unit = "" if term["value"] is None or term["unit"].lower() in name.lower().split() else f" {term['unit']}"
+    return f"{name} {'unknown' if term['value'] is None else format(term['value'], 'g')}{unit}"
 
 
 def count(number: int, noun: str) -> str:

@@ -4,14 +4,10 @@ it, on pods which GPUs they hold. Runs on the GPU node; writes only what has cha
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
-from extender.cli import node_options
-from extender.cli.node_options import say
+from extender.cli.options import add_node, api_endpoint, node_name, probe_address, say, stop_by_signal
 from extender.errors import BadInput, BadTopology
 from extender.node import amdsmi, commands, nvml, probe
 from extender.topologies.topology import Topology
@@ -51,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--interval", type=float, default=10.0, metavar="SECONDS", help="between looks (default: %(default)s)"
     )
     parser.add_argument("--once", action="store_true", help="look once, and end")
-    node_options.add(parser)
+    add_node(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,10 +60,8 @@ def run(options: argparse.Namespace) -> int:
 
     has_folder = options.pod_resources.parent.is_dir()  # the socket itself may come later
     agent = Agent(
-        AgentOptions(
-            node_options.node(options), options.resource, options.held, options.topology_file, options.mode_file
-        ),
-        node_options.server(options),
+        AgentOptions(node_name(options), options.resource, options.held, options.topology_file, options.mode_file),
+        api_endpoint(options),
         _view(options),
         say=say,
         kubelet=Kubelet(kubelet_api, options.pod_resources) if has_folder else None,
@@ -75,14 +69,8 @@ def run(options: argparse.Namespace) -> int:
     if options.once:
         agent.look()
         return int(any(name.startswith("errors") for name in agent.counts))
-    stopping = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, stop)
-    if (address := node_options.probe_address(options)) is not None:
+    stopping = stop_by_signal()
+    if (address := probe_address(options)) is not None:
         probe.serve(*address, lambda: "", lambda: agent.counts, "agent")
     while not stopping.is_set():
         agent.look()

@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from extender.ask.text import count, short
-from extender.cli.options import add_output, show
+from extender.cli.options import add_output, show, warned
 from extender.cli.sources import add_now, add_sources, answer_of
-
-if TYPE_CHECKING:
-    from extender.objects.records import Event
-    from extender.settings import Settings
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,22 +22,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints what could start."""
-    show(answer_of(options, "/debug/capacity", _read), options.output, _lines)
+    answer = answer_of(options, "/debug/capacity", lambda offline, *cluster: offline.capacity(*cluster))
+    show(answer, options.output, _lines)
     return 0
-
-
-def _read(settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
-    from extender.ask import offline  # here: --help need not load the core
-
-    return offline.capacity(settings, events, wall)
 
 
 # ---- for people
 
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    for warning in answer["warnings"]:
-        yield f"warning: {warning['message']}"
+    yield from warned(answer)
     if not answer["largest"]:
         yield "no node offers whole GPUs"
     by_model: dict[str, list[Mapping[str, Any]]] = {}

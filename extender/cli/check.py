@@ -13,21 +13,29 @@ their Leases. Exit codes: 0 all is well, 1 something is not.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 
+from extender.ask.text import count, short
 from extender.cli import sources
-from extender.cli.asking import LOCAL, default_server
-from extender.cli.options import add_config, add_output, settings_of, show, write
-from extender.cli.sources import moment
-from extender.errors import BadCluster, BadInput
+from extender.cli.options import add_config, add_output, note, settings_of, show, warned, write
+from extender.cli.sources import LOCAL, Unanswered, default_server, moment, readiness
+from extender.errors import BadCluster, BadInput, ExtenderError, Unreachable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from extender.kube.client import ApiServer
+    from extender.objects.records import Kind
     from extender.settings import Settings
 
+JSON = dict[str, Any]
 MOST_BYTES = 1 << 20
 """Of a KubeSchedulerConfiguration that are read."""
 LISTS = {
@@ -74,7 +82,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the table and the findings, or the health of the replicas."""
     if options.live:
-        return _live(options)
+        servers = options.server or [default_server()]
+        shown = health([replica(server, server) for server in servers], None)
+        show(shown, options.output, health_lines)
+        return health_code(shown)
     if options.server:
         raise BadInput("it names a replica for --live, which is not given", path="--server")
     settings = settings_of(options)
@@ -107,12 +118,10 @@ def run(options: argparse.Namespace) -> int:
         complete=frozenset(LISTS) if options.cluster is None else frozenset(),
     )
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
-    if options.output != "text":
-        write(answered, options.output)
+    if options.output == "text":
+        _show(answered)
     else:
-        from extender.cli import posture
-
-        posture.show(answered)
+        write(answered, options.output)
     return check.exit_code(answered, options.strict)
 
 
@@ -128,24 +137,14 @@ def _scheduler_config(file: Path, settings: Settings, options: argparse.Namespac
     return check.exit_code(answered, options.strict)
 
 
-def _live(options: argparse.Namespace) -> int:
-    from extender.cli import live
-
-    servers = options.server or [default_server()]
-    shown = live.answer([live.replica(server, server) for server in servers], None)
-    show(shown, options.output, live.lines)
-    return live.exit_code(shown)
-
-
 async def _listed(kubeconfig: Path | None) -> bytes:
     """One List of everything that is looked at. Unreachable when a list is refused."""
-    from extender.errors import Unreachable
     from extender.kube import client
-    from extender.kube.client import default_kubeconfig
+    from extender.objects.records import RecordError
 
     items: list[bytes] = []
     try:
-        where = str(kubeconfig) if kubeconfig else default_kubeconfig()
+        where = str(kubeconfig) if kubeconfig else client.default_kubeconfig()
         async with await client.ApiServer.connect(where) as server:
             for kind, path in LISTS.items():
                 try:
@@ -153,29 +152,197 @@ async def _listed(kubeconfig: Path | None) -> bytes:
                 except client.ApiError as error:
                     if kind not in OWNERS or error.status not in (403, 404):
                         raise
-    except (client.ApiError, client.NoAnswer, client.CredentialsError) as error:
+    except (client.ApiError, client.NoAnswer, client.CredentialsError, RecordError) as error:
         raise Unreachable(str(error), path="the API server") from error
-    except (ValueError, KeyError) as error:
-        raise Unreachable(f"an answer that is no list: {error}", path="the API server") from error
     return b'{"apiVersion":"v1","kind":"List","items":[' + b",".join(items) + b"]}"
 
 
 async def _items(server: ApiServer, kind: str, path: str) -> list[bytes]:
     """The objects of one kind, each with its kind. Items stay bytes: one that is nested too deep for a decoder is named
     when all are read."""
-    from ext_core import prune
+    from extender.kube.lists import WatchedKind, pages
 
+    version = path.removeprefix("/apis/").removeprefix("/api/").rpartition("/")[0]
+    typed = orjson.dumps({"kind": kind, "apiVersion": version})[:-1] + b","
     items: list[bytes] = []
-    token = ""
-    while True:
-        page = await server.get(path, {"limit": "500"} | ({"continue": token} if token else {}))
-        parts = prune.members(page)
-        meta = orjson.loads(page[slice(*parts[b"metadata"])])
-        typed = orjson.dumps({"kind": kind, "apiVersion": orjson.loads(page[slice(*parts[b"apiVersion"])])})
-        null = page[slice(*parts[b"items"])] == b"null"
-        for start, end in () if null else prune.elements(page, *parts[b"items"]):
-            element = page[start:end]
-            items.append(typed[:-1] + b"," + element[1:] if element[:2] == b'{"' else element)
-        token = meta.get("continue") or ""
-        if not token:
-            return items
+    async with aclosing(pages(server, WatchedKind(cast("Kind", kind), path))) as read:
+        async for page in read:
+            elements = map(bytes, page.items)
+            items += [typed + element[1:] if element[:2] == b'{"' else element for element in elements]
+    return items
+
+
+# -- the findings, for people
+
+
+COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+MOST_OF_A_CODE: Final = 10
+"""Findings of one kind that are printed."""
+NAMED: Final = 3
+"""Objects of one finding that are named."""
+
+
+def _show(answered: JSON) -> None:
+    """Prints the answer of `check`; its warnings go to standard error."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from extender.cli import gpu_picture
+
+    console = gpu_picture.console()
+    console.print("which classes can evict which")
+    console.print(Padding(_classes(answered["classes"]), (0, 0, 0, 2), expand=False))
+    for lack in answered["lacks"]:
+        console.print(Text(lack["message"]), soft_wrap=True)
+    of_code: Counter[str] = Counter(finding["code"] for finding in answered["findings"])
+    shown: Counter[str] = Counter()
+    for finding in answered["findings"]:
+        shown[finding["code"]] += 1
+        if shown[finding["code"]] > MOST_OF_A_CODE:
+            continue
+        console.print()
+        about = f": {_objects(finding)}: {finding['message']}"
+        console.print(Text.assemble((finding["severity"], COLOURS[finding["severity"]]), about), soft_wrap=True)
+        console.print(Text(f"  {finding['remedy']}"), soft_wrap=True)
+        hidden = of_code[finding["code"]] - MOST_OF_A_CODE
+        if shown[finding["code"]] == MOST_OF_A_CODE and hidden:
+            console.print(Text(f"  and {count(hidden, 'more finding')} {finding['code']} (-o json has all)"))
+    sums = answered["summary"]
+    console.print(f"\n{count(sums['error'], 'error')}, {count(sums['warning'], 'warning')}, {sums['info']} info")
+    note(answered["warnings"])
+
+
+def _objects(finding: JSON) -> str:
+    """The objects of a finding, the first few by name."""
+    names = [short(name, 100) for name in (finding["about"], *finding["others"][: NAMED - 1])]
+    hidden = len(finding["others"]) - (NAMED - 1)
+    return ", ".join(names) + (f" and {hidden} more" if hidden > 0 else "")
+
+
+def _classes(levels: list[JSON]) -> Table:
+    from rich.text import Text
+
+    from extender.cli import gpu_picture
+
+    table = gpu_picture.text_table(("class", "<"), ("priority", ">"), ("GPU pods", ">"), ("GPUs", ">"), ("evicts", "<"))
+    for level in levels:
+        evicts = ", ".join(map(short, level["evicts"])) or "none"
+        if not level["preempts"]:
+            evicts = "none (preemptionPolicy: Never)"
+        cells = (short(level["name"] or "(no class)"), level["priority"], level["pods"], level["gpus"], evicts)
+        table.add_row(*(Text(str(cell)) for cell in cells))
+    return table
+
+
+# -- --live: the health of replicas, each of which states by /readyz what is missing, what does not work, and by which
+# settings it decides; and of the Leases by which they act
+
+
+SLACK_SECONDS: Final = 15.0
+"""Beyond a Lease's duration: clocks of machines differ."""
+
+
+class Wanted(NamedTuple):
+    """A Lease that is looked at."""
+
+    name: str
+    needed: bool
+    """Without a holder nothing is scheduled. An instance takes the other Leases only where the settings ask for it."""
+
+
+def replica(name: str, server: str) -> JSON:
+    """What one replica answers; where it cannot be asked `error` has why."""
+    try:
+        answer = readiness(server)
+    except Unanswered as error:
+        return unreachable(name, error.reason)
+    except ExtenderError as error:
+        return unreachable(name, error.message)
+    return {
+        "name": name,
+        "reachable": True,
+        "ready": bool(answer.get("ready")),
+        "version": answer.get("version"),
+        "settings": answer.get("settings"),
+        "missing": list(answer.get("missing") or ()),
+        "degraded": list(answer.get("degraded") or ()),
+        "error": None,
+    }
+
+
+def unreachable(name: str, why: str) -> JSON:
+    """The entry of a replica that cannot be asked."""
+    unknown: JSON = {"ready": None, "version": None, "settings": None, "missing": None, "degraded": None}
+    return {"name": name, "reachable": False, **unknown, "error": why}
+
+
+def leases(objects: Iterable[Mapping[str, Any]], wanted: Sequence[Wanted], now: datetime) -> list[JSON]:
+    """The entries of Leases. `objects`: those that exist; `problem`: null where there is none."""
+    specs = {lease["metadata"]["name"]: lease.get("spec") or {} for lease in objects}
+    return [_lease(lease, specs.get(lease.name), now) for lease in wanted]
+
+
+def _lease(lease: Wanted, spec: Mapping[str, Any] | None, now: datetime) -> JSON:
+    holder = str((spec or {}).get("holderIdentity") or "")
+    age = _age((spec or {}).get("renewTime"), now)
+    problem = None
+    if not holder:
+        problem = "no instance holds it" if lease.needed else None
+    elif age is not None and age > float((spec or {}).get("leaseDurationSeconds") or 15) + SLACK_SECONDS:
+        problem = f"its holder has not renewed it for {age:.0f} s"
+    return {"name": lease.name, "holder": holder or None, "renewed_seconds_ago": age, "problem": problem}
+
+
+def _age(text: object, now: datetime) -> float | None:
+    try:
+        return round((now - datetime.fromisoformat(str(text)).astimezone(UTC)).total_seconds(), 1)
+    except ValueError:
+        return None
+
+
+def health(replicas: Sequence[JSON], held: Sequence[JSON] | None, warnings: Sequence[JSON] = ()) -> JSON:
+    """`kind: Health`. `held`: the Leases; None where they cannot be asked for."""
+    problems = list(warnings)
+    for key, code in (("settings", "settings-differ"), ("version", "versions-differ")):
+        values = sorted({str(status[key]) for status in replicas if status[key] is not None})
+        if len(values) > 1:
+            problems.append({"code": code, "message": f"the replicas differ in their {key}: {', '.join(values)}"})
+    well = bool(replicas) and all(status["ready"] and not status["degraded"] for status in replicas)
+    leads = all(lease["problem"] is None for lease in held or ())
+    same = all(problem["code"] != "settings-differ" for problem in problems)
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "Health",
+        "warnings": problems,
+        "healthy": well and leads and same,
+        "replicas": list(replicas),
+        "leases": None if held is None else list(held),
+    }
+
+
+def health_code(shown: Mapping[str, Any]) -> int:
+    """0: all is well, 1: something is not."""
+    return 0 if shown["healthy"] else 1
+
+
+def health_lines(shown: Mapping[str, Any]) -> Iterator[str]:
+    """For people."""
+    yield from warned(shown)
+    for status in shown["replicas"]:
+        yield from _replica_lines(status)
+    for lease in shown["leases"] or ():
+        state = lease["problem"] or (f"held by {lease['holder']}" if lease["holder"] else "held by no instance")
+        yield f"Lease {lease['name']}: {state}"
+    yield "healthy" if shown["healthy"] else "not healthy"
+
+
+def _replica_lines(status: Mapping[str, Any]) -> Iterator[str]:
+    if not status["reachable"]:
+        yield f"{status['name']}: not reachable: {status['error']}"
+        return
+    state = "ready" if status["ready"] else "not ready"
+    yield f"{status['name']}: {state}, version {status['version']}, settings {status['settings']}"
+    for text in status["missing"]:
+        yield f"  missing: {text}"
+    for part in status["degraded"]:
+        yield f"  {part['part']}: {part['problem']}"

@@ -6,8 +6,6 @@ The two views are taken one after the other, so a difference counts only when it
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,9 +13,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from extender.ask.text import short
-from extender.cli.asking import add_server, ask
-from extender.cli.options import add_config, add_output, settings_of, write
+from extender.cli.options import add_config, add_output, note, settings_of, show
+from extender.cli.sources import add_server, ask, events
 from extender.errors import BadInput
 
 DIFFER = 10
@@ -64,58 +61,49 @@ def run(options: argparse.Namespace) -> int:
         cached = ask(options.server, "/debug/state")
         again = {difference[:3] for difference in _differences(cached, _listed(options, settings))}
         differences = [difference for difference in differences if difference[:3] in again]
-    drift = _drift(cached)
     warnings = list({warning["message"]: warning for warning in (*cached.get("warnings", ()), *invalid)}.values())
-    if options.output != "text":
-        answer = {
-            "apiVersion": "gpu-extender.io/v1",
-            "kind": "Comparison",
-            "warnings": warnings,
-            "nodes": len(cached["nodes"]),
-            "pods": len(cached["pods"]),
-            "differences": [difference._asdict() for difference in differences],
-            "drift": drift,
-        }
-        write(answer, options.output)
-    else:
-        print(f"{len(cached['nodes'])} nodes, {len(cached['pods'])} pods: {len(differences)} differences")
-        for difference in differences[:SHOWN]:
-            print(f"  {difference.kind} {difference.name}: {_words(difference)}")
-        if len(differences) > SHOWN:
-            print(f"  and {len(differences) - SHOWN} more (-o json has all)")
-        for warning in warnings:
-            print(f"gpu-extender: {short(warning['message'], 400)}", file=sys.stderr)
-        print(f"plans: {drift['as_planned']} pods hold the GPUs that were planned, {drift['otherwise']} hold others")
+    answer = {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "Comparison",
+        "warnings": warnings,
+        "nodes": len(cached["nodes"]),
+        "pods": len(cached["pods"]),
+        "differences": [difference._asdict() for difference in differences],
+        "drift": _drift(cached),
+    }
+    show(answer, options.output, _lines)
+    if options.output == "text":
+        note(warnings)
     return DIFFER if differences else 0
 
 
-def _words(difference: Any) -> str:
-    if difference.what == "missing":
+def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    differences, drift = answer["differences"], answer["drift"]
+    yield f"{answer['nodes']} nodes, {answer['pods']} pods: {len(differences)} differences"
+    for difference in differences[:SHOWN]:
+        yield f"  {difference['kind']} {difference['name']}: {_words(**difference)}"
+    if len(differences) > SHOWN:
+        yield f"  and {len(differences) - SHOWN} more (-o json has all)"
+    yield f"plans: {drift['as_planned']} pods hold the GPUs that were planned, {drift['otherwise']} hold others"
+
+
+def _words(what: str, cached: Any, listed: Any, **named: str) -> str:
+    if what == "missing":
         return "the server does not know it"
-    if difference.what == "extra":
+    if what == "extra":
         return "the server has it, the API server has not"
-    return f"{difference.what} is {_plain(difference.cached)} in the server, {_plain(difference.listed)} in the list"
-
-
-def _plain(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    return f"{what} is {orjson.dumps(cached).decode()} in the server, {orjson.dumps(listed).decode()} in the list"
 
 
 def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
     """The same state, made from a list of our own."""
-    from extender.ask import frozen
-    from extender.cli.listed import listed
     from extender.cluster import dump
     from extender.cluster.cluster import Cluster
     from extender.objects import tolerant
 
     cluster = Cluster(settings)
-    invalid: list[tolerant.Invalid] = []
-    if options.cluster is not None:
-        events = frozen.read(options.cluster, cluster.gpu_names, invalid)
-    else:
-        events = asyncio.run(listed(options.kubeconfig, cluster.gpu_names, invalid))
-    cluster.apply(events, time.monotonic())
+    cluster_events, invalid = events(options, settings)
+    cluster.apply(cluster_events, time.monotonic())
     return dump.state(cluster, tolerant.warnings(invalid))
 
 

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from extender.cli.options import add_output, known, write
+from extender.cli.options import add_output, known, show, warned, write
 from extender.errors import BadInput, NotFound
 from extender.settings import Settings, read_settings
 from extender.settings.checks import did_you_mean
@@ -29,10 +30,7 @@ def run(options: argparse.Namespace) -> int:
         answer = _explained(options.subject)
     else:
         return _defaults(options)
-    if options.output == "text":
-        print(_text(answer))
-    else:
-        write(answer, options.output)
+    show(answer, options.output, _lines)
     return 0
 
 
@@ -87,12 +85,13 @@ def _head(kind: str, warnings: list[dict[str, str]]) -> dict[str, Any]:
 # ---- for people
 
 
-def _text(answer: dict[str, Any]) -> str:
+def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     if "fields" in answer:
-        return "\n".join(map(_field, answer["fields"]))
-    warnings = "".join(f"warning: {warning['message']}\n" for warning in answer["warnings"])
-    return (
-        f"{warnings}{answer['file']} is valid: mode {answer['mode']}, settings {answer['settings_hash']}, "
+        yield from map(_field, answer["fields"])
+        return
+    yield from warned(answer)
+    yield (
+        f"{answer['file']} is valid: mode {answer['mode']}, settings {answer['settings_hash']}, "
         f"policy {answer['policy_hash']}"
     )
 

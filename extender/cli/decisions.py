@@ -9,8 +9,9 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from extender.cli.asking import add_server, ask, pod_of
-from extender.cli.options import add_output, write
+from extender.ask.text import count
+from extender.cli.options import add_output, show
+from extender.cli.sources import add_server, ask, pod_of
 from extender.errors import BadInput, NotFound
 
 
@@ -35,11 +36,7 @@ def run(options: argparse.Namespace) -> int:
             "the one that schedules is asked",
             path=options.pod or options.server,
         )
-    if options.output != "text":
-        write(answer, options.output)
-    else:
-        for decision in answer["decisions"]:
-            print("\n".join(lines(decision)), end="\n\n")
+    show(answer, options.output, lambda shown: [line for record in shown["decisions"] for line in (*lines(record), "")])
     return 0
 
 
@@ -55,7 +52,7 @@ def lines(decision: dict[str, Any]) -> Iterator[str]:
     """The lines of a record, as /debug/decisions has it."""
     pod = decision["pod"]
     at = datetime.fromtimestamp(decision["at"], UTC).isoformat(timespec="milliseconds")
-    gpus = ", ".join(f"{count} x {name}" for name, count in pod["gpus"].items())
+    gpus = ", ".join(f"{number} x {name}" for name, number in pod["gpus"].items())
     yield f"{decision['verb']}  {pod['namespace']}/{pod['name']}  {at}  generation {decision['generation']}"
     yield f"  asks for {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']}"
     if pod.get("placement") == "spread":
@@ -65,12 +62,12 @@ def lines(decision: dict[str, Any]) -> Iterator[str]:
     details = [decision["error"]] if decision["error"] else []
     asked = decision["candidates"]
     if decision["verb"] in ("filter", "prioritize"):
-        details.insert(0, f"{_count(asked, 'node')} asked, {decision['feasible']} fit, {decision['answered']} answered")
+        details.insert(0, f"{count(asked, 'node')} asked, {decision['feasible']} fit, {decision['answered']} answered")
     elif decision["verb"] in ("preempt", "evict") and asked:
-        details.insert(0, f"{_count(asked, 'node')} to choose from")
+        details.insert(0, f"{count(asked, 'node')} to choose from")
     yield f"  {decision['result']}" + (f": {'; '.join(details)}" if details else "")
     if best := decision.get("best_class"):
-        yield f"  schedulerWeight: only the best of {_count(best['fit'], 'node')} that fit is answered"
+        yield f"  schedulerWeight: only the best of {count(best['fit'], 'node')} that fit is answered"
     if decision.get("why"):
         yield f"  because: {decision['why']}"
     if decision.get("node"):
@@ -83,9 +80,9 @@ def lines(decision: dict[str, Any]) -> Iterator[str]:
     yield from _nodes(decision["nodes"][:SHOWN_NODES])
     hidden = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
     if hidden > 0:
-        yield f"  and {_count(hidden, 'more node')} (-o json has up to 100)"
+        yield f"  and {count(hidden, 'more node')} (-o json has up to 100)"
     if decision["reasons"]:
-        yield "  refused: " + ", ".join(f"{count} x {code}" for code, count in decision["reasons"].items())
+        yield "  refused: " + ", ".join(f"{number} x {code}" for code, number in decision["reasons"].items())
     if decision["duration_us"]:
         yield "  took " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
 
@@ -145,7 +142,7 @@ def _victims(decision: dict[str, Any]) -> Iterator[str]:
         gpus = "which is unknown" if victim["gpus"] is None else ",".join(map(str, victim["gpus"]))
         yield (
             f"  evict {victim['namespace']}/{victim['name']}, priority {victim['priority']}, "
-            f"{_count(victim['gpu_count'], 'GPU')} ({gpus})"
+            f"{count(victim['gpu_count'], 'GPU')} ({gpus})"
         )
     if cost := decision.get("cost"):
         yield f"  cost: {_cost(cost)}"
@@ -153,7 +150,7 @@ def _victims(decision: dict[str, Any]) -> Iterator[str]:
         how = (
             "proved the cheapest" if certificate["proved"] else "the cheapest found before the search budget was spent"
         )
-        nodes, sets = _count(certificate["nodes_examined"], "node"), _count(certificate["sets_examined"], "set")
+        nodes, sets = count(certificate["nodes_examined"], "node"), count(certificate["sets_examined"], "set")
         yield f"  {how}: {nodes}, {sets} examined"
         if other := certificate["runner_up"]:
             yield f"  next best: {_place(other)}, lost on {certificate['lost_on']}; cost: {_cost(other['cost'])}"
@@ -165,10 +162,6 @@ def _place(other: dict[str, Any]) -> str:
         return f"node {other['node']}"
     domain = other["domain"]
     return "other nodes" if domain is None else f"{domain['level']} {domain['value']}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cost(terms: list[dict[str, Any]]) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import socket
 import sys
 import threading
@@ -20,18 +19,18 @@ from rich.console import Console
 from rich.text import Text
 
 from extender import log
+from extender.cli import gpu_picture
 from extender.cli import options as shared
 from extender.cli.demo_cluster import SimSource, queue
-from extender.cli.demo_evening import NAMESPACE, POD, waits
 from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
 from extender.server import acting, deciding, wiring
 from extender.server.serve import config
 from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
-from extender.sim.claims_scene import claimed
 from extender.sim.cluster import SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
+from extender.sim.evening import NAMESPACE, POD, claimed, waits
 from extender.sim.kubelet import Kubelets
 from extender.times import Clock
 
@@ -54,7 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Plays the day; 0 when all went as it is told."""
     log.configure(level=logging.INFO if options.verbose else logging.ERROR)
-    console = _console()
+    console = gpu_picture.console(110)
     with listen_anywhere(PORT) if options.port is None else _listen(options.port) as listening:
         port = int(listening.getsockname()[1])
         demo = Demo(console, options.seed, options.pace, options.once, port)
@@ -166,14 +165,6 @@ def _scenes(
     yield from Day(simulated, kubelets, extender, source, seed).scenes()
     yield claimed(simulated, kubelets, extender, source, seed)
     yield waits(simulated, kubelets, extender, source, seed)
-
-
-def _console() -> Console:
-    """Plain text where no person reads, or where colours are not wanted (https://no-color.org)."""
-    if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-    return Console(force_terminal=False if plain else None, width=None if sys.stdout.isatty() else 110, highlight=False)
 
 
 def listen_anywhere(port: int) -> socket.socket:

@@ -5,19 +5,15 @@ one the cluster is listed once, or read from a file: assumed pods and reservatio
 from __future__ import annotations
 
 import argparse
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 from urllib.parse import quote
 
-from extender.cli import verdict_text
-from extender.cli.asking import pod_of
+from extender.ask.text import HOW, count, terms, way
+from extender.cli.decisions import lines as decision_lines
 from extender.cli.options import add_output, show
-from extender.cli.sources import add_now, add_sources, answer_of
+from extender.cli.sources import add_now, add_sources, answer_of, pod_of
 from extender.errors import BadInput
-
-if TYPE_CHECKING:
-    from extender.objects.records import Event
-    from extender.settings import Settings
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +31,78 @@ def run(options: argparse.Namespace) -> int:
     if options.most < 0:
         raise BadInput(f"{options.most} is less than 0", path="--most")
     page = f"/debug/explain?pod={quote('/'.join(pod))}&most={options.most}"
-    show(answer_of(options, page, partial(_read, pod)), options.output, verdict_text.lines)
+    answer = answer_of(
+        options, page, lambda offline, settings, events, wall: offline.explain(settings, events, pod, wall)
+    )
+    show(answer, options.output, lines)
     return 0
 
 
-def _read(pod: tuple[str, str], settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
-    from extender.ask import offline  # here: --help need not load the core
+# ---- for people
 
-    return offline.explain(settings, events, pod, wall)
+
+STAGES: Final = {
+    "seen": "seen",
+    "admitted": "admit the pod",
+    "usable": "offer its GPUs",
+    "enough-gpus": "have enough free",
+    "linked": "linked",
+    "unreserved": "not reserved",
+    "left": "left",
+}
+"""The stages of the funnel in words."""
+
+
+def lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of an Explanation."""
+    pod = answer["pod"]
+    yield f"{pod['namespace']}/{pod['name']} {answer['sentence']}"
+    if why := answer.get("why"):
+        yield f"  waits for: {why['reason']} ({why['text']})"
+    if how := answer.get("how"):  # a server of an older version does not state it
+        yield f"  {how}: {HOW.get(how, how)}"
+    if answer["funnel"]:
+        parts = [f"{stage['nodes']} {STAGES.get(stage['stage'], stage['stage'])}" for stage in answer["funnel"]]
+        yield f"  nodes: {', '.join(parts)}"
+    if answer["reasons"]:
+        yield "  rejected: " + ", ".join(f"{number} x {key}" for key, number in answer["reasons"].items())
+    yield from _evictions(answer)
+    if answer["ways_out"]:
+        yield "  ways out, the cheapest first, each verified by the filter:"
+        for number, way_out in enumerate(answer["ways_out"], 1):
+            yield f"    {number}. {way(way_out)}"
+    elif (gang := answer["queue"]) and gang["pods"] > 1:
+        asked = f"{pod['namespace']}/{pod['name']}"
+        yield f"  what helps its gang of {gang['pods']} pods: gpu-extender whatif --pod {asked}"
+    for warning in answer["warnings"]:
+        yield f"  warning: {warning['message']}"
+    if answer["decisions"]:
+        yield ""
+        yield "decisions, the latest first:"
+    for decision in answer["decisions"]:
+        yield ""
+        yield from decision_lines(decision)
+    if hidden := answer.get("decisions_left_out"):
+        yield f"and {count(hidden, 'decision')} more"
+
+
+def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
+    """What evicted the pod at what cost, or what may evict it. A server of an older version does not state it."""
+    if (evicted := answer.get("evicted")) and evicted["cost"] is not None:
+        pods = count(evicted["victims"], "pod")
+        yield f"  cost of the eviction of {pods}, by term: {terms(evicted['cost']) or 'nothing'}"
+    above, cost = answer.get("evictable_by"), answer.get("cost_now")
+    if above is None:
+        return
+    if cost is None:
+        yield "  no pod may evict it now: it is protected, a static pod or of a DaemonSet"
+        return
+    named = ", ".join(_class(priority_class) for priority_class in above)
+    yield f"  may be evicted by pods of: {named or 'no PriorityClass that is known'}"
+    counted = [term for term in cost if term["value"] is not None]
+    yield f"  its eviction alone would cost now: {terms(counted) or 'nothing'}"
+
+
+def _class(above: Mapping[str, Any]) -> str:
+    name = above["priority_class"] or f"priority {above['priority']}"
+    return f"{name} ({above['pods']} waiting)" if above["pods"] else name

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any, cast
 
 from ext_core.links import LinkShapes
-from extender.cli import topology_file
+from extender.cli import topo
 from extender.cli.options import write
 from extender.errors import BadInput, BadTopology
 from extender.topologies.reading import Reading, Warned, ids
@@ -24,7 +24,7 @@ PCIE_GBPS = 10.0
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--topo", metavar="FILE", required=True, help=topology_file.WHAT)
+    parser.add_argument("--topo", metavar="FILE", required=True, help=topo.WHAT)
     parser.add_argument("--free", type=_gpus, metavar="IDS", help="free GPUs, as 0,2,4-7 (default: all)")
     parser.add_argument("--gpus", type=_count, metavar="N", required=True, help="how many the pod asks for")
     parser.add_argument(
@@ -32,14 +32,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=("nvidia", "amd", "arbitrary", "relay"),
         help="whose rule hands GPUs out (default: amd for xGMI, else nvidia)",
     )
-    topology_file.add_output(parser)
-    topology_file.add_speed(parser)
+    topo.add_output_of(parser)
+    topo.add_speed(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the choice; `too-few-free` when there is none."""
-    output = topology_file.output(options)
-    reading = topology_file.reading(options, options.topo)
+    output = topo.output_of(options)
+    reading = topo.reading_of(options, options.topo)
     free: list[int] = list(range(reading.gpus)) if options.free is None else options.free
     if wrong := [gpu for gpu in free if gpu >= reading.gpus]:
         raise BadInput(f"GPU {wrong[0]} is not one of 0..{reading.gpus - 1}", path="--free")
@@ -218,7 +218,7 @@ def _has_ring(near: list[list[bool]]) -> bool:
 def _tell(reading: Reading, fit: Fit, answer: dict[str, Any]) -> None:
     from extender.cli import gpu_picture  # here: JSON need not load it
 
-    topology_file.warn(reading)
+    topo.warn(reading)
     console = gpu_picture.console()
 
     def set_of(gpus: list[int]) -> str:

@@ -17,12 +17,14 @@ _STYLES = {"PIX": "green", "PXB": "green", "PHB": "yellow", "NODE": "yellow", "S
 _LINK = "bold cyan"
 
 
-def console() -> Console:
-    """Plain text where the output is no terminal, or where colours are not wanted (https://no-color.org)."""
+def console(width: int = 160) -> Console:
+    """Plain text, so wide, where the output is no terminal; or where colours are not wanted (https://no-color.org)."""
     if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-    return Console(force_terminal=False if plain else None, width=None if sys.stdout.isatty() else 160, highlight=False)
+    return Console(
+        force_terminal=False if plain else None, width=None if sys.stdout.isatty() else width, highlight=False
+    )
 
 
 def matrix(reading: Reading) -> Table:
@@ -100,3 +102,11 @@ def _sets(sets: Collection[Collection[int]]) -> str:
 
 def _set(gpus: Collection[int]) -> str:
     return "{" + ",".join(map(str, gpus)) + "}"
+
+
+def text_table(*columns: tuple[str, str]) -> Table:
+    """For rows of texts. `columns`: of each its name, and the side that its texts are at, < or >."""
+    rows = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name, side in columns:
+        rows.add_column(name, justify="right" if side == ">" else "left", overflow="fold")
+    return rows

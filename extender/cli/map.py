@@ -4,15 +4,13 @@ server answers; without one the cluster is listed once, or read from a file."""
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
-from functools import partial
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from extender.ask.text import HOW, count, short
-from extender.cli.options import add_output, write
+from extender.cli.options import add_output, note, write
 from extender.cli.sources import add_sources, answer_of
 from extender.errors import NotFound
 
@@ -37,12 +35,11 @@ def run(options: argparse.Namespace) -> int:
     """Prints the nodes; NotFound where there is none."""
     asked = urlencode({key: value for key, value in (("node", options.node), ("rack", options.rack)) if value})
     page = "/debug/map" + (f"?{asked}" if asked else "")
-    answer = answer_of(options, page, partial(_read, options.node, options.rack))
+    answer = answer_of(options, page, lambda offline, settings, events, wall: _read(options, settings, events))
     if not answer["nodes"]:
         raise NotFound("no such node offers GPUs", path=options.node or options.rack or "the cluster")
     if options.output == "text":
-        for warning in answer["warnings"]:
-            print(f"gpu-extender: warning: {short(warning['message'], 400)}", file=sys.stderr)
+        note(answer["warnings"], "warning: ")
         if options.node is None:
             print("\n".join(map(_line, answer["nodes"])))
         else:
@@ -52,13 +49,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(node: str | None, rack: str | None, settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
+def _read(options: argparse.Namespace, settings: Settings, events: list[Event]) -> dict[str, Any]:
     from extender.cluster.cluster import Cluster  # here: --help need not load the core
     from extender.web.node_pages import node_maps
 
     cluster = Cluster(settings)
     cluster.apply(events, 0.0)
-    return node_maps(cluster, node, rack)
+    return node_maps(cluster, options.node, options.rack)
 
 
 # ---- for people

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -16,6 +20,9 @@ import orjson
 from extender.errors import BadInput, ExtenderError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
+    from extender.node.apiserver import ApiEndpoint
     from extender.settings import Known, Settings
 
 
@@ -164,6 +171,20 @@ def show(answer: Mapping[str, Any], form: str, lines: Callable[[Mapping[str, Any
         write(answer, form)
 
 
+def warned(answer: Mapping[str, Any]) -> Iterator[str]:
+    """The warnings of an answer, a line each."""
+    for warning in answer["warnings"]:
+        yield f"warning: {warning['message']}"
+
+
+def note(warnings: Iterable[Mapping[str, str]], prefix: str = "") -> None:
+    """Prints the sentences of warnings to standard error."""
+    from extender.ask.text import short
+
+    for warning in warnings:
+        print(f"gpu-extender: {prefix}{short(warning['message'], 400)}", file=sys.stderr)
+
+
 def complain(error: ExtenderError, form: str) -> None:
     """Prints an error to standard error."""
     if form in ("json", "yaml"):
@@ -218,3 +239,62 @@ def _dumper() -> Any:
 
     Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _LIKE_NUMBERS, list("-+.0123456789"))
     return Dumper
+
+
+# -- commands that run on a GPU node
+
+
+def add_node(parser: argparse.ArgumentParser) -> None:
+    """Of the commands that run on a GPU node: which node this is, and where the API server is."""
+    parser.add_argument(
+        "--node", default=os.environ.get("NODE_NAME", ""), help="this node's name (default: $NODE_NAME)"
+    )
+    parser.add_argument("--api-server", metavar="URL", help="default: as a pod with its service account")
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="with --api-server: read for each request")
+    parser.add_argument(
+        "--ca-file", metavar="FILE", type=Path, help="with --api-server: the authority of its certificate"
+    )
+    parser.add_argument("--probe", metavar="HOST:PORT", default="", help="serve /livez and /metrics there")
+
+
+def api_endpoint(options: argparse.Namespace) -> ApiEndpoint:
+    """Where the API server is. BadInput outside of a pod, when nothing is named."""
+    from extender.node.apiserver import ApiEndpoint
+
+    if options.api_server:
+        return ApiEndpoint(options.api_server.rstrip("/"), options.token_file, options.ca_file)
+    return ApiEndpoint.of_pod()
+
+
+def node_name(options: argparse.Namespace) -> str:
+    """This node's name. BadInput when it is not known."""
+    if not options.node:
+        raise BadInput("the name of this node is unknown; give --node or set NODE_NAME", path="node")
+    return str(options.node)
+
+
+def probe_address(options: argparse.Namespace) -> tuple[str, int] | None:
+    """(host, port); None when no probe is served. BadInput for anything else."""
+    if not options.probe:
+        return None
+    host, number = host_and_port(options.probe, "probe")
+    return host or "0.0.0.0", number
+
+
+def say(message: str) -> None:
+    """One line of JSON on standard error."""
+    line = orjson.dumps({"ts": round(time.time(), 3), "msg": message}) + b"\n"
+    sys.stderr.buffer.write(line)
+    sys.stderr.buffer.flush()
+
+
+def stop_by_signal() -> threading.Event:
+    """Set from the first SIGTERM or Ctrl-C on."""
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, stop)
+    return stopping

@@ -11,9 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from extender.ask.text import count, gpus, label, short
-from extender.cli.gpu_picture import legend_of, picture
-from extender.cli.verdict_text import no_victim_counts, way
+from extender.ask.text import count, gpus, label, no_victim_counts, short, way
+from extender.cli.gpu_picture import legend_of, picture, text_table
 from extender.topologies import Topology
 
 CAUSES = {
@@ -90,13 +89,6 @@ def _drawn(result: Json, topologies: Mapping[str, Topology], holdings: list[Json
         yield from (Text(), *lines, legend_of(topology.gpu_total))
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name, side in columns:
-        table.add_column(name, justify="right" if side == ">" else "left", overflow="fold")
-    return table
-
-
 def _victims(victims: list[Json]) -> Table:
     rows = []
     for victim in victims:
@@ -109,7 +101,7 @@ def _victims(victims: list[Json]) -> Table:
         rows.append(cells)
     columns = (("evict", "<"), ("priority", ">"), ("GPUs", "<"), ("belongs to", "<"), ("budgets", "<"), ("", "<"))
     used = [i for i in range(len(columns)) if i < 3 or any(cells[i] for cells in rows)]
-    table = _table(*(columns[i] for i in used))
+    table = text_table(*(columns[i] for i in used))
     for cells in rows:
         table.add_row(*(Text(cells[i]) for i in used))
     return table
@@ -119,7 +111,7 @@ def _cost(cost: list[Json], certificate: Json) -> Table:
     """Term, value, the value of the next best, unit; the term that it lost on is marked."""
     other = certificate["runner_up"]
     columns = [("cost", "<"), ("value", ">"), *([("next best", ">")] if other else []), ("unit", "<")]
-    table = _table(*columns)
+    table = text_table(*columns)
     for i, term in enumerate(cost):
         cells = [label(term["term"]), _number(term)]
         unit = term["unit"]
@@ -157,7 +149,7 @@ def _proof(result: Json) -> Iterator[str]:
 def _refusals(result: Json) -> Table:
     """How many nodes are refused as they stand, and what would help."""
     helps = result["remedies"]
-    table = _table(("nodes", ">"), ("refused for", "<"), *([("what would help", "<")] if helps else []))
+    table = text_table(("nodes", ">"), ("refused for", "<"), *([("what would help", "<")] if helps else []))
     for code, nodes in result["reasons"].items():
         table.add_row(*map(Text, (str(nodes), code, *([helps.get(code, "")] if helps else []))))
     return table

@@ -8,20 +8,14 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-from extender.ask.text import count
-from extender.cli.options import add_output, show
+from extender.ask.text import count, terms
+from extender.cli.options import add_output, show, warned
 from extender.cli.sources import add_now, add_sources, answer_of
-from extender.cli.verdict_text import terms
 from extender.errors import NotFound
 from extender.objects.progress import duration_text
-
-if TYPE_CHECKING:
-    from extender.objects.records import Event
-    from extender.settings import Settings
 
 SHOWN_NODES = 10
 
@@ -37,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the answer; NotFound where no queue has this name."""
     only = "" if options.queue is None else f"?queue={quote(options.queue, safe='')}"
-    answer = answer_of(options, f"/debug/queue{only}", partial(_read, options.queue))
+    answer = answer_of(options, f"/debug/queue{only}", lambda offline, *cluster: offline.queue(*cluster, options.queue))
     parts = ("queues", "starts", "waiting", "incomplete", "releasing")
     if only and not answer.get("warnings") and not any(answer.get(part) for part in parts):
         raise NotFound("no pod of this queue waits or runs, and the settings do not name it", path=options.queue)
@@ -45,18 +39,11 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(only: str | None, settings: Settings, events: list[Event], wall: float) -> dict[str, Any]:
-    from extender.ask import offline  # here: --help need not load the core
-
-    return offline.queue(settings, events, wall, only)
-
-
 # ---- for people
 
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    for warning in answer["warnings"]:
-        yield f"warning: {warning['message']}"
+    yield from warned(answer)
     for queue in answer["queues"]:
         yield _queue(queue)
     if starts := answer.get("starts"):

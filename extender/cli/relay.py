@@ -4,14 +4,10 @@ Runs on the GPU node; the plugin's DaemonSet mounts the folder --plugins instead
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
 from pathlib import Path
-from types import FrameType
 
-from extender.cli import node_options
-from extender.cli.node_options import say
+from extender.cli.options import add_node, api_endpoint, node_name, probe_address, say, stop_by_signal
 from extender.errors import BadInput
 
 
@@ -36,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--mode-file", metavar="FILE", type=Path, help="write the mode there: the agent reports it on the node"
     )
     parser.add_argument("--pass-through", action="store_true", help="choose nothing: pass everything on as it is")
-    node_options.add(parser)
+    add_node(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,22 +43,17 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"{error}: install gpu-extender[node]") from error
     from extender.node import plans, probe
 
-    address = node_options.probe_address(options)
+    address = probe_address(options)
     followed = None
     if not options.pass_through:
-        node, server = node_options.node(options), node_options.server(options)
+        node, server = node_name(options), api_endpoint(options)
         followed = plans.LivePlans(server, node, say, options.topology_file)
     relay = Relay(options.plugins, options.kubelet, followed, say=say)
-    stopping = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
+    stopping = stop_by_signal()
 
     def trouble() -> str:
         return relay.trouble() or (plans.trouble(followed) if followed is not None else "")
 
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, stop)
     if options.mode_file:
         options.mode_file.write_text("pass-through\n" if followed is None else "plans\n")
     if followed is not None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from extender.ask.text import count
-from extender.cli.asking import add_server, ask
-from extender.cli.options import add_output, write
+from extender.cli.options import add_output, show, warned
+from extender.cli.sources import add_server, ask
 
 KINDS = {
     "linked": "GPUs of a pod linked",
@@ -47,11 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the report of the server."""
-    answer = ask(options.server, "/debug/shadow")
-    if options.output == "text":
-        print("\n".join(_lines(answer)))
-    else:
-        write(answer, options.output)
+    show(ask(options.server, "/debug/shadow"), options.output, _lines)
     return 0
 
 
@@ -59,8 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    for warning in answer["warnings"]:
-        yield f"warning: {warning['message']}"
+    yield from warned(answer)
     if "placements" not in answer:
         return
     placed = answer["placements"]

@@ -4,36 +4,38 @@ the node annotation gpu-extender.io/topology, or of topology-nics."""
 from __future__ import annotations
 
 import argparse
+import math
+import sys
+from pathlib import Path
 
-from extender.cli import topology_file
-from extender.cli.options import write
+from extender.cli.options import FORMS, write
 from extender.errors import BadTopology
-from extender.topologies import annotation, nics
-from extender.topologies.reading import Reading
+from extender.topologies import annotation, load, nics
+from extender.topologies.reading import Reading, with_product
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("file", metavar="FILE", help=topology_file.WHAT)
-    topology_file.add_output(parser, "annotation", "annotation-nics")
-    topology_file.add_speed(parser)
+    parser.add_argument("file", metavar="FILE", help=WHAT)
+    add_output_of(parser, "annotation", "annotation-nics")
+    add_speed(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints it."""
-    output = topology_file.output(options)
-    reading = topology_file.reading(options, options.file)
+    output = output_of(options)
+    reading = reading_of(options, options.file)
     if output in ("json", "yaml"):
         write(reading.as_json(), output)
         return 0
     if output.startswith("annotation"):
         value = _annotation(reading) if output == "annotation" else _nics(reading)
-        topology_file.warn(reading)
+        warn(reading)
         print(value)
         return 0
     from extender.cli import gpu_picture  # here: the other outputs need not load it
 
-    topology_file.warn(reading)
+    warn(reading)
     console = gpu_picture.console()
     console.print(f"{reading.gpus} GPUs, from {reading.source_format}\n", style="bold")
     console.print(gpu_picture.matrix(reading))
@@ -70,3 +72,66 @@ def _annotation(reading: Reading) -> str:
         return annotation.encode(reading.topology())
     except annotation.TopologyError as error:
         raise BadTopology(error.message, path=error.path) from None
+
+
+# -- a description of GPUs that is named on the command line, also that of `fit`
+
+
+WHAT = (
+    "text of nvidia-smi topo -m, topo -mp or rocm-smi --showtopo (with lines of nvidia-smi -L and nvlink -s for "
+    "UUIDs and speed), "
+    "a topology annotation's value, JSON of `topo`, or catalogue:ID; - reads standard input"
+)
+
+
+def add_output_of(parser: argparse.ArgumentParser, *more: str) -> None:
+    """-o; None until `output_of` decides."""
+    parser.add_argument("-o", "--output", choices=(*FORMS, *more), help="default: text on a terminal, JSON elsewhere")
+
+
+def add_speed(parser: argparse.ArgumentParser) -> None:
+    """--product and --gbps."""
+    parser.add_argument(
+        "--product", metavar="NAME", help="the GPUs' product label, to look up what the text does not state"
+    )
+    parser.add_argument("--gbps", type=_gbps, metavar="N", help="GB/s of one link in one direction")
+
+
+def output_of(options: argparse.Namespace) -> str:
+    """The form asked for, or the default; kept in the options, so that errors take it too."""
+    options.output = options.output or ("text" if sys.stdout.isatty() else "json")
+    return str(options.output)
+
+
+def reading_of(options: argparse.Namespace, file: str) -> Reading:
+    """What the file states, with what --product and --gbps add. BadTopology when it cannot be used."""
+    if file.startswith(load.PREFIX):
+        reading = load.from_catalogue(file.removeprefix(load.PREFIX))
+    else:
+        try:
+            data = sys.stdin.buffer.read(load.MOST_BYTES + 1) if file == "-" else _bytes(Path(file))
+        except OSError as error:
+            raise BadTopology(error.strerror or str(error), path=file, code="unreadable") from None
+        reading = load.read(data)
+    return with_product(reading, options.product, options.gbps)
+
+
+def warn(reading: Reading) -> None:
+    """The warnings, for people: on standard error."""
+    for warned in reading.warnings:
+        print(f"gpu-extender: warning: {warned.message}", file=sys.stderr)
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(load.MOST_BYTES + 1)
+
+
+def _gbps(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GB/s, above 0 and up to 10000")
+    return number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib.metadata import version
 
-from extender.cli.options import add_output, write
+from extender.cli.options import add_output, show
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,9 +16,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints it."""
     number = version("gpu-extender")
-    if options.output != "text":
-        document = {"apiVersion": "gpu-extender.io/v1", "kind": "Version", "warnings": [], "version": number}
-        write(document, options.output)
-    else:
-        print(f"gpu-extender {number}")
+    document = {"apiVersion": "gpu-extender.io/v1", "kind": "Version", "warnings": [], "version": number}
+    show(document, options.output, lambda answer: [f"gpu-extender {number}"])
     return 0

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from extender.cli.asking import pod_of, post
-from extender.cli.options import add_output, settings_of, write
-from extender.cli.sources import add_now, add_sources, events, moment, of_server
+from extender.cli.options import add_output, note, settings_of, write
+from extender.cli.sources import add_now, add_sources, events, moment, of_server, pod_of, post
 from extender.errors import BadInput
 
 if TYPE_CHECKING:
@@ -195,16 +194,15 @@ def _show_drain(console: Console, answered: dict[str, Any]) -> None:
 
 def _warn(answered: dict[str, Any]) -> None:
     """The warnings, a few of each kind, to standard error."""
-    from extender.ask import text
+    from extender.ask.text import count
 
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, list[dict[str, str]]] = {}
     for warning in answered["warnings"]:
-        alike.setdefault(warning["code"], []).append(warning["message"])
-    for code, messages in alike.items():
-        for message in messages[:SHOWN]:
-            print(f"gpu-extender: {text.short(message, 400)}", file=sys.stderr)
-        if hidden := len(messages[SHOWN:]):
-            print(f"gpu-extender: and {text.count(hidden, 'more warning')} {code} (-o json has all)", file=sys.stderr)
+        alike.setdefault(warning["code"], []).append(warning)
+    for code, warnings in alike.items():
+        note(warnings[:SHOWN])
+        if hidden := len(warnings[SHOWN:]):
+            print(f"gpu-extender: and {count(hidden, 'more warning')} {code} (-o json has all)", file=sys.stderr)
 
 
 def _key(pod: dict[str, Any]) -> tuple[str, str]:

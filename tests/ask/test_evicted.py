@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.ask.explain import Explainer, Times
-from extender.cli.verdict_text import lines
+from extender.cli.explain import lines
 from extender.cluster.cluster import Cluster
 from extender.decide.evicted import Cause, EvictedPods
 from extender.objects import decode

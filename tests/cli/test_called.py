@@ -11,9 +11,8 @@ from urllib.request import Request
 
 import pytest
 
-from extender.cli import asking, kubectl, main
-from extender.cli.kubectl import health
-from extender.cli.kubectl.forward import NAMESPACE, Installed, Replica, Tunnel
+from extender.cli import kubectl, main, sources
+from extender.cli.kubectl_calls import NAMESPACE, Installed, Replica, Tunnel
 from extender.errors import Unreachable
 from tests.web.page.served import served
 from tests.world import World, workload
@@ -61,13 +60,12 @@ def plugin(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         sentence = isinstance(value, str) and (" " in value or key in ("closed", "reason"))
         return f"{value} (`{PLAIN}`)" if sentence else value
 
-    read: Callable[[Request, float], bytes] = asking._read
-    monkeypatch.setattr(asking, "_read", lambda *given: json.dumps(hinted(json.loads(read(*given)))).encode())
+    read: Callable[[Request, float], bytes] = sources._read
+    monkeypatch.setattr(sources, "_read", lambda *given: json.dumps(hinted(json.loads(read(*given)))).encode())
     monkeypatch.setattr(kubectl, "find", lambda *given: Replica(NAMESPACE, "a", f"see {PLAIN}"))
     monkeypatch.setattr(kubectl, "forwarded", forwarded)
-    monkeypatch.setattr(health, "forwarded", forwarded)
     pods = [{"metadata": {"name": "a"}, "spec": {}}]
-    monkeypatch.setattr(health, "everything", lambda *given: Installed(pods, [], None, Unreachable(f"no: {PLAIN}")))
+    monkeypatch.setattr(kubectl, "everything", lambda *given: Installed(pods, [], None, Unreachable(f"no: {PLAIN}")))
     monkeypatch.setenv("KUBECTL_PATH", "/nowhere/kubectl")
 
 
@@ -107,7 +105,7 @@ def test_no_error_of_the_plugin_names_a_command_without_kubectl(
     def fails(*given: object) -> bytes:
         raise Unreachable(f"it is down: `{PLAIN}`")
 
-    monkeypatch.setattr(asking, "_read", fails)
+    monkeypatch.setattr(sources, "_read", fails)
     assert kubectl.main([name, *WORDS[name], "-n", "default"]) == 1
     said = capsys.readouterr()
     assert f"it is down: `kubectl {PLAIN}`" in said.out + said.err
@@ -145,11 +143,10 @@ def test_the_plugin_does_not_advise_to_name_an_address(monkeypatch: pytest.Monke
         yield Tunnel("http://127.0.0.1:1", lambda: "")
 
     monkeypatch.undo()
-    for module in (kubectl, health):
-        monkeypatch.setattr(module, "forwarded", closed)
+    monkeypatch.setattr(kubectl, "forwarded", closed)
     monkeypatch.setattr(kubectl, "find", lambda *given: Replica(NAMESPACE, "a"))
     pods = [{"metadata": {"name": "a"}, "spec": {}}]
-    monkeypatch.setattr(health, "everything", lambda *given: Installed(pods, [], None, None))
+    monkeypatch.setattr(kubectl, "everything", lambda *given: Installed(pods, [], None, None))
     for name in ("top", "check"):
         assert kubectl.main([name, *WORDS[name]]) == 1
         said = capsys.readouterr()

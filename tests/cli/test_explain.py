@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extender.cli import main
-from extender.cli.verdict_text import lines
+from extender.cli.explain import lines
 from tests.cli.canned import Canned, answer, serving
 from tests.cli.test_decisions import DECISION
 from tests.world import JSON, WALL, World, machine, pairs, rfc3339, workload

@@ -14,10 +14,18 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender import cli
-from extender.cli import kubectl
-from extender.cli.kubectl import forward
-from extender.cli.kubectl.calls import Flags, Kubectl, WrongUsage, split
-from extender.cli.kubectl.forward import HOSTNAME_LENGTH, NAMESPACE, Replica, chosen, forwarded
+from extender.cli import kubectl, kubectl_calls
+from extender.cli.kubectl_calls import (
+    HOSTNAME_LENGTH,
+    NAMESPACE,
+    Flags,
+    Kubectl,
+    Replica,
+    WrongUsage,
+    chosen,
+    forwarded,
+    split,
+)
 from extender.errors import NotFound, Unreachable
 from extender.settings import Settings
 from tests.installed import ROOT, scripts
@@ -118,11 +126,11 @@ def documents(name: str) -> list[Any]:
 def test_the_defaults_are_those_of_the_manifests_and_the_settings() -> None:
     [deployment] = [made for made in documents("deployment.yaml") if made["kind"] == "Deployment"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert all(labels[key] == value for key, value in (one.split("=") for one in forward.LABELS.split(",")))
+    assert all(labels[key] == value for key, value in (one.split("=") for one in kubectl_calls.LABELS.split(",")))
     elected = documents("kube-scheduler-config.yaml")[0]["leaderElection"]
-    assert (elected["resourceNamespace"], elected["resourceName"]) == (NAMESPACE, forward.SCHEDULER)
+    assert (elected["resourceNamespace"], elected["resourceName"]) == (NAMESPACE, kubectl_calls.SCHEDULER)
     settings = Settings()
-    assert (settings.queue.lease, settings.evictions.lease) == (forward.QUEUE, forward.EVICTIONS)
+    assert (settings.queue.lease, settings.evictions.lease) == (kubectl_calls.QUEUE, kubectl_calls.EVICTIONS)
     assert settings.server.port == kubectl.PORT
     [role] = [made for made in documents("reader.yaml") if made["kind"] == "Role"]
     [leases] = [rule for rule in role["rules"] if "leases" in rule["resources"]]
@@ -133,7 +141,7 @@ def test_the_wheel_installs_the_plugin_by_kubectls_rule() -> None:
     """kubectl looks for `kubectl-NAME` with each dash of the command's name as an underscore."""
     name = "gpu-extender".replace("-", "_")
     assert scripts()[f"kubectl-{name}"] == "extender.cli.kubectl:main"
-    assert scripts()[f"kubectl_complete-{name}"] == "extender.cli.kubectl.completion:main"
+    assert scripts()[f"kubectl_complete-{name}"] == "extender.cli.completion:kubectl_main"
 
 
 def test_a_command_that_asks_a_server_loads_no_more_than_it_needs() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.cli import live, main
+from extender.cli import check, main
 from tests.cli.canned import answer, serving
 
 Captured = pytest.CaptureFixture[str]
@@ -80,9 +80,9 @@ def entry(settings: str) -> dict[str, Any]:
 
 
 def test_replicas_with_different_settings_are_not_healthy() -> None:
-    shown = live.answer([entry("aa"), entry("bb")], [])
-    assert (live.exit_code(shown), [one["code"] for one in shown["warnings"]]) == (1, ["settings-differ"])
-    assert live.exit_code(live.answer([entry("aa"), entry("aa")], [])) == 0
+    shown = check.health([entry("aa"), entry("bb")], [])
+    assert (check.health_code(shown), [one["code"] for one in shown["warnings"]]) == (1, ["settings-differ"])
+    assert check.health_code(check.health([entry("aa"), entry("aa")], [])) == 0
 
 
 def lease(name: str, holder: str, renewed: str) -> dict[str, Any]:
@@ -104,6 +104,6 @@ def lease(name: str, holder: str, renewed: str) -> dict[str, Any]:
     ],
 )
 def test_leases(found: list[dict[str, Any]], needed: bool, problem: str | None) -> None:
-    [shown] = live.leases(found, [live.Wanted("x", needed)], NOW)
+    [shown] = check.leases(found, [check.Wanted("x", needed)], NOW)
     assert shown["problem"] == problem
-    assert live.exit_code(live.answer([entry("aa")], [shown])) == (problem is not None)
+    assert check.health_code(check.health([entry("aa")], [shown])) == (problem is not None)

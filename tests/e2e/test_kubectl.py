@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from extender.cli.kubectl import OFFERED
-from extender.cli.kubectl.calls import SWITCHES, VALUES
+from extender.cli.kubectl_calls import SWITCHES, VALUES
 from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.build import build_kubectl

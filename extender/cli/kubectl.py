@@ -11,16 +11,29 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from extender import cli
-from extender.cli.asking import Unanswered
-from extender.cli.kubectl import health
-from extender.cli.kubectl.calls import Kubectl, WrongUsage, split
-from extender.cli.kubectl.forward import EVICTIONS, NAMESPACE, QUEUE, SCHEDULER, find, forwarded
-from extender.cli.options import called, port
-from extender.errors import BadInput, ExtenderError, Unreachable
+from extender.cli import check
+from extender.cli.kubectl_calls import (
+    EVICTIONS,
+    LABELS,
+    NAMESPACE,
+    QUEUE,
+    SCHEDULER,
+    Kubectl,
+    Replica,
+    WrongUsage,
+    everything,
+    find,
+    forwarded,
+    split,
+)
+from extender.cli.options import called, port, show
+from extender.cli.sources import Unanswered
+from extender.errors import BadInput, ExtenderError, NotFound, Unreachable
 from extender.objects.queueing import GATE
 
 PROGRAM: Final = "kubectl gpu-extender"
@@ -33,6 +46,8 @@ LEASES: Final = (SCHEDULER, QUEUE, EVICTIONS)
 OF_QUEUE: Final = (QUEUE, SCHEDULER, EVICTIONS)
 ELSEWHERE: Final = ("server", "kubeconfig", "cluster", "config", "now")
 """Options of the commands that kubectl's flags replace, or that only count without a server."""
+OWN_SCHEDULER: Final = "kube-scheduler"
+"""The container of a replica that needs the Lease of the scheduler."""
 HINT: Final = re.compile(
     rf"(?<![\w./-])(?<!kubectl ){cli.PROGRAM}(?= (?:{'|'.join(OFFERED)})\b)(?! check\b(?! --live\b))"
     rf"(?! \w+ --(?:{'|'.join(ELSEWHERE)})\b)"
@@ -105,7 +120,7 @@ def _run(name: str, options: argparse.Namespace, kubectl: Kubectl) -> int:
         case list(pods):
             options.pod = [_with_namespace(pod, kubectl) for pod in pods]
     if name == "check":
-        return health.run(options, kubectl)
+        return _health(options, kubectl)
     if options.lease:
         leases: tuple[str, ...] = (options.lease,)
     else:
@@ -149,3 +164,51 @@ def _queued(pod: str, kubectl: Kubectl) -> bool:
         return GATE in gates.text().split()
     except ExtenderError:
         return False
+
+
+# -- check --live: every replica, asked one after the other, and the Leases by which they act
+
+
+def _health(options: argparse.Namespace, kubectl: Kubectl) -> int:
+    """Prints the health; 1 where something is not well."""
+    if not options.live:
+        raise BadInput(
+            "the plugin asks running servers: give --live (gpu-extender check judges a cluster)", path="check"
+        )
+    namespace = options.system_namespace
+    installed = everything(kubectl, namespace, (SCHEDULER, QUEUE, EVICTIONS))
+    if installed.no_pods:
+        raise installed.no_pods
+    if not installed.pods:
+        raise NotFound(
+            f"no pod has the labels {LABELS}; --system-namespace names the namespace of gpu-extender",
+            path=f"namespace {namespace}",
+        )
+    pods = sorted(installed.pods, key=lambda pod: str(pod["metadata"]["name"]))
+    replicas = [_replica(kubectl, Replica(namespace, pod["metadata"]["name"]), options.port) for pod in pods]
+    schedules = any(OWN_SCHEDULER in _containers(pod) for pod in pods)
+    wanted = [check.Wanted(SCHEDULER, schedules), check.Wanted(QUEUE, False), check.Wanted(EVICTIONS, False)]
+    if installed.no_leases:
+        warning = {"code": "leases-not-read", "message": f"the Leases cannot be read: {installed.no_leases.message}"}
+        shown = check.health(replicas, None, [warning])
+    else:
+        shown = check.health(replicas, check.leases(installed.leases, wanted, datetime.now(UTC)))
+    show(shown, options.output, check.health_lines)
+    return check.health_code(shown)
+
+
+def _replica(kubectl: Kubectl, replica: Replica, port: int) -> dict[str, Any]:
+    try:
+        with forwarded(kubectl, replica, port) as tunnel:
+            answered = check.replica(replica.pod, tunnel.url)
+            return (
+                answered
+                if answered["reachable"]
+                else check.unreachable(replica.pod, tunnel.complaint() or answered["error"])
+            )
+    except ExtenderError as error:
+        return check.unreachable(replica.pod, error.message)
+
+
+def _containers(pod: dict[str, Any]) -> list[str]:
+    return [container["name"] for container in (pod.get("spec") or {}).get("containers") or ()]
