@@ -13,7 +13,7 @@ import orjson
 from ext_core import fit
 from extender.ask.quotas import used
 from extender.ask.suppose import SupposedCluster
-from extender.ask.whatif import group, running, single
+from extender.ask.whatif import daemons, group, running, single
 from extender.ask.whatif.admission import Owners, admit, known, node_of
 from extender.ask.whatif.drains import Drain
 from extender.ask.whatif.question import MOST_PODS, Question
@@ -120,7 +120,7 @@ def answer(
         answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
         answered.warn(moved.warnings)
         return answered
-    pods = _admitted(cluster, question, answered)
+    pods = _admitted(cluster, daemons.on_nodes(cluster, question), answered)
     cluster.expect(pods)
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
     passed: list[single.NotOurs] = []

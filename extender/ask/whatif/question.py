@@ -67,6 +67,8 @@ class Question:
     """In the order in which they are placed."""
     expanded: frozenset[tuple[str, str]] = frozenset()
     """(namespace, name) of the pods that were made of an owner."""
+    per_node: frozenset[tuple[str, str]] = frozenset()
+    """(namespace, name) of the pods that stand for one on each node (DaemonSet)."""
     named: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods of the cluster, which come after `pods`."""
     groups: tuple[GroupRecord, ...] = ()
@@ -104,6 +106,7 @@ def read(
     others = {(api, kind, _name(item)): item for item, path in unwrapped for kind, api in (_kind(item, path),)}
     pods: list[PodRecord] = []
     expanded: list[tuple[str, str]] = []
+    per_node: list[tuple[str, str]] = []
     groups: list[GroupRecord] = []
     objects: list[Event] = []
     ignored: dict[str, None] = {}
@@ -124,6 +127,7 @@ def read(
             pods += created
             groups += stated if created or (api, kind) in gangs.GROUP_KINDS else ()
             expanded += [(pod.namespace, pod.name) for pod in created]
+            per_node += [(pod.namespace, pod.name) for pod in created] if owner.per_node else ()
             assumed += owner.assumed
             if not created and not stands_there:
                 assumed.append(f"{kind} {_name(item)} has no replicas: it creates no pod")
@@ -136,8 +140,8 @@ def read(
         raise BadInput(f"there is no pod in it{kinds}", path="--filename")
     _alone(pods)
     return Question(
-        tuple(pods), frozenset(expanded), tuple(dict.fromkeys(named)), tuple(groups), tuple(sorted(ignored)),
-        changes or Changes(), objects=tuple(objects),
+        tuple(pods), frozenset(expanded), frozenset(per_node), tuple(dict.fromkeys(named)), tuple(groups),
+        tuple(sorted(ignored)), changes or Changes(), objects=tuple(objects),
         unread=tuple(text for entry in unwrapped for text in unread(entry.item)), assumed=tuple(assumed),
     )  # fmt: skip
 

@@ -264,6 +264,11 @@ class OwnerPods:
         """What it does not state and was assumed, for people."""
         return tuple(text for stated in self._stated for text in stated.assumed)
 
+    @property
+    def per_node(self) -> bool:
+        """Whether each of its pods stands for one on each node."""
+        return any(role.per_node for stated in self._stated for role in stated.roles)
+
     def groups(self) -> Iterator[GroupRecord]:
         """What states the minima of its gangs: itself, or the objects that its controller creates."""
         for stated in self._stated:

@@ -39,6 +39,11 @@ def replica_set(owner: OwnerObject) -> OwnerRoles:
     return OwnerRoles((role_at(owner.spec),))
 
 
+def daemon_set(owner: OwnerObject) -> OwnerRoles:
+    """One pod for each node that the template admits."""
+    return OwnerRoles((role_at(owner.spec, 1, per_node=True),))
+
+
 def cron_job(owner: OwnerObject) -> OwnerRoles:
     """One run of a CronJob: the Job that it creates."""
     role = job_role(owner.spec.section("jobTemplate").section("spec"), owner.name)
@@ -77,6 +82,7 @@ def _with_scheduler(template: Any, scheduler: str) -> Any:
 OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | Iterator[OwnerRoles]]]] = {
     ("apps", "Deployment"): replica_set,
     ("apps", "ReplicaSet"): replica_set,
+    ("apps", "DaemonSet"): daemon_set,
     ("", "ReplicationController"): replica_set,
     ("batch", "CronJob"): cron_job,
     ("batch.volcano.sh", "Job"): volcano_job,

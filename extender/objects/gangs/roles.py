@@ -198,6 +198,8 @@ class Role(msgspec.Struct, frozen=True):
     gang that exist."""
     early: int | None = None
     """How many pods of each group are created at once, the others only once other pods run; None: all at once."""
+    per_node: bool = False
+    """Whether there is one of its pods on each node that the template admits."""
     before: bool = False
     """Whether its pods complete before those of the other roles are created: they are not of the gang."""
 

@@ -175,3 +175,19 @@ def test_the_queue_and_a_question_read_the_same_pods() -> None:
     pods = read(made).pods
     assert [rank_of(pod)[1] for pod in pods] == [5, *range(late.first, late.end)]
     assert {pod.gpus for pod in pods} == {late.template.gpus}
+
+
+def test_a_daemon_set_has_a_pod_on_each_node_that_its_template_admits() -> None:
+    nodes = [
+        node("a"),
+        *(node(name, labels={"pool": "x"}) for name in "bcd"),
+        node("full", gpus=1, labels={"pool": "x"}),
+    ]
+    nodes[2]["spec"] = {"taints": [{"key": "down", "effect": "NoSchedule"}]}
+    nodes[3]["spec"] = {"unschedulable": True}
+    spec = template(2)
+    spec["spec"]["nodeSelector"] = {"pool": "x"}
+    answer = ask(nodes, [owner("apps/v1", "DaemonSet", {"template": spec}, name="dcgm")])
+    assert [(shown["pod"]["name"], shown["verdict"], shown["node"]) for shown in answer["results"]] == [
+        ("dcgm-b", "fits", "b"), ("dcgm-d", "fits", "d"), ("dcgm-full", "cannot", None),
+    ]  # fmt: skip

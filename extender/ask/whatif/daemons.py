@@ -1,0 +1,66 @@
+"""The pods of a DaemonSet: one for each node that its template admits, pinned to it as its controller pins them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from extender.ask.whatif.question import MOST_PODS, Question
+from extender.cluster.cluster import ClusterView
+from extender.errors import BadInput
+from extender.objects.nodes import NodeRecord
+from extender.objects.pods import PodRecord
+from extender.objects.selectors import NodeTerm, Requirement, Toleration, untolerated
+
+TOLERATIONS: Final = (
+    Toleration("node.kubernetes.io/not-ready", "Exists", "", "NoExecute"),
+    Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute"),
+    Toleration("node.kubernetes.io/disk-pressure", "Exists", "", "NoSchedule"),
+    Toleration("node.kubernetes.io/memory-pressure", "Exists", "", "NoSchedule"),
+    Toleration("node.kubernetes.io/pid-pressure", "Exists", "", "NoSchedule"),
+    Toleration("node.kubernetes.io/unschedulable", "Exists", "", "NoSchedule"),
+)
+"""What the controller adds (kubernetes.io, DaemonSet, "Taints and tolerations")."""
+
+
+def on_nodes(cluster: ClusterView, question: Question) -> Question:
+    """The question with the pods of DaemonSets on the nodes of the cluster, but for nodes where they are already.
+    BadInput: there are too many."""
+    if not question.per_node:
+        return question
+    pods: list[PodRecord] = []
+    for pod in question.pods:
+        pods += _of(cluster, pod) if (pod.namespace, pod.name) in question.per_node else (pod,)
+        if len(pods) + len(question.named) > MOST_PODS:
+            path = f"pod {pod.namespace}/{pod.name}"
+            raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
+    return replace(question, pods=tuple(pods))
+
+
+def _of(cluster: ClusterView, pod: PodRecord) -> Iterator[PodRecord]:
+    owner = pod.owner
+    running = {
+        other.node
+        for other in cluster.pods.values()
+        if owner is not None
+        and other.owner is not None
+        and (other.owner.kind, other.owner.name, other.namespace) == (owner.kind, owner.name, pod.namespace)
+    }
+    tolerating = msgspec.structs.replace(pod, daemon=True, tolerations=(*pod.tolerations, *TOLERATIONS))
+    prefix = pod.name if owner is None else owner.name
+    for name, node in sorted(cluster.nodes.items()):
+        if name not in running and _admits(tolerating, node):
+            pin = NodeTerm(fields=(Requirement("metadata.name", "In", (name,)),))
+            yield msgspec.structs.replace(tolerating, name=f"{prefix}-{name}", node_terms=(pin,))
+
+
+def _admits(pod: PodRecord, node: NodeRecord) -> bool:
+    """Whether the controller makes a pod for the node; what the node has left does not count."""
+    if any(node.labels.get(key) != value for key, value in pod.node_selector):
+        return False
+    if pod.node_terms is not None and not any(term.matches(node.name, node.labels) for term in pod.node_terms):
+        return False
+    return untolerated(node.taints, pod.tolerations) is None
