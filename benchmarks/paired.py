@@ -156,8 +156,8 @@ class Events:
         time.sleep(0.001)  # as between calls
         began = time.thread_time()
         for (_, change, _), text in zip(steps, texts, strict=True):
-            record = event_worker.records.pod(text, names)
-            cluster.apply([event_worker.Event("Pod", change, record)], float(self._beat))  # type: ignore[arg-type]
+            record = event_worker.records.pod(text, names)  # type: ignore[attr-defined]
+            cluster.apply([event_worker.Event("Pod", change, record)], float(self._beat))  # type: ignore[arg-type,attr-defined]
         return (time.thread_time() - began) * 1e6 / len(steps)
 
 

@@ -44,7 +44,7 @@ def points(ranked: array[float]) -> array[int]:
 def ranked(rows: array[int], total: array[float], best: array[int]) -> tuple[array[int], array[float]]:
     """(rows, scores) in the order of `best`, indices as `top` returns them. IndexError outside of rows."""
 
-def picked(columns: list[array[float]], best: array[int], most: int) -> tuple[int, array[float]]:
+def picked(columns: list[array[float] | float], best: array[int], most: int) -> tuple[int, array[float]]:
     """(differ, values): the values of each column at the first `most` indices of `best` (int32), column by column. Bit
-    c of `differ`: those of column c differ; a column whose values are alike has one. IndexError outside of a column.
-    ValueError: more than 64 columns."""
+    c of `differ`: those of column c differ; a column whose values are alike has one, and may be one float.
+    IndexError outside of a column. ValueError: more than 64 columns."""

@@ -369,7 +369,8 @@ def ranked(const row_t[::1] rows, const score_t[::1] total, const int32_t[::1] b
 
 def picked(list columns not None, const int32_t[::1] best, Py_ssize_t most):
     """(differ, values): what each of `columns` has at the first `most` indices of `best`, column by column. Where these
-    values differ, `differ` has the column's bit; where they are alike, `values` has one."""
+    values differ, `differ` has the column's bit; where they are alike, `values` has one. A column of equal values is
+    one float."""
     cdef Py_ssize_t n = min(max(most, 0), best.shape[0]), i, at = 0
     cdef const score_t[::1] column
     cdef uint64_t differ = 0, bit = 1
@@ -379,7 +380,13 @@ def picked(list columns not None, const int32_t[::1] best, Py_ssize_t most):
     if not made:
         return 0, made
     cdef score_t[::1] out = made
-    for column in columns:
+    for one in columns:
+        if isinstance(one, float):
+            out[at] = one
+            at += 1
+            bit <<= 1
+            continue
+        column = one
         for i in range(n):
             if not 0 <= best[i] < column.shape[0]:
                 raise IndexError("index outside of a column")

@@ -119,7 +119,10 @@ class Judge:
             Ranked(
                 self.cluster.names[rows[at]],
                 total[at],
-                {name: column[at] * weights[name] for name, column in columns.items()},
+                {
+                    name: (column if isinstance(column, float) else column[at]) * weights[name]
+                    for name, column in columns.items()
+                },
             )
             for at in order
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,20 +33,6 @@ class History:
     attempts: Attempts  # for the next filter calls
     decisions: Decisions  # for people
     journal: CallJournal | None = None  # hears of each call; None: nothing does
-
-
-class Stages:
-    """Microseconds spent, by stage."""
-
-    def __init__(self) -> None:
-        self.spent: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def mark(self, stage: str) -> None:
-        """A stage ends; the next one begins."""
-        now = time.perf_counter()
-        self.spent[stage] = (now - self._last) * 1e6
-        self._last = now
 
 
 def known(args: Args) -> array[int]:

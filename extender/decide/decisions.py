@@ -9,13 +9,15 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from ext_core import runs, score
 from extender.cluster.tables import Tables
 from extender.policy.contracts import PodRequest
-from extender.policy.policy import Policy, Price
+from extender.policy.policy import Column, Policy, Price
 from extender.settings import Settings
 
 WORK_LOST: Final = "work_lost_gpu_seconds"
@@ -51,14 +53,13 @@ class Stamp(NamedTuple):
 NO_STAMP: Final = Stamp()
 
 
-@dataclass(slots=True)
-class Judged:
+class Judged(msgspec.Struct):
     """What the rules found. `rows`, `codes` and `fits` are empty in a record."""
 
-    rows: array[int] = field(default_factory=lambda: NO_ROWS)  # the candidates
-    codes: array[int] = field(default_factory=lambda: NO_CODES)  # their reasons (0 = fits)
-    fits: array[int] = field(default_factory=lambda: NO_ROWS)  # the rows that fit
-    reasons: dict[int, int] = field(default_factory=dict)  # code -> how many candidates it rejected
+    rows: array[int] = NO_ROWS  # the candidates
+    codes: array[int] = NO_CODES  # their reasons (0 = fits)
+    fits: array[int] = NO_ROWS  # the rows that fit
+    reasons: dict[int, int] = {}  # code -> how many candidates it rejected
     unknown: tuple[str, ...] = ()  # names of nodes without a row, MOST_UNKNOWN at most
     unknown_count: int = 0
 
@@ -68,16 +69,15 @@ class Judged:
         self.unknown_count = len(unknown)
 
 
-@dataclass(slots=True)
-class Scored:
+class Scored(msgspec.Struct):
     """What the scorers found. A record keeps FEW of `ranked` and `points`."""
 
-    ranked: array[int] = field(default_factory=lambda: NO_ROWS)  # the rows that were answered, best first
-    points: array[int] = field(default_factory=lambda: NO_ROWS)  # of each of them, 0..10
-    best: array[int] = field(default_factory=lambda: NO_ROWS)  # the best rows, FEW at most, answered or not
-    gpus: array[int] = field(default_factory=lambda: NO_ROWS)  # the mask of GPUs that we would take on each of `best`
+    ranked: array[int] = NO_ROWS  # the rows that were answered, best first
+    points: array[int] = NO_ROWS  # of each of them, 0..10
+    best: array[int] = NO_ROWS  # the best rows, FEW at most, answered or not
+    gpus: array[int] = NO_ROWS  # the mask of GPUs that we would take on each of `best`
     scorers: tuple[str, ...] = ()
-    values: array[float] = field(default_factory=lambda: NO_NUMBERS)
+    values: array[float] = NO_NUMBERS
     """The score of each of `best`, then of each its value of the first of `scorers`, and so on; one where all agree."""
     differ: int = 0  # bit c states whether the values of column c differ (0: the score)
     prices: tuple[Price, ...] = ()  # what the pod costs on the first of `best`
@@ -90,36 +90,43 @@ class Scored:
         return list(self.values[at : at + few]) if self.differ >> c & 1 else [self.values[at]] * few
 
 
-class Ranking(NamedTuple):
+class Ranking(msgspec.Struct):
     """Candidates in order."""
 
     rows: array[int]  # best first
     scores: array[float]  # best first
     order: array[int]  # the place of each row in `total` and in each of `columns`
     total: array[float]
-    columns: dict[str, array[float]]
+    columns: dict[str, Column]
 
 
-@dataclass(slots=True)
-class Decision:
+class Decision(msgspec.Struct):
     """One answered call."""
 
     verb: str
     at: float  # seconds since 1970
     generation: int
     request: PodRequest
-    judged: Judged = field(default_factory=Judged)
-    scored: Scored = field(default_factory=Scored)
+    judged: Judged = msgspec.field(default_factory=Judged)
+    scored: Scored = msgspec.field(default_factory=Scored)
     candidates: int = 0  # nodes that the request names; of preempt those that it may choose from
     proved: bool | None = None  # preempt: whether its search came to its end; None: it did not search
     result: str = ""
     error: str = ""
-    detail: dict[str, Any] = field(default_factory=dict)  # what preempt, bind and sampling add, as it is shown
-    stages_us: dict[str, float] = field(default_factory=dict)
+    detail: dict[str, Any] = {}  # what preempt, bind and sampling add, as it is shown
+    stages: tuple[str, ...] = ()  # what was done, in order
+    times: list[float] = []  # when it began, and when each of `stages` ended: `time.perf_counter`
     # once it is closed:
     nodes: bytes = b""  # the code of each candidate, as `ext_core.runs` writes it
     feasible: int = 0
     answered: int = 0
+
+    @property
+    def stages_us(self) -> dict[str, float]:
+        """Microseconds spent, by stage."""
+        return {
+            stage: (end - begin) * 1e6 for stage, (begin, end) in zip(self.stages, pairwise(self.times), strict=False)
+        }
 
     def value_of(self, term: str) -> int | None:
         """The value of a term of the cost; None where it is not known, or not among the settings' terms."""

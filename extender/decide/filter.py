@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from time import perf_counter
 from typing import Final, TypeAlias
 
 from ext_core import encode, fit, score
@@ -19,7 +20,6 @@ from extender.decide.answer import (
     Answer,
     FilterCall,
     History,
-    Stages,
     known,
 )
 from extender.decide.decisions import FEW, Decision, Judged, Ranking
@@ -34,6 +34,7 @@ from extender.reservations.claims import Claims
 from extender.settings import Settings
 
 LONGEST_TRANSIENT = 60.0
+STAGES: Final = ("read", "rules", "score", "encode")
 Rejected: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
 NOTHING: Final[Rejected] = (array("i"), array("B"))
 
@@ -59,15 +60,15 @@ class Filter:
     def answer(self, body: bytes, now: float, wall: float, *, again: bool = False) -> Answer:
         """The answer to ExtenderArgs. `again`: a second look of the same attempt, before it is answered. Raises
         BadRequest."""
-        stages = Stages()
+        began = perf_counter()
         call = FilterCall(wire.read_args(body, self._cluster, self._settings.limits.names), again)
         journal = self._history.journal
         if journal is None:
-            return self.decide(call, now, wall, stages)
-        return journal.answer(call, now, wall, lambda call: self.decide(call, now, wall, stages))
+            return self.decide(call, now, wall, began)
+        return journal.answer(call, now, wall, lambda call: self.decide(call, now, wall, began))
 
-    def decide(self, call: FilterCall, now: float, wall: float, stages: Stages) -> Answer:
-        """The answer to a call that is read. `stages`: the time since the body was whole."""
+    def decide(self, call: FilterCall, now: float, wall: float, began: float) -> Answer:
+        """The answer to a call that is read. `began`: `time.perf_counter` when the body was whole."""
         args, again = call
         cluster, claims, attempts = self._cluster, self._claims, self._history.attempts
         request = claims.request(args.pod, now)
@@ -77,13 +78,13 @@ class Filter:
         cluster.at(wall)
         before = attempts.before(request.uid, now, again=again)
         unknown = [name for _, name in args.unknown] if args.unknown else []
-        decision = Decision("filter", wall, cluster.generation, request, Judged(known(args)))
+        decision = Decision("filter", wall, cluster.generation, request, Judged(known(args)), stages=STAGES)
         if unknown:
             decision.judged.lack(unknown)
         self._note_sampling(decision, args.pod, now)
-        stages.mark("read")
+        decision.times = [began, perf_counter()]
         with claims.of(request, now, rows=decision.judged.rows):
-            held = self._evaluate(decision, Preemptor(request, args.pod, now, wall), before, stages)
+            held = self._evaluate(decision, Preemptor(request, args.pod, now, wall), before)
         may_appear = bool(unknown) and self.unknown_nodes.may_appear(unknown, now)
         attempt = self._attempt(decision, held, now, may_appear, again)
         if ranked := decision.scored.ranked:
@@ -91,8 +92,7 @@ class Filter:
         else:
             claims.assumed.forget(request.uid)
         body = self._encode(args, decision, attempt.transient, now)
-        stages.mark("encode")
-        decision.stages_us = stages.spent
+        decision.times.append(perf_counter())
         self._history.decisions.add(decision)
         return Answer(body, decision.result, decision)
 
@@ -103,7 +103,7 @@ class Filter:
             known = self._cluster.schedulable_gpu_nodes
             decision.detail["sampled"] = {"named": len(rows), "schedulable_gpu_nodes": known, "left_out": left_out}
 
-    def _evaluate(self, decision: Decision, preemptor: Preemptor, before: Attempt | None, stages: Stages) -> HeldBack:
+    def _evaluate(self, decision: Decision, preemptor: Preemptor, before: Attempt | None) -> HeldBack:
         """Judge the candidates, score those that fit, and choose the best; inside of the pod's claims."""
         cluster, policy, request = self._cluster, self._policy, decision.request
         judged, scored = decision.judged, decision.scored
@@ -111,7 +111,7 @@ class Filter:
         held = self._hold_back.reject(decision, preemptor, before)
         judged.reasons = fit.counts(judged.codes)
         judged.fits = fit.passed(judged.rows, judged.codes)
-        stages.mark("rules")
+        decision.times.append(perf_counter())
         alone = before is None and self._settings.only_the_best_class_wins
         first = before is None and (alone or not request.wants_all)
         size = self._settings.shortlist.size * first or len(judged.fits)
@@ -122,7 +122,7 @@ class Filter:
         scored.ranked = ranking.rows[:size]
         if alone:
             _best_class_alone(decision, ranking)
-        stages.mark("score")
+        decision.times.append(perf_counter())
         decision.choose(ranking, cluster.tables, policy, priced=self._settings.decisions.max_bytes > 0)
         return held
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from extender.cluster.cluster import Cluster
 from extender.decide import wire
-from extender.decide.answer import Answer, History, PreemptCall, Stages
+from extender.decide.answer import Answer, History, PreemptCall
 from extender.decide.decisions import Decision
 from extender.policy import pod_request
 from extender.preemption.candidates import Preemptor
@@ -23,24 +25,24 @@ class Preempt:
     def answer(self, body: bytes, now: float, wall: float) -> Answer:
         """The answer to ExtenderPreemptionArgs. "evict": the reservation has to be kept before the answer is sent.
         Raises BadRequest."""
-        stages = Stages()
+        began = perf_counter()
         call = PreemptCall(wire.read_preemption(body, self._cluster))
         journal = self._history.journal
         if journal is None:
-            return self.decide(call, now, wall, stages)
-        return journal.answer(call, now, wall, lambda call: self.decide(call, now, wall, stages))
+            return self.decide(call, now, wall, began)
+        return journal.answer(call, now, wall, lambda call: self.decide(call, now, wall, began))
 
-    def decide(self, call: PreemptCall, now: float, wall: float, stages: Stages) -> Answer:
-        """The answer to a call that is read. `stages`: the time since the body was whole."""
+    def decide(self, call: PreemptCall, now: float, wall: float, began: float) -> Answer:
+        """The answer to a call that is read. `began`: `time.perf_counter` when the body was whole."""
         cluster, asked = self._cluster, call.asked
         request = pod_request.read(asked.pod, cluster)
         if not request.gpus:
             return Answer(wire.echo(asked.whole()), "untouched")
         decision = Decision("preempt", wall, cluster.generation, request, candidates=len(asked.offers.victims))
-        stages.mark("read")
+        decision.times = [began, perf_counter()]
         attempt = self._history.attempts.of(request.uid, now)
         outcome = self._preemption.preempt(Preemptor(request, asked.pod, now, wall), asked.offers, attempt)
-        self._record(decision, outcome, stages)
+        self._record(decision, outcome)
         uids = [pod.uid for pod in outcome.victims]
         body = wire.preemption(outcome.node or None, uids, outcome.violations)
         return Answer(body, decision.result, decision)
@@ -48,25 +50,26 @@ class Preempt:
     def own(self, body: bytes, attempt: Attempt, now: float, wall: float) -> tuple[Decision, PreemptionOutcome]:
         """The same for evictions of our own: kube-scheduler did not ask. `body`: a preempt request without candidates;
         `attempt`: the pod's filter call, whose `links_only` are the candidates. Raises BadRequest."""
-        stages = Stages()
+        began = perf_counter()
         cluster = self._cluster
         asked = wire.read_preemption(body, cluster)
         request = pod_request.read(asked.pod, cluster)
         decision = Decision("evict", wall, cluster.generation, request)
-        stages.mark("read")
+        decision.times = [began, perf_counter()]
         preemptor = Preemptor(request, asked.pod, now, wall)
         outcome = self._preemption.preempt(preemptor, asked.offers, attempt, own=True)
-        self._record(decision, outcome, stages)
+        self._record(decision, outcome)
         return decision, outcome
 
-    def _record(self, decision: Decision, outcome: PreemptionOutcome, stages: Stages) -> None:
+    def _record(self, decision: Decision, outcome: PreemptionOutcome) -> None:
         """Write what a preemption came to into its decision record, and keep that."""
+        decision.stages = ("read", "answer")
         if outcome.nodes or outcome.search_result is not None:
-            stages.mark("search")
+            decision.stages = ("read", "search", "answer")
+            decision.times.append(perf_counter())
         decision.candidates = max(decision.candidates, outcome.nodes)  # with those that were rejected for links alone
         decision.proved = outcome.search_result.proved if outcome.search_result is not None else None
         decision.result = RESULTS[outcome.result]
         decision.detail = self._preemption.detail(outcome)
-        stages.mark("answer")
-        decision.stages_us = stages.spent
+        decision.times.append(perf_counter())
         self._history.decisions.add(decision)

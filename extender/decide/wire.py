@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import orjson
 
 from ext_core import encode, scan
@@ -23,11 +24,9 @@ from extender.preemption.preemption import Offered, Offers
 LONGEST_NAME: Final = 253
 
 
-@dataclass(slots=True)
-class Args:
-    """ExtenderArgs."""
+class CandidateNodes(msgspec.Struct):
+    """What ExtenderArgs states beside the pod."""
 
-    pod: PodRecord
     rows: array[int]  # the candidates' rows, -1 where a name is not known
     unknown: list[tuple[int, str]]  # (position, name) of those
     body: bytes
@@ -35,15 +34,10 @@ class Args:
     nodes: list[tuple[int, int]] | None  # byte ranges of whole Node objects (nodeCacheCapable: false)
 
 
-@dataclass(slots=True)
-class CandidateNodes:
-    """The fields of Args that do not depend on the pod."""
+class Args(CandidateNodes):
+    """ExtenderArgs."""
 
-    rows: array[int]
-    unknown: list[tuple[int, str]]
-    body: bytes
-    names: tuple[int, int] | None
-    nodes: list[tuple[int, int]] | None
+    pod: PodRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +155,20 @@ def _split(body: bytes) -> dict[str, tuple[int, int]]:
 
 Keys: TypeAlias = dict[str, tuple[int, int]]
 Read: TypeAlias = "tuple[array[int], list[tuple[int, str]], int] | None"
+Spans: TypeAlias = list[tuple[int, int]]
+Candidates: TypeAlias = "tuple[array[int], list[tuple[int, str]], bytes, tuple[int, int] | None, Spans | None]"
 
 
 def read_args(body: bytes, cluster: ClusterView, most: int) -> Args:
     """Parse a filter or prioritize request. At most `most` candidates."""
     keys, read = _split_names(body, cluster)
     pod = _pod(body, keys, cluster)
-    candidates = _candidates(body, keys, read, cluster, most)
-    return Args(pod, candidates.rows, candidates.unknown, body, candidates.names, candidates.nodes)
+    return Args(*_candidates(body, keys, read, cluster, most), pod)
 
 
 def read_candidates(body: bytes, cluster: ClusterView, most: int) -> CandidateNodes:
     """The candidates of a filter or prioritize request, whatever its pod is. At most `most`."""
-    return _candidates(body, *_split_names(body, cluster), cluster, most)
+    return CandidateNodes(*_candidates(body, *_split_names(body, cluster), cluster, most))
 
 
 def _split_names(body: bytes, cluster: ClusterView) -> tuple[Keys, Read]:
@@ -183,14 +178,15 @@ def _split_names(body: bytes, cluster: ClusterView) -> tuple[Keys, Read]:
         raise BadRequest(f"malformed JSON: {error}", path="") from error
 
 
-def _candidates(body: bytes, keys: Keys, read: Read, cluster: ClusterView, most: int) -> CandidateNodes:
+def _candidates(body: bytes, keys: Keys, read: Read, cluster: ClusterView, most: int) -> Candidates:
+    """The fields of CandidateNodes."""
     index = cluster.rows.index
     names, nodes = keys.get("NodeNames"), keys.get("Nodes")
     try:
         if names is not None and not _null(body, names):
             rows, unknown, _ = read or scan.rows(body, names[0], names[1], index)
             _bounded(len(rows), most, "NodeNames")
-            return CandidateNodes(rows, unknown, body, names, None)
+            return rows, unknown, body, names, None
         if nodes is not None and not _null(body, nodes):
             items = scan.items(body, nodes[0], nodes[1])
             _bounded(len(items), most, "Nodes.items")
@@ -201,7 +197,7 @@ def _candidates(body: bytes, keys: Keys, read: Read, cluster: ClusterView, most:
                 rows.append(row)
                 if row < 0:
                     unknown.append((i, name))
-            return CandidateNodes(rows, unknown, body, None, items)
+            return rows, unknown, body, None, items
     except scan.ScanError as error:
         raise BadRequest(str(error), path="NodeNames" if nodes is None or _null(body, nodes) else "Nodes") from error
     raise BadRequest("both NodeNames and Nodes are missing", path="NodeNames")

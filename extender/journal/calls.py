@@ -300,11 +300,11 @@ class Unpacker:
 
 def _args(asked: Asked, pod: PodRecord, rows: array[int], names: Sequence[str]) -> Args:
     if not asked.whole:
-        return Args(pod, rows, asked.unknown, b"[]", (0, 2), None)
+        return Args(rows, asked.unknown, b"[]", (0, 2), None, pod)
     unknown = dict(asked.unknown)
     body, spans = bytearray(), []
     for i, row in enumerate(rows):
         item = wire.named_node(names[row] if row >= 0 else unknown[i])
         spans.append((len(body), len(body) + len(item)))
         body += item
-    return Args(pod, rows, asked.unknown, bytes(body), None, spans)
+    return Args(rows, asked.unknown, bytes(body), None, spans, pod)

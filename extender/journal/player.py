@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.saved import restore
-from extender.decide.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, Stages, WrittenCall
+from extender.decide.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
 from extender.decide.bind import BindIntent
 from extender.decide.verbs import Verbs
 from extender.journal import entries
@@ -123,11 +123,11 @@ class Player:
 def _decide(verbs: Verbs, call: Call, now: float, wall: float) -> Answer | BindIntent:
     match call:
         case FilterCall():
-            return verbs.filter.decide(call, now, wall, Stages())
+            return verbs.filter.decide(call, now, wall, 0.0)
         case PrioritizeCall():
-            return verbs.prioritize.decide(call, now, wall, Stages())
+            return verbs.prioritize.decide(call, now, wall, 0.0)
         case PreemptCall():
-            return verbs.preempt.decide(call, now, wall, Stages())
+            return verbs.preempt.decide(call, now, wall, 0.0)
         case BindCall():
             return (verbs.bind.accept if verbs.settings.shadow else verbs.bind.decide)(call, now, wall)
         case WrittenCall():

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+import msgspec
 
 from ext_core.ask import Ask
 from extender.cluster.tables import Tables
@@ -46,22 +48,20 @@ class Reason:
     by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
 
 
-@dataclass(frozen=True, slots=True)
-class PodRequest:
-    """A pod as policies read it. `amounts`: R exact integers (milli-CPU, bytes, 1 pod slot, GPUs by resource);
-    `gpus`: (resource index, units) with units > 0, where a GPU is one unit unless the node states otherwise
-    (NodeTable.units); `containers`: how many containers ask for GPUs; `links`: required, preferred or ignore;
-    `ask`: the same request as the kernels read it."""
+class PodRequest(msgspec.Struct, frozen=True, eq=False):
+    """A pod as policies read it."""
 
     uid: str
     namespace: str
     name: str
     priority: int
     never: bool
-    amounts: tuple[int, ...]
+    amounts: tuple[int, ...]  # R exact integers: milli-CPU, bytes, 1 pod slot, GPUs by resource
     gpus: tuple[tuple[int, int], ...]
-    containers: int
-    links: str
+    """(resource index, units) with units > 0, where a GPU is one unit unless the node states otherwise
+    (NodeTable.units)."""
+    containers: int  # so many ask for GPUs
+    links: str  # required, preferred or ignore
     nominated: str
     wants_all: bool  # preferred affinity or a soft spread constraint of its own: no shortlist
     exchangeable: bool  # nothing but CPU, memory, pod slots and GPUs decides where it fits
@@ -73,12 +73,10 @@ class PodRequest:
     share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
     planned: bool = False  # the queue allocates the devices of its claims
     nics: str = ""  # required, preferred or ignore; "" = the pod states nothing, and has no gang
-    ask: Ask = field(init=False, repr=False, compare=False)
+    ask: Ask = Ask((0, 0, 0))  # the same request as the kernels read it; follows from the other fields
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "ask", self.asking(self.priority)
-        )  # the class is frozen: `ask` follows from the other fields
+        msgspec.structs.force_setattr(self, "ask", self.asking(self.priority))
 
     def asking(self, priority: int) -> Ask:
         """The request as the kernels read it, with any priority."""

@@ -15,15 +15,15 @@ FULLNESS = 0.01  # what the whole of the largest node left empty costs: the last
 
 
 class Price(NamedTuple):
-    """What a pod costs on a node, at one moment. `types`: the request types of which it takes the priciest slots;
-    `numbers`: the cost of all, then for each of `types` its index, the slots lost and their cost."""
+    """What a pod costs on a node, at one moment."""
 
-    types: tuple[str, ...]
-    numbers: array[float]
+    names: tuple[str, ...]  # of all request types
+    numbers: array[float]  # the cost of all, then of the priciest types the index, the slots lost and their cost
 
     def slots(self) -> list[tuple[str, int, float]]:
         """(type, slots lost, their cost), the highest cost first."""
-        return list(zip(self.types, map(int, self.numbers[2::3]), self.numbers[3::3], strict=True))
+        types = [self.names[int(kind)] for kind in self.numbers[1::3]]
+        return list(zip(types, map(int, self.numbers[2::3]), self.numbers[3::3], strict=True))
 
 
 class Fragmentation:
@@ -76,6 +76,4 @@ class Fragmentation:
 
     def explain(self, tables: Tables, request: PodRequest, row: int, prices: array[float], most: int = 5) -> Price:
         """What the pod costs on a row: the `most` types with the highest cost."""
-        numbers = tables.demand.slots.priciest(tables.nodes, request.ask, row, prices, most)
-        names = tables.demand.names
-        return Price(tuple([names[int(kind)] for kind in numbers[1::3]]), numbers)
+        return Price(tables.demand.names, tables.demand.slots.priciest(tables.nodes, request.ask, row, prices, most))

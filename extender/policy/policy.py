@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from ext_core import score
 from ext_core.links import LinkShapes
@@ -18,11 +18,11 @@ from extender.policy.scorers import SCORERS, Packing
 from extender.settings import Known, Settings
 
 MOST_PRICES: Final = 4_096  # tables of 2 kB at most
-MOST_CONSTANTS: Final = 16
-"""Columns of equal values that are kept."""
 MANY_ROWS: Final = 256
 """From so many rows on it is cheaper to find the best ones first."""
 _ZERO: Final = array("d", (0.0,))
+Column: TypeAlias = "array[float] | float"
+"""A value for each row; one where all have the same."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,6 @@ class Policy:
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
     prices: dict[tuple[int, int, int], array[int]] = field(default_factory=dict, compare=False)
-    constants: dict[tuple[float, int], array[float]] = field(default_factory=dict, compare=False)
     fragmentation: Fragmentation = field(default_factory=Fragmentation)  # it chooses the GPUs, scored by or not
 
     @classmethod
@@ -77,16 +76,14 @@ class Policy:
                 rule.fill(tables, request, rows, codes)
         return codes
 
-    def score(
-        self, tables: Tables, request: PodRequest, rows: array[int]
-    ) -> tuple[array[float], dict[str, array[float]]]:
+    def score(self, tables: Tables, request: PodRequest, rows: array[int]) -> tuple[array[float], dict[str, Column]]:
         """(the weighted sum, each scorer's column) over rows. The order of the scorers is part of the policy: it
         decides the last bit of the sum."""
-        return self._sum(self.scorers, tables, request, rows)
+        return _sum(self.scorers, tables, request, rows)
 
     def best(
         self, tables: Tables, request: PodRequest, rows: array[int], most: int
-    ) -> tuple[array[int], array[float], dict[str, array[float]]]:
+    ) -> tuple[array[int], array[float], dict[str, Column]]:
         """(rows, as `score` over these): those of `rows` that may be among the best `most` (0: all), in their order.
         Of many rows the last scorer decides between few, and is called for no others."""
         if len(rows) < MANY_ROWS or not 0 < most < len(rows) or len(self.scorers) < 2:
@@ -94,42 +91,16 @@ class Policy:
         scorer, weight = self.scorers[-1]
         if not scorer.by_row or scorer.constant(tables, request) is not None:
             return rows, *self.score(tables, request, rows)
-        before, columns = self._sum(self.scorers[:-1], tables, request, rows)
+        before, columns = _sum(self.scorers[:-1], tables, request, rows)
         among = score.contenders(before, most, weight)
         for name, column in columns.items():
-            columns[name] = score.ranked(rows, column, among)[1]
+            if not isinstance(column, float):
+                columns[name] = score.ranked(rows, column, among)[1]
         rows, before = score.ranked(rows, before, among)
         last = columns[scorer.name] = _ZERO * len(rows)
         scorer.fill(tables, request, rows, last)
         # To add to 0.0, and to multiply by 1.0, changes no bit: the sum is that of `score`.
         return rows, score.weigh(tables.nodes, request.ask, rows, [before, last], [1.0, weight]), columns
-
-    def _sum(
-        self, scorers: tuple[tuple[Scorer, float], ...], tables: Tables, request: PodRequest, rows: array[int]
-    ) -> tuple[array[float], dict[str, array[float]]]:
-        columns: dict[str, array[float]] = {}
-        parts: list[array[float] | float] = []
-        weights: list[float] = []
-        for scorer, weight in scorers:
-            weights.append(weight)
-            constant = scorer.constant(tables, request)
-            if constant is not None:
-                columns[scorer.name] = self._constant(constant, len(rows))
-                parts.append(constant)
-                continue
-            column = columns[scorer.name] = _ZERO * len(rows)
-            scorer.fill(tables, request, rows, column)
-            parts.append(column)
-        return score.weigh(tables.nodes, request.ask, rows, parts, weights), columns
-
-    def _constant(self, value: float, count: int) -> array[float]:
-        """A column of equal values, which all that have it share: no one writes into it."""
-        column = self.constants.get((value, count))
-        if column is None:
-            if len(self.constants) >= MOST_CONSTANTS:
-                self.constants.clear()
-            column = self.constants[value, count] = array("d", (value,)) * count
-        return column
 
     def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
         """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""
@@ -150,6 +121,20 @@ class Policy:
         prices = fragmentation.prices(tables)
         explained = tuple([fragmentation.explain(tables, request, row, prices) for row in rows[:priced]])
         return fragmentation.gpus(tables, request, rows, prices), explained
+
+
+def _sum(
+    scorers: tuple[tuple[Scorer, float], ...], tables: Tables, request: PodRequest, rows: array[int]
+) -> tuple[array[float], dict[str, Column]]:
+    columns: dict[str, Column] = {}
+    for scorer, _ in scorers:
+        column: Column | None = scorer.constant(tables, request)
+        if column is None:
+            column = _ZERO * len(rows)
+            scorer.fill(tables, request, rows, column)
+        columns[scorer.name] = column
+    weights = [weight for _, weight in scorers]
+    return score.weigh(tables.nodes, request.ask, rows, list(columns.values()), weights), columns
 
 
 def known() -> Known:

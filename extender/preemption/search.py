@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+import msgspec
+
 from ext_core import scout
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.tables import FIRST_GPU
@@ -240,7 +242,7 @@ def price_alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -
     request = pod_request.read(pod, cluster)
     if row < 0 or not request.gpus or pod.priority >= HIGHEST_PRIORITY:
         return None
-    above = replace(request, priority=pod.priority + 1, links="ignore", nics="ignore")
+    above = msgspec.structs.replace(request, priority=pod.priority + 1, links="ignore", nics="ignore")
     inquiry = Inquiry(cluster, policy, Preemptor(above, pod, 0.0, wall), None, 1 << 20, 0)
     problem = VictimProblem(inquiry, array("i", [row]), by_links=False)
     gathered, uids = problem.gathered, cluster.pod_rows.uids

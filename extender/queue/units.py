@@ -10,7 +10,9 @@ of GPUs with which that is tried.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.node_gpus import most, size, with_number
@@ -137,7 +139,7 @@ def _unit(
     base = max(requests, key=lambda request: request.wanted)
     sums = tuple(map(sum, zip(*(request.amounts for request in requests), strict=True)))
     amounts = (*sums[:FIRST_GPU], *cluster.amounts(whole)[FIRST_GPU:])
-    return whole, asking(replace(base, uid=requests[0].uid), amounts)
+    return whole, asking(msgspec.structs.replace(base, uid=requests[0].uid), amounts)
 
 
 def _asking(cluster: ClusterView, request: PodRequest, before: PodRecord, after: PodRecord) -> PodRequest:
@@ -154,4 +156,4 @@ def _asking(cluster: ClusterView, request: PodRequest, before: PodRecord, after:
 def asking(request: PodRequest, amounts: tuple[int, ...]) -> PodRequest:
     """The request with other amounts."""
     gpus = tuple([(r, amounts[r]) for r in range(FIRST_GPU, len(amounts)) if amounts[r] > 0])
-    return replace(request, amounts=amounts, gpus=gpus)
+    return msgspec.structs.replace(request, amounts=amounts, gpus=gpus)

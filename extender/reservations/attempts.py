@@ -10,27 +10,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 MOST_ATTEMPTS: Final = 50_000
 MOST_NAMES: Final = 2_000_000  # names of nodes in all attempts together
 
 
-@dataclass(slots=True)
-class Attempt:
-    """A pod's latest filter call. `first`: when its first call came; `links_only`: nodes rejected for links alone;
-    `transient`: whether a node was rejected with a transient reason, and `since` when that has been so without a pause;
-    `left_out`: whether feasible nodes were left out of the shortlist; `left`: whether this call, or one before, left
-    nodes to preemptors of lower priorities; `evicts_on`: the only node on which pods may be evicted for it, "" = none,
-    None = on any; `previous`: the attempt before, without its own."""
+class Attempt(msgspec.Struct):
+    """A pod's latest filter call."""
 
-    first: float
+    first: float  # when its first call came
     at: float
-    links_only: tuple[str, ...] = ()
-    transient: bool = False
-    since: float | None = None
-    left_out: bool = False
-    left: bool = False
-    evicts_on: str | None = None
-    previous: Attempt | None = None
+    links_only: tuple[str, ...] = ()  # nodes rejected for links alone
+    transient: bool = False  # whether a node was rejected with a transient reason
+    since: float | None = None  # when that has been so without a pause
+    left_out: bool = False  # whether feasible nodes were left out of the shortlist
+    left: bool = False  # whether this call, or one before, left nodes to preemptors of lower priorities
+    evicts_on: str | None = None  # the only node on which pods may be evicted for it, "" = none; None = on any
+    previous: Attempt | None = None  # the attempt before, without its own
 
 
 @dataclass(slots=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
@@ -28,22 +29,6 @@ from extender.reservations.reservations import Reservation, Reservations
 from extender.reservations.seats import Seat, Seats
 
 NONE: Final[frozenset[str]] = frozenset()
-
-
-class _Block:
-    """The `with` block of one request's claims."""
-
-    __slots__ = ("_claims", "_counted", "_outer")
-
-    def __init__(self, claims: Claims, counted: Counted) -> None:
-        self._claims, self._counted = claims, counted
-        self._outer: Counted | None = None
-
-    def __enter__(self) -> None:
-        self._outer = self._claims.begin(self._counted)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._claims.end(self._outer)
 
 
 class Claims:
@@ -71,7 +56,7 @@ class Claims:
     def with_seat(self, request: PodRequest, pod: PodRecord) -> PodRequest:
         """The request of a pod, with the absent seat that it takes over, if there is one."""
         seat = taken_over(self.seats, pod, self._cluster)
-        return request if seat is None else replace(request, seat=seat.uid)
+        return request if seat is None else msgspec.structs.replace(request, seat=seat.uid)
 
     def alone(self, pod: PodRecord) -> PodRequest:
         """The request of a pod without siblings and kin."""
@@ -86,15 +71,15 @@ class Claims:
         without: frozenset[str] = NONE,
         taken: tuple[str, tuple[int, ...]] | None = None,
         rows: Sequence[int] | None = None,
-    ) -> _Block:
-        """The claims that count for the request. `as_equal`: reservations and seats of lower priorities that count too;
-        `without`: uids of pods that do not, such as the rest of a gang that is placed as a whole; `taken`: node and R
-        amounts of one more claim; `rows`: the nodes that are read inside of the block: where they are few, no claim is
-        made elsewhere. Inside of another block these claims stand instead of the outer ones, which are made again on
-        leaving."""
+    ) -> Counted:
+        """The claims that count for the request, for a `with` block. `as_equal`: reservations and seats of lower
+        priorities that count too; `without`: uids of pods that do not, such as the rest of a gang that is placed as a
+        whole; `taken`: node and R amounts of one more claim; `rows`: the nodes that are read inside of the block: where
+        they are few, no claim is made elsewhere. Inside of another block these claims stand instead of the outer ones,
+        which are made again on leaving."""
         uids = frozenset([claim.uid for claim in as_equal]) if as_equal else NONE
         few = frozenset(rows) if rows is not None and len(rows) <= FEW else None
-        return _Block(self, Counted(request, now, uids, without, taken, few))
+        return Counted(self, request, now, uids, without, taken, few)
 
     def begin(self, counted: Counted) -> Counted | None:
         """Make these claims. Gives those that they stand instead of; an exception leaves those."""
@@ -141,7 +126,7 @@ class Claims:
 
 def of_others(
     claims: Claims, request: PodRequest, now: float, without: Collection[str], rows: Sequence[int] | None = None
-) -> _Block:
+) -> Counted:
     """The claims of all others, of seats whatever their priority: none is given twice. `without`: uids of the pods of
     the gang that is placed, and of those that are taken for gone; `rows`: as for `Claims.of`."""
     return claims.of(request, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
@@ -153,17 +138,23 @@ def of_others(
 FEW: Final = 16  # rows, a shortlist: their own claims are found by node, and no others are looked at
 
 
-class Counted(NamedTuple):
-    """What the claims in the tables are made of. `as_equal`: uids of pods of a lower priority whose reservations count
-    all the same; `without`: uids of pods whose claims do not count; `taken`: the node and the amounts of one more
-    claim; `rows`: of the only nodes that are read, at most FEW; None: all."""
+class Counted(msgspec.Struct):
+    """What the claims in the tables are made of, inside of the `with` block of one request."""
 
+    claims: Claims
     request: PodRequest
     now: float
-    as_equal: frozenset[str]
-    without: frozenset[str]
-    taken: tuple[str, tuple[int, ...]] | None
-    rows: Collection[int] | None
+    as_equal: frozenset[str]  # uids of pods of a lower priority whose reservations count all the same
+    without: frozenset[str]  # uids of pods whose claims do not count
+    taken: tuple[str, tuple[int, ...]] | None  # the node and the amounts of one more claim
+    rows: Collection[int] | None  # of the only nodes that are read, at most FEW; None: all
+    outer: Counted | None = None  # the claims that these stand instead of
+
+    def __enter__(self) -> None:
+        self.outer = self.claims.begin(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.claims.end(self.outer)
 
     def counts(self, seat: Seat, node: str) -> bool:
         """Whether the seat counts. `node`: where its pod is seen, "" for nowhere."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter
 from starlette.requests import ClientDisconnect
 
 from extender.decide import wire
@@ -18,7 +18,7 @@ from extender.decide.answer import Answer
 from extender.decide.decisions import Decision
 from extender.errors import BadRequest, BodyTooLarge, ExtenderError
 from extender.log import Allowance, get_log, info
-from extender.metrics import Metrics
+from extender.metrics import Durations, Metrics
 from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.server import connections, garbage
 from extender.server.calls import VerbCalls
@@ -70,7 +70,7 @@ class VerbApp:
     def __init__(self, endpoint: Endpoint, verb: str, perform: Perform) -> None:
         self._endpoint, self._verb, self._perform = endpoint, verb, perform
         self._missing, self.most_bytes = endpoint.missing, endpoint.most_bytes
-        self._durations: dict[str, Histogram] = {}
+        self._durations: dict[str, Durations] = {}
         self._decisions: dict[str, Counter] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -153,11 +153,13 @@ def test_ranked_takes_rows_and_scores_in_order(pairs: list[tuple[int, float]], d
 
 @given(st.integers(0, 30), st.lists(few, max_size=66), st.lists(st.integers(-1, 30), max_size=20), st.integers(-1, 25))
 def test_picked(length: int, kinds: list[float], best: list[int], most: int) -> None:
-    columns = [[kind * (i // 3) for i in range(length)] for kind in kinds]  # those of kind 0.0 are alike
+    # Those of kind 0.0 are alike, and those of kind 1.0 are one number.
+    columns = [kind if kind == 1.0 else [kind * (i // 3) for i in range(length)] for kind in kinds]
     made: list[object] = []
 
     def fast() -> None:
-        differ, values = score.picked([array("d", column) for column in columns], array("i", best), most)
+        given = [column if isinstance(column, float) else array("d", column) for column in columns]
+        differ, values = score.picked(given, array("i", best), most)
         made.append((differ, values.tolist()))
 
     same_error(fast, lambda: plain.picked(columns, best, most))

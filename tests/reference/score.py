@@ -121,14 +121,15 @@ def points(ranked: list[float]) -> list[int]:
     return [10 if i == 0 else max(0, 9 - different.index(score)) for i, score in enumerate(ranked)]
 
 
-def picked(columns: list[list[float]], best: list[int], most: int) -> tuple[int, list[float]]:
+def picked(columns: list[list[float] | float], best: list[int], most: int) -> tuple[int, list[float]]:
     if len(columns) > 64:
         raise ValueError("more than 64 columns")
-    if any(not 0 <= i < len(column) for column in columns for i in best[: max(most, 0)]):
+    few = best[: max(most, 0)]
+    if any(not isinstance(column, float) and not 0 <= i < len(column) for column in columns for i in few):
         raise IndexError("index outside of a column")
     differ, values = 0, list[float]()
     for c, column in enumerate(columns):
-        own = [column[i] for i in best[: max(most, 0)]]
+        own = [column] * len(few) if isinstance(column, float) else [column[i] for i in few]
         differ |= (len(set(own)) > 1) << c
         values += own if len(set(own)) > 1 else own[:1]
     return differ, values

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from ext_core.places import Places
@@ -27,11 +28,11 @@ def test_the_arithmetic() -> None:
         tables.places.add(row)
         tables.places.set_domains(row, (rack,))
     out = array("d", bytes(32))
-    asked = replace(request(), placement="spread", siblings=(0, 0, 1, 3, -1))
+    asked = msgspec.structs.replace(request(), placement="spread", siblings=(0, 0, 1, 3, -1))
     Spread().fill(tables, asked, array("i", rows), out)
     # on the node 2, 1, 0, 1 (most 2); in its rack 3, 3, 0, and none known (most 3)
     assert out.tolist() == [1 - (2 + 3 / 4) / 3, 1 - (1 + 3 / 4) / 3, 1.0, 1 - 1 / 3]
-    Spread().fill(tables, replace(asked, placement="pack"), array("i", rows), out)
+    Spread().fill(tables, msgspec.structs.replace(asked, placement="pack"), array("i", rows), out)
     assert out.tolist() == [1.0] * 4
 
 

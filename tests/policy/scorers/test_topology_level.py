@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from ext_core.places import Places
 from extender.cluster.nodes import Domains
 from extender.cluster.tables import Tables
@@ -31,7 +33,7 @@ def tables(used: Sequence[int], domains: Sequence[tuple[int, ...]]) -> Tables:
 def column(made: Tables, kin: tuple[int, ...] = (), to_come: int = 0, gpus: int = 4) -> list[float]:
     rows = array("i", range(made.nodes.height))
     out = array("d", bytes(8 * len(rows)))
-    TopologyLevel().fill(made, replace(request(gpus), kin=kin, to_come=to_come), rows, out)
+    TopologyLevel().fill(made, msgspec.structs.replace(request(gpus), kin=kin, to_come=to_come), rows, out)
     return out.tolist()
 
 
