@@ -19,8 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from extender.errors import BadTopology
-from extender.node import nics
-from extender.node.nvml import NoDriver
+from extender.node.nvml import NoDriver, read_nics
 from extender.topologies.annotation import MOST_GPUS
 from extender.topologies.reading import Nic, Reading, Warned, with_product
 
@@ -70,7 +69,7 @@ def _read(library: Any) -> Reading:
         tuple(_numa(library, handle) for handle in handles),
         _ids(buses),
         FORMAT,
-        nics=tuple(Nic(name, near, near) for name, near in nics.read(buses) or ()),
+        nics=tuple(Nic(name, near, near) for name, near in read_nics(buses) or ()),
         gbps=speed,
         health=tuple(_ask(library, "amdsmi_get_gpu_vram_usage", handle) is not None for handle in handles),
         product=(_ask(library, "amdsmi_get_gpu_asic_info", handles[0]) or {}).get("market_name"),

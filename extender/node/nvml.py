@@ -7,14 +7,16 @@ because it was unknown which one it was.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from extender.errors import BadInput
-from extender.node import nics
-from extender.topologies.topology import Topology
+from extender.topologies.nics import near_nics
+from extender.topologies.topology import NearNic, Topology
 
+PCI = Path("/sys/bus/pci/devices")
 MOST_LINKS = 18
 # NVML_TOPOLOGY_*: how near the common ancestor of two GPUs is.
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -28,7 +30,7 @@ class NoDriver(BadInput):
     code = "no-driver"
 
 
-def read(nvml: Any = None, pci: Path = nics.PCI) -> Topology:
+def read(nvml: Any = None, pci: Path = PCI) -> Topology:
     """The view of this moment; `nvml`: the module pynvml, or one like it. Raises NoDriver."""
     if nvml is None:
         try:
@@ -64,7 +66,7 @@ def _read(nvml: Any, pci: Path) -> Topology:
         pcie=_pcie(nvml, handles),
         uuids=tuple(_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles),
         health=tuple(_healthy(nvml, handle) for handle in handles),
-        nics=nics.read([_address(name) for name in buses], pci),
+        nics=read_nics([_address(name) for name in buses], pci),
     )
 
 
@@ -151,3 +153,37 @@ def _bus(name: str) -> tuple[int, int, int]:
     """ "00000000:3B:00.0" -> (domain, bus, device)."""
     domain, bus, device = name.partition(".")[0].split(":")
     return int(domain, 16), int(bus, 16), int(device, 16)
+
+
+# -- the NICs under the PCIe switches of GPUs, as the kernel has them in sysfs; of GPUs of AMD, too
+#
+# Two devices are under one switch, or under several without a host bridge between them, where they are behind the same
+# root port. NICs are the devices with RDMA, as in the columns of `nvidia-smi topo -m`, without virtual functions.
+
+
+def read_nics(gpus: Sequence[str], pci: Path = PCI) -> tuple[NearNic, ...] | None:
+    """The NICs near GPUs with these PCI addresses ("0000:3b:00.0"), in the order of their indices. None: a GPU, or any
+    NIC with RDMA, cannot be seen."""
+    try:
+        ports = [_root_port(pci / address) for address in gpus]
+        seen = [(name, _root_port(device)) for device in sorted(pci.iterdir()) for name in _rdma_names(device)]
+    except OSError:
+        return None
+    if not seen:
+        return None
+    near = [(name, [gpu for gpu, own in enumerate(ports) if own and own == port]) for name, port in seen]
+    return near_nics(near)
+
+
+def _root_port(device: Path) -> tuple[str, ...]:
+    """The root bus and the root port above a device; () for one on the root bus itself. OSError: it does not exist."""
+    parts = device.resolve(strict=True).parts
+    root = next((i for i, part in enumerate(parts) if part.startswith("pci") and ":" in part), len(parts))
+    return parts[root : root + 2] if len(parts) > root + 2 else ()
+
+
+def _rdma_names(device: Path) -> list[str]:
+    """What the kernel calls the RDMA devices of a PCI device."""
+    if (device / "physfn").exists() or not (device / "infiniband").is_dir():
+        return []
+    return sorted(path.name for path in (device / "infiniband").iterdir())

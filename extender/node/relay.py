@@ -30,9 +30,8 @@ import grpc
 
 from extender.errors import BadInput
 from extender.node import kubelet_api as api
-from extender.node.graph import Graph
 from extender.node.kubelet_api import Malformed
-from extender.node.plans import Asker, Bound, wanted, wanted_parts
+from extender.node.plans import Asker, Bound, Graph, wanted, wanted_parts
 
 OURS = "gpu-extender-"  # how the names of our endpoints begin
 LOOK_SECONDS = 0.2  # between looks at kubelet's socket

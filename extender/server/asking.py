@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -24,16 +25,25 @@ from extender.journal.recorder import RecordedCluster
 from extender.queue.report import QueueLeader, QueueReport
 from extender.server.connections import lost
 from extender.server.deciding import Core
-from extender.server.routes import Views
 from extender.server.shadow import ShadowWatch
 from extender.web.debug import debug_pages
 from extender.web.health import Health, InvalidObjects
 from extender.web.live import Live
 from extender.web.metrics_page import Counts, MetricsPage
-from extender.web.pages import Content, Pages
+from extender.web.pages import Content, Pages, ServedPage
 from extender.web.site import Site
 from extender.web.status import ZPages
 from extender.web.whatif_page import WhatIfPage
+
+
+class Views(NamedTuple):
+    """All that the application serves beside the verbs."""
+
+    health: Health
+    metrics: MetricsPage
+    zpages: ZPages
+    pages: Sequence[ServedPage]
+    """Those for people; of the debug pages each has its path in web/openapi.yaml."""
 
 
 class Answering(NamedTuple):

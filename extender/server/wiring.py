@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from starlette.routing import Router
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router, request_response
+from starlette.types import Lifespan
 
 from extender.act.controller import ClusterSource, Frozen, Supervisor
 from extender.act.evictions import OwnEvictions
@@ -20,18 +26,21 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects import tolerant
 from extender.objects.tolerant import Invalid
-from extender.server import acting, asking, deciding, routes
+from extender.server import acting, asking, deciding
 from extender.server.acting import Outside
+from extender.server.asking import Views
 from extender.server.calls import Hears, VerbCalls
 from extender.server.certificates import Certificates
 from extender.server.connections import Connections
 from extender.server.deciding import Core, cluster_of
-from extender.server.gate import Asks, Gate, Reviewer
+from extender.server.endpoint import Endpoint
+from extender.server.gate import Asks, Gate, Reviewer, guarded
 from extender.server.scheduler_probe import SchedulerProbe
 from extender.server.writes import Writes
 from extender.settings import ServerSettings, Settings, Tls
-from extender.web.health import MOST_NAMED
+from extender.web.health import MOST_NAMED, Health
 from extender.web.metrics_page import MetricsPage
+from extender.web.pages import Handler, Names, ServedPage, error_response
 
 log = get_log()
 
@@ -41,7 +50,7 @@ class Server:
     """The connected objects that the process, the demo and the tests use."""
 
     app: Router
-    apart: Mapping[routes.Apart, Router]
+    apart: Mapping[Apart, Router]
     """What has a listener of its own."""
     certificates: Mapping[Tls, Certificates]
     connections: Connections
@@ -70,7 +79,7 @@ def connect(core: Core, outside: Outside | None = None, asks: Forks | None = Non
         core.verbs, metrics, core.clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper
     )
     calls, endpoint, shadow = deciding.answering(core, supervisor, writes, Hears(outside.evictions, outside.parked))
-    connections.verbs.update((routes.path_of(verb).encode(), app) for verb, app in endpoint.verbs.items())
+    connections.verbs.update((path_of(verb).encode(), app) for verb, app in endpoint.verbs.items())
     views = asking.views(core, asked, supervisor, shadow, connections.stopping)
 
     async def close() -> None:
@@ -80,7 +89,7 @@ def connect(core: Core, outside: Outside | None = None, asks: Forks | None = Non
             cluster.recorder.close()
 
     places = _places(settings.server, outside.reviews, metrics)
-    app, apart = routes.create(endpoint, views, supervisor, places, close)
+    app, apart = _create(endpoint, views, supervisor, places, close)
     return Server(app, apart, certificates, *reached_by, calls, supervisor, source, asked.asks, views.metrics)
 
 
@@ -89,12 +98,12 @@ def _reached_by(settings: Settings, metrics: Metrics) -> tuple[Connections, Conn
     return Connections(settings, metrics), Connections(settings, metrics), SchedulerProbe(settings, metrics)
 
 
-def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> routes.Exposure:
+def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> Exposure:
     """Where the listeners are, and which clients may ask them."""
     reviewer = _reviewer(at, reviews, metrics)
     gates = [Gate(reviewer if listener.authorize else None) for listener in (at.metrics, at.debug)]
     hosts = tuple(filter(None, (at.host, at.debug.host, *at.hosts)))  # "": all addresses
-    return routes.Exposure(hosts, at.apart, *gates)
+    return Exposure(hosts, at.apart, *gates)
 
 
 def _reviewer(server: ServerSettings, asks: Asks | None, metrics: Metrics) -> Reviewer | None:
@@ -140,3 +149,96 @@ def over_file(settings: Settings, path: Path, record: Path | None = None) -> Ser
 def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None, record: Path | None = None) -> Server:
     """A server over the cluster of an API server; see `acting.live`."""
     return connect(*acting.live(settings, server, file=file, record=record))
+
+
+# -- which path is answered by what, on which listener, and what runs as long as the server does
+
+
+def path_of(verb: str) -> str:
+    """Where a verb is served."""
+    return f"/v1/{verb}"
+
+
+Apart = Literal["metrics", "debug"]
+
+
+class Exposure(NamedTuple):
+    """What is served where."""
+
+    hosts: Collection[str]  # names of this server
+    apart: Collection[Apart]  # what the main application leaves out
+    metrics: Gate  # the gate before them
+    debug: Gate  # the gate before them
+
+
+def _create(
+    endpoint: Endpoint,
+    views: Views,
+    supervisor: Supervisor,
+    places: Exposure,
+    close: Callable[[], Awaitable[None]],
+) -> tuple[Router, dict[Apart, Router]]:
+    """The application of the verbs, and those that have a listener of their own. The lifespan of the first one runs the
+    controllers, and closes what they used."""
+
+    @asynccontextmanager
+    async def lifespan(app: Router) -> AsyncIterator[None]:
+        task = asyncio.create_task(supervisor.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await close()
+
+    health = _probes(views.health)
+    metrics = (
+        ServedPage("/metrics", views.metrics.metrics, Names.NONE),
+        ServedPage("/metrics/slis", views.health.slis.slis, Names.NONE),
+    )
+    # A listener of their own is asked by the names that Prometheus is configured with.
+    metrics_hosts = None if "metrics" in places.apart else places.hosts
+    served = {
+        "metrics": _routes(metrics, places.metrics, metrics_hosts),
+        "debug": _routes([*views.zpages.pages(), *views.pages], places.debug, places.hosts),
+    }
+    views.zpages.paths = [route.path for group in (health, *served.values()) for route in group]
+    routes = [Route(path_of(verb), app, methods=["POST"], name=verb) for verb, app in endpoint.verbs.items()]
+    main = routes + health + [route for name, some in served.items() if name not in places.apart for route in some]
+    apart = {name: _router(health + served[name]) for name in places.apart}
+    return _router(main, lifespan), apart
+
+
+def _routes(pages: Iterable[ServedPage], gate: Gate, hosts: Collection[str] | None) -> list[Route]:
+    """The pages behind their gate. `hosts`: names of this server, None: any."""
+    return [
+        Route(page.path, guarded(gate.behind(page.handler, page.names), hosts), methods=[page.method]) for page in pages
+    ]
+
+
+def _router(routes: list[Route], lifespan: Lifespan[Router] | None = None) -> Router:
+    """A redirect would cost the scheduler a trip. No middleware: a verb answers failures in its own form, and uvicorn
+    answers 500 for those of a page."""
+    no_page = request_response(_NoPage([route.path for route in routes]))
+    return Router(routes, redirect_slashes=False, default=no_page, lifespan=lifespan)
+
+
+def _probes(health: Health) -> list[Route]:
+    """On each listener. Not guarded: kubelet uses names that are not known here, and these name no pod."""
+    probes: dict[str, Handler] = {"/healthz": health.alive, "/livez": health.alive, "/readyz": health.ready}
+    return [Route(path, handler, methods=["GET"]) for path, handler in probes.items()]
+
+
+class _NoPage:
+    """A scheduler whose urlPrefix is wrong asks here, and shows its users the status alone: our log states it."""
+
+    def __init__(self, served: Sequence[str]) -> None:
+        """`served`: the paths that exist."""
+        self._served = ", ".join(served)
+
+    async def __call__(self, request: Request) -> Response:
+        path = request.url.path[:200]
+        if request.method == "POST":
+            log.warning("nothing is served here: is urlPrefix in the scheduler's configuration right?", path=path)
+        return error_response(404, "not-found", f"nothing is served here; there are {self._served}", path)

@@ -5,7 +5,7 @@ openapi.yaml describes them; a test compares its paths with those that are serve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from extender.cluster.cluster import ClusterView
 from extender.web import decisions_page, pod_page
 from extender.web.health import InvalidObjects
 from extender.web.node_pages import node_maps
-from extender.web.pages import JSON, OWN_PODS_ONLY, Content, Names, Page, Pages, Query
+from extender.web.pages import JSON, OWN_PODS_ONLY, Content, Names, Pages, Query, ServedPage
 from extender.web.queue_page import queue
 
 NOT_IN_SHADOW_MODE: Final = {
@@ -30,21 +30,21 @@ NOT_IN_SHADOW_MODE: Final = {
 }
 
 
-def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None, pages: Pages) -> tuple[Page, ...]:
+def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None, pages: Pages) -> Sequence[ServedPage]:
     """All of them. `report`: None where the mode is not shadow."""
     verbs, explainer = content.verbs, content.explainer
     cluster = verbs.cluster
 
-    def streamed(path: str, names: Names, question: Callable[[Query, bool], Iterable[bytes]]) -> Page:
+    def streamed(path: str, names: Names, question: Callable[[Query, bool], Iterable[bytes]]) -> ServedPage:
         """`question`: takes the query, and whether pods of other namespaces are left out."""
         answer = pages.page(question)
 
         async def handler(request: Request) -> Response:
             return await answer(request, dict(request.query_params), getattr(request.state, OWN_PODS_ONLY, False))
 
-        return Page(path, handler, names)
+        return ServedPage(path, handler, names)
 
-    def page(path: str, names: Names, make: Callable[[Query], JSON]) -> Page:
+    def page(path: str, names: Names, make: Callable[[Query], JSON]) -> ServedPage:
         return streamed(path, names, lambda query, own: (orjson.dumps(make(query)),))
 
     def asked_queue(query: Query) -> JSON:
@@ -60,7 +60,7 @@ def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None
         page("/debug/capacity", Names.ANY, lambda query: explainer.capacity()),
         page("/debug/map", Names.ANY, lambda query: node_maps(cluster, query.get("node"), query.get("rack"))),
         page("/debug/shadow", Names.ANY, lambda query: shadow(report)),
-        Page("/debug/openapi.json", _description(), Names.NONE),
+        ServedPage("/debug/openapi.json", _description(), Names.NONE),
     )
 
 

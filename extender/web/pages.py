@@ -41,7 +41,7 @@ class Names(Enum):
     """Of the namespace in `?pod=NAMESPACE/NAME`, if the handler leaves others out (`OWN_PODS_ONLY`)."""
 
 
-class Page(NamedTuple):
+class ServedPage(NamedTuple):
     """A path, and what answers it."""
 
     path: str

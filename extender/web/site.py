@@ -17,7 +17,7 @@ from extender.ask.forks import RETRY_SECONDS
 from extender.errors import Busy, ExtenderError
 from extender.web import capacity_page, history, node_pages, pod_page, queue_page, render, whatif_page
 from extender.web.live import Live
-from extender.web.pages import JSON, Content, Handler, Names, Page, Pages, Query, preferred
+from extender.web.pages import JSON, Content, Handler, Names, Pages, Query, ServedPage, preferred
 from extender.web.render import FOREVER, HEADERS, HTML_TYPE, JSON_TYPE
 
 
@@ -76,14 +76,14 @@ class Site:
         }
         render.templates()
 
-    def pages(self) -> Iterator[Page]:
+    def pages(self) -> Iterator[ServedPage]:
         """The views, and what they use, which names no pod."""
         for view in VIEWS:
-            yield Page(view.path, self._handler(view, as_json=False), Names.ANY)
-            yield Page(f"{view.path}.json", self._handler(view, as_json=True), Names.ANY)
-        yield Page("/live", self._live.changes, Names.NONE)
+            yield ServedPage(view.path, self._handler(view, as_json=False), Names.ANY)
+            yield ServedPage(f"{view.path}.json", self._handler(view, as_json=True), Names.ANY)
+        yield ServedPage("/live", self._live.changes, Names.NONE)
         for asset in render.assets().values():
-            yield Page(asset.url, _file(asset), Names.NONE)
+            yield ServedPage(asset.url, _file(asset), Names.NONE)
 
     def _handler(self, view: View, *, as_json: bool) -> Handler:
         async def answer(request: Request) -> Response:

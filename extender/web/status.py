@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from extender.metrics import Degraded
 from extender.settings import Settings
-from extender.web.pages import Names, Page
+from extender.web.pages import Names, ServedPage
 
 WARNING: Final = (
     "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is "
@@ -30,9 +30,9 @@ class ZPages:
         self._settings, self._started, self._degraded = settings, started, degraded
         self.paths: Sequence[str] = ()
 
-    def pages(self) -> tuple[Page, Page]:
+    def pages(self) -> tuple[ServedPage, ServedPage]:
         """Neither names a pod."""
-        return Page("/statusz", self.status, Names.NONE), Page("/flagz", self.flags, Names.NONE)
+        return ServedPage("/statusz", self.status, Names.NONE), ServedPage("/flagz", self.flags, Names.NONE)
 
     async def status(self, request: Request) -> Response:
         """Which program this is, since when it runs, and by which settings."""

@@ -18,7 +18,7 @@ from extender.ask.whatif import asked
 from extender.ask.whatif.question import MOST_PODS
 from extender.errors import BadRequest, BodyTooLarge, BodyTooLate, Busy, ExtenderError, NotAnswered
 from extender.web import render
-from extender.web.pages import JSON, Content, Names, Page, Pages, Query, preferred, refused
+from extender.web.pages import JSON, Content, Names, Pages, Query, ServedPage, preferred, refused
 from extender.web.render import HEADERS, HTML_TYPE
 
 BODY_SECONDS: Final = 30.0
@@ -54,7 +54,7 @@ class WhatIfPage:
         self._json, self._whole = pages.page(answer), pages.view(answer, fresh=True)
         self._html = pages.view(html)
         self._asked = False
-        self.page = Page("/debug/whatif", self.whatif, Names.ANY, "POST")
+        self.page = ServedPage("/debug/whatif", self.whatif, Names.ANY, "POST")
 
     async def whatif(self, request: Request) -> Response:
         """The body has `objects` (Kubernetes objects), `manifest` (a text of them, YAML or JSON), `pods`

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from extender.kube.client import ApiError, NoAnswer
 from extender.node import plans
-from extender.node.graph import graph
+from extender.node.plans import graph
 from extender.sim.device_plugin import SimDevicePlugin, device_plugin
 from extender.sim.kubelet import (
     AdmissionRejected,

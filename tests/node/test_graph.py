@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.node.graph import Graph, NodeGraph, graph
+from extender.node.plans import Graph, NodeGraph, graph
 from extender.sim.machines import gpu_uuid, machine, topology_annotation
 
 V100 = machine("dgx1-v100")

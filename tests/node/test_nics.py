@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.node import nics
+from extender.node import nvml
 from extender.topologies.topology import NearNic
 
 
@@ -47,27 +47,27 @@ def test_below_one_root_port(sysfs: Sysfs) -> None:
     sysfs.device("pci0000:37/0000:37:01.0/0000:38:00.0/0000:39:02.0/0000:3e:00.0", "mlx5_1")
     sysfs.device("pci0000:15/0000:15:05.0/0000:1b:00.0", "mlx5_2")  # another root port of the first host bridge
     sysfs.device("pci0000:37/0000:37:01.0/0000:38:00.0/0000:39:03.0/0000:3f:00.0")  # no RDMA
-    assert nics.read(gpus, sysfs.pci) == (NearNic("mlx5_0", (0, 1)), NearNic("mlx5_1", (2, 3)))
+    assert nvml.read_nics(gpus, sysfs.pci) == (NearNic("mlx5_0", (0, 1)), NearNic("mlx5_1", (2, 3)))
 
 
 def test_a_virtual_machine_without_bridges(sysfs: Sysfs) -> None:
     """All is on one root bus: nothing is near, and that is known."""
     gpus = [sysfs.device("pci0000:00/0000:00:05.0"), sysfs.device("pci0000:00/0000:00:06.0")]
     sysfs.device("pci0000:00/0000:00:07.0", "mlx5_0")
-    assert nics.read(gpus, sysfs.pci) == ()
+    assert nvml.read_nics(gpus, sysfs.pci) == ()
 
 
 def test_what_cannot_be_seen_is_unknown(sysfs: Sysfs) -> None:
     gpu = sysfs.device("pci0000:15/0000:15:01.0/0000:16:00.0")
-    assert nics.read([gpu], sysfs.pci) is None  # no NIC with RDMA
+    assert nvml.read_nics([gpu], sysfs.pci) is None  # no NIC with RDMA
     sysfs.device("pci0000:15/0000:15:01.0/0000:17:00.0", "mlx5_0")
-    assert nics.read([gpu], sysfs.pci) == (NearNic("mlx5_0", (0,)),)
-    assert nics.read([gpu, "0000:99:00.0"], sysfs.pci) is None
-    assert nics.read([gpu], sysfs.pci / "none") is None
+    assert nvml.read_nics([gpu], sysfs.pci) == (NearNic("mlx5_0", (0,)),)
+    assert nvml.read_nics([gpu, "0000:99:00.0"], sysfs.pci) is None
+    assert nvml.read_nics([gpu], sysfs.pci / "none") is None
 
 
 def test_two_ports_of_a_card_are_two_nics(sysfs: Sysfs) -> None:
     gpu = sysfs.device("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0")
     sysfs.device("pci0000:15/0000:15:01.0/0000:16:00.0/0000:18:00.0", "mlx5_0")
     sysfs.device("pci0000:15/0000:15:01.0/0000:16:00.0/0000:18:00.1", "mlx5_1")
-    assert nics.read([gpu], sysfs.pci) == (NearNic("mlx5_0", (0,)), NearNic("mlx5_1", (0,)))
+    assert nvml.read_nics([gpu], sysfs.pci) == (NearNic("mlx5_0", (0,)), NearNic("mlx5_1", (0,)))
