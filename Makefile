@@ -16,6 +16,7 @@ PODS ?= 1000
 KILLS ?= 38
 TIMES ?= 3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
+CLUSTERS ?= 3 # control planes that tests run on at the same time, on two processors: half of their time is waiting
 KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) GPU_EXTENDER_METAMORPHIC_CASES=100 GPU_EXTENDER_MODEL_EPISODES=2000 $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py tests/metamorphic tests/model
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ]) # pytest's status when ARGS names no test of this kind
 
@@ -28,7 +29,8 @@ demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until
 	@$(BIN)/gpu-extender demo $(if $(ONCE),--once)
 
 test: check $(if $(ARGS),,checked) ## everything: lint, types, all tests, the core on a checked build, a real control plane (needs Go)
-	@$(BIN)/python -m pytest -m e2e --tb=short $(ARGS) $(NONE_IS_FINE)
+	@$(BIN)/python -m tests.e2e.build > /dev/null || true # the workers of pytest show no progress
+	@$(BIN)/python -m pytest -n $(CLUSTERS) --dist worksteal -m e2e --tb=short $(or $(ARGS),tests/e2e) $(NONE_IS_FINE)
 
 check: lint types ## as test, without the real control plane and the checked build
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not e2e' $(ARGS) $(NONE_IS_FINE)

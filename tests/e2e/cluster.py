@@ -318,13 +318,15 @@ class ControlPlane:
         """A kubeconfig for a service account that exists, as a pod of it would be allowed to act."""
         return self._write_kubeconfig(f"{namespace}-{account}", self.account_token(namespace, account, seconds))
 
-    def account_token(self, namespace: str, account: str, seconds: int = 3600) -> str:
-        """A token of a service account that exists."""
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": seconds},
-        }
+    def account_token(
+        self, namespace: str, account: str, seconds: int = 3600, *, pod: Mapping[str, Any] | None = None
+    ) -> str:
+        """A token of a service account that exists; as kubelet mounts it into `pod`, if that is given."""
+        spec: dict[str, Any] = {"expirationSeconds": seconds}
+        if pod is not None:
+            meta = pod["metadata"]
+            spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         answer = self.api.request("POST", path_of("ServiceAccount", account, namespace, "token"), body)
         return str(answer["status"]["token"])
 

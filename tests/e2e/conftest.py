@@ -19,6 +19,8 @@ from tests.e2e.scene import Scene, SceneFactory, make
 from tests.needs import lacking
 
 HERE = Path(__file__).parent
+USERS = {"somebody": ("some-group",), "system:node:mine": ("system:nodes", "system:masters")}
+"""Those of tests, beside the components': one that the API server does not know at its start costs a restart of it."""
 UNAVAILABLE = pytest.StashKey[str]()
 CONTROL_PLANE = pytest.StashKey[ControlPlane]()
 EXTENDERS = pytest.StashKey[list[ExtenderProcess]]()
@@ -50,6 +52,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report  # type: ignore[no-any-return]
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist reports to the process that prints."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["unavailable"] = session.config.stash.get(UNAVAILABLE, "")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended."""
+    if reason := getattr(node, "workeroutput", {}).get("unavailable"):
+        node.config.stash[UNAVAILABLE] = reason
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """After pytest's own last line: a green run without these tests must not look like one with them."""
     if reason := config.stash.get(UNAVAILABLE, None):
@@ -75,7 +90,9 @@ def binaries(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def control_plane(binaries: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """etcd, API server and controller manager; schedulers come from ``scheduler``."""
-    with ControlPlane(binaries) as running:
+    running = ControlPlane(binaries)
+    running.add_users(USERS)
+    with running:
         request.config.stash[CONTROL_PLANE] = running
         yield running
         if running.keep_logs:
@@ -101,6 +118,18 @@ def namespace(api: Api) -> str:
     """A namespace that no test before has used."""
     made = api.create({**builders.namespace(""), "metadata": {"generateName": "e2e-"}})
     return str(made["metadata"]["name"])
+
+
+@pytest.fixture
+def settings(namespace: str) -> dict[str, Any]:
+    """Of a server with the queue. It has a Lease of its own: after a kill the Lease of a server lasts for 4 s more."""
+    return {"queue": {"enabled": True, "lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"}}
+
+
+@pytest.fixture
+def planning(settings: dict[str, Any]) -> dict[str, Any]:
+    """Of a server whose queue allocates the devices of claims."""
+    return {"queue": settings["queue"] | {"plannedAllocation": True}}
 
 
 @pytest.fixture

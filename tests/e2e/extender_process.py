@@ -16,6 +16,7 @@ import httpx
 from tests.e2e.process import Component, Reaper, free_port
 
 GPU = "nvidia.com/gpu"
+SETTINGS_HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
 _LOCAL = {"NO_PROXY": "127.0.0.1,localhost"}
 
 
@@ -36,7 +37,7 @@ class ExtenderProcess(Component):
         probe_port: int | None = None,
         port: int | None = None,
     ) -> None:
-        """``config`` is the text of the settings file, or a mapping that is written as JSON (and so YAML); ``env``
+        """``config`` is the text of the settings file, or a mapping that gets its head and is written as JSON; ``env``
         is added to the environment; ``probe_port``: of a listener in plain HTTP, where that of the verbs has TLS;
         ``port``: a free one, unless given."""
         self.port = port or free_port()
@@ -68,7 +69,7 @@ class ExtenderProcess(Component):
 
     def configure(self, config: Mapping[str, Any] | str) -> None:
         """Write the settings; they count from its next start on."""
-        self._file.write_text(config if isinstance(config, str) else json.dumps(config, indent=1))
+        self._file.write_text(config if isinstance(config, str) else json.dumps(SETTINGS_HEAD | dict(config), indent=1))
 
     def restart(self) -> None:
         """SIGKILL and a fresh start on the same port."""

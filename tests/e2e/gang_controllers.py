@@ -20,7 +20,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from tests.e2e.api import Api, Object
-from tests.e2e.build import ControlPlaneUnavailable, cache_root, find_go, module_hash, only_one
+from tests.e2e.build import cache_root, module_hash, once
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.process import Component, free_port, wait_until_listening
 from tests.waiting import wait_for
@@ -57,24 +57,15 @@ LWS = Controller(
 def build(say: Callable[[str], None] = print) -> Path:
     """The folder with a program and `KIND.json` (its CRD and webhooks) for each; compiled when it is not there yet.
     Raises ControlPlaneUnavailable with a reason for people."""
-    root = cache_root() / "gangcontrollers"
-    home = root / module_hash("go.mod", MODULE)
-    with only_one(root / ".lock"):
-        if home.is_dir():
-            return home
-        go = find_go(say)
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=root) as scratch:
-            made = Path(scratch) / "bin"
-            made.mkdir()
-            try:
-                for one in (JOBSET, LWS):
-                    say(f"building the controller of {one.kind} (about 10 minutes the first time)")
-                    _build_one(go, one, made)
-            except subprocess.CalledProcessError as error:
-                last = "; ".join(error.stderr.strip().splitlines()[-3:])
-                raise ControlPlaneUnavailable(f"the controller of {one.kind} does not build: {last}") from error
-            made.rename(home)
-    return home
+
+    def make(go: str, home: Path) -> None:
+        home.mkdir()
+        for one in (JOBSET, LWS):
+            say(f"building the controller of {one.kind} (about 10 minutes the first time)")
+            _build_one(go, one, home)
+
+    home = cache_root() / "gangcontrollers" / module_hash("go.mod", MODULE)
+    return once(home, "the controllers of JobSet and LeaderWorkerSet", say, make)
 
 
 def _build_one(go: str, one: Controller, made: Path) -> None:

@@ -33,8 +33,9 @@ for folder in folders:
 
 # Below those that Linux gives to outgoing connections (net.ipv4.ip_local_port_range). A server that is killed and
 # started anew would else find its port taken by such a connection, even by one to itself: of a client that dials the
-# dead server.
-_PORTS = range(10_000, 32_768)
+# dead server. Each worker of pytest-xdist has its share: the port of a dead server stays free for its next start.
+_WORKER, _WORKERS = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+_PORTS = range(10_000, 32_768)[int(_WORKER.removeprefix("gw")) :: int(_WORKERS)]
 _handed_out: set[int] = set()
 
 

@@ -71,6 +71,20 @@ class Scene:
         self.uids[name] = made["metadata"]["uid"]
         return made
 
+    def priorities(self, **values: int) -> None:
+        """PriorityClasses, by name."""
+        for name, value in values.items():
+            self.api.create(builders.priority_class(name, value))
+
+    def full_of_low_pods(self, count: int = 4, *, grace: int = 1) -> list[str]:
+        """So many pods of 4 GPUs run, with the priority `low`; `high` is above it. Their names."""
+        self.priorities(high=1000, low=10)
+        names = [f"w{i}" for i in range(count)]
+        for name in names:
+            self.pod(name, 4, priority_class="low", grace=grace)
+        self.running(*names)
+        return names
+
     def get(self, name: str) -> Object:
         return self.api.get("Pod", name, self.namespace)
 

@@ -25,7 +25,7 @@ from tests.e2e.kubelet import SimulatedKubelets
 from tests.e2e.scene import LINKS, Scene, scheduler_config
 from tests.waiting import wait_for
 
-PODS = int(os.environ.get("GPU_EXTENDER_BEST_CLASS", "200"))
+PODS = int(os.environ.get("GPU_EXTENDER_BEST_CLASS", "100"))
 ROUND = 50  # pods until the cluster is emptied: two thirds of its GPUs
 KINDS = {"h": "dgx-h100", "v": "dgx1-v100", "p": "a100-pcie-4", "l": "l4-8"}
 PREPARED = "registry.example/prepared:1"
@@ -48,8 +48,7 @@ def arm(api: Api, namespace: str, extender_process: ExtenderFactory, scheduler: 
         with SimulatedKubelets(api) as kubelets:
             for name, options in nodes.items():
                 add_node(kubelets, api, name, **options)
-            settings = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
-            process = extender_process(settings | ({"schedulerWeight": stated} if stated else {}))
+            process = extender_process({"schedulerWeight": stated} if stated else "")
             asks = scheduler(scheduler_config(process.url, weight=weight))
             scene = Scene(api, namespace, kubelets, process, asks)
             yield scene

@@ -8,16 +8,11 @@ import orjson
 
 from tests.e2e import builders
 from tests.e2e.recorder import RecordingExtender, agree
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import SceneFactory, quiet
 from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
 RESTART = "gpu-extender.io/restart-seconds"
-
-
-def classes(cluster: Scene) -> None:
-    for name, value in (("high", 1000), ("middle", 100), ("low", 10)):
-        cluster.api.create(builders.priority_class(name, value))
 
 
 def test_protected_pods_are_chosen_last(scene: SceneFactory) -> None:
@@ -33,7 +28,7 @@ def test_protected_pods_are_chosen_last(scene: SceneFactory) -> None:
             earlier_extenders=[entry(before.url)],
             more_extenders=[entry(after.url)],
         )
-        classes(cluster)
+        cluster.priorities(high=1000, low=10)
         for i in range(2):
             for j in range(2):
                 cluster.pod(
@@ -79,7 +74,7 @@ def test_protected_pods_are_chosen_last(scene: SceneFactory) -> None:
 def test_evicted_pods_of_owners_come_back_elsewhere(scene: SceneFactory) -> None:
     """The real controllers make new pods for a ReplicaSet and for a Job; they land on what is left."""
     cluster = scene({"n0": H100})
-    classes(cluster)
+    cluster.priorities(high=1000, low=10)
     template = builders.pod("-", cluster.namespace, 4, priority_class="low", grace=1)
     cluster.api.create(builders.replica_set("set", 1, template))
     cluster.api.create(builders.job("job", 1, template))
@@ -113,11 +108,7 @@ def test_evicted_pods_of_owners_come_back_elsewhere(scene: SceneFactory) -> None
 def test_two_preemptors_at_once(scene: SceneFactory) -> None:
     """Each needs a whole node of three: four of six pods go, none in vain, and no one for both."""
     cluster = scene({f"n{i}": H100 for i in range(3)}, kubelet={"termination_seconds": 2})
-    classes(cluster)
-    names = [f"w{i}" for i in range(6)]
-    for name in names:
-        cluster.pod(name, 4, priority_class="low", grace=30)
-    cluster.running(*names)
+    names = cluster.full_of_low_pods(6, grace=30)
     cluster.create_all([builders.pod(f"urgent{i}", cluster.namespace, 8, priority_class="high") for i in range(2)])
     landed = cluster.running("urgent0", "urgent1")
     cluster.evictions(4)
@@ -134,11 +125,7 @@ def test_two_preemptors_at_once(scene: SceneFactory) -> None:
 def test_a_preemptor_that_is_deleted_leaves_nothing_behind(scene: SceneFactory) -> None:
     """Its victims go, its plan goes with it: a pod that may evict nobody takes the GPUs."""
     cluster = scene({f"n{i}": H100 for i in range(2)}, kubelet={"termination_seconds": 4})
-    classes(cluster)
-    names = [f"w{i}" for i in range(4)]
-    for name in names:
-        cluster.pod(name, 4, priority_class="low", grace=30)
-    cluster.running(*names)
+    names = cluster.full_of_low_pods(grace=30)
     cluster.pod("urgent", 8, priority_class="high")
     wait_for(lambda: len(cluster.alive(names)) == 2, 60, "the evictions")
     cluster.api.delete("Pod", "urgent", cluster.namespace, grace=0)

@@ -27,7 +27,6 @@ from tests.e2e.queueing import GATED, LABEL, SCHEDULER, gates, other_policy, pod
 from tests.e2e.scene import Scene, SceneFactory
 from tests.e2e.test_dra import bound, publish
 from tests.e2e.test_dra_plan import LINKED, PLAN, allocations, as_planned, explained, twice
-from tests.e2e.test_dra_plan import settings as settings  # a fixture
 from tests.waiting import wait_for
 
 POLICIES = ("queue/policy.yaml", "claims-rewrite/policy.yaml")
@@ -317,11 +316,11 @@ def test_a_limit_range(api: Api, rewritten: str) -> None:
     assert over in refusal(tried, api, pod("p", rewritten, 9))  # it is not rewritten
 
 
-def rewriting_scene(scene: SceneFactory, api: Api, control_plane: ControlPlane, settings: Any) -> Scene:
+def rewriting_scene(scene: SceneFactory, api: Api, control_plane: ControlPlane, planning: Any) -> Scene:
     """Three nodes whose GPUs a driver publishes, the server, and a namespace that has all that the docs ask for."""
     api.create(dra.device_class(extended_resource=GPU))
     publish(api, "n0", "n1", "n2")
-    made = scene({}, settings=settings)
+    made = scene({}, settings=planning)
     namespace_templates(control_plane, made.namespace)
     labelled(api, made.namespace, "default-scheduler")
     return made
@@ -345,11 +344,11 @@ def of_app(cluster: Scene, name: str, count: int) -> Objects:
 
 
 def test_the_queue_plans_the_devices_of_rewritten_pods(
-    scene: SceneFactory, api: Api, by_default: None, control_plane: ControlPlane, settings: Any
+    scene: SceneFactory, api: Api, by_default: None, control_plane: ControlPlane, planning: Any
 ) -> None:
     """Of a bare pod, a Job and a Deployment; first fit would take gpu-0 and gpu-1, which one link joins. In a namespace
     without the labels the extended resource stays, and kube-scheduler chooses."""
-    cluster = rewriting_scene(scene, api, control_plane, settings)
+    cluster = rewriting_scene(scene, api, control_plane, planning)
     template = builders.pod("t", cluster.namespace, 2, grace=0)
     cluster.api.create(builders.pod("bare", cluster.namespace, 2, grace=0, labels={"app": "bare"}))
     cluster.api.create(builders.job("job", 2, template))
@@ -387,11 +386,11 @@ def queue_report(cluster: Scene) -> str:
 
 
 def test_a_pod_whose_template_is_missing(
-    scene: SceneFactory, api: Api, by_default: None, control_plane: ControlPlane, settings: Any
+    scene: SceneFactory, api: Api, by_default: None, control_plane: ControlPlane, planning: Any
 ) -> None:
     """It waits in the queue, which states why, as the claim controller does; once the template is there the pod gets
     its planned devices."""
-    cluster = rewriting_scene(scene, api, control_plane, settings)
+    cluster = rewriting_scene(scene, api, control_plane, planning)
     cluster.api.delete("ResourceClaimTemplate", "gpu-extender-gpus-2", cluster.namespace)
     cluster.api.create(builders.pod("p", cluster.namespace, 2, grace=0))
     missing = re.compile(r'PodResourceClaim gpus-0: .*"gpu-extender-gpus-2" not found')

@@ -14,10 +14,8 @@ from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.scene import Scene, SceneFactory
 from tests.e2e.test_dra import bound, publish
-from tests.e2e.test_dra_plan import allocations, settings, twice
+from tests.e2e.test_dra_plan import allocations, twice
 from tests.waiting import wait_for
-
-__all__ = ["settings"]  # a fixture
 
 QUIET_SECONDS = 4.0  # a gang that fits starts within one
 PODS = ("g-0", "g-1")
@@ -70,13 +68,13 @@ def is_gated(cluster: Scene, name: str) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_gates_open_only_where_all_pods_of_a_gang_get_their_devices(
-    scene: SceneFactory, api: Api, settings: Any, form: str
+    scene: SceneFactory, api: Api, planning: Any, form: str
 ) -> None:
     """Both nodes are in part held by others: no gate opens. Then as many nodes are free as the gang needs."""
     request, shared, nodes, devices = FORMS[form]
     api.create(dra.device_class())
     publish(api, "n0", "n1")
-    cluster = scene({}, settings=settings)
+    cluster = scene({}, settings=planning)
     hold(cluster, "held-0", "n0", 5)
     hold(cluster, "held-1", "n1", 5)
     gang(cluster, request, shared=shared)

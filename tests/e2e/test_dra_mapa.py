@@ -71,16 +71,14 @@ def publish(cluster: Scene, machine: Machine) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_planned_allocation_gives_the_planned_ring_bandwidth(
-    name: str, scene: SceneFactory, namespace: str, capsys: pytest.CaptureFixture[str]
+    name: str, scene: SceneFactory, planning: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """60 jobs on three machines; with GPU_EXTENDER_ENFORCED (any number) the benchmark's 300 on all its machines."""
+    """40 jobs on two machines; with GPU_EXTENDER_ENFORCED (any number) the benchmark's 300 on all its machines."""
     machine = machines()[name]
     jobs = jobs_of(machine)
     planned = played(Board(machine), jobs, enforced(Board(machine)))
-    queue = {"enabled": True, "plannedAllocation": True, "lease": f"q-{namespace}", "reservations": f"s-{namespace}"}
-    settings = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration", "queue": queue}
     kubelet = {"seed": SEED, "report_devices": False}  # the claims state what a pod holds
-    cluster = scene({}, settings=settings, kubelet=kubelet)
+    cluster = scene({}, settings=planning, kubelet=kubelet)
     publish(cluster, machine)
     began = time.monotonic()
     got = played(Board(machine), jobs, ByClaims(cluster))

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
-import pytest
 
 from extender.objects.queueing import GATE, PINNED
 from extender.sim import claims as dra
@@ -32,26 +31,11 @@ LINKED = {frozenset(pair) for pair in ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (
 """The pairs of GPUs of the machine that two NVLinks join: the best ones."""
 
 
-@pytest.fixture
-def settings(namespace: str) -> dict[str, Any]:
-    """With a Lease of the test's own."""
-    return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
-        "queue": {
-            "enabled": True,
-            "plannedAllocation": True,
-            "lease": f"queue-{namespace}",
-            "reservations": f"seats-{namespace}",
-        },
-    }
-
-
-def scene_of(scene: SceneFactory, api: Api, settings: Any, nodes: int = 2, **device_class: Any) -> Scene:
+def scene_of(scene: SceneFactory, api: Api, planning: Any, nodes: int = 2, **device_class: Any) -> Scene:
     """Nodes whose GPUs a driver publishes, and templates of claims for 1, 2, 4 and 8 of them."""
     api.create({**dra.device_class(), **device_class})
     publish(api, *(f"n{i}" for i in range(nodes)))
-    made = scene({}, settings=settings)
+    made = scene({}, settings=planning)
     for gpus in (1, 2, 4, 8):
         api.create(dra.claim(TEMPLATE.format(gpus), made.namespace, gpus, template=True))
     return made
@@ -100,9 +84,9 @@ def twice(cluster: Scene) -> list[tuple[str, str]]:
     return [device for device, count in held.items() if count > 1]
 
 
-def test_a_pod_lands_on_exactly_the_planned_devices(scene: SceneFactory, api: Api, settings: Any) -> None:
+def test_a_pod_lands_on_exactly_the_planned_devices(scene: SceneFactory, api: Api, planning: Any) -> None:
     """First fit would give gpu-0 and gpu-1, which one link joins."""
-    cluster = scene_of(scene, api, settings)
+    cluster = scene_of(scene, api, planning)
     for number in range(3):
         cluster.api.create(claiming(cluster, f"p{number}", 2))
     for number in range(3):
@@ -113,9 +97,9 @@ def test_a_pod_lands_on_exactly_the_planned_devices(scene: SceneFactory, api: Ap
     assert twice(cluster) == []
 
 
-def test_required_links_are_met_by_devices_that_do_not_come_first(scene: SceneFactory, api: Api, settings: Any) -> None:
+def test_required_links_are_met_by_devices_that_do_not_come_first(scene: SceneFactory, api: Api, planning: Any) -> None:
     """Once 0 and 1 are held, the first four devices are 2 to 5, which are not linked; 4 to 7 are."""
-    cluster = scene_of(scene, api, settings, nodes=1)
+    cluster = scene_of(scene, api, planning, nodes=1)
     cluster.api.create(claiming(cluster, "foreign", 2, queued=False))
     bound(cluster, "foreign")
     assert allocations(cluster)[cluster.get("foreign")["metadata"]["uid"]] == [("n0", "gpu-0"), ("n0", "gpu-1")]
@@ -149,10 +133,10 @@ def claims_of(cluster: Scene, name: str) -> list[Object]:
     ]
 
 
-def test_the_plan_survives_a_cycle_in_which_the_pod_fits_nowhere(scene: SceneFactory, api: Api, settings: Any) -> None:
+def test_the_plan_survives_a_cycle_in_which_the_pod_fits_nowhere(scene: SceneFactory, api: Api, planning: Any) -> None:
     """A foreign pod fills the CPU of the planned node. Without the pin kube-scheduler would deallocate the claim, and
     take the first free devices of another node."""
-    cluster = scene_of(scene, api, settings)
+    cluster = scene_of(scene, api, planning)
     cluster.scheduler.kill()
     cluster.api.create(claiming(cluster, "p", 2, cpu="60"))
     pod = opened(cluster, "p")
@@ -167,8 +151,8 @@ def test_the_plan_survives_a_cycle_in_which_the_pod_fits_nowhere(scene: SceneFac
     assert as_planned(cluster.get("p"), allocations(cluster))
 
 
-def test_a_pod_whose_planned_node_is_lost_is_evicted_and_replaced(scene: SceneFactory, api: Api, settings: Any) -> None:
-    cluster = scene_of(scene, api, settings)
+def test_a_pod_whose_planned_node_is_lost_is_evicted_and_replaced(scene: SceneFactory, api: Api, planning: Any) -> None:
+    cluster = scene_of(scene, api, planning)
     cluster.scheduler.kill()
     cluster.api.create(builders.job("work", 1, claiming(cluster, "work", 2)))
 
@@ -187,9 +171,9 @@ def test_a_pod_whose_planned_node_is_lost_is_evicted_and_replaced(scene: SceneFa
     assert as_planned(pod, allocations(cluster))
 
 
-def test_what_cannot_be_planned_is_left_to_kube_scheduler(scene: SceneFactory, api: Api, settings: Any) -> None:
+def test_what_cannot_be_planned_is_left_to_kube_scheduler(scene: SceneFactory, api: Api, planning: Any) -> None:
     """A constraint of the claim is not evaluated: the pod is released without planned devices, and not pinned."""
-    cluster = scene_of(scene, api, settings)
+    cluster = scene_of(scene, api, planning)
     cluster.scheduler.kill()  # so that there is time to ask about the pod
     made = dra.claim("alike", cluster.namespace, 2)
     attribute = f"{dra.DRIVER}/productName"
@@ -208,7 +192,7 @@ def test_what_cannot_be_planned_is_left_to_kube_scheduler(scene: SceneFactory, a
 
 
 def test_the_configuration_of_class_and_claim_is_in_the_allocation(
-    scene: SceneFactory, api: Api, settings: Any
+    scene: SceneFactory, api: Api, planning: Any
 ) -> None:
     """As kube-scheduler writes it for the same claim. A claim that outlives its pod is free again."""
 
@@ -217,7 +201,7 @@ def test_the_configuration_of_class_and_claim_is_in_the_allocation(
 
     made = dra.device_class()
     made["spec"]["config"] = [opaque("OfTheClass")]
-    cluster = scene_of(scene, api, settings, spec=made["spec"])
+    cluster = scene_of(scene, api, planning, spec=made["spec"])
     found: list[Object] = []
     for name in ("ours", "theirs"):
         claim = dra.claim(name, cluster.namespace, 2)
@@ -250,10 +234,10 @@ def test_the_configuration_of_class_and_claim_is_in_the_allocation(
 
 
 def test_a_taint_rule_keeps_foreign_pods_off_and_planned_ones_pass(
-    scene: SceneFactory, api: Api, settings: Any
+    scene: SceneFactory, api: Api, planning: Any
 ) -> None:
     """The fence: with it the queue is the only allocator of these devices."""
-    cluster = scene_of(scene, api, settings, nodes=1)
+    cluster = scene_of(scene, api, planning, nodes=1)
     rule = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceTaintRule",
@@ -287,10 +271,10 @@ def arriving(cluster: Scene, rng: random.Random) -> Iterator[tuple[Object, ...]]
         number += size
 
 
-def test_planned_is_allocated_with_kills_and_foreign_pods(scene: SceneFactory, api: Api, settings: Any) -> None:
+def test_planned_is_allocated_with_kills_and_foreign_pods(scene: SceneFactory, api: Api, planning: Any) -> None:
     """The server is killed at random points; kube-scheduler allocates to foreign pods on the same nodes meanwhile."""
     rng = random.Random(17)
-    cluster = scene_of(scene, api, settings, nodes=PODS // 2 + 4)
+    cluster = scene_of(scene, api, planning, nodes=PODS // 2 + 4)
     began = time.monotonic()
     names = [f"p{number}" for number in range(PODS)]
     chaos = Chaos()

@@ -15,7 +15,7 @@ from tests.e2e.api import Api
 from tests.e2e.build import release
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_dra import bound
-from tests.e2e.test_dra_plan import LINKED, allocations, as_planned, claiming, planned, scene_of, settings, twice
+from tests.e2e.test_dra_plan import LINKED, allocations, as_planned, claiming, planned, scene_of, twice
 from tests.e2e.test_preemption import classes
 from tests.waiting import wait_for
 
@@ -24,12 +24,11 @@ LOST = {"low-0": 0, "low-1": 1000, "low-2": 1000, "low-3": 1000, "low-4": 1000, 
 and the claim of low-7 is another pod's too."""
 SHARES = "shares"
 RULES = pytest.mark.skipif(release() < "1.37", reason="before 1.37 DeviceTaintRules are off")
-__all__ = ["settings"]
 
 
-def full(scene: SceneFactory, api: Api, settings: Any, namespace: str) -> Scene:
+def full(scene: SceneFactory, api: Api, planning: Any, namespace: str) -> Scene:
     """A node each of whose GPUs a pod of low priority holds, as kube-scheduler hands them out."""
-    chosen = settings | {"evictions": {"enabled": True, "lease": f"evictions-{namespace}"}}
+    chosen = planning | {"evictions": {"enabled": True, "lease": f"evictions-{namespace}"}}
     cluster = scene_of(scene, api, chosen, nodes=1)
     classes(cluster)
     cluster.api.create(dra.claim("shared", namespace, 1))
@@ -56,10 +55,10 @@ def evicted(cluster: Scene) -> set[str]:
 
 @RULES
 def test_a_pod_gets_the_devices_of_the_pods_that_are_evicted_for_it(
-    scene: SceneFactory, api: Api, settings: Any, namespace: str
+    scene: SceneFactory, api: Api, planning: Any, namespace: str
 ) -> None:
     """Foreign pods wait for any GPU meanwhile, and the server is killed while the victims end."""
-    cluster = full(scene, api, settings, namespace)
+    cluster = full(scene, api, planning, namespace)
     foreign = [f"foreign-{number}" for number in range(3)]
     for name in foreign:
         cluster.api.create(claiming(cluster, name, 1, queued=False, priority_class="low"))

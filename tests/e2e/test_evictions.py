@@ -20,8 +20,6 @@ TORN = (0, 5)  # two GPUs of a DGX-1 without a direct link
 
 def settings(namespace: str, *, enabled: bool = True) -> dict[str, Any]:
     return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
         "reservations": {"namespace": namespace},
         "evictions": {"enabled": enabled},
     }

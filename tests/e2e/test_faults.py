@@ -7,9 +7,13 @@ import threading
 import time
 from typing import Any
 
+import orjson
+
 from extender.sim.machines import machine
 from tests.e2e import builders
+from tests.e2e.recorder import RecordingExtender
 from tests.e2e.scene import Scene, SceneFactory
+from tests.e2e.test_other_extenders import entry, only
 from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
@@ -77,65 +81,18 @@ def test_a_restart_in_the_middle_of_bindings_loses_nothing(scene: SceneFactory) 
     assert cluster.kubelets.truth.refusals() == []
 
 
-def test_the_api_server_is_away_for_20_seconds(scene: SceneFactory, control_plane: Any) -> None:
-    cluster = scene({f"h{i}": H100 for i in range(2)})
-    cluster.pod("before", 2)
-    cluster.running("before")
-    control_plane.stop_apiserver()
-    time.sleep(20)  # the length of the outage is the subject
-    control_plane.start_apiserver()
-    cluster.pod("after", 2)
-    settled(cluster, ["before", "after"], 150)
-
-
 def test_a_second_extender_that_refuses_our_whole_shortlist(scene: SceneFactory) -> None:
     """The retry gets all nodes, so the pod lands on a node that our first answer left out."""
-    import http.server
-
-    import orjson
-
-    calls: list[list[str]] = []
-
-    class Picky(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            asked = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            names = asked["NodeNames"]
-            calls.append(names)
-            wanted = [name for name in names if name == "h24"]
-            refused = {name: "picky: not this one" for name in names if name != "h24"}
-            body = orjson.dumps({"NodeNames": wanted, "FailedNodes": refused})
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Picky)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with RecordingExtender({"filter": only("h24")}) as picky:
         cluster = scene(
             {f"h{i:02d}": H100 for i in range(25)},
-            more_extenders=[
-                {
-                    "urlPrefix": f"http://127.0.0.1:{server.server_port}",
-                    "filterVerb": "filter",
-                    "nodeCacheCapable": True,
-                    "httpTimeout": "5s",
-                    "managedResources": [],
-                }
-            ],
+            more_extenders=[entry(picky.url, nodeCacheCapable=True, managedResources=[])],
         )
         cluster.pod("p", 1)
         assert cluster.running("p", timeout=60) == ["h24"]
-        assert len(calls[0]) == 16
-        assert len(calls[-1]) == 25 or "h24" in calls[-1]
-    finally:
-        server.shutdown()
-        server.server_close()
+        asked = [orjson.loads(body)["NodeNames"] for body in picky.bodies("filter")]
+    assert len(asked[0]) == 16
+    assert len(asked[-1]) == 25 or "h24" in asked[-1]
 
 
 def test_a_soft_preferred_node_that_ranked_17th(scene: SceneFactory) -> None:

@@ -72,8 +72,7 @@ def test_a_deeply_nested_object_ends_nothing(scene: SceneFactory) -> None:
 def test_a_pod_with_a_huge_quantity_holds_its_gpus(scene: SceneFactory, limit: dict[str, str]) -> None:
     """It runs on its node beside the scheduler, and holds eight GPUs; a preemptor evicts it and is bound."""
     cluster = scene({"h0": H100})
-    for name, value in (("high", 1000), ("low", 10)):
-        cluster.api.create(builders.priority_class(name, value))
+    cluster.priorities(high=1000, low=10)
     container = builders.container(gpus=8)
     container["resources"]["limits"] |= limit
     cluster.pod("huge", 8, containers=[container], node_name="h0", priority_class="low", grace=1)

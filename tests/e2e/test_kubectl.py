@@ -36,8 +36,6 @@ from tests.waiting import wait_for
 ASKED, LEADER = "gpu-scheduler-7d4b9-x2x2x", "gpu-scheduler-7d4b9-a1a1a"
 SILENT = 9999
 SETTINGS = {
-    "apiVersion": "gpu-extender.io/v1",
-    "kind": "GpuExtenderConfiguration",
     "reservations": {"namespace": SYSTEM},
     "queue": {"enabled": True},
 }

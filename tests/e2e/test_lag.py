@@ -7,23 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.e2e import builders
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.lag import Lag
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import SceneFactory, quiet
 from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
-
-
-def full_of_low_pods(cluster: Scene) -> list[str]:
-    for name, value in (("high", 1000), ("low", 10)):
-        cluster.api.create(builders.priority_class(name, value))
-    names = [f"w{i}" for i in range(4)]
-    for name in names:
-        cluster.pod(name, 4, priority_class="low", grace=1)
-    cluster.running(*names)
-    return names
 
 
 def test_our_watch_is_2_seconds_behind_while_a_node_joins(
@@ -33,7 +22,7 @@ def test_our_watch_is_2_seconds_behind_while_a_node_joins(
     with Lag(control_plane.url) as lag:
         kubeconfig = lag.kubeconfig(control_plane.kubeconfig(), tmp_path / "through-the-lag")
         cluster = scene({f"n{i}": H100 for i in range(2)}, kubeconfig=kubeconfig)
-        names = full_of_low_pods(cluster)
+        names = cluster.full_of_low_pods()
         with lag.held():
             cluster.kubelets.add_node("new", **H100)
             cluster.scheduler_sees("new")
@@ -58,7 +47,7 @@ def test_the_watch_is_2_seconds_behind_while_a_full_node_empties(
     with Lag(control_plane.url) as lag:
         kubeconfig = lag.kubeconfig(control_plane.kubeconfig(), tmp_path / "through-the-lag")
         cluster = scene({f"n{i}": H100 for i in range(2)}, kubeconfig=kubeconfig)
-        names = full_of_low_pods(cluster)
+        names = cluster.full_of_low_pods()
         where = dict(zip(names, cluster.running(*names), strict=True))
         ending = sorted(name for name in names if where[name] == "n0")
         staying = set(names) - set(ending)
@@ -79,8 +68,7 @@ def test_the_watch_is_2_seconds_behind_while_a_full_node_empties(
 def test_a_device_plugin_restarts(scene: SceneFactory) -> None:
     """For 3 s the node offers no GPUs, though it has them. The pod lands there afterwards; nobody is evicted."""
     cluster = scene({"n1": H100})
-    for name, value in (("high", 1000), ("low", 10)):
-        cluster.api.create(builders.priority_class(name, value))
+    cluster.priorities(high=1000, low=10)
     cluster.pod("w", 4, priority_class="low", grace=1)
     cluster.running("w")
     cluster.kubelets.offer("n1", there=False)
@@ -98,7 +86,7 @@ def test_a_device_plugin_restarts(scene: SceneFactory) -> None:
 def test_a_device_plugin_restarts_beside_a_full_node(scene: SceneFactory) -> None:
     """As above, with a neighbour where eviction would help: 3 s of patience are cheaper than somebody's work."""
     cluster = scene({f"n{i}": H100 for i in range(2)})
-    names = full_of_low_pods(cluster)
+    names = cluster.full_of_low_pods()
     cluster.kubelets.add_node("n2", **H100)
     wait_for(lambda: cluster.known_nodes().get("n2", {}).get("gpu_counts"), 60, "the server knows the node")
     cluster.kubelets.offer("n2", there=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 import uuid
@@ -16,7 +17,7 @@ from ruamel.yaml import YAML
 from extender.kube.client import ApiError
 from extender.objects.queueing import GATE
 from extender.topologies import annotation
-from tests.e2e import builders
+from tests.e2e import builders, cleaning
 from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.queueing import SYSTEM, refusal, tried
@@ -36,11 +37,18 @@ PATHS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def api(control_plane: ControlPlane) -> Iterator[Api]:
+    """What is installed stays for all tests of this file; the cluster is cleaned after the last one."""
+    yield control_plane.api
+    cleaning.clean(control_plane.api)
+
+
+@pytest.fixture(scope="module")
 def installed(api: Api) -> Iterator[Api]:
-    """The manifests as a person applies them; two nodes."""
-    # The namespace of the test before takes the controller seconds to end.
-    wait_for(lambda: api.find("Namespace", NAMESPACE) is None, 60, "the namespace is gone")
+    """The manifests as a person applies them, and a node that no test writes."""
+    # The namespaces of a file before take the controller seconds to end.
+    wait_for(lambda: not (api.find("Namespace", NAMESPACE) or api.find("Namespace", SYSTEM)), 120, "they are gone")
     yaml = YAML(typ="safe", pure=True)
     made = [
         one
@@ -50,12 +58,20 @@ def installed(api: Api) -> Iterator[Api]:
     for one in made:
         api.request("POST", PATHS[one["kind"]], one)
     all_at_work(api)
-    for name in ("mine", "other"):
-        api.create(builders.node(name))
+    api.create(builders.namespace(SYSTEM))
+    api.create(builders.node("other"))
     yield api
     for one in made:
         if one["kind"] not in ("Namespace", "ServiceAccount"):
             api.request("DELETE", f"{PATHS[one['kind']]}/{one['metadata']['name']}")
+
+
+@pytest.fixture
+def mine(installed: Api) -> str:
+    """The name of a node of this test alone."""
+    name = f"mine-{secrets.token_hex(4)}"
+    installed.create(builders.node(name))
+    return name
 
 
 def all_at_work(api: Api) -> None:
@@ -79,17 +95,12 @@ def all_at_work(api: Api) -> None:
         api.request("DELETE", f"{PATHS[kind]}/{name}")
 
 
-def token(api: Api, program: str, node: str) -> str:
+def token(control_plane: ControlPlane, program: str, node: str) -> str:
     """What kubelet mounts into the program's pod on that node."""
     account = f"gpu-extender-{program}"
-    name = f"{program}-{node}"
-    pod = builders.pod(name, NAMESPACE, node_name=node)
+    pod = builders.pod(f"{program}-{node}", NAMESPACE, node_name=node)
     pod["spec"]["serviceAccountName"] = account
-    made = api.create(pod)
-    bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": made["metadata"]["uid"]}
-    asked = {"spec": {"boundObjectRef": bound, "expirationSeconds": 3600}}
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
-    return str(api.request("POST", path, asked)["status"]["token"])
+    return control_plane.account_token(NAMESPACE, account, pod=control_plane.api.create(pod))
 
 
 @contextmanager
@@ -119,14 +130,13 @@ def sees_its_node_only(agent: Api) -> bool:
     return "its own node only" in refused(agent, "Node", "other", notes(probe="1"))
 
 
-def test_the_agent_writes_its_own_node_and_nothing_else(installed: Api, control_plane: ControlPlane) -> None:
-    installed.patch("Node", "mine", {"metadata": {"annotations": {"someone.else/x": "1"}}})
-    mine = token(installed, "agent", "mine")
-    with as_(control_plane, mine) as agent:
+def test_the_agent_writes_its_own_node_and_nothing_else(installed: Api, control_plane: ControlPlane, mine: str) -> None:
+    installed.patch("Node", mine, {"metadata": {"annotations": {"someone.else/x": "1"}}})
+    with as_(control_plane, token(control_plane, "agent", mine)) as agent:
         wait_for(lambda: sees_its_node_only(agent), 60, "the agent's rights")
         assert "its own node only" in refused(agent, "Node", "other", notes(topology="{}"))
-        assert refused(agent, "Node", "mine", notes(topology="{}", relay="1")) == ""
-        assert refused(agent, "Node", "mine", notes(relay=None)) == ""
+        assert refused(agent, "Node", mine, notes(topology="{}", relay="1")) == ""
+        assert refused(agent, "Node", mine, notes(relay=None)) == ""
         for change in (
             {"metadata": {"annotations": {"someone.else/x": "2"}}},
             {"metadata": {"annotations": {"someone.else/x": None}}},
@@ -136,26 +146,25 @@ def test_the_agent_writes_its_own_node_and_nothing_else(installed: Api, control_
             {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
             {"metadata": {"finalizers": ["a.b/c"]}},
         ):
-            assert "annotations of gpu-extender.io only" in refused(agent, "Node", "mine", change), change
+            assert "annotations of gpu-extender.io only" in refused(agent, "Node", mine, change), change
         with pytest.raises(ApiError, match="403"):
-            agent.delete("Node", "mine")
+            agent.delete("Node", mine)
         with pytest.raises(ApiError, match="403"):
             agent.create(builders.node("new"))
     assert "gpu-extender.io/topology" not in installed.get("Node", "other")["metadata"].get("annotations", {})
 
 
 def test_a_token_of_no_node_writes_nothing(installed: Api, control_plane: ControlPlane) -> None:
-    asked = {"spec": {"expirationSeconds": 3600}}
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/gpu-extender-agent/token"
-    secret = str(installed.request("POST", path, asked)["status"]["token"])
-    with as_(control_plane, secret) as agent:
-        wait_for(lambda: "own node only" in refused(agent, "Node", "mine", notes(probe="1")), 60, "the policy is there")
+    with as_(control_plane, control_plane.account_token(NAMESPACE, "gpu-extender-agent")) as agent:
+        wait_for(lambda: sees_its_node_only(agent), 60, "the policy is there")
 
 
-def test_the_agent_annotates_pods_of_its_node(installed: Api, control_plane: ControlPlane, namespace: str) -> None:
-    for name, node in (("here", "mine"), ("there", "other")):
+def test_the_agent_annotates_pods_of_its_node(
+    installed: Api, control_plane: ControlPlane, namespace: str, mine: str
+) -> None:
+    for name, node in (("here", mine), ("there", "other")):
         installed.create(builders.pod(name, namespace, node_name=node))
-    with as_(control_plane, token(installed, "agent", "mine")) as agent:
+    with as_(control_plane, token(control_plane, "agent", mine)) as agent:
         held = {"metadata": {"annotations": {"gpu-extender.io/held-gpus": "0,3"}}}
         wait_for(
             lambda: "pods of its own node only" in refused(agent, "Pod", "there", held, namespace),
@@ -175,29 +184,25 @@ def test_the_agent_annotates_pods_of_its_node(installed: Api, control_plane: Con
 HELD, PLAN = "gpu-extender.io/held-gpus", "gpu-extender.io/gpus"
 
 
-def account(api: Api, name: str, home: str, namespace: str) -> str:
+def account(control_plane: ControlPlane, name: str, home: str, namespace: str) -> str:
     """The token of an account in `home` with all rights on pods, their status and their binding in `namespace`."""
+    api = control_plane.api
     everything = ["pods", "pods/status", "pods/binding", "bindings"]
     rules = [{"apiGroups": [""], "resources": everything, "verbs": ["*"]}]
     subject = {"kind": "ServiceAccount", "name": name, "namespace": home}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    for kind, group, where, rest in (
-        ("ServiceAccount", "v1", home, {}),
-        ("Role", "rbac.authorization.k8s.io/v1", namespace, {"rules": rules}),
-        ("RoleBinding", "rbac.authorization.k8s.io/v1", namespace, {"roleRef": role, "subjects": [subject]}),
-    ):
-        api.create({"apiVersion": group, "kind": kind, "metadata": {"name": name, "namespace": where}} | rest)
-    asked = {"spec": {"expirationSeconds": 3600}}
-    path = f"/api/v1/namespaces/{home}/serviceaccounts/{name}/token"
-    return str(api.request("POST", path, asked)["status"]["token"])
+    if api.find("ServiceAccount", name, home) is None:
+        api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": home}})
+    for kind, rest in (("Role", {"rules": rules}), ("RoleBinding", {"roleRef": role, "subjects": [subject]})):
+        meta = {"name": name, "namespace": namespace}
+        api.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": meta} | rest)
+    return control_plane.account_token(home, name)
 
 
 @pytest.fixture
 def server(installed: Api, control_plane: ControlPlane, namespace: str) -> Iterator[Api]:
     """The account of gpu-extender's server in manifests/deployment.yaml."""
-    wait_for(lambda: installed.find("Namespace", SYSTEM) is None, 60, "the namespace is gone")
-    installed.create(builders.namespace(SYSTEM))
-    with as_(control_plane, account(installed, "gpu-scheduler", SYSTEM, namespace)) as client:
+    with as_(control_plane, account(control_plane, "gpu-scheduler", SYSTEM, namespace)) as client:
         wait_for(lambda: not refusal(client.list, "Pod", namespace), 60, "its rights")
         yield client
 
@@ -205,7 +210,7 @@ def server(installed: Api, control_plane: ControlPlane, namespace: str) -> Itera
 @pytest.fixture
 def tenant(installed: Api, control_plane: ControlPlane, namespace: str) -> Iterator[Api]:
     """An account with all rights on pods, their status and their binding in its namespace."""
-    with as_(control_plane, account(installed, "tenant", namespace, namespace)) as client:
+    with as_(control_plane, account(control_plane, "tenant", namespace, namespace)) as client:
         wait_for(
             lambda: "only gpu-extender's agent" in made(client, "probe", namespace, **{HELD: "0"}), 60, "its rights"
         )
@@ -229,15 +234,15 @@ def noted(key: str, text: str | None) -> Object:
 
 
 def test_a_tenant_says_of_no_pod_which_gpus_it_holds_or_gets(
-    installed: Api, tenant: Api, server: Api, control_plane: ControlPlane, namespace: str
+    installed: Api, tenant: Api, server: Api, control_plane: ControlPlane, namespace: str, mine: str
 ) -> None:
     """At creation, in an update, in one of the status, with a Binding; what the agent wrote stays as it is."""
     assert "comes with the Binding" in made(tenant, "forged", namespace, **{PLAN: "0,1"})
-    for name, node in (("held", "mine"), ("waits", "")):
+    for name, node in (("held", mine), ("waits", "")):
         assert made(tenant, name, namespace, node, **{"example.com/own": "1"}) == ""
     assert "only gpu-extender's agent" in refused(tenant, "Pod", "held", noted(HELD, "0"), namespace)
     assert "comes with the Binding" in refused(tenant, "Pod", "held", noted(PLAN, "0"), namespace)
-    with as_(control_plane, token(installed, "agent", "mine")) as agent:
+    with as_(control_plane, token(control_plane, "agent", mine)) as agent:
         wait_for(lambda: refused(agent, "Pod", "held", noted(HELD, "0,3"), namespace) == "", 60, "the agent's rights")
     for text in ("0,1", None, ""):
         assert "only gpu-extender's agent" in refused(tenant, "Pod", "held", noted(HELD, text), namespace)
@@ -254,7 +259,7 @@ def test_a_tenant_says_of_no_pod_which_gpus_it_holds_or_gets(
     assert pod["status"]["phase"] == "Running"
     # The plan comes with the Binding, and nothing else does.
     path = f"/api/v1/namespaces/{namespace}/pods/waits/binding"
-    target = {"target": {"apiVersion": "v1", "kind": "Node", "name": "mine"}, "apiVersion": "v1", "kind": "Binding"}
+    target = {"target": {"apiVersion": "v1", "kind": "Node", "name": mine}, "apiVersion": "v1", "kind": "Binding"}
     with pytest.raises(ApiError, match="only gpu-extender's agent"):
         tenant.request("POST", path, target | {"metadata": {"name": "waits", "annotations": {HELD: "1"}}})
     planned = target | {"metadata": {"name": "waits", "annotations": {PLAN: "1"}}}
@@ -280,8 +285,9 @@ def test_the_queue_plans_the_gpus_of_a_pod_before_it_opens_the_gate(server: Api,
 
 def test_only_the_agent_states_how_the_gpus_of_a_node_are_linked(installed: Api, control_plane: ControlPlane) -> None:
     """Administrators and kubelets write `topology-stated`, and all else of a node."""
+    installed.create(builders.node("mine"))
     assert "topology-stated is yours" in refused(installed, "Node", "mine", notes(relay="0"))
-    with as_(control_plane, token(installed, "agent", "mine")) as agent:
+    with as_(control_plane, token(control_plane, "agent", "mine")) as agent:
         wait_for(
             lambda: refused(agent, "Node", "mine", notes(topology="{}", relay="1")) == "", 60, "the agent's rights"
         )
@@ -304,31 +310,33 @@ def test_only_the_agent_states_how_the_gpus_of_a_node_are_linked(installed: Api,
     }  # fmt: skip
 
 
-def test_the_relay_reads_and_writes_nothing(installed: Api, control_plane: ControlPlane) -> None:
-    with as_(control_plane, token(installed, "relay", "mine")) as relay:
-        wait_for(lambda: _lists(relay), 60, "the role is there")
-        assert refused(relay, "Node", "mine", notes(topology="{}"))
+def test_the_relay_reads_and_writes_nothing(control_plane: ControlPlane, mine: str) -> None:
+    with as_(control_plane, token(control_plane, "relay", mine)) as relay:
+        wait_for(lambda: _lists(relay, mine), 60, "the role is there")
+        assert refused(relay, "Node", mine, notes(topology="{}"))
 
 
-def _lists(api: Api) -> bool:
+def _lists(api: Api, node: str) -> bool:
     try:
-        return bool(api.list("Node")) and api.list("Pod", fields="spec.nodeName=mine") is not None
+        return bool(api.list("Node")) and api.list("Pod", fields=f"spec.nodeName={node}") is not None
     except ApiError:
         return False
 
 
-def test_the_agents_command_with_its_own_rights(installed: Api, control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_the_agents_command_with_its_own_rights(
+    installed: Api, control_plane: ControlPlane, tmp_path: Path, mine: str
+) -> None:
     """`gpu-extender agent --once` with that token, over TLS: the node has the annotation."""
     secret = tmp_path / "token"
-    secret.write_text(token(installed, "agent", "mine"))
+    secret.write_text(token(control_plane, "agent", mine))
     with as_(control_plane, secret.read_text()) as agent:
         wait_for(lambda: sees_its_node_only(agent), 60, "the agent's rights")
     command = [
         sys.executable, "-m", "extender", "agent", "--once", "--source=file", "--gbps=25",
-        f"--text={SAMPLES / 'dgx1-v100-8gpu-4ib.txt'}", "--node=mine", f"--api-server={control_plane.url}",
+        f"--text={SAMPLES / 'dgx1-v100-8gpu-4ib.txt'}", f"--node={mine}", f"--api-server={control_plane.url}",
         f"--token-file={secret}", f"--ca-file={control_plane.ca}", "--pod-resources=/nowhere/kubelet.sock",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    stated = installed.get("Node", "mine")["metadata"]["annotations"][annotation.KEY]
+    stated = installed.get("Node", mine)["metadata"]["annotations"][annotation.KEY]
     assert annotation.decode(stated).gpus == 8

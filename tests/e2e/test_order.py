@@ -154,8 +154,7 @@ def burst(cluster: Scene, nodes: dict[str, dict[str, str]], lag: Lag, title: str
 def test_whole_nodes_instead_of_names(scene: SceneFactory) -> None:
     """nodeCacheCapable: false is not recommended, and works: filter, scores, bind and preemption."""
     cluster = scene({f"n{i}": H100 for i in range(3)}, nodeCacheCapable=False)
-    for name, value in (("high", 1000), ("low", 10)):
-        cluster.api.create(builders.priority_class(name, value))
+    cluster.priorities(high=1000, low=10)
     cluster.pod("small", 2, priority_class="low", grace=1)
     home = cluster.running("small")[0]
     cluster.pod("beside", 4, priority_class="low", links="required", grace=1)

@@ -7,14 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from tests.e2e import builders
 from tests.e2e.conftest import SchedulerFactory
 from tests.e2e.recorder import Object, RecordingExtender
 from tests.e2e.scene import SceneFactory, scheduler_config
-from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
-NOTES = "gpu-extender.io/gpus"
 
 
 def only(*wanted: str) -> Callable[[Object], object]:
@@ -112,19 +109,3 @@ def test_an_error_fails_the_cycle_and_the_pod_is_tried_again(scene: SceneFactory
         assert len(tries) >= 2
         assert late.bodies("filter")
         assert late.bodies("prioritize")
-
-
-def test_we_bind_gpu_pods_and_nobody_elses(scene: SceneFactory) -> None:
-    """A pod without GPUs is bound by kube-scheduler itself; we are not even asked about it."""
-    cluster = scene({"m1": H100}, bind=True)
-    cluster.pod("gpu", 2)
-    cluster.api.create(builders.pod("plain", cluster.namespace, 0))
-    cluster.running("gpu", "plain")
-    notes = {name: cluster.get(name)["metadata"].get("annotations", {}).get(NOTES) for name in ("gpu", "plain")}
-    assert notes["gpu"] is not None
-    assert notes["plain"] is None
-    # The pod may run before we have the API server's answer to the Binding.
-    wait_for(lambda: "bind" in [one["verb"] for one in cluster.decisions("gpu")], 60, "bind is kept")
-    assert {d["verb"] for d in cluster.decisions("gpu")} == {"filter", "bind"}
-    assert cluster.decisions("plain") == []
-    assert cluster.metric("gpu_extender_request_duration_seconds_count", 'verb="bind"') == 1

@@ -9,7 +9,7 @@ from tests.e2e.cluster import ControlPlane
 from tests.e2e.rights import grant, without
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_evictions import settings
-from tests.e2e.test_outage import H100, full_of_low_pods
+from tests.e2e.test_outage import H100
 from tests.waiting import wait_for
 
 MOST_SECONDS = 15.0
@@ -34,7 +34,7 @@ def test_once_reservations_may_be_written_again(
     grant(api, namespace, "deployment.yaml")
     account = control_plane.kubeconfig_of_account(namespace, "gpu-scheduler")
     cluster = scene({f"n{i}": H100 for i in range(2)}, settings=settings(namespace, enabled=False), kubeconfig=account)
-    names = full_of_low_pods(cluster)
+    names = cluster.full_of_low_pods()
     with without(api, namespace, "gpu-extender", "configmaps"):
         quiet(2)
         cluster.pod("urgent", 4, priority_class="high")
@@ -54,7 +54,7 @@ def test_once_reservations_may_be_written_again(
 def test_once_a_server_is_back_that_met_no_call(scene: SceneFactory) -> None:
     """Its call met a dead server."""
     cluster = scene({f"n{i}": H100 for i in range(2)})
-    names = full_of_low_pods(cluster)
+    names = cluster.full_of_low_pods()
     cluster.extender.kill()
     cluster.pod("urgent", 4, priority_class="high")
     cluster.unschedulable("urgent", "Insufficient nvidia.com/gpu")

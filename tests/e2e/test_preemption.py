@@ -108,11 +108,7 @@ def test_a_restart_forgets_for_which_pod_a_victim_was_evicted_and_says_so(scene:
 def test_slow_termination_makes_no_second_eviction(scene: SceneFactory) -> None:
     """The victims take 6 s to go; the preemptor waits for them, and nobody else is evicted meanwhile."""
     cluster = scene({f"n{i}": H100 for i in range(2)}, kubelet={"termination_seconds": 6})
-    classes(cluster)
-    names = [f"w{i}" for i in range(4)]
-    for name in names:
-        cluster.pod(name, 4, priority_class="low", grace=30)
-    cluster.running(*names)
+    names = cluster.full_of_low_pods(grace=30)
     cluster.pod("urgent", 4, priority_class="high")
     wait_for(lambda: len(cluster.alive(names)) < 4, 60, "an eviction")
     # Something else happens in the cluster: every waiting pod is tried again.
@@ -126,11 +122,7 @@ def test_slow_termination_makes_no_second_eviction(scene: SceneFactory) -> None:
 
 def test_a_restart_in_the_middle_of_a_preemption_evicts_nobody_else(scene: SceneFactory) -> None:
     cluster = scene({f"n{i}": H100 for i in range(2)}, kubelet={"termination_seconds": 5})
-    classes(cluster)
-    names = [f"w{i}" for i in range(4)]
-    for name in names:
-        cluster.pod(name, 4, priority_class="low", grace=30)
-    cluster.running(*names)
+    names = cluster.full_of_low_pods(grace=30)
     cluster.pod("urgent", 4, priority_class="high")
     wait_for(lambda: len(cluster.alive(names)) < 4, 60, "an eviction")
     cluster.extender.kill()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.e2e import builders
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.waiting import wait_for
@@ -13,16 +11,6 @@ from tests.waiting import wait_for
 GATE = "gpu-extender.io/queue"
 H100 = {"topology": "dgx-h100"}
 RACK = "cloud.provider.com/topology-rack"
-
-
-@pytest.fixture
-def settings(namespace: str) -> dict[str, Any]:
-    """With a Lease of the test's own: a server that was killed keeps its Lease for 4 s."""
-    return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
-        "queue": {"enabled": True, "lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"},
-    }
 
 
 def gated(cluster: Scene, name: str, gpus: int, **options: Any) -> Any:
@@ -59,8 +47,10 @@ def waits(cluster: Scene, name: str) -> bool:
     return all(pod["spec"].get("schedulingGates") for pod in pods_of(cluster, name))
 
 
-def test_a_single_pod_is_nominated_and_lands_on_its_seat(scene: SceneFactory, settings: Any) -> None:
+def test_a_single_pod_lands_on_its_seat_and_gates_of_other_controllers_stay(scene: SceneFactory, settings: Any) -> None:
     cluster = scene({f"n{i}": H100 for i in range(3)}, settings=settings)
+    foreign = {"name": "example.com/other"}
+    cluster.api.create(builders.pod("two", cluster.namespace, 1, schedulingGates=[{"name": GATE}, foreign]))
     made = cluster.api.create(gated(cluster, "one", 2))
     cluster.uids["one"] = made["metadata"]["uid"]
     node = cluster.running("one")[0]
@@ -70,30 +60,8 @@ def test_a_single_pod_is_nominated_and_lands_on_its_seat(scene: SceneFactory, se
     assert frozenset(int(gpu) for gpu in planned.split(",")) == frozenset({0, 1})
     assert cluster.decisions("one")[0]["verb"] in ("bind", "filter")
     assert node in {"n0", "n1", "n2"}
-
-
-def test_gates_of_other_controllers_stay(scene: SceneFactory, settings: Any) -> None:
-    cluster = scene({"n1": H100}, settings=settings)
-    foreign = {"name": "example.com/other"}
-    pod = builders.pod("two", cluster.namespace, 1, schedulingGates=[{"name": GATE}, foreign])
-    cluster.api.create(pod)
-    cluster.api.create(gated(cluster, "one", 1))
-    cluster.running("one")
     quiet(2)
     assert cluster.get("two")["spec"]["schedulingGates"] == [{"name": GATE}, foreign]
-
-
-def test_two_gangs_that_do_not_fit_together_run_one_after_the_other(scene: SceneFactory, settings: Any) -> None:
-    """Each needs 60 % of the GPUs. Pod by pod, each could get half: none would start."""
-    cluster = scene({f"n{i}": H100 for i in range(5)}, settings=settings)
-    job(cluster, "first", 3, 8)
-    assert len(set(nodes_of(cluster, "first", 3))) == 3
-    job(cluster, "second", 3, 8)
-    wait_for(lambda: len(pods_of(cluster, "second")) == 3, 60, lambda: "the pods of the second Job")
-    quiet(3)
-    assert waits(cluster, "second")
-    end(cluster, "first")
-    assert len(set(nodes_of(cluster, "second", 3))) == 3
 
 
 def test_a_gang_starts_in_one_rack(scene: SceneFactory, settings: Any) -> None:

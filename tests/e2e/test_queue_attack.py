@@ -78,8 +78,6 @@ def servers(extender_process: ExtenderFactory, scheduler: SchedulerFactory, tena
     """Two replicas and a scheduler."""
     space = tenants[HOSTILE]
     settings = {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
         "evictions": {"enabled": True, "lease": f"evictions-{space}"},
         "queue": {
             "enabled": True,

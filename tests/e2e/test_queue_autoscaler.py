@@ -20,15 +20,6 @@ from tests.e2e.test_queue import H100, job, nodes_of, pods_of
 from tests.waiting import wait_for
 
 
-@pytest.fixture
-def settings(namespace: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
-        "queue": {"enabled": True, "lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"},
-    }
-
-
 def condition(pod: Object, kind: str) -> Object:
     """The pod's condition of this type; empty without one."""
     return next((one for one in pod["status"].get("conditions", ()) if one["type"] == kind), {})
@@ -134,8 +125,6 @@ def test_a_provisioning_request_is_made_with_the_rights_of_the_manifests(
 ) -> None:
     grant(api, namespace, "deployment.yaml", "queue/controller.yaml", "provisioning-requests/rights.yaml")
     settings = {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
         "reservations": {"namespace": namespace},
         "queue": {"enabled": True, "autoscaler": "provisioningRequest"},
     }

@@ -21,18 +21,9 @@ from tests.e2e.test_queue import GATE, H100, RACK, end, gated, nodes_of, pods_of
 from tests.e2e.test_queue import job as queued_job
 from tests.waiting import wait_for
 
+PLAN = "gpu-extender.io/gpus"
 ADMISSION, TOPOLOGY = "kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology"
 PODS = 6  # of a gang: 60 % of ten places
-
-
-@pytest.fixture
-def settings(namespace: str) -> dict[str, Any]:
-    """With a Lease of the test's own: a server that was killed keeps its Lease for 4 s."""
-    return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
-        "queue": {"enabled": True, "lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"},
-    }
 
 
 def states(pods: Objects) -> dict[str, tuple[str, str]]:
@@ -78,7 +69,7 @@ def test_the_stock_scheduler_leaves_both_gangs_half_started(
 
     wait_for(lambda: running("first") + running("second") == 10, 60, "all ten places are taken")
     before = {name: states(pods(name)) for name in ("first", "second")}
-    quiet(10)
+    quiet(5)
     assert {name: states(pods(name)) for name in ("first", "second")} == before
     for found in before.values():
         phases = [phase for phase, _ in found.values()]
@@ -113,8 +104,6 @@ def test_the_account_of_the_manifests_suffices(
     account = control_plane.kubeconfig_of_account(namespace, "gpu-scheduler")
     before = denied(control_plane)
     settings = {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
         "reservations": {"namespace": namespace},
         "queue": {"enabled": True},
     }
@@ -151,6 +140,7 @@ def kept(api: Api, namespace: str) -> list[str]:
 
 
 def test_pods_without_gpus_never_ask_us(scene: SceneFactory, settings: Any) -> None:
+    """kube-scheduler binds them itself; we bind those with GPUs."""
     cluster = scene({"n1": H100}, settings=settings)
     cluster.pod("gpu", 1)
     cluster.running("gpu")
@@ -158,10 +148,15 @@ def test_pods_without_gpus_never_ask_us(scene: SceneFactory, settings: Any) -> N
     # The last call of this pod is counted once the API server has answered: the pod may run before that.
     wait_for(lambda: cluster.metric(calls, 'verb="bind"') == 1, 60, "bind is counted")
     asked = cluster.metric(calls)
-    for i in range(5):
-        cluster.pod(f"cpu-{i}", 0)
-    assert cluster.running(*(f"cpu-{i}" for i in range(5))) == ["n1"] * 5
+    names = [f"cpu-{i}" for i in range(5)]
+    for name in names:
+        cluster.pod(name, 0)
+    assert cluster.running(*names) == ["n1"] * 5
     assert cluster.metric(calls) == asked
+    assert {one["verb"] for one in cluster.decisions("gpu")} == {"filter", "bind"}
+    assert [cluster.decisions(name) for name in names] == [[]] * 5
+    planned = [PLAN in cluster.get(name)["metadata"].get("annotations", {}) for name in ("gpu", *names)]
+    assert planned == [True, *[False] * 5]
 
 
 @pytest.mark.parametrize("priority", ["equal", "lower"])

@@ -46,14 +46,9 @@ def leader_worker_sets(api: Any, control_plane: ControlPlane, controllers: Path)
 
 
 @pytest.fixture
-def settings(namespace: str) -> dict[str, Any]:
-    """With a Lease of the test's own, and 20 s for a pod to come."""
-    names = {"lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"}
-    return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
-        "queue": {"enabled": True, "absentSeatSeconds": 20, **names},
-    }
+def settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """With 20 s for a pod to come."""
+    return {"queue": settings["queue"] | {"absentSeatSeconds": 20}}
 
 
 def template(cluster: Scene, gpus: int, **meta: Any) -> Object:

@@ -14,14 +14,9 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 POOL = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}
 
 
-def test_a_pinned_pod_whose_node_is_lost_is_evicted_and_replaced(scene: SceneFactory, namespace: str) -> None:
+def test_a_pinned_pod_whose_node_is_lost_is_evicted_and_replaced(scene: SceneFactory, settings: Any) -> None:
     """kube-scheduler stands still from the release on, until the node is gone. The pods state terms of their own."""
-    queue = {"enabled": True, "hardPins": True, "lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"}
-    settings: dict[str, Any] = {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
-        "queue": queue,
-    }
+    settings["queue"]["hardPins"] = True
     cluster = scene({f"n{i}": H100 for i in range(3)}, settings=settings)
     cluster.scheduler.kill()
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [POOL]}}}

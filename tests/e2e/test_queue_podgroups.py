@@ -32,15 +32,6 @@ def control_plane(binaries: Path, request: pytest.FixtureRequest) -> Iterator[Co
         request.config.stash[CONTROL_PLANE] = before
 
 
-@pytest.fixture
-def settings(namespace: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
-        "queue": {"enabled": True, "lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"},
-    }
-
-
 def group(cluster: Scene, name: str, policy: dict[str, Any]) -> None:
     meta = {"name": name, "namespace": cluster.namespace}
     spec = {"schedulingPolicy": policy}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.act.queue.seat_store import SHARDS
-from tests.e2e import builders
+from tests.e2e import builders, cleaning
 from tests.e2e.api import Api, Object, Objects, path_of
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.queueing import (
@@ -29,11 +29,18 @@ from tests.waiting import wait_for
 OTHER, THIRD = "example.com/quota", "kueue.x-k8s.io/admission"
 
 
+@pytest.fixture(scope="module")
+def api(control_plane: ControlPlane) -> Iterator[Api]:
+    """The manifests are applied for all tests of this file; the cluster is cleaned after the last one."""
+    with installed(control_plane.api):
+        yield control_plane.api
+    cleaning.clean(control_plane.api)
+
+
 @pytest.fixture
-def queued(api: Api) -> Iterator[str]:
-    """A namespace with the label; the manifests are applied."""
-    with installed(api):
-        yield queued_namespace(api)
+def queued(api: Api) -> str:
+    """A namespace with the label."""
+    return queued_namespace(api)
 
 
 def pods_of(api: Api, namespace: str, count: int) -> Objects:
@@ -246,9 +253,7 @@ def test_what_gated_pods_mean_to_quotas_and_owners(api: Api, queued: str) -> Non
 
 def test_the_rights_of_the_controller(api: Api, queued: str, control_plane: ControlPlane) -> None:
     """The server's account nominates, annotates and releases a pod, and keeps seats and a Lease; no more."""
-    asked = {"spec": {"expirationSeconds": 3600}}
-    path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{SCHEDULER}/token"
-    secret = str(api.request("POST", path, asked)["status"]["token"])
+    secret = control_plane.account_token(SYSTEM, SCHEDULER)
     api.create(pod("p", queued))
     with Api(control_plane.url, secret, control_plane.ca) as controller:
 

@@ -26,8 +26,6 @@ START_SECONDS = 5.0
 
 def settings(namespace: str, *, evictions: bool) -> dict[str, Any]:
     return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
         "queue": {"enabled": True, "lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"},
         "evictions": {"enabled": evictions, "lease": f"evictions-{namespace}"},
     }
@@ -181,8 +179,7 @@ def test_urgent_gangs_start_one_after_the_other_while_the_job_remakes_their_vict
     nodes = {f"n{i:02d}": H100 for i in range(30)}
     kubelet = {"termination_seconds": TERMINATION_SECONDS, "seed": attempt}
     cluster = scene(nodes, settings=settings(namespace, evictions=True), kubelet=kubelet)
-    for name, value in (("low", 1000), ("urgent", 100_000)):
-        cluster.api.create(builders.priority_class(name, value))
+    cluster.priorities(low=1000, urgent=100_000)
     remade_job(cluster, "low", 30, 8, "low")
     nodes_of(cluster, "low", 30)
     for name in ("ug1", "ug2"):

@@ -27,17 +27,12 @@ NODES = [f"n{i}" for i in range(GANGS)]
 
 @pytest.fixture
 def servers(
-    kubelets: KubeletsFactory, extender_process: ExtenderFactory, namespace: str
+    kubelets: KubeletsFactory, extender_process: ExtenderFactory, settings: Any
 ) -> tuple[ExtenderProcess, ExtenderProcess]:
     """The holder of the Lease, and another one."""
     simulated = kubelets()
     for name in NODES:
         simulated.add_node(name, topology="dgx-h100")
-    settings = {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
-        "queue": {"enabled": True, "lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"},
-    }
     first = extender_process(settings)
     wait_for(lambda: leads(first), 60, "it holds the Lease")
     return first, extender_process(settings)

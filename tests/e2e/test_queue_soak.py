@@ -331,7 +331,7 @@ def meanwhile(soak: Soak, record: Record, span: Span) -> Iterator[str]:
 
 
 def test_gangs_stay_whole_while_everything_is_disturbed(
-    control_plane: ControlPlane, scene: SceneFactory, namespace: str, extender_process: ExtenderFactory
+    control_plane: ControlPlane, scene: SceneFactory, namespace: str, extender_process: ExtenderFactory, settings: Any
 ) -> None:
     """24 gangs (GPU_EXTENDER_QUEUE_SOAK: another number), a kill in the time of eight of them on the least number of
     nodes, and so on. That no gate stays closed for CLOSED_SECONDS is demanded where the number is stated (`make soak`);
@@ -339,12 +339,7 @@ def test_gangs_stay_whole_while_everything_is_disturbed(
     stated = os.environ.get("GPU_EXTENDER_QUEUE_SOAK")
     rounds = int(stated or "24")
     rng = random.Random(14)
-    lease = f"queue-{namespace}"
-    settings = {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "GpuExtenderConfiguration",
-        "queue": {"enabled": True, "lease": lease, "reservations": f"seats-{namespace}"},
-    }
+    lease = settings["queue"]["lease"]
     nodes = [f"n{i}" for i in range(NODES + rounds // GANGS_A_NODE)]
     service = Service()
     cluster = scene(dict.fromkeys(nodes, NODE), settings=settings, urlPrefix=f"{service.url}/v1")

@@ -15,17 +15,15 @@ from tests.e2e.api import Api
 from tests.e2e.conftest import ExtenderFactory
 from tests.waiting import wait_for
 
-HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
-
 
 def test_a_gated_pod_learns_that_the_queue_is_off_and_starts_after_the_restart(
     api: Api, namespace: str, extender_process: ExtenderFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue = {"lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"}
-    server = extender_process({**HEAD, "queue": queue})
+    server = extender_process({"queue": queue})
     api.create(builders.node("n1", 8))
     api.create(builders.pod("waits", namespace, 1, schedulingGates=[{"name": GATE}]))
-    server.configure({**HEAD, "queue": {**queue, "enabled": True}})
+    server.configure({"queue": {**queue, "enabled": True}})
     [event] = wait_for(lambda: api.list("Event", namespace, fields=f"reason={REASON}"), 90, "the Event is written")
     assert "queue.enabled was false when this server started; set it, then restart the servers" in event["message"]
     assert event["involvedObject"]["name"] == "waits"

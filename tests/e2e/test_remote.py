@@ -29,7 +29,6 @@ from tests.server.certificate_files import Files, client, written
 from tests.waiting import wait_for
 from tests.world import workload
 
-HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
 ANSWERED = "gpu_extender_request_duration_seconds_count"
 
 
@@ -215,7 +214,7 @@ def test_pages_are_for_tokens_whose_user_may_list_the_pods(
     """With the role of manifests/reader.yaml: a tenant sees the verdict on its own pods, an operator every page."""
     kubelets().add_node("n1", topology="dgx-h100")
     port = free_port()
-    extender_process({**HEAD, "server": {"debug": {"port": port, "authorize": True}}})
+    extender_process({"server": {"debug": {"port": port, "authorize": True}}})
     admin = control_plane.kubeconfig()
     wait_for(lambda: api.find("Namespace", SYSTEM) is None, 60, "our namespace is gone")
     kubectl("create", "namespace", SYSTEM, kubeconfig=admin)

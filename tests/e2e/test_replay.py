@@ -13,12 +13,12 @@ import pytest
 from extender.cli import main
 from extender.kube.client import ApiError
 from tests.e2e import builders
+from tests.e2e.extender_process import SETTINGS_HEAD
 from tests.e2e.scene import SceneFactory
 
 DECISIONS = int(os.environ.get("GPU_EXTENDER_REPLAY_DECISIONS", "60"))
 """Decisions of the run; the target is stated for 500."""
 ROUND = 12
-HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
 FLEET = ("dgx-h100", "dgx1-v100", "a100-pcie-4")
 
 
@@ -28,10 +28,8 @@ def test_a_recorded_run_is_answered_again_with_the_same_bytes(
 ) -> None:
     folder, chance = tmp_path / "record", random.Random(15)
     nodes = {f"n{i}": {"topology": FLEET[i % len(FLEET)]} for i in range(6)}
-    settings = HEAD | {"record": {"fileBytes": 8_000}}
-    cluster = scene(nodes, bind=bind, settings=settings, arguments=("--record", str(folder)))
-    for name, value in (("low", 10), ("high", 1000)):
-        cluster.api.create(builders.priority_class(name, value))
+    cluster = scene(nodes, bind=bind, settings={"record": {"fileBytes": 8_000}}, arguments=("--record", str(folder)))
+    cluster.priorities(low=10, high=1000)
     decided = turn = 0
     while decided < DECISIONS:
         turn += 1
@@ -63,7 +61,7 @@ def test_a_recorded_run_is_answered_again_with_the_same_bytes(
     assert (report["first_difference"], report["warnings"]) == (None, [])
     assert (code, report["identical"]) == (0, report["requests"])
     assert report["requests"] >= 0.9 * decided  # again looks and pods without GPUs are no requests of their own
-    (tmp_path / "other.yaml").write_text(json.dumps(HEAD | {"scorers": [{"name": "spread", "weight": 1.0}]}))
+    (tmp_path / "other.yaml").write_text(json.dumps(SETTINGS_HEAD | {"scorers": [{"name": "spread", "weight": 1.0}]}))
     code = main(["replay", str(folder), "--config", str(tmp_path / "other.yaml"), "-o", "json"])
     report = json.loads(capsys.readouterr().out)
     assert code == 10

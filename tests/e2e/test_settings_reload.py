@@ -7,11 +7,9 @@ import httpx
 from tests.e2e.scene import SceneFactory
 from tests.waiting import wait_for
 
-HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
-
 
 def test_weights_are_loaded_and_a_wrong_file_changes_nothing(scene: SceneFactory) -> None:
-    cluster = scene({"n1": {"topology": "a100-pcie-4"}}, settings=HEAD)
+    cluster = scene({"n1": {"topology": "a100-pcie-4"}})
     cluster.pod("before", 1)
     cluster.running("before")
 
@@ -20,10 +18,10 @@ def test_weights_are_loaded_and_a_wrong_file_changes_nothing(scene: SceneFactory
             return http.get(f"{cluster.extender.url}/statusz").text
 
     first = status().partition("Settings: ")[2].split()[0]
-    cluster.extender.configure({**HEAD, "scorers": [{"name": "nothing", "weight": 1}]})
+    cluster.extender.configure({"scorers": [{"name": "nothing", "weight": 1}]})
     wait_for(lambda: cluster.metric("gpu_extender_settings_reloads_total", 'result="invalid"') == 1, 60)
     assert f"Settings: {first}" in status()
-    cluster.extender.configure({**HEAD, "scorers": [{"name": "packing", "weight": 1}]})
+    cluster.extender.configure({"scorers": [{"name": "packing", "weight": 1}]})
     wait_for(lambda: cluster.metric("gpu_extender_settings_reloads_total", 'result="loaded"') == 1, 60)
     second = status().partition("Settings: ")[2].split()[0]
     assert second != first

@@ -22,7 +22,7 @@ from tests.e2e.scene import Scene, SceneFactory, quiet, scheduler_config
 from tests.waiting import wait_for
 
 PAIRS = {"topology": "a100-pcie-4"}
-SHADOW = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration", "mode": "shadow"}
+SHADOW = {"mode": "shadow"}
 ACCOUNT = "gpu-extender-observer"
 
 
@@ -178,25 +178,17 @@ def _preempted(found: Any) -> Any:
     return found if found["preemptions"]["other"] == 1 else None
 
 
-def test_gates_of_ours_are_removed_at_once_without_nomination(scene: SceneFactory) -> None:
+def test_gates_of_ours_are_removed_and_neither_nomination_nor_gpus_are_written(scene: SceneFactory) -> None:
     cluster = scene({"n1": PAIRS}, settings=SHADOW)
     other = "example.com/wait"
     cluster.pod("gated", 1, schedulingGates=[{"name": GATE}])
     cluster.pod("both", 1, schedulingGates=[{"name": GATE}, {"name": other}])
     assert cluster.running("gated") == ["n1"]
     wait_for(lambda: gates(cluster.get("both")) == [other], 60, "our gate is gone, the other one is not")
-    pod = cluster.get("gated")
-    assert "gpu-extender.io/gpus" not in pod["metadata"].get("annotations", {})
+    wait_for(lambda: "bind" in [one["verb"] for one in cluster.decisions("gated")], 60, "we bind the pod")
+    notes = cluster.get("gated")["metadata"].get("annotations", {})
+    assert not [key for key in notes if key.startswith("gpu-extender.io/")]
     assert cluster.get("both")["status"].get("nominatedNodeName") is None
     with pytest.raises(ApiError):
         cluster.api.get("Lease", "gpu-extender-queue", "kube-system")
     assert not [one for one in cluster.api.list("ConfigMap") if one["metadata"]["name"].startswith("gpu-extender")]
-
-
-def test_bind_writes_no_gpus(scene: SceneFactory) -> None:
-    cluster = scene({"n1": PAIRS}, settings=SHADOW)
-    cluster.pod("one", 2)
-    assert cluster.running("one") == ["n1"]
-    wait_for(lambda: "bind" in [one["verb"] for one in cluster.decisions("one")], 60)
-    notes = cluster.get("one")["metadata"].get("annotations", {})
-    assert not [key for key in notes if key.startswith("gpu-extender.io/")]

@@ -83,8 +83,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path
     rng = random.Random(20)
     nodes = {f"n{i}": {**H100, "labels": {"rack": str(i % RACKS)}} for i in range(6)}
     cluster = scene(nodes, kubelet={"termination_seconds": 0.5, "start_seconds": 0.2}, verbosity=4)
-    for name, value in PRIORITIES.items():
-        cluster.api.create(builders.priority_class(name, value))
+    cluster.priorities(**PRIORITIES)
     template = builders.pod("-", cluster.namespace, VICTIM_GPUS, priority_class="low", grace=5, cpu="100m")
     cluster.api.create(builders.replica_set("load", LOAD, template))
     preemptors = {

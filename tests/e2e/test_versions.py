@@ -31,8 +31,6 @@ if not os.environ.get("GPU_EXTENDER_COMPAT"):
 
 GATE = "gpu-extender.io/queue"
 SETTINGS: dict[str, Any] = {
-    "apiVersion": "gpu-extender.io/v1",
-    "kind": "GpuExtenderConfiguration",
     "queue": {"enabled": True},
 }
 VICTIMS = [f"w{i}" for i in range(8)]
