@@ -23,7 +23,7 @@ MACHINES = {
 
 def figures(scene: SceneFactory, plugin: str, capsys: pytest.CaptureFixture[str]) -> Got:
     """One run, printed."""
-    pods = int(os.environ.get("GPU_EXTENDER_ENFORCED", "80"))
+    pods = int(os.environ.get("GPU_EXTENDER_ENFORCED", "50"))
     nodes = {name: {"topology": topology, "plugin": plugin} for name, topology in MACHINES.items()}
     cluster = scene(nodes, kubelet={"seed": 11, "start_seconds": 0.1, "report_seconds": 0.3})
     restarts = dict.fromkeys((pods // 3, 2 * pods // 3), cluster.extender.restart)
@@ -44,7 +44,7 @@ def figures(scene: SceneFactory, plugin: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_every_pod_gets_its_planned_set(scene: SceneFactory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two restarts of ours in between. 80 pods (GPU_EXTENDER_ENFORCED: another number)."""
+    """Two restarts of ours in between. 50 pods (GPU_EXTENDER_ENFORCED: another number)."""
     got = figures(scene, "relay", capsys)
     assert got.planned == got.pods
     assert (got.set_share, got.refused) == (1.0, 0)
@@ -55,7 +55,7 @@ def test_on_kubelets_own_device_manager(
     scene: SceneFactory, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """scheduler -> bind -> relay -> device manager -> plugin, all real, with each of them restarted in between."""
-    pods = int(os.environ.get("GPU_EXTENDER_ENFORCED", "80")) // 2
+    pods = int(os.environ.get("GPU_EXTENDER_ENFORCED", "50")) // 2
     machines = {"v100": "dgx1-v100", "pairs": "h100-nvl-8"}
     reach = (control_plane.url, control_plane.token("admin"), control_plane.ca)
     nodes = {name: {"topology": topology, "plugin": "relay"} for name, topology in machines.items()}

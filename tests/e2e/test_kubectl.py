@@ -177,7 +177,27 @@ def test_every_command_asks_the_replica_that_has_the_answer(called: Called, api:
     assert (queue["warnings"], queue["waiting"]) == ([], [])  # by the replica that holds the queue's Lease
     text = called.run("gpu-extender", "explain", "train", f"--namespace={namespace}")
     assert text.stdout.startswith(f"{namespace}/train runs on n1, GPUs ")
+    _health_of_all_replicas(called)
     assert called.children() == []
+
+
+def _health_of_all_replicas(called: Called) -> None:
+    """With the rights of a reader. The two have different settings here, which is the one thing that is not well."""
+    done = called.run("gpu-extender", "check", "--live", "-o", "json")
+    assert (done.returncode, done.stderr) == (1, "")
+    shown = json.loads(done.stdout)
+    replicas = [(one["name"], one["reachable"], one["ready"], one["degraded"]) for one in shown["replicas"]]
+    assert replicas == [(LEADER, True, True, []), (ASKED, True, True, [])]
+    assert {one["name"]: bool(one["holder"]) for one in shown["leases"]} == {
+        "gpu-scheduler": True, "gpu-extender-queue": True, "gpu-extender-evictions": False,
+    }  # fmt: skip
+    assert [one["problem"] for one in shown["leases"]] == [None] * 3
+    assert [one["code"] for one in shown["warnings"]] == ["settings-differ"]
+    text = called.run("gpu-extender", "check", "--live").stdout
+    assert f"{ASKED}: ready, version" in text
+    refused = called.run("gpu-extender", "check")
+    assert refused.returncode == 1
+    assert "give --live" in refused.stderr
 
 
 def test_a_pod_behind_the_gate_is_explained_by_the_holder_of_the_queue(
@@ -187,51 +207,11 @@ def test_a_pod_behind_the_gate_is_explained_by_the_holder_of_the_queue(
     shown = until(lambda: called.answer("explain", "wide", "-n", namespace), lambda shown: shown["queue"] is not None)
     assert (shown["warnings"], shown["queue"]["gang"]) == ([], f"{namespace}/wide")
     assert [one["gang"] for one in called.answer("queue", namespace)["waiting"]] == [f"{namespace}/wide"]
+    _not_answered(called, api, namespace)
 
 
-def test_flags_of_kubectl_mean_what_they_mean_to_kubectl(
-    called: Called, api: Api, namespace: str, control_plane: ControlPlane
-) -> None:
-    said = called.run("options").stdout
-    assert {*re.findall(r"^ +(?:-\w, )?--([\w-]+)=", said, re.MULTILINE)} == VALUES | SWITCHES
-    config = json.loads(control_plane.kubeconfig().read_text())
-    config["contexts"][0] = {
-        "name": "admin", "context": {"cluster": "e2e", "user": "admin", "namespace": namespace},
-    }  # fmt: skip
-    del config["current-context"]
-    (file := called.kubectl.parent / "config").write_text(json.dumps(config))
-    api.create(builders.pod("idle", namespace, 2, scheduler="nobody"))
-    admin = ("--kubeconfig", str(file), "--context", "admin")
-    explained = lambda: called.answer("explain", "idle", *admin, "--request-timeout=5s")  # noqa: E731
-    assert until(explained, lambda shown: shown["verdict"] == "fits")["pod"]["namespace"] == namespace
-    assert called.answer(*admin, "top", "--as", "admin", "--as-group", "system:masters", "-v=1")["kind"] == "Fleet"
-    for words, says in (
-        ([*admin, "--as=nobody"], 'User "nobody" cannot'),
-        (["--kubeconfig", str(file), "--context=none"], 'context "none" does not exist'),
-        (["--server", "https://127.0.0.1:1"], "127.0.0.1:1 was refused"),
-    ):
-        done = called.run("gpu-extender", "top", "-o", "json", *words)
-        error = json.loads(done.stderr)["error"]
-        assert (done.returncode, done.stdout, error["code"]) == (1, "", "unreachable")
-        assert says in error["message"]
-
-
-def test_kubectl_completes_the_plugin(called: Called, api: Api, namespace: str) -> None:
-    def offered(*words: str) -> list[str]:
-        said = called.run("__complete", "gpu-extender", *words).stdout.splitlines()
-        assert said[-1] == ":4"  # no files
-        return [line.partition("\t")[0] for line in said[:-1]]
-
-    for name in ("train-a", "train-b", "other"):
-        api.create(builders.pod(name, namespace, 1, scheduler="nobody"))
-    assert offered("") == list(OFFERED)
-    assert offered("explain", "-n", namespace, "tr") == ["train-a", "train-b"]
-    assert offered("explain", f"{namespace}/o") == [f"{namespace}/other"]
-    assert offered("explain", "--context", "") == ["e2e"]
-    assert offered("decisions", "-o", "y") == ["yaml"]
-
-
-def test_what_cannot_be_answered(called: Called, api: Api, namespace: str) -> None:
+def _not_answered(called: Called, api: Api, namespace: str) -> None:
+    """What cannot be answered. In the end there is no replica."""
     done = called.run("gpu-extender", "explain", "none", "-n", namespace, "-o", "json")
     assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (1, "not-found")
     done = called.run("gpu-extender", "explain", "a/b", "-n", namespace)
@@ -261,6 +241,51 @@ def test_what_cannot_be_answered(called: Called, api: Api, namespace: str) -> No
     assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (1, "not-found")
 
 
+def test_flags_of_kubectl_mean_what_they_mean_to_kubectl_which_completes_ours(
+    called: Called, api: Api, namespace: str, control_plane: ControlPlane
+) -> None:
+    said = called.run("options").stdout
+    assert {*re.findall(r"^ +(?:-\w, )?--([\w-]+)=", said, re.MULTILINE)} == VALUES | SWITCHES
+    config = json.loads(control_plane.kubeconfig().read_text())
+    config["contexts"][0] = {
+        "name": "admin", "context": {"cluster": "e2e", "user": "admin", "namespace": namespace},
+    }  # fmt: skip
+    del config["current-context"]
+    (file := called.kubectl.parent / "config").write_text(json.dumps(config))
+    api.create(builders.pod("idle", namespace, 2, scheduler="nobody"))
+    admin = ("--kubeconfig", str(file), "--context", "admin")
+    explained = lambda: called.answer("explain", "idle", *admin, "--request-timeout=5s")  # noqa: E731
+    assert until(explained, lambda shown: shown["verdict"] == "fits")["pod"]["namespace"] == namespace
+    assert called.answer(*admin, "top", "--as", "admin", "--as-group", "system:masters", "-v=1")["kind"] == "Fleet"
+    for words, says in (
+        ([*admin, "--as=nobody"], 'User "nobody" cannot'),
+        (["--kubeconfig", str(file), "--context=none"], 'context "none" does not exist'),
+        (["--server", "https://127.0.0.1:1"], "127.0.0.1:1 was refused"),
+    ):
+        done = called.run("gpu-extender", "top", "-o", "json", *words)
+        error = json.loads(done.stderr)["error"]
+        assert (done.returncode, done.stdout, error["code"]) == (1, "", "unreachable")
+        assert says in error["message"]
+    _completed(called, api, namespace)
+
+
+def _completed(called: Called, api: Api, namespace: str) -> None:
+    """kubectl completes the plugin."""
+
+    def offered(*words: str) -> list[str]:
+        said = called.run("__complete", "gpu-extender", *words).stdout.splitlines()
+        assert said[-1] == ":4"  # no files
+        return [line.partition("\t")[0] for line in said[:-1]]
+
+    for name in ("train-a", "train-b", "other"):
+        api.create(builders.pod(name, namespace, 1, scheduler="nobody"))
+    assert offered("") == list(OFFERED)
+    assert offered("explain", "-n", namespace, "tr") == ["train-a", "train-b"]
+    assert offered("explain", f"{namespace}/o") == [f"{namespace}/other"]
+    assert offered("explain", "--context", "") == ["e2e"]
+    assert offered("decisions", "-o", "y") == ["yaml"]
+
+
 def _as_in_a_terminal() -> None:
     """What a shell runs in the background ignores SIGINT, and so do all that it starts."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -283,22 +308,3 @@ def test_a_signal_ends_the_forwarded_port_too(called: Called, silent: socket.soc
             child.communicate(timeout=60)
         assert child.returncode == 128 + number
         assert wait_for(lambda: not called.children(), 60, "kubectl has ended")
-
-
-def test_the_health_of_all_replicas_with_the_rights_of_a_reader(called: Called) -> None:
-    """The two have different settings here, which is the one thing that is not well."""
-    done = called.run("gpu-extender", "check", "--live", "-o", "json")
-    assert (done.returncode, done.stderr) == (1, "")
-    shown = json.loads(done.stdout)
-    replicas = [(one["name"], one["reachable"], one["ready"], one["degraded"]) for one in shown["replicas"]]
-    assert replicas == [(LEADER, True, True, []), (ASKED, True, True, [])]
-    assert {one["name"]: bool(one["holder"]) for one in shown["leases"]} == {
-        "gpu-scheduler": True, "gpu-extender-queue": True, "gpu-extender-evictions": False,
-    }  # fmt: skip
-    assert [one["problem"] for one in shown["leases"]] == [None] * 3
-    assert [one["code"] for one in shown["warnings"]] == ["settings-differ"]
-    text = called.run("gpu-extender", "check", "--live").stdout
-    assert f"{ASKED}: ready, version" in text
-    refused = called.run("gpu-extender", "check")
-    assert refused.returncode == 1
-    assert "give --live" in refused.stderr
