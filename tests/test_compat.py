@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.e2e import compat
 from tests.e2e.build import DEFAULT_RELEASE, MODULE, MODULE_FILES
 
@@ -51,10 +49,3 @@ def test_every_scenario_has_tests_and_every_release_a_module() -> None:
     assert next(iter(MODULE_FILES)) == DEFAULT_RELEASE
     for release, file in MODULE_FILES.items():
         assert f"k8s.io/kubernetes v{release}\n" in (MODULE / file).read_text()
-
-
-def test_unknown_words_are_rejected() -> None:
-    assert compat.chosen("", ["a", "b"]) == ["a", "b"]
-    assert compat.chosen("b", ["a", "b"]) == ["b"]
-    with pytest.raises(SystemExit, match=r"c: not one of a, b"):
-        compat.chosen("c", ["a", "b"])

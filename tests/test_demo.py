@@ -7,31 +7,27 @@ import re
 import signal
 import subprocess
 import sys
+from array import array
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from extender.cli import demo as demo_command
+from extender.cli import main
 
 SCENES = (
     "packing", "contiguous fit", "a refused node", "a preemption", "a wait that ends", "a gang that starts whole",
     "a claim with linked GPUs", "a pod that waits",
 )  # fmt: skip
 LIMIT_SECONDS = 120
-PLAYED = "import sys\nfrom extender.cli import main\nsys.exit(main(['demo', '--once', '--port', '0']))"
-
-
-def demo(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    program = ["-c", code] if code else ["-m", "extender", "demo", "--port", "0", *arguments]
-    environment = {**os.environ, "NO_COLOR": "1", "PYTHONUTF8": "1"}
-    return subprocess.run(
-        [sys.executable, *program], capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, check=False
-    )
 
 
 @pytest.fixture(scope="module")
 def once() -> subprocess.CompletedProcess[str]:
-    return demo("--once")
+    program = [sys.executable, "-m", "extender", "demo", "--port", "0", "--once"]
+    environment = {**os.environ, "NO_COLOR": "1", "PYTHONUTF8": "1"}
+    return subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, check=False)
 
 
 def test_the_day_comes_out_as_told(once: subprocess.CompletedProcess[str]) -> None:
@@ -58,40 +54,52 @@ def test_plain_output_has_no_escapes(once: subprocess.CompletedProcess[str]) -> 
     assert max(map(len, once.stdout.splitlines())) <= 120
 
 
-def test_the_queue_needs_no_time_that_the_day_does_not_give() -> None:
+def played(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """(exit code, output) of the demo in this process, whose server a test has changed."""
+    code = main(["demo", "--once", "--port", "0"])
+    return code, capsys.readouterr().out
+
+
+def test_the_queue_needs_no_time_that_the_day_does_not_give(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The day's clock stands still while a scene waits for the queue: the queue must not rest by it."""
-    slow = "from extender.act.queue import controller; controller.REST = 1e9"
-    ran = demo(code=f"{slow}\n{PLAYED}")
-    assert ran.returncode == 0, ran.stdout
+    monkeypatch.setattr("extender.act.queue.controller.REST", 1e9)
+    code, out = played(capsys)
+    assert code == 0, out
+
+
+def giving(answer: object) -> Any:
+    async def give(*_: object) -> object:
+        return answer
+
+    return give
 
 
 @pytest.mark.parametrize(
-    ("spoiled", "said"),
+    ("spoiled", "instead", "said"),
     [
-        ("from extender.policy.rules.links import Links as it; it.fill = lambda *_: None",
-         "not as told: pretrain waits"),
-        ("from extender.policy.costs import WorkLost as it; it.term = lambda _, victims: "
-         "('sum', __import__('array').array('q', [0] * len(victims.pods)))", "not as told: "),
-        ("from extender.cluster.cluster import Cluster as it; it._set_pod = lambda *_: 1 / 0",
-         "could not apply a write"),
-        ("from extender.act.queue.seat_store import SeatStore as it\n"
-         "async def keep(*_): return ''\n"
-         "it.keep = keep", "not as told: seats of all are written"),
-        ("from extender.act.queue.release import Release as it\n"
-         "async def nominate(*_): return None\n"
-         "it._state_seat = nominate", "not as told: seats of all are written"),
-        ("from extender.act.queue.allocator import DeviceAllocator as it\n"
-         "async def settle(*_): return True\n"
-         "it.settle = settle", "not as told: the claim is allocated before the gate opens"),
-        ("from extender.ask.ways import request as it; it.with_links = lambda pod: pod",
-         "not as told: dgx1 has enough GPUs"),
+        ("policy.rules.links.Links.fill", lambda *_: None, "not as told: pretrain waits"),
+        ("policy.costs.WorkLost.term", lambda _, victims: ("sum", array("q", [0] * len(victims.pods))), "not as told"),
+        ("cluster.cluster.Cluster._set_pod", lambda *_: 1 / 0, "could not apply a write"),
+        ("act.queue.seat_store.SeatStore.keep", giving(""), "not as told: seats of all are written"),
+        ("act.queue.release.Release._state_seat", giving(None), "not as told: seats of all are written"),
+        (
+            "act.queue.allocator.DeviceAllocator.settle",
+            giving(True),
+            "not as told: the claim is allocated before the gate",
+        ),
+        ("ask.ways.request.with_links", lambda pod: pod, "not as told: dgx1 has enough GPUs"),
     ],
-)  # fmt: skip
-def test_a_server_that_is_wrong_is_found_out(spoiled: str, said: str) -> None:
-    ran = demo(code=f"{spoiled}\n{PLAYED}")
-    assert ran.returncode == 1
-    assert said in ran.stdout
-    assert "all scenes came out as told" not in ran.stdout
+)
+def test_a_server_that_is_wrong_is_found_out(
+    spoiled: str, instead: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"extender.{spoiled}", instead)
+    code, out = played(capsys)
+    assert code == 1
+    assert said in out
+    assert "all scenes came out as told" not in out
 
 
 def test_it_serves_on_until_ctrl_c() -> None:

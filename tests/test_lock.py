@@ -116,14 +116,6 @@ def test_what_runs_comes_without_tools_of_development() -> None:
     assert not {"pytest", "ruff", "playwright", "cython", "uv"} & set(have)
 
 
-def test_an_unknown_part_is_an_error_that_names_the_known_ones() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / ".ci" / "locked.py"), "nods"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == "locked: name one or more of build, project, node, dev, dist, go, lock, or all\n"
-
-
 def test_ranges_are_those_of_pyproject() -> None:
     assert locked("--ranges", "build", "dist").splitlines() == PARTS["build"] + PARTS["dist"]
 
@@ -134,11 +126,3 @@ def test_the_image_gets_what_its_installation_reads() -> None:
     assert {"requirements.lock", ".ci/locked.py", ".ci/install", "pyproject.toml"} <= sent
     copied = " ".join(re.findall(r"^COPY (?!--)(.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)).split()
     assert {"requirements.lock", ".ci/locked.py", ".ci/install", "pyproject.toml"} <= set(copied)
-
-
-def test_the_versions_that_no_lock_holds_are_printed() -> None:
-    done = subprocess.run([str(ROOT / ".ci" / "versions")], capture_output=True, text=True, check=True)
-    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    expected = {"system", "kernel", "python", "compiler", "make", "git", "go", "openssl", "curl", "ip", "chromium"}
-    assert set(lines) == expected
-    assert lines["python"].startswith("Python 3.")

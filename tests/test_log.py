@@ -72,7 +72,7 @@ def dropped(client: httpx.Client) -> float:
     return float(found[1])
 
 
-@pytest.mark.parametrize("streams", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams(tmp_path: Path, streams: str) -> None:
     with server(tmp_path, streams) as client:
         check_serves(client, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks import claims, dra_free_server, fleet
+from benchmarks import claims, fleet
 from extender.ask import frozen
 from extender.cluster.cluster import Cluster
 from extender.objects import records
@@ -65,7 +65,3 @@ def test_the_highest_ratio_of_a_verb_counts() -> None:
     lost = [line.measure for line in claims.targets(found) if line.met is False]
     assert lost == ["CPU of prioritize, pods of the arm `claims`", "CPU of both verbs without DRA objects"]
     assert len(claims.report(found).splitlines()) == 2 + len(found)
-
-
-def test_what_the_server_without_the_code_replaces_exists() -> None:
-    assert all(hasattr(of, name) for of, name, _ in dra_free_server.REPLACED)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-from benchmarks import cluster, cluster_run
+from benchmarks import cluster_run
 from benchmarks.cluster_run import Devices, Host, Ours, Policy, Ranked, Tally
 
 
@@ -43,12 +42,3 @@ def test_lowest_ids_break_links_that_the_enforced_plan_keeps() -> None:
 @pytest.mark.parametrize(("nodes", "expected"), [(60, 60), (1000, 420), (5000, 500), (15000, 750)])
 def test_nodes_are_sampled_as_kube_scheduler_samples_them(nodes: int, expected: int) -> None:
     assert cluster_run.sampled(nodes) == expected
-
-
-def test_sizes_of_a_pod_list(tmp_path: Path) -> None:
-    path = tmp_path / "pods.csv"
-    path.write_text("name,num_gpu,gpu_milli\na,1,1000\nb,1,470\nc,8,1000\nd,8,1000\ne,0,0\n")
-    assert cluster.sizes_of(path) == {1: 1, 8: 2}
-    path.write_text("name,num_gpu,gpu_milli\na,many,1000\n")
-    with pytest.raises(SystemExit, match=r"pods.csv:2: num_gpu and gpu_milli must be whole numbers"):
-        cluster.sizes_of(path)

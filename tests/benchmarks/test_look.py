@@ -25,11 +25,3 @@ def test_it_prints_json(pods: str, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert document["kind"] == "LookBenchmark"
     assert [row["queue"] for row in document["rows"]] == ["empty", "gangs", "start", "singles"]
     assert all(row["again_ms"] >= row["again_longest_ms"] >= 0 for row in document["rows"])
-
-
-def test_it_prints_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(look, "QUEUES", SMALL[:1])
-    assert look.main(["--nodes", "40", "--rounds", "1"]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[0].startswith("40 nodes with 1 pods each")
-    assert "longest slice at most 5 ms" in out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmarks import nics
 
 
@@ -14,8 +12,3 @@ def test_the_same_pods_give_the_same_figures() -> None:
         for row in ways.values():
             assert 0.0 <= row.gangs["aligned"] <= row.could <= 1.0
     assert found["p4d"]["planned with NICs"].gangs["aligned"] > found["p4d"]["planned"].gangs["aligned"]
-
-
-def test_it_prints_a_row_for_each_machine_and_way(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nics.main([]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2 + len(nics.MACHINES) * len(nics.HOW)

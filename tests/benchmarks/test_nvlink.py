@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import orjson
 import pytest
 
 from benchmarks import nvlink
@@ -40,17 +39,3 @@ def test_the_head_of_the_line_waits_and_jobs_that_end_together_free_together() -
     held = [gpus for _, gpus in play(board, jobs, nvlink.lowest_id(board), random.Random(0))]
     # Two of four run; eight waits for both, which end at once; the single waits behind it.
     assert held == [mask(range(4)), mask(range(4, 8)), mask(range(8)), mask([0])]
-
-
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nvlink.main(["--machines", "a100pairs-1-4", "--jobs", "20", "--seeds", "2", "-o", "json"]) == 0
-    said = orjson.loads(capsys.readouterr().out)
-    assert (said["apiVersion"], said["kind"]) == ("gpu-extender.io/v1", "NvlinkBenchmark")
-    assert [row["policy"] for row in said["rows"]] == list(nvlink.POLICIES)
-    assert {row["seeds"] for row in said["rows"]} == {2}
-
-
-@pytest.mark.parametrize("output", ["table", "plot"])
-def test_what_people_read(output: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nvlink.main(["--machines", "dgx1v-2-5", "--jobs", "20", "--seeds", "1", "-o", output]) == 0
-    assert "ours, enforced" in capsys.readouterr().out

@@ -10,11 +10,8 @@ import pytest
 
 from benchmarks import preemption
 from benchmarks import preemption_links as links
-from benchmarks.cluster_run import intern
-from benchmarks.preemption_exact import COST_ONLY, WORK, Exact, sets
-from benchmarks.preemption_rules import FLEETS, NOW, RULES, Fleet, Running, State, choose, in_tree_victims, vgpu_manager
-from extender.sim.machines import machine
-from tests.reference.links import LinkShapes
+from benchmarks.preemption_exact import WORK, Exact
+from benchmarks.preemption_rules import FLEETS, NOW, Fleet, Running, State, choose, in_tree_victims, vgpu_manager
 
 DGX1 = Fleet(("dgx1-v100",), 8)
 
@@ -37,31 +34,6 @@ def alike(fleet: Fleet, seed: int) -> State:
 def suffices(state: State, node: int, some: list[Running], need: int, *, required: bool) -> bool:
     free = state.freed((node, some))
     return links.certain(state.machines[node], free, need) if required else free.bit_count() >= need
-
-
-@pytest.mark.parametrize("fleet", list(FLEETS))
-def test_no_gpu_is_held_twice(fleet: str) -> None:
-    made = State.make(12, 3, "multigpu50", FLEETS[fleet])
-    gpus = FLEETS[fleet].gpus
-    holes = 0
-    for node, pods in enumerate(made.on):
-        assert all(pod.gpus.bit_count() == pod.size and pod.node == node for pod in pods)
-        assert sum(pod.gpus for pod in pods) + made.free_masks[node] == (1 << gpus) - 1
-        holes += made.free(node)
-    assert (holes > 0) == (fleet == "8-holes")
-    assert made.pods == [pod for pods in made.on for pod in pods]
-    assert len({pod.tolerates for pod in made.pods}) == 2
-
-
-@pytest.mark.parametrize("need", [1, 2, 4, 8])
-@pytest.mark.parametrize("rule", RULES)
-def test_victims_suffice_and_sit_on_the_node(state: State, rule: str, need: int) -> None:
-    choice = choose(rule, state, range(12), need)
-    assert choice is not None
-    node, victims = choice
-    assert len({pod.index for pod in victims}) == len(victims)
-    assert all(pod.node == node for pod in victims)
-    assert sum(pod.size for pod in victims) >= need
 
 
 @pytest.mark.parametrize("required", [False, True])
@@ -90,40 +62,6 @@ def test_no_set_at_all_is_cheaper_than_the_exact_rules(fleet: str, required: boo
             assert by_work is not None
             least = min((cost[WORK], cost[5]) for cost in (made.cost(choice, need) for choice in every))
             assert (by_work.cost[WORK], by_work.cost[5]) <= least
-
-
-@pytest.mark.parametrize("fleet", list(FLEETS))
-def test_the_columns_are_the_costs(fleet: str) -> None:
-    """Of random sets of random nodes, sixteen pods too."""
-    rng = random.Random(1)
-    made = State.make(4, 9, "default", FLEETS[fleet])
-    for node in range(4):
-        every = sets(made, node)
-        for _ in range(40):
-            bits = rng.randrange(1, len(every.count))
-            some = [pod for i, pod in enumerate(every.pods) if bits >> i & 1]
-            assert every.free[bits] == made.freed((node, some))
-            expected = made.cost((node, some), 1)
-            freed = expected[6] + made.lacking(node, 1)
-            assert [int(column[bits]) for column in every.terms] == [*expected[:6], freed, 0, expected[8]]
-
-
-@pytest.mark.parametrize("need", [2, 3])
-@pytest.mark.parametrize("kind", ["p3.8xlarge", "h200-nvl-2way-8", "power9-ac922-4gpu"])
-def test_what_is_left_over_is_as_the_slow_twin_says(kind: str, need: int) -> None:
-    what, twin = machine(kind), LinkShapes()
-    shape = intern(twin, what)  # type: ignore[arg-type]
-    whole = twin.ways(shape, (1 << what.gpus) - 1)
-    assert whole is not None
-    for mask in range(1 << min(what.gpus, 5)):
-        if mask.bit_count() < need:
-            continue
-        best = twin.choice(shape, mask, need)
-        assert best is not None
-        rest = mask & ~best.gpus
-        assert links.stays(what, mask, need) == rest
-        expected = 0 if links.uniform(what, need) else whole - (twin.ways(shape, rest) or 0)
-        assert links.leftover(what, mask, need) == expected
 
 
 def threes(seed: int) -> State:
@@ -261,31 +199,3 @@ def test_a_certificate_that_is_not_true_is_found(state: State) -> None:
     answered.cost = dearer
     with pytest.raises(preemption.WrongAnswer, match="certificate"):
         preemption.judge(state, asked, answered, dearer)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--nodes", "0"],
-        ["--nodes", "-5"],
-        ["--clusters", "0"],
-        ["--offsets", "0"],
-        ["--needs", "16", "--fleets", "8"],
-        ["--needs", "1", "--fleets", "8-holes"],
-        ["--nodes", "many"],
-    ],
-)
-def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        preemption.main(arguments)
-    assert stopped.value.code == 2
-    assert "python -m benchmarks.preemption: error:" in capsys.readouterr().err
-
-
-def test_every_option_is_explained() -> None:
-    options = [action for action in preemption.parser()._actions if action.option_strings]
-    assert all(action.help for action in options)
-
-
-def test_cost_only_looks_at_work_first() -> None:
-    assert COST_ONLY[0] == WORK

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from math import ceil
 from statistics import fmean
 
 import pytest
 
-from benchmarks import queue
 from benchmarks.queue_sim.gangs import Gang, Shape
 from benchmarks.queue_sim.measures import MEASURES, figures, jain, largest_quarter, percentile, starved
 from benchmarks.queue_sim.ours import cluster_of, records_of
-from benchmarks.queue_sim.report import Case, comparisons, tables, targets, worst
+from benchmarks.queue_sim.report import Case, comparisons, tables, targets
 from benchmarks.queue_sim.workloads import (
     DURATIONS,
     GFS,
@@ -46,11 +44,6 @@ def test_a_load_is_what_is_asked_for_of_what_there_is(name: str) -> None:
         (gang.pods, gang.gpus, gang.seconds) for gang in high
     ]
     assert all(gang.gpus <= SHAPE.gpus and gang.total <= SHAPE.capacity and gang.seconds <= LONGEST for gang in high)
-
-
-def test_the_same_seed_draws_the_same_gangs() -> None:
-    assert draw("gfs", SHAPE, 100, 0.9, 1) == draw("gfs", SHAPE, 100, 0.9, 1)
-    assert draw("gfs", SHAPE, 100, 0.9, 1) != draw("gfs", SHAPE, 100, 0.9, 2)
 
 
 def test_gfs_has_the_sizes_and_workers_of_its_tables() -> None:
@@ -195,34 +188,3 @@ def test_targets_wins_and_losses() -> None:
     assert wins == []
     assert [line.partition(": ")[2].split()[0] for line in losses] == ["top_mean", "top_p99"]
     assert "19.5 (30.0)" in tables(made)
-
-
-def test_the_worst_seed() -> None:
-    by_name = {one.name: one for one in MEASURES}
-    seeds = [seed(mean=1.0, utilisation=0.8), seed(mean=3.0, utilisation=0.9)]
-    assert worst(by_name["mean"], seeds) == 3.0
-    assert worst(by_name["utilisation"], seeds) == 0.8
-
-
-# ---- the command
-
-
-def test_the_same_arguments_give_the_same_figures() -> None:
-    run = queue.Run(Case("kalos", 0.9, "user"), "easy", 3, 1, 120)
-    assert queue.simulate(run) == queue.simulate(run)
-
-
-def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = "--workloads racks --loads 0.7 --arms easy conservative --seeds 2 --size 0.1 --workers 1 -o json"
-    assert queue.main(arguments.split()) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["kind"] == "QueueBenchmark"
-    assert [(row["arm"], row["seed"]) for row in document["rows"]] == [
-        ("easy", 1), ("easy", 2), ("conservative", 1), ("conservative", 2),
-    ]  # fmt: skip
-
-
-def test_the_command_refuses_bad_arguments() -> None:
-    for arguments in (["--loads", "9"], ["--seeds", "0"], ["--arms", "nobody"]):
-        with pytest.raises(SystemExit):
-            queue.main(arguments)

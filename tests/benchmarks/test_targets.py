@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from benchmarks import before, scheduler_table, targets
+from benchmarks import scheduler_table, targets
 from benchmarks.spread import Line, Spread, at_most, ratios, targets_table
-from tests.e2e import commits
 
 BENCHMARKS = Path(targets.__file__).parent
-
-
-def names() -> list[str]:
-    return sorted(file.stem for file in BENCHMARKS.glob("*.py") if file.stem not in ("__init__", "event_worker"))
-
-
-@pytest.mark.parametrize("name", names())
-def test_every_file_can_be_imported(name: str) -> None:
-    importlib.import_module(f"benchmarks.{name}")
 
 
 def test_the_ratios_are_those_of_each_round() -> None:
@@ -49,15 +32,6 @@ def test_the_lines_of_all_tables_are_read_and_the_losses_named() -> None:
     shown = targets.summary(targets.Outcome(read[:3], ["z: it broke"], ["y: 15,000 nodes"]))
     assert "1 of 2 targets are met." in shown
     assert shown.endswith("lost: b\nFAILED: z: it broke\nnot measured, use --full: y: 15,000 nodes")
-
-
-def test_the_tables_are_written_into_a_document() -> None:
-    text = f"| a |\n|---|\n| 1 |\n\nTargets\n\n{targets_table([Line('m', '<= 1', '2', False)])}\n\nafter\n"
-    kept = targets.without_targets(text)
-    assert kept == "| a |\n|---|\n| 1 |\n\n\n\nafter"
-    document = "head\n<!-- verbs -->\nold\n<!-- /verbs -->\ntail\n"
-    assert targets.written(document, "verbs", "new") == "head\n<!-- verbs -->\n\nnew\n\n<!-- /verbs -->\ntail\n"
-    assert targets.written(document, "other", "new") == document
 
 
 def row(arm: str, sampling: str, number: int, *, nominated: bool = False, time: float = 1.0, cpu: float = 1.0) -> Any:
@@ -84,21 +58,3 @@ def test_the_targets_of_the_scheduler() -> None:
     assert got["algorithm time of nominated pods, 50 nodes, default sampling"] == ("0.100 (0.100 to 0.100)", True)
     assert got[f"extender CPU, {where}"] == ("0.31 (0.31 to 0.31)", True)
     assert "30 of 30" in scheduler_table.report(rows)
-
-
-def test_the_arm_before_says_what_a_shallow_clone_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GPU_EXTENDER_CACHE", str(tmp_path))
-    monkeypatch.setattr(before, "COMMIT", "0" * 40)
-    with pytest.raises(commits.CommitUnavailable, match="git fetch --unshallow"):
-        before.tree(lambda line: None)
-
-
-def test_the_worker_of_events_runs_alone() -> None:
-    file = BENCHMARKS / "event_worker.py"
-    imported = {node.module for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)}
-    assert not {name for name in imported if name and name.split(".")[0] in ("benchmarks", "tests", "loadtest")}
-    words = [sys.executable, "-W", "ignore", str(file), "3", "1"]
-    made = subprocess.run(words, capture_output=True, text=True, check=True, cwd=BENCHMARKS.parent)
-    found = json.loads(made.stdout)
-    assert {len(crowds) for crowds in found["apply"].values()} == {3}
-    assert len(found["apply"]) == 5

@@ -22,14 +22,18 @@ def column(n: int) -> array[float]:
     return array("d", bytes(8 * n))
 
 
-@given(worlds(), st.data(), st.lists(st.sampled_from([0.0, 1.0, 10.0, 0.3]), min_size=R, max_size=R))
-def test_packing(world: World, data: st.DataObject, weights: list[float]) -> None:
-    rows, request = data.draw(rows_of(world)), data.draw(amounts(8))
+def agree(scorer: str, world: World, asked: Ask, rows: list[int], *weights: list[float]) -> None:
+    """The scorer and its twin give the same values, from 0 to 1."""
     out, wanted = column(len(rows)), [0.0] * len(rows)
-    score.packing(world.nodes, Ask(request), ints(rows), array("d", weights), out)
-    plain.packing(world.twin_nodes, Ask(request), rows, weights, wanted)
+    getattr(score, scorer)(world.nodes, asked, ints(rows), *(array("d", one) for one in weights), out)
+    getattr(plain, scorer)(world.twin_nodes, asked, rows, *weights, wanted)
     assert out.tolist() == wanted
     assert all(0.0 <= value <= 1.0 for value in wanted)
+
+
+@given(worlds(), st.data(), st.lists(st.sampled_from([0.0, 1.0, 10.0, 0.3]), min_size=R, max_size=R))
+def test_packing(world: World, data: st.DataObject, weights: list[float]) -> None:
+    agree("packing", world, Ask(data.draw(amounts(8))), data.draw(rows_of(world)), weights)
 
 
 @given(
@@ -41,33 +45,18 @@ def test_packing(world: World, data: st.DataObject, weights: list[float]) -> Non
     st.booleans(),
 )
 def test_links(world: World, data: st.DataObject, resource: int, gpus: int, links: str, planned: bool) -> None:
-    rows, asked = data.draw(rows_of(world)), ask(resource, gpus, links=links, planned=planned)
-    out, wanted = column(len(rows)), [0.0] * len(rows)
-    score.links(world.nodes, asked, ints(rows), out)
-    plain.links(world.twin_nodes, asked, rows, wanted)
-    assert out.tolist() == wanted
-    assert all(0.0 <= value <= 1.0 for value in wanted)
+    agree("links", world, ask(resource, gpus, links=links, planned=planned), data.draw(rows_of(world)))
 
 
 @given(worlds(), st.data(), resources, st.integers(0, 9))
 def test_leftover(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
-    rows, asked = data.draw(rows_of(world)), ask(resource, gpus)
-    out, wanted = column(len(rows)), [0.0] * len(rows)
-    score.leftover(world.nodes, asked, ints(rows), out)
-    plain.leftover(world.twin_nodes, asked, rows, wanted)
-    assert out.tolist() == wanted
-    assert all(0.0 <= value <= 1.0 for value in wanted)
+    agree("leftover", world, ask(resource, gpus), data.draw(rows_of(world)))
 
 
 @given(worlds(), st.data(), resources, st.integers(1, 9))
 def test_leftover_of_rows_that_are_named_often(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
     """The value of a pair (shape, free GPUs) is kept within a call: what comes between does not change it."""
-    drawn = st.lists(st.integers(0, world.nodes.height - 1), min_size=70, max_size=90)
-    rows = data.draw(drawn) if world.nodes.height else []
-    out, wanted = column(len(rows)), [0.0] * len(rows)
-    score.leftover(world.nodes, ask(resource, gpus), ints(rows), out)
-    plain.leftover(world.twin_nodes, ask(resource, gpus), rows, wanted)
-    assert out.tolist() == wanted
+    agree("leftover", world, ask(resource, gpus), data.draw(rows_of(world)) * 15)
 
 
 @given(worlds(), st.data(), resources, st.integers(0, 2))

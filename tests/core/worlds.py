@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -136,7 +137,6 @@ def masks(gpus: int) -> st.SearchStrategy[int]:
     return st.integers(0, (1 << gpus) - 1)
 
 
-small = st.integers(0, 9)
 priorities = st.integers(-2, 3)
 
 
@@ -146,13 +146,8 @@ def amounts(gpus: int) -> st.SearchStrategy[tuple[int, int, int, int, int]]:
     )
 
 
-beyond_int = st.sampled_from([2**31, 2**32 - 1, 2**32, 2**32 + 3, 2**40])
+BEYOND_INT = (2**31, 2**32 - 1, 2**32, 2**32 + 3, 2**40)
 """Amounts that 32 bits do not hold: a device plugin may offer so many."""
-
-
-def _huge(alloc: tuple[int, int, int, int, int], units: int) -> tuple[int, int, int, int, int]:
-    cpu, memory, slots, _, other = alloc
-    return cpu, memory, slots, units, other
 
 
 def _ask(held: tuple[int, int, int, int, int], priority: int) -> Ask:
@@ -163,59 +158,70 @@ def _ask(held: tuple[int, int, int, int, int], priority: int) -> Ask:
 asks = st.builds(_ask, amounts(8), priorities | st.just(EVERY))
 
 
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds() -> st.SearchStrategy[World]:
     """Up to 6 nodes of any kind (names in any order) with up to 4 pods each, claims on some.
 
-    Half of the nodes add up (used and sure are what their pods hold), the others are any numbers at all.
+    A world follows from one number: hypothesis would take most of a test's time to draw its hundred.
     """
+    return st.integers(0, 2**32).map(lambda seed: _world(Random(seed)))
+
+
+def _amounts(chance: Random, gpus: int) -> tuple[int, int, int, int, int]:
+    cpu, memory = chance.choice((0, chance.randint(0, 64_000))), chance.choice((0, chance.randint(0, 2**40)))
+    return cpu, memory, chance.randint(0, 110), chance.randint(0, gpus), chance.randint(0, 3)
+
+
+def _world(chance: Random) -> World:
+    """Half of the nodes add up (used and sure are what their pods hold), the others are any numbers at all."""
     node_calls: list[Call] = []
     pod_calls: list[Call] = []
-    kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=6))
+    kinds = [chance.choice(sorted(KINDS)) for _ in range(chance.randint(1, 6))]
     for row, kind in enumerate(kinds):
         shape, gpus = KINDS[kind]
         whole = (1 << gpus) - 1
-        gpu = -1 if kind == "no gpus" else draw(st.sampled_from([GPU, GPU, GPU, OTHER]))
-        true = draw(st.booleans())
+        gpu = -1 if kind == "no gpus" else chance.choice([GPU, GPU, GPU, OTHER])
+        true = chance.random() < 0.5
         used, sure, free = [0] * R, 0, whole
-        for _ in range(draw(st.integers(0, 4))):
-            mask = draw(masks(gpus)) & (free if true else whole)
-            held = draw(amounts(gpus))
+        for _ in range(chance.randint(0, 4)):
+            mask = chance.getrandbits(gpus) & (free if true else whole)
+            held = _amounts(chance, gpus)
             if true:
                 count = mask.bit_count()
                 held = (held[0], held[1], held[2], count if gpu == GPU else 0, 0 if gpu == GPU else count)
                 used, sure, free = [a + b for a, b in zip(used, held, strict=True)], sure | mask, free & ~mask
-            flags = draw(st.sampled_from([0, 0, 0, 1, 2, 3, 16, 17, 32, 65, 98]))
-            unsure = 0 if true else draw(st.integers(0, 2))
-            ages = draw(st.tuples(small, small, small, small, st.sampled_from([0, 0, 5])))
-            pod_calls.append(("put", (len(pod_calls), row, draw(priorities), held, mask, unsure, flags, *ages)))
+            flags = chance.choice([0, 0, 0, 1, 2, 3, 16, 17, 32, 65, 98])
+            unsure = 0 if true else chance.randint(0, 2)
+            ages = *(chance.randint(0, 9) for _ in range(4)), chance.choice([0, 0, 5])
+            pod_calls.append(("put", (len(pod_calls), row, chance.randint(-2, 3), held, mask, unsure, flags, *ages)))
         if true:
             alloc = (128_000, 2**41, 110, gpus if gpu == GPU else 0, 0 if gpu == GPU else gpus)
-            healthy, likely, unknown, pending = whole, 0, 0, draw(st.sampled_from([0, 0, 1]))
+            healthy, likely, unknown, pending = whole, 0, 0, chance.choice([0, 0, 1])
         else:
-            alloc, healthy, likely = draw(amounts(gpus)), draw(masks(gpus)), draw(masks(gpus))
-            used, sure = list(draw(amounts(gpus))), draw(masks(gpus))
-            alloc = draw(st.sampled_from([alloc, alloc, _huge(alloc, draw(beyond_int))]))
-            unknown, pending = draw(st.integers(0, 2)), draw(st.integers(0, 1))
+            alloc, healthy, likely = _amounts(chance, gpus), chance.getrandbits(gpus), chance.getrandbits(gpus)
+            used, sure = list(_amounts(chance, gpus)), chance.getrandbits(gpus)
+            if chance.random() < 0.33:
+                cpu, memory, slots, _, other = alloc
+                alloc = cpu, memory, slots, chance.choice(BEYOND_INT), other
+            unknown, pending = chance.randint(0, 2), chance.randint(0, 1)
         units, parts = 1, tuple[int, ...]()
-        if not true and draw(st.booleans()):  # GPUs that are shared, four units each
-            units, parts = 4, tuple(draw(st.lists(st.integers(0, 5), max_size=gpus)))
+        if not true and chance.random() < 0.5:  # GPUs that are shared, four units each
+            units, parts = 4, tuple(chance.randint(0, 5) for _ in range(chance.randint(0, gpus)))
         node_calls += [
             ("add", (row,)),
-            ("set_node", (row, alloc, gpu, shape, healthy, draw(st.integers(0, 7)), units, draw(st.integers(0, 2)))),
+            ("set_node", (row, alloc, gpu, shape, healthy, chance.randint(0, 7), units, chance.randint(0, 2))),
             ("set_held", (row, tuple(used), sure, likely, unknown, pending, parts)),
         ]
-        if draw(st.integers(0, 2)) == 0:
-            counted = draw(st.tuples(st.booleans(), st.booleans()))  # tentative, evictable
-            taken, wanted = draw(amounts(min(gpus, 2))), draw(masks(gpus))
-            if draw(st.booleans()):  # as bind plans: so many GPUs as it names, and all of them free
+        if chance.randint(0, 2) == 0:
+            counted = chance.random() < 0.5, chance.random() < 0.5  # tentative, evictable
+            taken, wanted = _amounts(chance, min(gpus, 2)), chance.getrandbits(gpus)
+            if chance.random() < 0.5:  # as bind plans: so many GPUs as it names, and all of them free
                 wanted &= free
                 named = wanted.bit_count()
                 taken = (*taken[:3], named if gpu == GPU else 0, named if gpu == OTHER else 0)
             node_calls.append(("add_claim", (row, taken, wanted, *counted)))
-    node_calls.append(("set_order", (draw(st.permutations(range(len(kinds)))),)))
-    world = build(node_calls, draw(st.permutations(pod_calls)))
-    world.pods.now = world.twin_pods.now = draw(st.sampled_from([0, 5]))
+    node_calls.append(("set_order", (chance.sample(range(len(kinds)), len(kinds)),)))
+    world = build(node_calls, chance.sample(pod_calls, len(pod_calls)))
+    world.pods.now = world.twin_pods.now = chance.choice([0, 5])
     return world
 
 

@@ -6,21 +6,21 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.fuzz import PARTS, engine, properties
+from tests.fuzz import PARTS, engine
 from tests.fuzz.__main__ import show
 from tests.fuzz.asking import check_answer
 from tests.fuzz.engine import Broken, Outcome, Part, Step, replay, run, shrink
 from tests.fuzz.hostile import cut, cuts, mutated, render
 
 SEED = 11  # fixed: a change fails on what it broke; `make fuzz` takes another each time
-CASES = {"bodies": 6000, "objects": 300, "settings": 1200, "clusters": 600}
+CASES = {"bodies": 6000, "objects": 300, "settings": 600, "clusters": 300}
 SECONDS = 600.0  # for a part that became slow
 
 
@@ -133,25 +133,6 @@ def test_a_number_of_any_length_is_json() -> None:
     """Whole nodes come back as they were sent."""
     raw = b'{"Nodes":{"items":[{"spec":%s}]}}' % (b"9" * 5000)
     assert check_answer("filter", 200, raw)["Nodes"]["items"] == [{"spec": "9" * 5000}]
-
-
-def test_property_tests_run_in_rounds_until_the_time_is_over_or_one_fails() -> None:
-    played: list[Sequence[str]] = []
-
-    def play(arguments: Sequence[str]) -> tuple[int, str]:
-        played.append(arguments)
-        return (1, "1 failed") if "--hypothesis-seed=12" in arguments else (0, "2 passed")
-
-    seconds = iter(range(100))
-    passed = properties.run(7, 3.0, play, lambda: float(next(seconds)))
-    assert [(one.seed, one.failed) for one in passed] == [(7, False), (8, False), (9, False)]
-    assert len(properties.run(7, 0.0, play)) == 1
-    rounds = properties.run(11, 1e9, play)
-    assert [(one.seed, one.failed) for one in rounds] == [(11, False), (12, True)]
-    shown = properties.show(rounds)
-    assert "1 failed" in shown
-    assert "--hypothesis-profile=fuzz --hypothesis-seed=12 tests" in shown
-    assert all("--hypothesis-profile=fuzz" in arguments for arguments in played)
 
 
 def test_only_the_fuzz_profile_is_random_everywhere() -> None:

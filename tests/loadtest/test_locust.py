@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,6 @@ from benchmarks import fleet
 from benchmarks.serving import Servers
 from loadtest import report
 from loadtest.figures import percentiles
-from tests.e2e.process import free_port
 from tests.waiting import wait_for
 
 NODES_OF_OURS = 40
@@ -179,43 +177,6 @@ def test_what_cannot_begin(tmp_path: Path, words: list[str], why: str) -> None:
     found, said = locust(tmp_path, *words, fails=True)
     assert not found
     assert f"loadtest: {why}" in said
-    assert "Traceback" not in said
-
-
-def test_locusts_own_page(deployed: str, tmp_path: Path) -> None:
-    port = free_port()
-    command = [*LOCUST, f"--web-port={port}", "--names=20", "--class-picker"]
-    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
-
-            def up() -> bool:
-                assert child.poll() is None
-                with contextlib.suppress(httpx.TransportError):
-                    return http.get("/").status_code == 200
-                return False
-
-            def asked(names: set[str]) -> bool:
-                seen = {one["name"] for one in http.get("/stats/requests").json()["stats"]}
-                return names <= seen
-
-            wait_for(up, 60)
-            users = {"user_count": "1", "spawn_rate": "1", "user_classes": "Scheduler"}
-            assert http.post("/swarm", data=users).json()["success"]
-            wait_for(lambda: asked({"filter 20", "null: filter 20"}), 30)
-            wait_for(lambda: "<polyline" in http.get("/distribution").text, 30)
-            http.post("/stop")
-            swarm = http.post("/swarm", data={**users, "host": deployed, "user_classes": "Schedulers"})
-            assert swarm.json()["success"]
-            wait_for(lambda: deployed in http.get("/distribution").text, 30)
-            wait_for(lambda: "<polyline" in http.get("/distribution").text, 30)
-            http.post("/stop")
-        child.send_signal(signal.SIGTERM)
-        said, _ = child.communicate(timeout=30)
-    finally:
-        child.kill()
-        child.communicate()
-    assert said.count("| filter |") == 2
     assert "Traceback" not in said
 
 

@@ -214,19 +214,3 @@ def test_no_set_of_pods_is_cheaper(seed: int) -> None:
     # And the eviction is not in vain.
     world.gone(*victims)
     assert name in world.filter(asks)["NodeNames"]
-
-
-def test_the_cases_are_of_all_kinds() -> None:
-    """Evictions of one and of several pods, on shares and on MIG instances, and every term decides somewhere."""
-    decided, sizes, resources = set(), set(), set()
-    for seed in range(CASES):
-        case, _ = random_case(random.Random(seed))
-        costs = sorted({case.cost(some) for _, some in case.sets()})
-        if any(case.fits(node) for node in case.nodes) or len(costs) < 2:
-            continue
-        decided.add(next(i for i in range(9) if costs[0][i] != costs[1][i]))
-        sizes.add(costs[0][5])
-        resources.add(case.resource)
-    assert decided >= {0, 1, 2, 3, 4}
-    assert {1, 2, 3} <= sizes
-    assert resources == {SHARED, GPU, MIG}
