@@ -10,7 +10,7 @@ WRITERS = {
     "at",
     "plans_come",
     "without",
-    "absent",
+    "ended",
     "subscribe",
     "observe",
     "take",
