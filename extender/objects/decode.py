@@ -37,25 +37,18 @@ def change(kind: Kind, line: bytes, gpus: frozenset[str]) -> WatchChange | None:
 def record(kind: Kind, source: Source, gpus: frozenset[str], group: tuple[str, str] | None = None) -> Record:
     """The record of an object whose kind is known. `group`: (API group, kind) of a Group, where it does not state them
     itself. RecordError where a field cannot be read."""
-    return gangs.group(source, *group, gpus=gpus) if group else _DECODERS[kind](source, gpus)
+    return gangs.group(source, *(group or ()), gpus=gpus) if kind == "Group" else _READERS[kind](source, gpus)
 
 
-_DECODERS: Final[dict[Kind, Callable[[Source, frozenset[str]], Record]]] = {
-    "Pod": records.pod,
-    "Node": records.node,
-    "PodDisruptionBudget": lambda source, gpus: records.pod_disruption_budget(source),
-    "PriorityClass": lambda source, gpus: records.priority_class(source),
-    "DeviceClass": lambda source, gpus: records.device_class(source),
-    "ResourceSlice": lambda source, gpus: records.resource_slice(source),
-    "ResourceClaim": lambda source, gpus: records.resource_claim(source),
-    "ResourceClaimTemplate": lambda source, gpus: records.resource_claim_template(source),
-    "ResourceQuota": lambda source, gpus: records.resource_quota(source),
-    "DeviceTaintRule": lambda source, gpus: records.device_taint_rule(source),
-    "FailedPod": records.pod,
-    "Group": lambda source, gpus: gangs.group(source, gpus=gpus),
-}
+_READERS: Final[dict[Kind, Callable[[Source, frozenset[str]], Record]]] = {
+    "Pod": records.pod, "FailedPod": records.pod, "Node": records.node,
+    "PodDisruptionBudget": records.pod_disruption_budget, "PriorityClass": records.priority_class,
+    "ResourceQuota": records.resource_quota, "DeviceClass": records.device_class,
+    "ResourceSlice": records.resource_slice, "ResourceClaim": records.resource_claim,
+    "ResourceClaimTemplate": records.resource_claim_template, "DeviceTaintRule": records.device_taint_rule,
+}  # fmt: skip
 _CHANGES: Final[dict[Kind, tuple[msgspec.json.Decoder[Any], Callable[[Any, frozenset[str]], Record]]]] = {
-    "Pod": (msgspec.json.Decoder(schema.PodChange), records.pod_of),
-    "FailedPod": (msgspec.json.Decoder(schema.PodChange), records.pod_of),
-    "Node": (msgspec.json.Decoder(schema.NodeChange), records.node_of),
+    "Pod": (msgspec.json.Decoder(schema.PodChange), records.pod.of),
+    "FailedPod": (msgspec.json.Decoder(schema.PodChange), records.pod.of),
+    "Node": (msgspec.json.Decoder(schema.NodeChange), records.node.of),
 }

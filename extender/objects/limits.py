@@ -5,50 +5,36 @@ from __future__ import annotations
 from sys import intern
 from typing import Final, NamedTuple
 
-import msgspec
-
 from extender.objects import schema
-from extender.objects.parts import metadata
+from extender.objects.parts import NamespacedRecord, ObjectRecord, metadata, named, namespaced
 from extender.objects.resources import QuantityError, milli, value
-from extender.objects.schema import RecordError, Source, read
+from extender.objects.schema import Reader, RecordError
 from extender.objects.selectors import Selector, selector
 
 # -- PodDisruptionBudgets
 
 
-_PDB: Final = msgspec.json.Decoder(schema.Pdb)
-
-
-class PdbRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class PdbRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     """A PodDisruptionBudget."""
 
-    uid: str
-    namespace: str
-    name: str
-    resource_version: str
     selector: Selector
     disruptions_allowed: int
     disrupted_pods: frozenset[str]  # names that `disruptions_allowed` has already paid for
 
 
-def pod_disruption_budget(source: Source) -> PdbRecord:
-    """The record of a PodDisruptionBudget. Without a status nothing may be disrupted yet."""
-    return budget_of(read(source, _PDB))
-
-
-def budget_of(wire: schema.Pdb) -> PdbRecord:
-    """The record of a decoded PodDisruptionBudget."""
+def _budget_of(wire: schema.Pdb, _: frozenset[str]) -> PdbRecord:
+    """Without a status nothing may be disrupted yet."""
     meta = metadata(wire.metadata)
     status = wire.status or schema.PdbStatus()
     return PdbRecord(
-        uid=meta.uid or "",
-        namespace=intern(meta.namespace or "default"),
-        name=meta.name or "",
-        resource_version=meta.resource_version or "",
+        **namespaced(meta),
         selector=selector(wire.spec.selector if wire.spec else None, "spec.selector"),
         disruptions_allowed=status.disruptions_allowed or 0,
         disrupted_pods=frozenset(status.disrupted_pods or ()),
     )
+
+
+pod_disruption_budget: Final = Reader(schema.Pdb, _budget_of)
 
 
 # -- ResourceQuotas
@@ -57,7 +43,6 @@ def budget_of(wire: schema.Pdb) -> PdbRecord:
 PRIORITY_CLASS: Final = "PriorityClass"
 """The scope whose tests compare the names of PriorityClasses."""
 _CPU: Final = frozenset(["cpu", "requests.cpu", "limits.cpu"])
-_QUOTA: Final = msgspec.json.Decoder(schema.Quota)
 
 
 class QuotaFacts(NamedTuple):
@@ -78,13 +63,9 @@ class QuotaScope(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-class QuotaRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class QuotaRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     """A ResourceQuota. Amounts of CPU are thousandths of a core, all others whole units; both by name, sorted."""
 
-    uid: str
-    namespace: str
-    name: str
-    resource_version: str
     hard: tuple[tuple[str, int], ...] = ()
     unreadable: tuple[tuple[str, str], ...] = ()  # (name, text) of limits that are no quantities
     used: tuple[tuple[str, int], ...] = ()  # as the quota controller wrote it, empty where it did not
@@ -96,31 +77,25 @@ class QuotaRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return f"{self.namespace}/{self.name}"
 
 
-def resource_quota(source: Source) -> QuotaRecord:
-    """The record of a ResourceQuota. A limit that is no quantity ends nothing: the API server would not have it."""
-    return quota_of(read(source, _QUOTA))
-
-
-def quota_of(wire: schema.Quota) -> QuotaRecord:
-    """The record of a decoded ResourceQuota."""
+def _quota_of(wire: schema.Quota, _: frozenset[str]) -> QuotaRecord:
+    """A limit that is no quantity ends nothing: the API server would not have it."""
     meta = metadata(wire.metadata)
     spec = wire.spec or schema.QuotaSpec()
     hard, unreadable = _amounts(spec.hard)
-    used, _ = _amounts(wire.status.used if wire.status else None)
     scopes = [QuotaScope(intern(name)) for name in spec.scopes or ()]
     for expression in (spec.scope_selector.match_expressions if spec.scope_selector else None) or ():
         values = tuple([intern(text) for text in expression.values or ()])
         scopes.append(QuotaScope(intern(expression.scope_name or ""), intern(expression.operator or ""), values))
     return QuotaRecord(
-        uid=meta.uid or "",
-        namespace=intern(meta.namespace or "default"),
-        name=meta.name or "",
-        resource_version=meta.resource_version or "",
+        **namespaced(meta),
         hard=hard,
         unreadable=unreadable,
-        used=used,
+        used=_amounts(wire.status.used if wire.status else None)[0],
         scopes=tuple(scopes),
     )
+
+
+resource_quota: Final = Reader(schema.Quota, _quota_of)
 
 
 def _amounts(wire: schema.Resources) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]:
@@ -140,31 +115,26 @@ def _amounts(wire: schema.Resources) -> tuple[tuple[tuple[str, int], ...], tuple
 
 SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """The values of the classes that every cluster has."""
-_PRIORITY_CLASS: Final = msgspec.json.Decoder(schema.PriorityClass)
 
 
-class PriorityClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class PriorityClassRecord(ObjectRecord, frozen=True, gc=False, kw_only=True):
     """A PriorityClass."""
 
-    uid: str
-    name: str
-    resource_version: str
     value: int
     never: bool
     global_default: bool
 
 
-def priority_class(source: Source) -> PriorityClassRecord:
-    """The record of a PriorityClass."""
-    wire = read(source, _PRIORITY_CLASS)
+def _priority_class_of(wire: schema.PriorityClass, _: frozenset[str]) -> PriorityClassRecord:
     meta = metadata(wire.metadata)
     if wire.value is None:
         raise RecordError("value", "a PriorityClass needs one")
     return PriorityClassRecord(
-        uid=meta.uid or "",
-        name=meta.name or "",
-        resource_version=meta.resource_version or "",
+        **named(meta),
         value=wire.value,
         never=wire.preemption_policy == "Never",
         global_default=bool(wire.global_default),
     )
+
+
+priority_class: Final = Reader(schema.PriorityClass, _priority_class_of)

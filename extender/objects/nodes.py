@@ -9,13 +9,10 @@ from typing import Final, Literal
 import msgspec
 
 from extender.objects import schema
-from extender.objects.parts import metadata, ours, strings
+from extender.objects.parts import ObjectRecord, metadata, ours, strings
 from extender.objects.resources import quantity
-from extender.objects.schema import Source, read
+from extender.objects.schema import Reader
 from extender.objects.selectors import NodeTerm, Taint
-
-_NODE: Final = msgspec.json.Decoder(schema.Node)
-
 
 PASSING: Final = "node.kubernetes.io/"
 """The prefix of taints that Kubernetes sets and takes away itself, for example while a node is not ready."""
@@ -64,12 +61,9 @@ class NodeDevices(msgspec.Struct, frozen=True, gc=False):
         return sum([gpu.state != "usable" for gpu in self.gpus])
 
 
-class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class NodeRecord(ObjectRecord, frozen=True, gc=False, kw_only=True):
     """A node."""
 
-    uid: str
-    name: str
-    resource_version: str
     labels: dict[str, str]
     annotations: dict[str, str]
     unschedulable: bool
@@ -108,13 +102,8 @@ def selects(
     return node_terms is None or any(term.matches(node.name, labels) for term in node_terms)
 
 
-def node(source: Source, gpus: frozenset[str]) -> NodeRecord:
-    """The record of a Node. Where a node does not say what is allocatable, that is its capacity, as the API has it."""
-    return node_of(read(source, _NODE), gpus)
-
-
-def node_of(wire: schema.Node, gpus: frozenset[str]) -> NodeRecord:
-    """The record of a decoded Node."""
+def _node_of(wire: schema.Node, gpus: frozenset[str]) -> NodeRecord:
+    """Where a node does not say what is allocatable, that is its capacity, as the API has it."""
     meta = metadata(wire.metadata)
     spec = wire.spec or schema.NodeSpec()
     status = wire.status or schema.NodeStatus()
@@ -135,6 +124,9 @@ def node_of(wire: schema.Node, gpus: frozenset[str]) -> NodeRecord:
         gpus={name: quantity(allocatable, name, path) for name in sorted(gpus) if name in allocatable},
         gpu_capacity={name: quantity(capacity, name, "status.capacity") for name in sorted(gpus) if name in capacity},
     )
+
+
+node: Final = Reader(schema.Node, _node_of)
 
 
 @lru_cache(maxsize=4096)  # of nodes: the API server bounds a taint to 400 characters, so all together are below 4 MB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Hashable, Mapping
 from sys import intern
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
@@ -99,6 +99,43 @@ def identity(source: Source) -> Identity:
     """Which object it is, of any kind: what can still be said of one whose other fields are unreadable."""
     meta = read(source, _NAMED).metadata or schema.Metadata()
     return Identity(meta.namespace or "", meta.name or "", meta.uid or "", meta.resource_version or "")
+
+
+class ObjectRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Of an object without a namespace."""
+
+    uid: str
+    name: str
+    resource_version: str
+
+
+class NamespacedRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Of an object in a namespace."""
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+
+
+class _Named(TypedDict):
+    uid: str
+    name: str
+    resource_version: str
+
+
+class _Namespaced(_Named):
+    namespace: str
+
+
+def named(meta: schema.Metadata) -> _Named:
+    """The fields of an ObjectRecord."""
+    return {"uid": meta.uid or "", "name": meta.name or "", "resource_version": meta.resource_version or ""}
+
+
+def namespaced(meta: schema.Metadata) -> _Namespaced:
+    """The fields of a NamespacedRecord. Without a namespace the object is in "default", as kubectl has it."""
+    return {**named(meta), "namespace": intern(meta.namespace or "default")}
 
 
 def metadata(wire: schema.Metadata | None) -> schema.Metadata:

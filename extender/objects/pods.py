@@ -13,7 +13,7 @@ from extender.objects import schema
 from extender.objects.failure_cause import Fault, fault
 from extender.objects.limits import QuotaFacts
 from extender.objects.nodes import NodeRecord, selects
-from extender.objects.parts import Owner, Shared, controller, epoch, metadata, ours, strings
+from extender.objects.parts import NamespacedRecord, Owner, Shared, controller, epoch, metadata, ours, strings
 from extender.objects.resources import (
     as_specified,
     asks_devices,
@@ -22,7 +22,7 @@ from extender.objects.resources import (
     pod_requests,
     quota_amounts,
 )
-from extender.objects.schema import RecordError, Source, read
+from extender.objects.schema import Reader, RecordError
 from extender.objects.selectors import (
     NodeTerm,
     PodTerm,
@@ -57,7 +57,6 @@ UNREADABLE: Final = ""  # of a gate: no gate has an empty name, so no controller
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
 MOST_SPECS: Final = 2048  # specifications that are kept, and the bytes of each as MessagePack
 LONGEST_SPEC: Final = 2048
-_POD: Final = msgspec.json.Decoder(schema.Pod)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _known_specs: Final[dict[tuple[bytes, str, frozenset[str]], PodRecord]] = {}
 _numbers: Final = Shared[int]()
@@ -75,13 +74,9 @@ class PodClaimRef(NamedTuple):
     template: str  # the name of the template that it is created from, "" for none
 
 
-class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     """A pod. Times are seconds since the epoch, memory is bytes, CPU is thousandths of a core."""
 
-    uid: str
-    namespace: str
-    name: str
-    resource_version: str
     labels: dict[str, str]
     annotations: dict[str, str]
     """Only ours (``gpu-extender.io/``) and those of FOREIGN."""
@@ -218,13 +213,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return selects(self.node_selector, self.node_terms, node)
 
 
-def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
-    """The record of a Pod. Without a namespace it is in "default", as kubectl has it."""
-    return pod_of(read(source, _POD), gpus)
-
-
-def pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
-    """The record of a decoded Pod."""
+def _pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
+    """Without a namespace it is in "default", as kubectl has it."""
     meta = metadata(wire.metadata)
     spec = wire.spec or schema.PodSpec()
     status = wire.status or schema.PodStatus()
@@ -256,11 +246,14 @@ def pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
     )  # fmt: skip
 
 
-def pod_of_template(wire: schema.Pod | None, namespace: str, gpus: frozenset[str]) -> PodRecord:
+pod: Final = Reader(schema.Pod, _pod_of)
+
+
+def pod_of_template(wire: schema.Pod, namespace: str, gpus: frozenset[str]) -> PodRecord:
     """The record of a pod that is made of the template: without a uid and a name. RecordError where there is no
     specification."""
-    if wire is None or wire.spec is None:
-        raise RecordError("", "there is no pod template")
+    if wire.spec is None:
+        raise RecordError("spec", "there is no pod template")
     meta = wire.metadata or schema.Metadata()
     stated = _stated(wire.spec, schema.PodStatus(), namespace, gpus)
     return replace(

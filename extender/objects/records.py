@@ -12,24 +12,22 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from extender.objects import schema
-from extender.objects.device_claims import (
+from extender.objects.devices import (
+    FENCE,
     FINALIZER,
     PLANNED_NODE,
     AllocatedDevice,
     DeviceChoice,
-    ResourceClaimRecord,
-    ResourceClaimTemplateRecord,
-    resource_claim,
-    resource_claim_template,
-)
-from extender.objects.devices import (
-    FENCE,
     DeviceClassRecord,
     DeviceRecord,
     DeviceTaintRuleRecord,
+    ResourceClaimRecord,
+    ResourceClaimTemplateRecord,
     ResourceSliceRecord,
     device_class,
     device_taint_rule,
+    resource_claim,
+    resource_claim_template,
     resource_slice,
 )
 from extender.objects.limits import (
@@ -39,13 +37,11 @@ from extender.objects.limits import (
     QuotaFacts,
     QuotaRecord,
     QuotaScope,
-    budget_of,
     pod_disruption_budget,
     priority_class,
-    quota_of,
     resource_quota,
 )
-from extender.objects.nodes import GpuDevice, NodeDevices, NodeRecord, node, node_of, selects
+from extender.objects.nodes import GpuDevice, NodeDevices, NodeRecord, node, selects
 from extender.objects.parts import Identity, Owner, identity
 from extender.objects.pods import (
     LONGEST_DEADLINE,
@@ -60,7 +56,6 @@ from extender.objects.pods import (
     PodClaimRef,
     PodRecord,
     pod,
-    pod_of,
     pod_of_template,
 )
 from extender.objects.schema import RecordError, Source, read
@@ -71,9 +66,9 @@ __all__ = [
     "DeviceChoice", "DeviceClassRecord", "DeviceRecord", "DeviceTaintRuleRecord", "DraRecord", "Event", "GpuDevice",
     "GroupRecord", "Identity", "Kind", "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page", "PdbRecord",
     "PodClaimRef", "PodRecord", "PriorityClassRecord", "QuotaFacts", "QuotaRecord", "QuotaScope", "Record",
-    "RecordError", "ResourceClaimRecord", "ResourceClaimTemplateRecord", "ResourceSliceRecord", "Source", "budget_of",
-    "device_class", "device_taint_rule", "identity", "node", "node_of", "page", "pod", "pod_disruption_budget",
-    "pod_of", "pod_of_template", "priority_class", "quota_of", "resource_claim", "resource_claim_template",
+    "RecordError", "ResourceClaimRecord", "ResourceClaimTemplateRecord", "ResourceSliceRecord", "Source",
+    "device_class", "device_taint_rule", "identity", "node", "page", "pod", "pod_disruption_budget",
+    "pod_of_template", "priority_class", "resource_claim", "resource_claim_template",
     "resource_quota", "resource_slice", "selects",
 ]  # fmt: skip
 

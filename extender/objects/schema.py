@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -481,6 +481,20 @@ def _plain(message: str, path: str) -> str:
 
 Source = bytes | bytearray | memoryview | msgspec.Raw | str | Mapping[str, Any]
 _W = TypeVar("_W")
+_R = TypeVar("_R", covariant=True)
+
+
+class Reader(Generic[_W, _R]):
+    """Reads the objects of one kind. `wire`: the struct of its JSON; `of`: its record from that."""
+
+    def __init__(self, wire: type[_W], of: Callable[[_W, frozenset[str]], _R]) -> None:
+        self.wire, self.of = wire, of
+        self._decoder = msgspec.json.Decoder(wire)
+
+    def __call__(self, source: Source, gpus: frozenset[str] = frozenset()) -> _R:
+        """The record. `gpus`: the names of the resources that count as GPUs, for kinds that ask for them or offer them.
+        RecordError where a field cannot be read."""
+        return self.of(read(source, self._decoder), gpus)
 
 
 def read(source: Source, decoder: msgspec.json.Decoder[_W]) -> _W:
@@ -489,11 +503,20 @@ def read(source: Source, decoder: msgspec.json.Decoder[_W]) -> _W:
         if isinstance(source, Mapping):
             return msgspec.convert(source, decoder.type)
         return decoder.decode(source)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).rpartition(" - at `$")
-        path = path.rstrip("`").lstrip(".") if message else ""
-        raise RecordError(path, _plain(message or str(error), path)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RecordError("", f"not JSON: {error}") from error
-    except RecursionError as error:  # msgspec recurses even over what it skips
-        raise RecordError("", "nested too deep") from error
+    except UNREADABLE as error:
+        raise record_error(error) from error
+
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises."""
+
+
+def record_error(error: Exception, path: str = "") -> RecordError:
+    """The same for people. `path`: of what was read."""
+    if isinstance(error, RecursionError):  # msgspec recurses even over what it skips
+        return RecordError(path, "nested too deep")
+    if not isinstance(error, msgspec.ValidationError):
+        return RecordError(path, f"not JSON: {error}")
+    message, _, below = str(error).rpartition(" - at `$")
+    path = f"{path}{below.rstrip('`') if message else ''}".lstrip(".")
+    return RecordError(path, _plain(message or str(error), path))

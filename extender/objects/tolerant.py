@@ -32,12 +32,10 @@ import orjson
 
 from ext_core import prune
 from extender.objects import decode, gangs, records, schema
-from extender.objects.device_claims import ClaimWire, claim_of
-from extender.objects.devices import SliceWire, slice_of
 from extender.objects.records import UNREADABLE, GroupRecord, Identity, Kind, Page, PdbRecord, PodRecord, Record
 from extender.objects.resources import LARGEST, QuantityError, quantity, value
 from extender.objects.schema import RecordError, Source
-from extender.objects.selectors import PodTerm, Requirement, Selector
+from extender.objects.selectors import PodTerm, Requirement, Selector, selector
 
 DEEPEST: Final = 32  # levels of an object; what we read lies in 10 at most
 MOST_STEPS: Final = 32  # fields that are left out one by one; of an object with more only the skeleton is read
@@ -166,7 +164,7 @@ def bare(pod: PodRecord) -> PodRecord:
 
 def _exact(kind: Kind, source: Source, gpus: frozenset[str], group: tuple[str, str]) -> Record | None:
     try:
-        return decode.record(kind, source, gpus, group if kind == "Group" else None)
+        return decode.record(kind, source, gpus, group)
     except RecordError:
         return None
 
@@ -268,13 +266,13 @@ def _pod(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) ->
     wire.metadata, wire.spec, wire.status = meta, spec, status
     counted = _mend_quantities(spec, status, gpus) and not any(map(_hides_gpus, left_out))
     try:
-        record = records.pod_of(wire, gpus)
+        record = records.pod.of(wire, gpus)
     except RecordError as error:
         if not error.path.startswith("spec.affinity"):
             raise
         spec.affinity = None
         left_out.add("spec.affinity")
-        record = records.pod_of(wire, gpus)
+        record = records.pod.of(wire, gpus)
     changes: dict[str, Any] = {"partial": True}
     if not record.node and left_out & {"spec", "spec.schedulingGates"}:
         changes["gates"] = (*record.gates, UNREADABLE)
@@ -356,7 +354,7 @@ def _node(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -
         status.allocatable = {}  # else its capacity would count
     for offered in (status.allocatable, status.capacity):
         _mend(offered, gpus)
-    record = records.node_of(wire, gpus)
+    record = records.node.of(wire, gpus)
     if left_out & {"spec", "spec.unschedulable"}:
         record = msgspec.structs.replace(record, unschedulable=True)
     return record, "what it offers and cannot be read counts as 0"
@@ -365,12 +363,12 @@ def _node(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -
 def _budget(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -> _Read:
     wire, left_out = _strip(plain, schema.Pdb)
     widened = any(path.split(".")[0] == "spec" for path in left_out)
-    selector = wire.spec.selector if wire.spec else None
-    if selector is not None and selector.match_expressions:
-        valid = [test for test in selector.match_expressions if _is_selector(schema.LabelSelector(None, [test]))]
-        widened = widened or len(valid) < len(selector.match_expressions)
-        selector.match_expressions = valid
-    record: PdbRecord = records.budget_of(wire)
+    stated = wire.spec.selector if wire.spec else None
+    if stated is not None and stated.match_expressions:
+        valid = [test for test in stated.match_expressions if _is_selector(schema.LabelSelector(None, [test]))]
+        widened = widened or len(valid) < len(stated.match_expressions)
+        stated.match_expressions = valid
+    record: PdbRecord = records.pod_disruption_budget.of(wire, gpus)
     if widened and (record.selector.nothing or record.selector.empty):
         record = msgspec.structs.replace(record, selector=EVERYTHING)
     return record, "what cannot be read of its selector does not narrow it, and no number allows no disruption"
@@ -378,7 +376,7 @@ def _budget(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str])
 
 def _is_selector(wire: schema.LabelSelector) -> bool:
     try:
-        records.budget_of(schema.Pdb(schema.Metadata(name="x"), schema.PdbSpec(wire)))
+        selector(wire, "")
     except RecordError:
         return False
     return True
@@ -400,18 +398,19 @@ def _quota(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) 
     wire, left_out = _strip(plain, schema.Quota)
     if wire.spec is not None and any(path.startswith("spec.scope") for path in left_out):
         wire.spec.hard = None
-    return records.quota_of(wire), "what cannot be read of it limits no pod"
+    return records.resource_quota.of(wire, gpus), "what cannot be read of it limits no pod"
 
 
 def _slice(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -> _Read:
-    return slice_of(_strip(plain, SliceWire)[0]), "what could be read of it counts"
+    reader = records.resource_slice
+    return reader.of(_strip(plain, reader.wire)[0], gpus), "what could be read of it counts"
 
 
 def _claim(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -> _Read:
-    wire, left_out = _strip(plain, ClaimWire)
+    wire, left_out = _strip(plain, records.resource_claim.wire)
     if any(path == "status" or path.startswith(("status.allocation", "status.reservedFor")) for path in left_out):
         return None, _LAST_VERSION
-    return claim_of(wire), "what could be read of it counts"
+    return records.resource_claim.of(wire, gpus), "what could be read of it counts"
 
 
 _READERS: Final = {

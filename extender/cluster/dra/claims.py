@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from extender.cluster.dra.resource_slices import Slices, device_of, identity
-from extender.objects.device_claims import MOST_COUNT
+from extender.objects.devices import MOST_COUNT
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import (
     AllocatedDevice,

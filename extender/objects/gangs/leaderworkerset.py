@@ -41,15 +41,15 @@ class LeaderWorkerSet(GangSource):
     def read(self, owner: OwnerObject) -> OwnerRoles:
         """The leader and the workers of each group. The workers come late where they are created once the leader is
         ready, or has a node."""
-        template = owner.spec.section("leaderWorkerTemplate")
-        size, exclusive = template.number("size"), owner.annotations.get(EXCLUSIVE, "")
+        spec = owner.spec.section("leaderWorkerTemplate")
+        size, exclusive = spec.number("size"), owner.annotations.get(EXCLUSIVE, "")
         late = owner.spec.text("startupPolicy") == "LeaderReady" or bool(exclusive)
         notes = {SIZE: str(size or 0)} | ({EXCLUSIVE: exclusive} if exclusive else {})
-        leader = "workerTemplate" if template.raw("leaderTemplate") is None else "leaderTemplate"
+        leader = "workerTemplate" if spec.raw("leaderTemplate") is None else "leaderTemplate"
         roles = (
-            Role(template.raw(leader), template.at(leader), 1, creator=owner.name, index_label=WORKER, notes=notes),
+            Role(spec.template(leader), spec.at(leader), 1, creator=owner.name, index_label=WORKER, notes=notes),
             Role(
-                template.raw("workerTemplate"), template.at("workerTemplate"), (size or 1) - 1, creator=owner.name,
+                spec.template("workerTemplate"), spec.at("workerTemplate"), (size or 1) - 1, creator=owner.name,
                 index_label=WORKER, first=1, notes=notes, early=0 if late else None,
             ),
         )  # fmt: skip

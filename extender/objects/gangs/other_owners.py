@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from extender.objects.gangs.builtin import job_role
@@ -73,6 +74,8 @@ def _task(owner: OwnerObject, task: Section, number: int) -> Role:
 
 def _with_scheduler(template: Any, scheduler: str) -> Any:
     """The template; the scheduler of its Job counts where it names none itself."""
+    if scheduler and isinstance(template, msgspec.Raw):
+        template = msgspec.json.decode(template)
     spec = template.get("spec") if isinstance(template, Mapping) else None
     if not scheduler or not isinstance(spec, Mapping) or spec.get("schedulerName"):
         return template

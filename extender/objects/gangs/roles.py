@@ -1,9 +1,10 @@
 """What an owner states of the pods that it creates: the one reading of its object, for the queue, what-if and `check`.
 
-Theory of operation. `OwnerObject` is the object as plain JSON. The reader of its kind (`Source.read`, or a function of
-`other_owners.py`) returns `OwnerRoles`: each role with its template, its number of pods, their labels and indices, and
-which of them are created only once others run. Everything else follows from the roles: `record_of` makes the record of
-a live object, with the numbers of its gang and the pods that come late; `pods` makes the pods of a question.
+Theory of operation. `OwnerObject` is the object, whose fields are decoded where they are asked for. The reader of its
+kind (`Source.read`, or a function of `other_owners.py`) returns `OwnerRoles`: each role with its template, its number
+of pods, their labels and indices, and which of them are created only once others run. Everything else follows from the
+roles: `record_of` makes the record of a live object, with the numbers of its gang and the pods that come late; `pods`
+makes the pods of a question.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import datetime
 from collections.abc import Iterator, Mapping
 from sys import intern
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -31,24 +32,37 @@ POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 
 Parts = tuple[tuple[str, int | None], ...]
 NONE: Final[Mapping[str, str]] = {}
-_WORDS: Final[dict[type, str]] = {
-    str: "text", int: "a whole number", float: "a number that is not whole, or too large", bool: "true or false",
-    list: "a list", dict: "an object", datetime.datetime: "a time",
-}  # fmt: skip
 
 
-class _Wire(schema.Wire):
-    """An owner; what a wrong field of its specification means is for the reader of its kind to say."""
+Fields = dict[str, msgspec.Raw]
+_Fields = TypeVar("_Fields", Fields, dict[str, Any])
+
+
+class _Wire(schema.Wire, Generic[_Fields]):
+    """An owner; what a wrong field of its specification means is for the reader of its kind to say. Fields are decoded
+    as they are asked for: most of a specification is its pod template, which is seldom read."""
 
     api_version: str | None = None
     kind: str | None = None
     metadata: schema.Metadata | None = None
-    spec: dict[str, Any] | None = None
-    status: dict[str, Any] | None = None
+    spec: _Fields | None = None
+    status: _Fields | None = None
 
 
-_OWNER: Final = msgspec.json.Decoder(_Wire)
-_POD: Final = msgspec.json.Decoder(schema.Pod)
+class _Type:
+    """The type of a field, from JSON and from YAML; null is None."""
+
+    def __init__(self, wire: Any, plain: Any = None) -> None:
+        self.decode = msgspec.json.Decoder(wire | None).decode
+        self.plain = (plain or wire) | None
+
+
+_OWNER: Final = msgspec.json.Decoder(_Wire[Fields])
+_PLAIN: Final = msgspec.json.Decoder(_Wire[dict[str, Any]])
+_POD: Final = msgspec.json.Decoder(schema.Pod | None)
+_OBJECT: Final = _Type(Fields, dict[Any, Any])
+_OBJECTS: Final = _Type(list[Fields | None], list[dict[Any, Any] | None])
+_TEXT, _FLAG, _NUMBER, _TIME = map(_Type, (str, bool, int, datetime.datetime))
 
 
 class Section:
@@ -57,24 +71,37 @@ class Section:
 
     __slots__ = ("_fields", "path")
 
-    def __init__(self, fields: Mapping[str, Any], path: str) -> None:
-        self._fields, self.path = fields, path
+    def __init__(self, fields: Mapping[str, Any] | None, path: str) -> None:
+        self._fields, self.path = fields or NONE, path
 
     def __bool__(self) -> bool:
         return bool(self._fields)
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """All of its fields as they stand there."""
-        return self._fields
+        """All of its fields as plain values."""
+        return {key: _plain(value) for key, value in self._fields.items()}
 
     def at(self, key: str) -> str:
         """The path of a field."""
         return f"{self.path}.{key}" if self.path else key
 
     def raw(self, key: str) -> Any:
-        """The value as it stands there."""
+        """The value as a plain one."""
+        return _plain(self._fields.get(key))
+
+    def template(self, key: str) -> Any:
+        """A pod template, which may still be JSON."""
         return self._fields.get(key)
+
+    def _read(self, key: str, of: _Type) -> Any:
+        value = self._fields.get(key)
+        if value is None:
+            return None
+        try:
+            return of.decode(value) if type(value) is msgspec.Raw else msgspec.convert(value, of.plain)
+        except schema.UNREADABLE as error:
+            raise schema.record_error(error, self.at(key)) from error
 
     def is_object(self, key: str, field: str = "") -> bool:
         """Whether there is an object at `key`, which has the `field`."""
@@ -83,14 +110,12 @@ class Section:
 
     def section(self, key: str) -> Section:
         """An object."""
-        return Section(_typed(self.raw(key), Mapping, "an object", self.at(key)) or NONE, self.at(key))
+        return Section(self._read(key, _OBJECT), self.at(key))
 
     def sections(self, key: str) -> list[Section]:
         """A list of objects."""
-        items: list[Any] = _typed(self.raw(key), list, "a list", self.at(key)) or []
-        paths = [f"{self.at(key)}[{number}]" for number in range(len(items))]
-        pairs = zip(items, paths, strict=True)
-        return [Section(_typed(item, Mapping, "an object", path) or NONE, path) for item, path in pairs]
+        items = self._read(key, _OBJECTS) or ()
+        return [Section(item, f"{self.at(key)}[{number}]") for number, item in enumerate(items)]
 
     def named(self, key: str) -> dict[str, Section]:
         """A map of objects."""
@@ -99,17 +124,17 @@ class Section:
 
     def text(self, key: str) -> str:
         """A text, "" where it is absent."""
-        return _typed(self.raw(key), str, "text", self.at(key)) or ""
+        return self._read(key, _TEXT) or ""
 
     def flag(self, key: str) -> bool:
         """True or false, false where it is absent."""
-        return bool(_typed(self.raw(key), bool, "true or false", self.at(key)))
+        return bool(self._read(key, _FLAG))
 
     def number(self, key: str) -> int | None:
         """A whole number of 64 bits."""
-        value: int | None = _typed(self.raw(key), int, "a whole number", self.at(key))
+        value: int | None = self._read(key, _NUMBER)
         if value is not None and not -(2**63) <= value < 2**63:
-            raise RecordError(self.at(key), f"expected a whole number, not {_WORDS[float]}")
+            raise RecordError(self.at(key), "expected a whole number, not one that is too large")
         return value
 
     def count(self, key: str) -> int:
@@ -119,16 +144,11 @@ class Section:
 
     def moment(self, key: str) -> float | None:
         """A time, seconds since the epoch."""
-        try:
-            return epoch(msgspec.convert(self.raw(key), datetime.datetime | None))
-        except msgspec.ValidationError as error:
-            raise RecordError(self.at(key), f"expected a time: {error}") from error
+        return epoch(self._read(key, _TIME))
 
 
-def _typed(value: Any, kind: type, words: str, path: str) -> Any:
-    if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
-        return value
-    raise RecordError(path, f"expected {words}, not {_WORDS.get(type(value), type(value).__name__)}")
+def _plain(value: Any) -> Any:
+    return msgspec.json.decode(value) if type(value) is msgspec.Raw else value
 
 
 class OwnerObject(NamedTuple):
@@ -163,12 +183,12 @@ class OwnerObject(NamedTuple):
 def owner_object(source: schema.Source, api: str = "", kind: str = "") -> OwnerObject:
     """The object of JSON or YAML; `api` and `kind` where it does not state them (items of typed lists). RecordError
     where it is no object with a name."""
-    wire = read(source, _OWNER)
+    wire: _Wire[Any] = read(source, _PLAIN) if isinstance(source, Mapping) else read(source, _OWNER)
     meta = metadata(wire.metadata)
     name = meta.name or (meta.generate_name or "").rstrip("-")
     return OwnerObject(
         api_group(wire.api_version) or api, wire.kind or kind, name, meta,
-        Section(wire.spec or {}, "spec"), Section(wire.status or {}, "status"),
+        Section(wire.spec, "spec"), Section(wire.status, "status"),
     )  # fmt: skip
 
 
@@ -176,7 +196,7 @@ class Role(msgspec.Struct, frozen=True):
     """Pods of one template: `groups` times `count` of them."""
 
     template: Any
-    """The pod template as it stands there; it is read where pods are made of it."""
+    """The pod template as `Section.template` has it; it is read where pods are made of it."""
     path: str
     """Where the role stands, for messages."""
     count: int
@@ -225,7 +245,7 @@ class Role(msgspec.Struct, frozen=True):
 def role_at(section: Section, count: int | None = None, **more: Any) -> Role:
     """A role with `template` and `replicas` (1 where it is absent) at the usual place. `count`: instead of it."""
     number = section.count("replicas") if count is None else count
-    return Role(section.raw("template"), section.at("template"), number, **more)
+    return Role(section.template("template"), section.at("template"), number, **more)
 
 
 class OwnerRoles(NamedTuple):
@@ -359,10 +379,8 @@ def _labelled(template: PodRecord, role: Role, labels: Mapping[str, str]) -> Pod
 
 def _template(role: Role, namespace: str, gpus: frozenset[str]) -> PodRecord:
     """The record of the role's pod template."""
-    template = role.template
-    if not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
-        raise RecordError(f"{role.path}.spec", "there is no pod template")
     try:
-        return pod_of_template(read(template, _POD), namespace, gpus)
+        wire = read(role.template, _POD) if isinstance(role.template, Mapping | msgspec.Raw) else None
+        return pod_of_template(wire or schema.Pod(), namespace, gpus)
     except RecordError as error:
         raise RecordError(f"{role.path}.{error.path}".rstrip("."), error.message) from error

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.act.queue import allocator
-from extender.objects.device_claims import PLANNED_NODE as NOTE
+from extender.objects.devices import PLANNED_NODE as NOTE
 from extender.objects.queueing import PINNED
 from extender.objects.records import Event
 from extender.settings import Settings
