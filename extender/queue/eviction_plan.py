@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import Pace, Sliced, in_order, pauses
-from extender.objects import gangs
+from extender.cluster.slices import Pace, Sliced, finish, in_order, pauses
 from extender.objects.queueing import queue_of
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.roles import NODE
@@ -34,13 +33,13 @@ from extender.preemption.gang_plan import (
     cost_of,
     gang_certificate,
 )
-from extender.queue.absent import StandIns, present
+from extender.queue.absent import StandIns
 from extender.queue.gang import WaitingGang
 from extender.queue.levels import Layout, PlacementLevel
 from extender.queue.placement import GpuAllowance, JointPlacement, NodeChoice, Placed, Steps, without_devices
 from extender.queue.plan import QueueHead, gang_name, pod_names
 from extender.queue.quota import PLAIN, Quota
-from extender.queue.starts import seats_of
+from extender.queue.starts import Starts, seats_of
 from extender.queue.usage import Rules
 from extender.reservations.claims import Claims, of_others
 from extender.reservations.seats import Seat
@@ -87,6 +86,7 @@ class EvictionPlanner:
         self._cluster, self._claims, self._placement, self._search = cluster, claims, placement, search
         self._clock, self._wall = clock, wall
         self._rules, self._stand_ins = Rules(cluster), StandIns(cluster)
+        self._starts = Starts(cluster, claims, placement, clock)
 
     def steps(self, head: QueueHead, spared: Collection[str] = ()) -> Sliced[EvictionPlan | str]:
         """The plan for the pods that the gang needs to start, or why there is none. `spared`: uids of pods that are not
@@ -134,30 +134,7 @@ class EvictionPlanner:
             return f"a PodDisruptionBudget does not allow the eviction of {certificate.how_many(plan.violations)}"
         if (other := next((seat for seat in self._claims.seats if seat.node in nodes), None)) is not None:
             return f"{other.gang} has a seat on node {other.node}"
-        return "" if self.holds(plan.seats) else "its seats do not hold any more"
-
-    def holds(self, seats: Sequence[Seat], staying: Collection[str] = ()) -> bool:
-        """Whether the pods of a gang still wait, and have their seats once the pods that these wait for are gone, by
-        the tables as they are now. `staying`: uids of those that are not gone even then."""
-        cluster, pods = self._cluster, self._pods(seats)
-        if len(pods) < len(seats) or any(pod.node or pod.terminating for pod in pods):
-            return False
-        rows = tuple([cluster.row(seat.node) for seat in seats])
-        if min(rows) < 0:
-            return False
-        masks, nodes = tuple([seat.gpus for seat in seats]), tuple([seat.node for seat in seats])
-        requests = [self._claims.alone(pod) for pod in pods]
-        gone = {uid for seat in seats for uid in seat.awaits}.difference(staying)
-        with cluster.ended(gone), of_others(self._claims, requests[0], self._clock(), {seat.uid for seat in seats}):
-            return self._placement.still_fits(Placed(rows, masks, None, proved=False, nodes=nodes), pods, requests)
-
-    def _pods(self, seats: Sequence[Seat]) -> list[PodRecord]:
-        """The pods of the seats of a gang, as far as they are there; stand-ins of those that do not exist yet."""
-        cluster, late = self._cluster, dict[str, PodRecord]()
-        if any(seat.absent for seat in seats):
-            named = gangs.Ref.of(seats[0].gang)
-            late = {pod.uid: pod for pod in self._stand_ins.of(named, present(cluster, named))}
-        return [pod for seat in seats if (pod := late.get(seat.uid) or cluster.pods.get(seat.uid)) is not None]
+        return "" if finish(self._starts.hold(plan.seats, self._stand_ins)) else "its seats do not hold any more"
 
     # -- where ----------------------------------------------------------------------------------------------------
 

@@ -162,6 +162,10 @@ class Planner:
         """Another instance may have released gangs since the latest look: what queues held meanwhile is not known."""
         self._use.pause()
 
+    def hold(self, seats: Sequence[Seat], staying: Collection[str] = ()) -> Sliced[bool]:
+        """As `Starts.hold`."""
+        return self.starts.hold(seats, self.stand_ins, staying)
+
     def looks(self, paused: Mapping[str, str], paused_namespaces: Mapping[str, str] = NO_PAUSES) -> Looks:
         """The gangs that start, in order, each with its seats reserved, and None where others may run. At its end the
         report and the head are of this look. `paused`: names of gangs that do not start now, and why;

@@ -8,13 +8,16 @@ are judged.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Sliced
+from extender.objects.gangs import Ref
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
+from extender.queue.absent import StandIns, present
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import JointPlacement, Placed
 from extender.reservations.claims import Claims, of_others
@@ -70,12 +73,33 @@ class Starts:
         pods = self._waiting([pod for pod in start.gang.pods if pod.uid in seated])
         return len(pods) == len(seated) and (yield from self.fit(pods, start.placed, self.own(start.gang)))
 
-    def fit(self, pods: Sequence[PodRecord], placed: Placed, own: Collection[str]) -> Sliced[bool]:
-        """Whether these pods have their places, by the tables as they are now. `own`: uids that do not count."""
+    def hold(self, seats: Sequence[Seat], stand_ins: StandIns, staying: Collection[str] = ()) -> Sliced[bool]:
+        """Whether the pods of a gang still wait, and have these seats once the pods that they wait for are gone, by the
+        tables as they are now. `staying`: uids of those that are not gone even then."""
+        cluster, late = self._cluster, dict[str, PodRecord]()
+        if any(seat.absent for seat in seats):
+            named = Ref.of(seats[0].gang)
+            late = {pod.uid: pod for pod in (yield from stand_ins.steps(named, present(cluster, named)))}
+        pods = [pod for seat in seats if (pod := late.get(seat.uid) or cluster.pods.get(seat.uid)) is not None]
+        rows = tuple([cluster.row(seat.node) for seat in seats])
+        if len(pods) < len(seats) or any(pod.node or pod.terminating for pod in pods) or min(rows) < 0:
+            return False
+        masks, nodes = tuple([seat.gpus for seat in seats]), tuple([seat.node for seat in seats])
+        gone = {uid for seat in seats for uid in seat.awaits}.difference(staying)
+        # What claims for one of several numbers take of a node is chosen with the node.
+        amounts = tuple([seat.amounts for seat in seats]) if any(pod.claim_numbers for pod in pods) else ()
+        placed = Placed(rows, masks, None, proved=False, nodes=nodes, amounts=amounts)
+        return (yield from self.fit(pods, placed, {seat.uid for seat in seats}, gone))
+
+    def fit(
+        self, pods: Sequence[PodRecord], placed: Placed, own: Collection[str], gone: Collection[str] = ()
+    ) -> Sliced[bool]:
+        """Whether these pods have their places, by the tables as they are now. `own`: uids that do not count; `gone`:
+        those of running pods that do not."""
         for part in _parts(placed):
             if len(part) < len(pods):
                 yield
-            if not self._fit([pods[at] for at in part], _part(placed, part), own):
+            if not self._fit([pods[at] for at in part], _part(placed, part), own, gone):
                 return False
         return True
 
@@ -99,9 +123,10 @@ class Starts:
         known = [pod if is_absent(pod.uid) else known_pods.get(pod.uid) for pod in pods]
         return [pod for pod in known if pod is not None and not pod.node and not pod.terminating]
 
-    def _fit(self, pods: Sequence[PodRecord], placed: Placed, own: Collection[str]) -> bool:
+    def _fit(self, pods: Sequence[PodRecord], placed: Placed, own: Collection[str], gone: Collection[str] = ()) -> bool:
         requests = [self._claims.alone(pod) for pod in pods]
-        with of_others(self._claims, requests[0], self._clock(), own, placed.rows):
+        ended = self._cluster.ended(gone) if gone else nullcontext()
+        with ended, of_others(self._claims, requests[0], self._clock(), own, placed.rows):
             return self._placement.still_fits(placed, pods, requests)
 
     def _restore(self, reserved: Collection[Seat], before: Sequence[Seat]) -> None:

@@ -2,7 +2,8 @@
 
 A claim is made of every assumed pod, and of every seat, reservation and nominated pod whose priority is equal or
 higher. One pod is counted once, on one node: a pod that bind has asked for counts where it is bound; else its seat, its
-reservation, or its nominated node, counts; else the node where it is assumed.
+reservation, or its nominated node, counts; else the node where it is assumed. Only a pod that has lost its seat, and
+has others evicted elsewhere, counts on both nodes until it is placed again.
 """
 
 from __future__ import annotations
@@ -190,13 +191,17 @@ class Counting:
         for pod in assumed:
             if pod.bound:
                 self._count_assumed(pod, counted, seen)
-        if self._seats:
-            self._count_seats(counted, seen)
         for reservation in reserved.current(now) if reserved else ():
             counts = reservation.priority >= request.priority or reservation.uid in counted.as_equal
-            if counts and reservation.uid not in seen and not self._seated(reservation.uid, counted):
+            if not counts or reservation.uid in seen:
+                continue
+            seat = self._counted_seat(reservation.uid, counted)
+            if seat is None:
                 seen.add(reservation.uid)
+            if seat is None or seat.node != reservation.node:
                 self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid), counted)
+        if self._seats:
+            self._count_seats(counted, seen)
         if cluster.placements.nominated:
             count = self._count_nominated if counted.rows is None else self._count_nominated_there
             count(counted, seen)
@@ -242,18 +247,18 @@ class Counting:
                 seen.add(seat.uid)
                 self._reserve(seat.node, seat.amounts, pod, counted, seat.gpus)
 
-    def _seated(self, uid: str, counted: Counted) -> bool:
-        """Whether the pod has a seat that counts, on whatever row."""
+    def _counted_seat(self, uid: str, counted: Counted) -> Seat | None:
+        """The seat of the pod, on whatever row; None where it has none that counts."""
         seat = self._seats.of(uid) if self._seats else None
         if seat is None:
-            return False
+            return None
         pod = self._cluster.pods.get(uid)
-        return counted.counts(seat, "" if pod is None else pod.node)
+        return seat if counted.counts(seat, "" if pod is None else pod.node) else None
 
     def _elsewhere(self, assumed: AssumedPod, counted: Counted) -> bool:
         """Whether the pod counts where it is seated or nominated."""
         least, nominated = counted.request.priority, self._cluster.placements.claims
-        if nominated.counts(assumed.uid, least) or self._seated(assumed.uid, counted):
+        if nominated.counts(assumed.uid, least) or self._counted_seat(assumed.uid, counted) is not None:
             return True
         return assumed.uid in nominated.particular and self._cluster.pods[assumed.uid].priority >= least
 
@@ -283,7 +288,11 @@ class Counting:
         for name in self._names(counted.rows):
             for uid in claims.on.get(name, ()):
                 pod = cluster.pods[uid]
-                if uid in seen or pod.priority < counted.request.priority or self._seated(uid, counted):
+                if (
+                    uid in seen
+                    or pod.priority < counted.request.priority
+                    or self._counted_seat(uid, counted) is not None
+                ):
                     continue
                 seen.add(uid)
                 mask = self.planned(pod, name) if uid in claims.planned else 0

@@ -223,7 +223,7 @@ def queue_over(
         leads,
         store,
         replicas,
-        Release(core.cluster, requests.pods, devices, clock.monotonic, replicas.known),
+        Release(core.cluster, requests.pods, devices, clock.monotonic, replicas.known, planner.hold),
         Growth(core.cluster, verbs.claims.seats, requests.pods, metrics, requests.nodes),
         lambda: not core.source.missing(),
         core.source.dark,

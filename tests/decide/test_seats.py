@@ -169,6 +169,22 @@ def test_a_pod_with_a_lost_seat_preempts_where_it_fits_nowhere(lost: World) -> N
     assert lost.preempt(pod, {"n2": ["low"]}) == {"n2": ["low"]}
 
 
+@pytest.mark.parametrize("nodes", [["n2"], [f"n{i}" for i in range(1, 41)]], ids=["few rows", "all rows"])
+def test_what_is_evicted_beside_a_lost_seat_is_kept_for_its_pod(lost: World, nodes: list[str]) -> None:
+    """Until the pod is placed again its seat counts, and what was freed for it elsewhere counts too."""
+    pod = lost.pod("a", 8, nominated="n1", priority=5, annotations={PLAN: ALL})
+    _later(lost, pod, ["n1", "n2"])
+    assert lost.preempt(pod, {"n2": ["low"]}) == {"n2": ["low"]}
+    lost.gone("low")
+    for name in nodes[2:]:
+        lost.node(name, 1, links=pairs(1))
+    answer = lost.filter(workload("b", 8, priority=5), nodes)
+    assert "n2" not in (answer.get("NodeNames") or [])
+    lost.pod("a", 8, nominated="n2", priority=5, annotations={PLAN: ALL})  # as kube-scheduler does
+    answer = lost.filter(workload("c", 8, priority=5), nodes)
+    assert "n2" not in (answer.get("NodeNames") or [])
+
+
 def test_a_pod_preempts_on_its_own_seat_also_where_it_fits_elsewhere(world: World) -> None:
     """Its gang may not use the other node."""
     world.pod("low", 8, "n1")

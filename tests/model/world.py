@@ -325,7 +325,7 @@ class Model:
 
     def _stuck(self) -> bool:
         """Whether a gang that lost a seat is placed again only after a while."""
-        return any(one.leads and one.queue._repairs._stuck for one in self.replicas)
+        return any(one.leads and one.queue._repairs._states for one in self.replicas)
 
     def _may_pass_head(self, gang: Gang) -> None:
         """A gang comes or starts: it may do so before the head, which then starts later than was stated. So may one of

@@ -32,7 +32,7 @@ from extender.act.events import EventRecorder
 from extender.act.queue.cleanup import Stranded, Strangers
 from extender.act.queue.ends import AbsentSeats, SeatEnds
 from extender.act.queue.evicting import Acting, GangEvictions, PlanSearch
-from extender.act.queue.release import GangReleases, Progress
+from extender.act.queue.release import GangReleases, Progress, ReleaseState
 from extender.act.queue.repair import Repairs
 from extender.act.queue.slices import done, in_turns
 from extender.act.queue.tell import Teller
@@ -247,8 +247,10 @@ class QueueController(Controller):
                 if not self._repairs.takes_back(gang):
                     log.error("the API server does not let a pod of the queue start", pod=uid, gang=gang, err=why)
                 self._repairs.refused(gang, why)
+            if progress.state is ReleaseState.LOST:
+                self._repairs.lost(gang)
             seats = self._seats.gang(gang)
-            if seats and progress.closed and not progress.settles and self._blocks(seats):
+            if seats and progress.state is ReleaseState.CLOSED and self._blocks(seats):
                 first = False
         return first
 

@@ -256,7 +256,7 @@ class GangEvictions:
             return self._give_back(gang, "evictions.enabled is false")
         if (vain := next((pod for pod in to_evict if pod.keeps_devices), None)) is not None:
             return self._give_back(gang, f"the devices of {vain.namespace}/{vain.name} would stay allocated")
-        if not self._plans.holds(seats):
+        if not await self._hold(seats):
             return self._give_back(gang, "its seats do not hold any more")
         needed = await self._needed(gang, seats, to_evict)
         if not needed:
@@ -292,7 +292,7 @@ class GangEvictions:
             of_node.setdefault(seat.node, []).append(seat)
         staying: set[str] = set()
         for pod in victims:
-            if self._plans.holds(of_node[pod.node], {*staying, pod.uid}):
+            if await self._hold(of_node[pod.node], {*staying, pod.uid}):
                 staying.add(pod.uid)
             await asyncio.sleep(0)
         if staying:
@@ -341,7 +341,7 @@ class GangEvictions:
 
     async def _all_gone(self, gang: str, seats: Sequence[Seat]) -> bool:
         """All victims are gone: the release begins now."""
-        if self._plans.holds(seats):
+        if await self._hold(seats):
             valid: Sequence[Seat] = seats
         else:
             new_seats = await done(self._search.planner.again(gang, seats))
@@ -354,6 +354,9 @@ class GangEvictions:
         if why := await self._acting.store.keep([gang]):
             log.error("the seats of a gang cannot be written", gang=gang, err=why)
         return True
+
+    async def _hold(self, seats: Sequence[Seat], staying: Collection[str] = ()) -> bool:
+        return await done(self._search.planner.hold(seats, staying))
 
     def _give_back(self, gang: str, why: str) -> bool:
         log.warning("a gang gives its seats back", gang=gang, evicted=len(self._evicted.get(gang, ())), err=why)

@@ -19,11 +19,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from extender.act.queue.allocator import DeviceAllocator
-from extender.act.queue.slices import each, gathered
+from extender.act.queue.slices import done, each, gathered
 from extender.cluster.cluster import Cluster
+from extender.cluster.slices import Sliced
 from extender.cluster.statements import PLAN, planned_text
 from extender.kube.pod_writes import NO_ANNOTATIONS, Patched
 from extender.log import get_log
@@ -81,12 +83,20 @@ class PodWrites(Protocol):
         ...
 
 
-class Progress(NamedTuple):
-    """Where a release stands."""
+class ReleaseState(Enum):
+    """Where a release stands, as far as the API server lets us now."""
 
-    closed: int  # pods that do not state their seats, or whose gates are not open yet
+    OPEN = "all pods state their seats, and their gates are open"
+    CLOSED = "a pod does not state its seat yet, or its gate is not open"
+    SETTLES = "all pods state their seats, and their devices are to settle before the gates open"
+    LOST = "all gates are closed, and the seats do not hold any more"
+
+
+class Progress(NamedTuple):
+    """What became of a release."""
+
+    state: ReleaseState
     refused: Mapping[str, str]  # why the API server will not allow it, by uid
-    settles: bool = False  # all pods state their seats, and their devices are to settle before the gates open
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +154,12 @@ class Release:
         devices: DeviceAllocator,
         clock: Callable[[], float],
         known: Callable[[], Awaitable[None]],
+        hold: Callable[[Sequence[Seat]], Sliced[bool]],
     ) -> None:
-        """`clock`: seconds; `known`: waits until every instance knows the seats as they are written now."""
-        self._cluster, self._pods, self._clock, self._known = cluster, pods, clock, known
-        self.devices = devices
+        """`clock`: seconds; `known`: waits until every instance knows the seats as they are written now; `hold`: as
+        `Planner.hold`."""
+        self._cluster, self._pods, self._clock = cluster, pods, clock
+        self._known, self._hold, self.devices = known, hold, devices
         self._pauses: dict[str, float] = {}  # uid -> until when the pod is not written
         self._ahead = _Ahead(cluster)
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -156,19 +168,26 @@ class Release:
         """Go on with the release of these seats as far as the API server lets us now. Raises what `known` raises."""
         self._forget()
         refused: dict[str, str] = {}
-        settles = False
+        return Progress(await self._carried_out(seats, refused), refused)
+
+    async def _carried_out(self, seats: Sequence[Seat], refused: dict[str, str]) -> ReleaseState:
         pending = await self._pending(seats)
         if not pending:
-            return Progress(0, refused)
-        if await self._all(self._state_seat, await self._closed(pending), refused):
-            await self._known()
-            stated = await self._all(self._state_seat, await self._pending(seats), refused)
-            if stated and (self._stands(seats) or not self.all_closed(seats)):
-                closed = await self._closed(await self._pending(seats))
-                settles = not await self.devices.settle(closed)
-                if not settles:
-                    await self._all(self._open, await self._pending(seats), refused)
-        return Progress(len(await self._pending(seats)), refused, settles)
+            return ReleaseState.OPEN
+        # 1) all pods state their seats, and every instance knows these
+        if not await self._all(self._state_seat, await self._closed(pending), refused):
+            return ReleaseState.CLOSED
+        await self._known()
+        if not await self._all(self._state_seat, await self._pending(seats), refused):
+            return ReleaseState.CLOSED
+        # 2) the seats hold still, and their devices are allocated
+        if self.all_closed(seats) and not await self._stand(seats):
+            return ReleaseState.LOST
+        if not await self.devices.settle(await self._closed(await self._pending(seats))):
+            return ReleaseState.SETTLES
+        # 3) the gates open
+        await self._all(self._open, await self._pending(seats), refused)
+        return ReleaseState.CLOSED if await self._pending(seats) else ReleaseState.OPEN
 
     async def nominate(self, seats: Sequence[Seat]) -> bool:
         """Have these pods state their nodes, and not their GPUs, which others hold still; whether all do."""
@@ -312,16 +331,12 @@ class Release:
         """Those whose gates are not open yet."""
         return [(seat, pod) async for seat, pod in each(pending) if not self._ahead.of(pod).open]
 
-    def _stands(self, seats: Iterable[Seat]) -> bool:
-        """Whether all pods and nodes of the seats are there; absent seats have no pod."""
-        nodes, pods = self._cluster.nodes, self._cluster.pods
-        for seat in seats:
-            node, pod = nodes.get(seat.node), pods.get(seat.uid)
-            if node is None or node.unschedulable:
-                return False
-            if not seat.absent and (pod is None or pod.terminating):
-                return False
-        return True
+    async def _stand(self, seats: Sequence[Seat]) -> bool:
+        """Whether the pods of the seats are there, and their nodes have room for them. What kube-scheduler bound before
+        a pod was nominated there may have taken it. Devices that are allocated for them already are theirs."""
+        if any(self.devices.holds(pod) for _, pod in self._unbound(seats)):
+            return len(self._unbound(seats)) == sum(not seat.absent for seat in seats)
+        return await done(self._hold(seats))
 
     def _forget(self) -> None:
         """What the watch shows by now, and pauses that are over."""

@@ -1,10 +1,10 @@
 """Mends releases that were begun: a gang that lost a seat is placed again as a whole, or its release is taken back.
 
 A seat is lost where its node is gone or cordoned, where kube-scheduler rejects its pod there, or where its pod is
-deleted; a pod that has run to its end, which the watch shows as deleted too, is asked for at the API server. A pod that
-replaces a deleted one takes its place. While all gates of the gang are closed and no place is
-left, the gang gives its seats back and waits as before. Once a gate is open it keeps its other seats, and is tried
-again.
+deleted; before the first gate opens also where another pod has its room. A pod that has run to its end, which the watch
+shows as deleted too, is asked for at the API server. A pod that replaces a deleted one takes its place. While all gates
+of the gang are closed and no place is left, the gang gives its seats back and waits as before. Once a gate is open it
+keeps its other seats, and is tried again.
 
 Pods that change their seats first state none (`Release.withdraw`). Only then the new seats are reserved: until then
 filter passes each pod on its old seat at most, and no other pod gets GPUs that a pod still states.
@@ -17,6 +17,7 @@ gets before it is written: else the next holder of the Lease could find two seat
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from enum import Enum
 from typing import Final
 
 from extender.act.queue.ends import SeatEnds
@@ -39,6 +40,15 @@ NAMESPACE_PAUSE: Final = Backoff(0.5, 30.0)  # for which its namespace waits
 log = get_log()
 
 
+class Mending(Enum):
+    """How a gang is mended. One whose seats hold has no state; none with a state is released."""
+
+    LOST = "its release has found that its seats do not hold: it is placed again"
+    MOVING = "its pods change their seats, and still state the old ones"
+    STUCK = "it has lost a seat and keeps the others: it is placed again once there is a place"
+    BACK = "its release is taken back: its pods state no seat, then others may have the seats"
+
+
 class Repairs:
     """Looks after the gangs that have seats."""
 
@@ -56,9 +66,7 @@ class Repairs:
         self._store, self._ends, self._clock = store, ends, clock
         self._tried = Backoffs(AGAIN)  # gangs that were placed again
         self._unwritten = Backoffs(SOON)  # gangs whose pods could not be written
-        self._stuck: dict[str, str] = {}  # gangs that lost a seat, and why they have no other
-        self._back: set[str] = set()  # gangs whose release is being taken back
-        self._moving: set[str] = set()  # gangs whose pods change their seats, and still state the old ones
+        self._states: dict[str, Mending] = {}  # by gang
         self._gangs = Backoffs(GANG_PAUSE)
         # By namespace: a queue is named by a label, which a tenant may write as it likes.
         self._namespaces = Backoffs(NAMESPACE_PAUSE)
@@ -83,13 +91,10 @@ class Repairs:
                 break
         await self._write()
         seated = self._seats.gangs
-        for gangs in (self._back, self._moving):
-            gangs.intersection_update(seated)
-        self._stuck = {gang: why for gang, why in self._stuck.items() if gang in seated}
+        self._states = {gang: state for gang, state in self._states.items() if gang in seated}
         for backoffs in (self._tried, self._unwritten):
             backoffs.only(seated)
-        waits = self._stuck.keys() | self._back | self._moving
-        return [gang for gang in seated if gang not in waits and gang not in busy]
+        return [gang for gang in seated if gang not in self._states and gang not in busy]
 
     def paused(self) -> dict[str, str]:
         """Gangs that are not started now, and why."""
@@ -106,12 +111,16 @@ class Repairs:
     def refused(self, gang: str, why: str) -> None:
         """The API server does not let a pod of the gang start. While all its gates are closed, others may have its
         place. Its namespace pays for the attempt: gangs of others come first."""
-        if self._release.all_closed(self._seats.gang(gang)) and gang not in self._back:
+        if self._release.all_closed(self._seats.gang(gang)) and not self.takes_back(gang):
             now = self._clock()
             self._gangs.failed(gang, now, why)
             text = f"the API server does not let a gang of its namespace start: {why}"
-            self._namespaces.failed(Ref.of(gang).namespace, now, text)
-            self._back.add(gang)
+            self._namespaces.failed(_namespace(gang), now, text)
+            self.give_back(gang)
+
+    def lost(self, gang: str) -> None:
+        """The seats of the gang do not hold any more. Its gates are closed."""
+        self._states.setdefault(gang, Mending.LOST)
 
     def started(self, gang: str) -> None:
         """The gang was released."""
@@ -119,26 +128,28 @@ class Repairs:
 
     def takes_back(self, gang: str) -> bool:
         """Whether the release of the gang is taken back, with all of its gates closed."""
-        return gang in self._back
+        return self._states.get(gang) is Mending.BACK
 
     def give_back(self, gang: str) -> None:
         """The gang waits again. Its gates are closed."""
-        self._back.add(gang)
+        self._states[gang] = Mending.BACK
 
     async def _is_due(self, gang: str) -> bool:
         """Whether the gang is to be mended now."""
         seats, now = self._seats.gang(gang), self._clock()
         if not seats:
             return False
-        if gang in self._back and self._release.all_closed(seats):
+        state, closed = self._states.get(gang), self._release.all_closed(seats)
+        if state is Mending.BACK and closed:
             return not self._unwritten.waits(gang, now)
-        self._back.discard(gang)  # another holder of the Lease has released it meanwhile
         lost, deleted = await self._losses(seats)
+        if state is Mending.LOST and closed:
+            return not self._tried.waits(gang, now)
+        if state is Mending.BACK or not (lost or deleted):  # another holder of the Lease has released it meanwhile
+            self._states.pop(gang, None)
         if not lost and not deleted:
-            self._stuck.pop(gang, None)
-            self._moving.discard(gang)
             return False
-        if gang in self._moving:
+        if state is Mending.MOVING:
             return not self._unwritten.waits(gang, now)
         rejected = all(map(self._ends.rejected, lost)) and not deleted
         if any(map(self._ends.elsewhere, lost)):
@@ -153,33 +164,33 @@ class Repairs:
 
     async def _mend(self, gang: str) -> None:
         seats, now = self._seats.gang(gang), self._clock()
-        if gang in self._back:
+        before = self._states.get(gang)
+        if before is Mending.BACK:
             await self._take_back(gang, seats)
             return
         lost, deleted = await self._losses(seats)
-        if gang not in self._moving:
+        if before is not Mending.MOVING:
             self._tried.failed(gang, now)
         if await self._ends.finished(deleted):  # the others are looked at without them, in the next turn
             self._tried.succeeded(gang)
             return
         new_seats = await self._freed(gang, seats)
         if new_seats is None:
-            self._moving.add(gang)
+            self._states[gang] = Mending.MOVING
             self._unwritten.failed(gang, now)
             return
-        self._moving.discard(gang)
+        self._states.pop(gang, None)
         self._unwritten.succeeded(gang)
         if not isinstance(new_seats, str):
-            self._stuck.pop(gang, None)
             self._keep(gang, seats, new_seats)
         elif self._release.all_closed(seats):
             log.warning("a gang has lost seats before it started, and waits again", gang=gang, err=new_seats)
-            self._back.add(gang)
+            self.give_back(gang)
             await self._take_back(gang, seats)
         elif lost:
-            if gang not in self._stuck:  # it is tried again and again
+            if before is not Mending.STUCK:  # it is tried again and again
                 log.warning("a gang has lost seats, and there are no others", gang=gang, err=new_seats)
-            self._stuck[gang] = new_seats
+            self._states[gang] = Mending.STUCK
 
     async def _freed(self, gang: str, seats: Sequence[Seat]) -> tuple[Seat, ...] | str | None:
         """Other seats for the gang, or why there are none. The pods that change their seats state none by then; None:
@@ -233,7 +244,7 @@ class Repairs:
         """Withdraw the nominations; then others may have the seats. These leave the maps first: the next holder of the
         Lease would reserve them beside those of the others."""
         if await self._release.withdraw(seats):
-            self._back.discard(gang)
+            self._states.pop(gang, None)
             for seat in seats:
                 self._seats.drop(seat.uid)
             await self._store.flush()

@@ -71,11 +71,12 @@ class Rig:
         claims = ResourceClaimWrites(server) if world.settings.queue.planned_allocation else None
         self.devices = DeviceAllocator(world.cluster, self.seats, claims, clock)
         known = self.replicas.known
-        self.release = Release(world.cluster, PodPatches(server), self.devices, clock.monotonic, known)
         self.dark = 0.0
         cluster, verbs = world.cluster, world.verbs
         placement = JointPlacement(cluster, verbs.policy)
         search = GangSearch(cluster, verbs.policy, verbs.settings.preemption)
+        planner = Planner(cluster, verbs.claims, placement, clock.monotonic, clock.wall)
+        self.release = Release(cluster, PodPatches(server), self.devices, clock.monotonic, known, planner.hold)
         acting = Acting(
             Leadership(lease, QUEUE, world.metrics.queue_leader, world.metrics.degraded, clock.monotonic),
             store,
@@ -89,7 +90,6 @@ class Rig:
             Fences(world.cluster, self.seats, None if claims is None else DeviceTaintRuleWrites(server)),
             PodEvictions(server, world.metrics),
         )
-        planner = Planner(cluster, verbs.claims, placement, clock.monotonic, clock.wall)
         events = _Told(world)
         self.told = events.told
         self.controller = QueueController(world.verbs, planner, acting, world.metrics, events, clock=clock)

@@ -298,6 +298,37 @@ def test_a_pod_that_is_deleted_before_the_gates_open(world: World, after: str) -
     run(test())
 
 
+@pytest.mark.parametrize("when", ["seats", "nominations"])
+@pytest.mark.parametrize(("gpus", "cpu"), [(0, "512"), (8, "1")])
+def test_a_pod_of_others_on_a_seat_before_the_gates_open(world: World, when: str, gpus: int, cpu: str) -> None:
+    """kube-scheduler keeps pods off a seat from its nomination on: one that it has bound before has the room of a seat.
+    No gate opens, since one pod of the gang would hold its GPUs alone."""
+
+    async def test() -> None:
+        async with rig(world) as one:
+
+            def bind(request: Request) -> int:
+                path = "/configmaps" if when == "seats" else "/g-0/status"
+                if request.method != "GET" and path in request.path and "uid-other" not in world.cluster.pods:
+                    world.pod("other", gpus, next(iter(one.seats)).node, cpu=cpu, priority=100)
+                return 0
+
+            one.create(*gang("g", 2, 8, cpu="2"))
+            one.objects.fail = bind
+            for _ in range(20):
+                await one.turn()
+                assert [one.is_open("g-0"), one.is_open("g-1")] == [False, False]
+            assert not one.seats
+            assert not any(nodes(one, "g-0", "g-1"))
+            one.objects.fail = lambda request: 0
+            world.gone("other")
+            for _ in range(20):
+                await one.turn()
+            assert [one.is_open("g-0"), one.is_open("g-1")] == [True, True]
+
+    run(test())
+
+
 def test_a_gang_of_a_higher_priority_takes_no_seat(world: World) -> None:
     async def test() -> None:
         async with rig(world) as one:
