@@ -20,7 +20,7 @@ from extender.objects.queueing import GATE
 from extender.objects.records import Event
 from extender.queue.backfill import HeadReservation
 from extender.queue.placement import JointPlacement
-from extender.queue.plan import FoundPlace, Planner
+from extender.queue.plan import Planner
 from extender.queue.report import QueueReport
 from extender.queue.starts import GangStart
 from extender.settings import Settings
@@ -130,7 +130,6 @@ def _reserved(entry: Mapping[str, Any], head: HeadReservation | None, wall: floa
     """What is reserved for the first gang that cannot start; `at_seconds`: null where it is not known."""
     if head is None or str(head.gang.ref) != entry["gang"] or head.gang.ref.source != entry["source"]:
         return {"head": False, "reserved": None}
-    assert isinstance(head.seats, FoundPlace)
     pods = zip(head.seats.pods, head.seats.placed.nodes, strict=True)
     return {
         "head": True,

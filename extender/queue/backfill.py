@@ -26,7 +26,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 from extender.cluster.slices import RUN, Sliced, pauses
 from extender.objects.gangs import Ref
@@ -34,6 +34,7 @@ from extender.queue.endings import Ending, prefixes
 from extender.queue.gang import WaitingGang
 from extender.queue.order import behind
 from extender.queue.quota import OverQuota
+from extender.queue.usage import FoundPlace
 
 NEAR: Final = 64  # the last endings of a reservation, by which the next search finds where it begins
 Code = Literal["incomplete", "quota", "never", "head", "order", "place", "delays", "depth"]
@@ -42,20 +43,11 @@ Code = Literal["incomplete", "quota", "never", "head", "order", "place", "delays
 it is not first; `place`: no place now; `delays`: it would delay the head; `depth`: too many gangs are ahead of it."""
 
 
-class PlacedRows(Protocol):
-    """Where pods of a gang are placed. `rows`: of the nodes, one a pod."""
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """Of the nodes, for each pod."""
-        ...
-
-
 class TakenSeats(NamedTuple):
     """Seats that a gang takes."""
 
     gang: WaitingGang
-    seats: PlacedRows
+    seats: FoundPlace
 
 
 class Trial(NamedTuple):
@@ -67,7 +59,7 @@ class Trial(NamedTuple):
     later: Sequence[Ending] = ()
 
 
-Place = Callable[[WaitingGang, Trial], Generator[None, None, PlacedRows | str | OverQuota]]
+Place = Callable[[WaitingGang, Trial], Generator[None, None, FoundPlace | str | OverQuota]]
 """Places a gang, at least as many pods as it needs, on the tables of a trial, within its quota; or states why it does
 not fit. OverQuota: there is a place now, and its quota keeps it from there. It yields where others may run."""
 
@@ -77,7 +69,7 @@ class HeadReservation:
     """The seats that the head gets once the pods of `gone` have ended: the fewest, in the order of the endings."""
 
     gang: WaitingGang
-    seats: PlacedRows
+    seats: FoundPlace
     gone: Sequence[Ending]
     # when they have ended at the latest, seconds since the epoch; None: not all of them state it, or have their place
     start: float | None
@@ -215,7 +207,7 @@ class _Schedule:
                 return
         self.decision.waits[gang.ref] = Waits("place", "its place was taken meanwhile")
 
-    def _now(self, gang: WaitingGang) -> Generator[None, None, PlacedRows | str | OverQuota]:
+    def _now(self, gang: WaitingGang) -> Generator[None, None, FoundPlace | str | OverQuota]:
         """A place for the gang now, or why it has none."""
         kind = self.situation.kind(gang)
         seats = self.full.get(kind) or (yield from self.place(gang, Trial()))

@@ -12,7 +12,6 @@ from typing import Final
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.pod_kinds import is_particular
 from extender.cluster.slices import RUN, STEP, Sliced, pauses
-from extender.cluster.tables import FIRST_GPU
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
@@ -21,7 +20,6 @@ from extender.policy.roles import LabelClasses
 from extender.queue.absent import StandIns, alone
 from extender.queue.backfill import (
     HeadReservation,
-    PlacedRows,
     QueueSituation,
     StartDecision,
     TakenSeats,
@@ -31,14 +29,13 @@ from extender.queue.backfill import (
 )
 from extender.queue.endings import Ending, Endings, is_rejected, put, seated, takes_pods, without_gpus
 from extender.queue.gang import WaitingGang, together, waits
-from extender.queue.holding import QueueHoldings, least
 from extender.queue.order import fair_shares, order
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
 from extender.queue.places import Counted, Part, Places
 from extender.queue.quota import PLAIN, OverQuota
 from extender.queue.report import QueueReport, Waiting, first_names
 from extender.queue.starts import GangStart, Starts
-from extender.queue.usage import DecayedUse, Models, Rules
+from extender.queue.usage import DecayedUse, FoundPlace, Models, QueueHoldings, Rules, least
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent
 
@@ -50,28 +47,6 @@ ABLE_SECONDS: Final = 30.0
 MOST_ASKED: Final = 4
 """Kinds of gangs of which one look finds whether they fit once all pods have ended, behind the head."""
 MOST_NAMED: Final = 5  # pods in a text
-
-
-@dataclass(frozen=True, slots=True)
-class FoundPlace:
-    """A place for pods of a gang."""
-
-    pods: Sequence[PodRecord]
-    requests: Sequence[PodRequest]  # of the pods, one each
-    placed: Placed
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """Rows of the nodes, for each pod."""
-        return self.placed.rows
-
-    def gpus(self, models: Models) -> dict[str, int]:
-        """How many GPUs of each model it takes."""
-        by_node: Counter[str] = Counter()
-        amounts = self.placed.amounts
-        for at, (pod, node) in enumerate(zip(self.pods, self.placed.nodes, strict=True)):
-            by_node[node] += sum(amounts[at][FIRST_GPU:]) if amounts else pod.gpu_count
-        return models.of(by_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +289,7 @@ class Planner:
             if ending.at is not None and ending.at < head.start:
                 earlier.append(ending)
         quota = yield from look.queues.changed(head.gone)
-        before = quota.before(head.gang.queue, _found(head.seats).gpus(look.queues.models))
+        before = quota.before(head.gang.queue, head.seats.gpus(look.queues.models))
         kinds: set[Hashable] = set()
         taken: tuple[TakenSeats, ...] = ()
         for gang, pause in pauses(in_order if before else ()):
@@ -404,7 +379,7 @@ class Planner:
             if held is None:
                 yield None
                 continue
-            seats = _found(held.seats)
+            seats = held.seats
             start = yield from self.starts.begin(held.gang, seats.pods, seats.placed)
             started = start is not None
             if start is not None:
@@ -505,7 +480,7 @@ class Planner:
         queues = look.queues
         if not queues.ruled:
             return ()
-        taken = [(held.gang.queue, _found(held.seats)) for held in trial.kept]
+        taken = [(held.gang.queue, held.seats) for held in trial.kept]
         if not trial.later and not taken:
             return queues.allowances((yield from queues.changed(trial.gone)).more(gang.queue))
         bounds = [(yield from queues.changed(trial.gone or trial.later, taken)).more(gang.queue)]
@@ -567,9 +542,7 @@ class Planner:
             if pause:
                 yield
             gone.setdefault(ending.row, []).append(ending.uid)
-        taken = [
-            Part(held.seats.requests, held.seats.placed) for held in trial.kept if isinstance(held.seats, FoundPlace)
-        ]
+        taken = [Part(held.seats.requests, held.seats.placed) for held in trial.kept]
         return self._places.counted(requests[0], self.starts.own(gang), gone, taken)
 
     def _queue(
@@ -602,12 +575,7 @@ def _needs_positions(gang: WaitingGang) -> bool:
 def _guaranteed(queues: QueueHoldings, held: TakenSeats, gone: Sequence[Ending]) -> Sliced[bool]:
     """As of a `Situation`."""
     quota = yield from queues.changed(gone)
-    return quota.within_guarantee(held.gang.queue, _found(held.seats).gpus(queues.models))
-
-
-def _found(seats: PlacedRows) -> FoundPlace:
-    assert isinstance(seats, FoundPlace)
-    return seats
+    return quota.within_guarantee(held.gang.queue, held.seats.gpus(queues.models))
 
 
 def _beside(gang: WaitingGang, fixed: Collection[str], cluster: ClusterView) -> WaitingGang:

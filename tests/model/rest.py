@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from extender.queue.plan import FoundPlace
 from extender.queue.report import Waiting
+from extender.queue.usage import FoundPlace
 from extender.reservations.seats import Seat
 from extender.sim.cluster import FINISHED
 from tests.fuzz.engine import Broken

@@ -15,7 +15,6 @@ from extender.objects.gangs import Ref
 from extender.queue.backfill import (
     HeadReservation,
     Place,
-    PlacedRows,
     QueueSituation,
     StartDecision,
     TakenSeats,
@@ -25,7 +24,9 @@ from extender.queue.backfill import (
 )
 from extender.queue.endings import OVERRUN_SECONDS, Ending, endings, prefixes, put
 from extender.queue.gang import WaitingGang
+from extender.queue.placement import Placed
 from extender.queue.quota import OverQuota
+from extender.queue.usage import FoundPlace
 from tests.objects.test_gangs import obj, owned
 from tests.queue.gangs import gang
 from tests.world import WALL, World, rfc3339, workload
@@ -33,17 +34,15 @@ from tests.world import WALL, World, rfc3339, workload
 NOW = WALL
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Seats of the test's placer."""
-
-    rows: tuple[int, ...]
+def place_of(rows: Sequence[int]) -> FoundPlace:
+    """Seats of the test's placer, of which the rows alone count."""
+    return FoundPlace((), (), Placed(tuple(rows), (), None, proved=False))
 
 
 def placer(nodes: Sequence[int], running: Mapping[str, tuple[int, int]]) -> Place:
     """Places the pods of a gang on the first nodes with room. `nodes`: GPUs by row; `running`: uid -> (row, GPUs)."""
 
-    def place(one: WaitingGang, trial: Trial) -> Generator[None, None, PlacedRows | str | OverQuota]:
+    def place(one: WaitingGang, trial: Trial) -> Generator[None, None, FoundPlace | str | OverQuota]:
         yield
         free = list(nodes)
         gone = {ending.uid for ending in trial.gone}
@@ -60,17 +59,17 @@ def placer(nodes: Sequence[int], running: Mapping[str, tuple[int, int]]) -> Plac
                 return f"{len(rows)} of {len(one.pods)} pods fit"
             free[row] -= asked
             rows.append(row)
-        return Rows(tuple(rows))
+        return place_of(rows)
 
     return place
 
 
-def run(steps: Generator[None, None, PlacedRows | str | OverQuota]) -> PlacedRows | str:
+def run(steps: Generator[None, None, FoundPlace | str | OverQuota]) -> FoundPlace | str:
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            found: PlacedRows | str = end.value
+            found: FoundPlace | str = end.value
             return found
 
 
@@ -339,7 +338,7 @@ def test_the_search_for_the_earliest_place_halves_what_is_left() -> None:
     order = [Ending(uid, row, NOW + row + 1) for uid, (row, _) in running.items()]
     place, calls = placer([1] * 1024, running), 0
 
-    def counted(one: WaitingGang, trial: Trial) -> Generator[None, None, PlacedRows | str | OverQuota]:
+    def counted(one: WaitingGang, trial: Trial) -> Generator[None, None, FoundPlace | str | OverQuota]:
         nonlocal calls
         calls += 1
         return (yield from place(one, trial))
@@ -446,7 +445,7 @@ def _run(
 
         def counted(
             one: WaitingGang, trial: Trial, place: Place = place
-        ) -> Generator[None, None, PlacedRows | str | OverQuota]:
+        ) -> Generator[None, None, FoundPlace | str | OverQuota]:
             if calls is not None:
                 calls[kept] += 1
             return (yield from place(one, trial))

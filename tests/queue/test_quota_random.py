@@ -18,7 +18,8 @@ import pytest
 
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import JointPlacement
-from extender.queue.plan import FoundPlace, Planner
+from extender.queue.plan import Planner
+from extender.queue.usage import FoundPlace
 from extender.settings import Settings
 from tests.act.queue.rig import gated
 from tests.queue.test_plan import HEAD

@@ -23,12 +23,11 @@ from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.queue import absent
 from extender.queue.gang import WaitingGang, together, waits
-from extender.queue.holding import QueueHoldings
 from extender.queue.levels import keys_of
 from extender.queue.placement import GpuAllowance, JointPlacement, Placed
 from extender.queue.places import Places
 from extender.queue.quota import PLAIN, OverQuota, QueueRules
-from extender.queue.usage import Models, rules_of
+from extender.queue.usage import Models, QueueHoldings, rules_of
 
 MOST_RAISES: Final = 16
 """Models and rules that one gang may be over."""
