@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final, TypeVar
+
+import msgspec
 
 from extender.kube.own_objects import StoredTexts, TextMap, VersionConflict
 
@@ -33,16 +35,6 @@ class Damaged(Exception):
 
 class Newer(Damaged):
     """A text of a version to come: it is not read, and not written over."""
-
-
-def check_format(stated: object, known: int) -> None:
-    """Raises Newer where a text states a higher format than the known one, and Damaged where it states no other that
-    can be read. `stated`: the value of its field `format`."""
-    if stated == known and not isinstance(stated, bool):
-        return
-    if isinstance(stated, int) and stated > known:
-        raise Newer(f"its format is {stated}, that of this version {known}")
-    raise Damaged(f"not an entry of format {known}")
 
 
 class _Shard:
@@ -195,3 +187,56 @@ def _entries(data: Mapping[str, str], changes: Changes) -> int:
     added = sum(text is not None and key not in data for key, text in changes.items())
     removed = sum(text is None and key in data for key, text in changes.items())
     return len(data) + added - removed
+
+
+# -- one text: a small JSON object, whose times are seconds since 1970
+
+
+Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
+T = TypeVar("T")
+
+
+class _Format(msgspec.Struct):
+    """What every format has."""
+
+    format: int
+
+
+_READ_FORMAT: Final = msgspec.json.Decoder(_Format)
+
+
+class Entries:
+    """Texts that state amounts, and times on our clock."""
+
+    def __init__(self, resources: tuple[str, ...], epoch: float) -> None:
+        """`resources`: the names of the amounts, by index; `epoch`: seconds since 1970 at 0 of our clock, read once, so
+        that an entry is written in the same words always."""
+        self._resources, self._epoch = resources, epoch
+
+    def _wall(self, at: float) -> float:
+        return round(at + self._epoch, 3)
+
+    def _stated(self, amounts: Sequence[int]) -> dict[str, int]:
+        return {name: amount for name, amount in zip(self._resources, amounts, strict=True) if amount}
+
+    def _amounts(self, stated: Mapping[str, int]) -> tuple[int, ...]:
+        if strange := sorted(stated.keys() - set(self._resources)):
+            raise Damaged(f"amounts of {', '.join(strange)[:100]}, which the settings do not name")
+        return tuple(stated.get(name, 0) for name in self._resources)
+
+
+def decoded(text: str, decoder: msgspec.json.Decoder[T], known: int, most: int) -> T:
+    """What a text states that has at most so many characters. Raises Newer where its format is higher than the known
+    one, and Damaged where it cannot be read."""
+    if len(text) > most:
+        raise Damaged(f"longer than {most} characters")
+    try:
+        stated = _READ_FORMAT.decode(text).format
+        if stated > known:
+            raise Newer(f"its format is {stated}, that of this version {known}")
+        return decoder.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
+        raise Damaged(str(error)) from error

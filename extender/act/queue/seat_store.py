@@ -25,7 +25,18 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from extender.act.document import Changes, Damaged, KeptDocument, Newer, check_format
+from extender.act.document import (
+    Amount,
+    Changes,
+    Damaged,
+    Entries,
+    KeptDocument,
+    Name,
+    Newer,
+    Priority,
+    Seconds,
+    decoded,
+)
 from extender.act.queue.slices import done, each
 from extender.cluster.slices import Pace, Sliced
 from extender.kube.own_objects import TextMap
@@ -168,20 +179,18 @@ class SeatStore:
 
 FORMAT: Final = 1
 MOST_TEXT: Final = 900_000  # characters; a ConfigMap may have 1 MiB
-_Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 _Mask = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 
 
 class _Pod(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A seat, as the maps state it."""
 
-    uid: _Name
-    pod: _Name
-    node: _Name
+    uid: Name
+    pod: Name
+    node: Name
     gpus: _Mask  # mask
     amounts: Annotated[int, msgspec.Meta(ge=0)]  # which of the entry's
-    priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+    priority: Priority
     role: Annotated[str, msgspec.Meta(max_length=512)] = ""  # an entry of an older version has neither role nor ordinal
     ordinal: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)] = -1
 
@@ -190,21 +199,14 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The seats of a gang, as the maps state them."""
 
     format: Literal[1]
-    gang: _Name
-    at: Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
-    amounts: list[dict[str, _Amount]]
+    gang: Name
+    at: Seconds
+    amounts: list[dict[str, Amount]]
     seats: list[_Pod]
-    awaits: dict[_Name, list[_Name]] = {}  # for a node the uids of the pods that its seats wait for
-
-
-class _Format(msgspec.Struct):
-    """What every format has."""
-
-    format: int
+    awaits: dict[Name, list[Name]] = {}  # for a node the uids of the pods that its seats wait for
 
 
 _READ: Final = msgspec.json.Decoder(_Entry)
-_READ_FORMAT: Final = msgspec.json.Decoder(_Format)
 
 
 def key(gang: str) -> str:
@@ -212,13 +214,8 @@ def key(gang: str) -> str:
     return sha256(gang.encode()).hexdigest()[:24]
 
 
-class SeatEntries:
-    """Writes and reads entries."""
-
-    def __init__(self, resources: tuple[str, ...], epoch: float) -> None:
-        """`resources`: the names of the amounts, by index; `epoch`: seconds since 1970 at 0 of our clock, read once, so
-        that seats are written in the same words always."""
-        self._resources, self._epoch = resources, epoch
+class SeatEntries(Entries):
+    """Writes and reads the seats of gangs."""
 
     def text(self, seats: Sequence[Seat]) -> str:
         """The value of a gang's key; one seat or more."""
@@ -236,21 +233,14 @@ class SeatEntries:
             )
             for seat in seats
         ]
-        amounts = [{name: n for name, n in zip(self._resources, kind, strict=True) if n} for kind in kinds]
-        at = round(min(seat.at for seat in seats) + self._epoch, 3)
+        amounts, at = list(map(self._stated, kinds)), self._wall(min(seat.at for seat in seats))
         awaits = {seat.node: list(seat.awaits) for seat in seats if seat.awaits}
         return msgspec.json.encode(_Entry(FORMAT, seats[0].gang, at, amounts, pods, awaits)).decode()
 
     def seats(self, text: str, now: float) -> list[Seat]:
         """The seats that a text states. Raises Damaged, and Newer where a version to come wrote it. `now`: seconds; a
         time beyond it, of another machine's clock, counts as now."""
-        if len(text) > MOST_TEXT:
-            raise Damaged(f"longer than {MOST_TEXT} characters")
-        try:
-            check_format(_READ_FORMAT.decode(text).format, FORMAT)
-            entry = _READ.decode(text)
-        except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
-            raise Damaged(str(error)) from error
+        entry = decoded(text, _READ, FORMAT, MOST_TEXT)
         kinds = [self._amounts(stated) for stated in entry.amounts]
         at = min(now, entry.at - self._epoch)
         awaits = {node: tuple(uids) for node, uids in entry.awaits.items()}
@@ -272,8 +262,3 @@ class SeatEntries:
                 ordinal=stated_seat.ordinal,
             )
         return list(by_uid.values())
-
-    def _amounts(self, stated: dict[str, int]) -> tuple[int, ...]:
-        if strange := sorted(stated.keys() - set(self._resources)):
-            raise Damaged(f"amounts of {', '.join(strange)[:100]}, which the settings do not name")
-        return tuple(stated.get(name, 0) for name in self._resources)
