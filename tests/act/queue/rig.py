@@ -119,6 +119,11 @@ class Rig:
         self.world.now, self.world.wall = self.world.now + seconds, self.world.wall + seconds
         self.watch()
 
+    async def turns(self, number: int, seconds: float = 0.2) -> None:
+        """So many turns."""
+        for _ in range(number):
+            await self.turn(seconds)
+
     async def turn_beside(self, other: Rig) -> None:
         """One turn, while another instance does what it does beside its turns: gates wait for it."""
         turn = asyncio.create_task(self.turn())

@@ -52,8 +52,7 @@ async def started(
         world.set(one["kind"], one)
     async with rig(world) as queued:
         queued.create(*pods)
-        for _ in range(3):
-            await queued.turn(1.1)
+        await queued.turns(3, 1.1)
         names = [body["metadata"]["name"] for body in pods]
         opened = [queued.pod(name)["status"]["nominatedNodeName"] for name in names if queued.is_open(name)]
         report = queued.controller.report

@@ -13,9 +13,11 @@ from extender.queue.plan import Looks, Planner
 from extender.queue.starts import GangStart
 from extender.reservations.seats import Seat, Seats
 from extender.settings import Settings
-from tests.act.queue.rig import gated, rig, run
+from tests.act.queue.rig import gated, rig
 from tests.calls import calls_of
 from tests.world import World, pairs, workload
+
+pytestmark = pytest.mark.anyio
 
 PODS, NODES = 10_000, 500
 MOST_CALLS = 20_000  # of functions in one slice: about 4 ms
@@ -55,39 +57,36 @@ def test_ten_thousand_pods_of_one_tenant(gangs: int) -> None:
     assert max(calls) <= MOST_CALLS, f"{len(calls)} slices, {sum(calls)} calls"
 
 
-def test_a_verb_comes_between_single_pods_that_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_verb_comes_between_single_pods_that_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 pods start in one look that takes 0.4 ms for each: never more than three of them before others run."""
     world = World(SETTINGS)
     for i in range(5):
         world.node(f"n{i}", 8, links=pairs(8))
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(*(gated(f"p{i}", 1) for i in range(40)))
-            verbs, at = 0, []
-            looks = one.controller._planner.looks
+    async with rig(world) as one:
+        one.create(*(gated(f"p{i}", 1) for i in range(40)))
+        verbs, at = 0, []
+        looks = one.controller._planner.looks
 
-            async def others() -> None:
-                nonlocal verbs
-                while True:
-                    verbs += 1
-                    await asyncio.sleep(0)
+        async def others() -> None:
+            nonlocal verbs
+            while True:
+                verbs += 1
+                await asyncio.sleep(0)
 
-            def slow(*paused: Mapping[str, str]) -> Looks:
-                for start in looks(*paused):
-                    if start is not None:
-                        world.now += 0.0004
-                        at.append(verbs)
-                    yield start
+        def slow(*paused: Mapping[str, str]) -> Looks:
+            for start in looks(*paused):
+                if start is not None:
+                    world.now += 0.0004
+                    at.append(verbs)
+                yield start
 
-            monkeypatch.setattr(one.controller._planner, "looks", slow)
-            beside = asyncio.create_task(others())
-            await one.controller.turn()
-            beside.cancel()
-            assert len(at) == 40
-            assert max(at.count(verb) for verb in at) <= 3
-
-    run(test())
+        monkeypatch.setattr(one.controller._planner, "looks", slow)
+        beside = asyncio.create_task(others())
+        await one.controller.turn()
+        beside.cancel()
+        assert len(at) == 40
+        assert max(at.count(verb) for verb in at) <= 3
 
 
 def many(pods: int, nodes: int) -> World:
@@ -194,33 +193,30 @@ def test_two_thousand_seats_are_placed_again_in_slices() -> None:
     assert max(calls) <= MOST_CALLS, f"{len(calls)} slices, {sum(calls)} calls"
 
 
-def test_a_turn_looks_at_two_thousand_seats_in_slices() -> None:
+async def test_a_turn_looks_at_two_thousand_seats_in_slices() -> None:
     """All gates are open, and no pod is bound yet: nothing is written, so the work yields for others alone."""
     world = World(SETTINGS)
     for i in range(1000):
         world.node(f"n{i}", 8, links=pairs(8))
     notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2000"}
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(*(gated(f"p{i:04}", 4, annotations=notes) for i in range(2000)))
-            await one.turn()
-            assert all(one.is_open(f"p{i:04}") for i in range(2000))
-            works: list[Coroutine[Any, Any, Any]] = [
-                one.release.carry_out(list(one.seats)),
-                one.controller._ends.sweep(world.now),
-                one.controller._repairs.look(),
-            ]
-            for work in works:
-                calls = calls_of_each(lambda work=work: work.send(None))  # type: ignore[misc]
-                assert len(one.seats) == 2000
-                assert max(calls) <= MOST_CALLS // 2, f"{work}: {len(calls)} slices, {sum(calls)} calls"
-                assert len(calls) > 10
-
-    run(test())
+    async with rig(world) as one:
+        one.create(*(gated(f"p{i:04}", 4, annotations=notes) for i in range(2000)))
+        await one.turn()
+        assert all(one.is_open(f"p{i:04}") for i in range(2000))
+        works: list[Coroutine[Any, Any, Any]] = [
+            one.release.carry_out(list(one.seats)),
+            one.controller._ends.sweep(world.now),
+            one.controller._repairs.look(),
+        ]
+        for work in works:
+            calls = calls_of_each(lambda work=work: work.send(None))  # type: ignore[misc]
+            assert len(one.seats) == 2000
+            assert max(calls) <= MOST_CALLS // 2, f"{work}: {len(calls)} slices, {sum(calls)} calls"
+            assert len(calls) > 10
 
 
-def test_the_end_of_a_gang_looks_at_each_seat_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_a_gang_looks_at_each_seat_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two thousand pods of it are bound between two turns. Its release is measured once."""
     world = World(SETTINGS)
     world.node("n", 0, pods="5000")
@@ -232,16 +228,13 @@ def test_the_end_of_a_gang_looks_at_each_seat_once(monkeypatch: pytest.MonkeyPat
         listed.append(len(found))
         return found
 
-    async def test() -> None:
-        async with rig(world) as one:
-            for i in range(2000):
-                world.set("Pod", workload(f"p{i}", node="n", phase="Running"))
-                seat = Seat(f"uid-p{i}", f"default/p{i}", "label:default/g", "n", (0,) * 6, 0, 0, world.now)
-                one.seats.reserve([seat])
-            monkeypatch.setattr(Seats, "gang", counted)
-            await one.controller._ends.sweep(world.now)
-            assert not one.seats
-            assert sum(listed) <= 2000
-            assert world.metric("queue_release_duration_seconds_count") == 1
-
-    run(test())
+    async with rig(world) as one:
+        for i in range(2000):
+            world.set("Pod", workload(f"p{i}", node="n", phase="Running"))
+            seat = Seat(f"uid-p{i}", f"default/p{i}", "label:default/g", "n", (0,) * 6, 0, 0, world.now)
+            one.seats.reserve([seat])
+        monkeypatch.setattr(Seats, "gang", counted)
+        await one.controller._ends.sweep(world.now)
+        assert not one.seats
+        assert sum(listed) <= 2000
+        assert world.metric("queue_release_duration_seconds_count") == 1

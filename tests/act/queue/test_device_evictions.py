@@ -12,11 +12,13 @@ from extender.objects.records import FENCE, FINALIZER
 from extender.settings import Settings
 from extender.sim import claims as dra
 from tests.act.queue.devices_rig import CLAIMS, RULES, DevicesRig, devices, world
-from tests.act.queue.rig import PODS, gated, run
+from tests.act.queue.rig import PODS, gated
 from tests.act.queue.test_evicting import Evicted, in_vain
 from tests.cluster.dra.world import DraWorld
 from tests.kube.objects import Objects
 from tests.world import JSON, pairs, workload
+
+pytestmark = pytest.mark.anyio
 
 NODES = ("n1", "n2")
 
@@ -62,223 +64,187 @@ class Full:
         self.it.put(name, made)
 
 
-def test_the_devices_that_victims_leave_are_allocated_to_the_gang_once_they_are_free() -> None:
-    async def test() -> None:
-        async with devices(world(settings())) as it:
-            full = Full(it)
-            it.one.create(*it.gang("g", 2, 8))
-            await it.turn(2)
-            assert sorted(full.evicted.tried) == ["low-n1", "low-n2"]
-            full.end("low-n1")
-            full.end("low-n2")
-            full.deallocate("low-n1")
-            it.one.create(it.pod("rival", 4))
-            await it.turn(10)
-            assert not it.allocated("g-0")
-            assert not it.allocated("g-1")
-            assert not it.one.is_open("rival")
-            assert len(it.one.seats) == 2, "devices that are allocated still are no reason to give seats back"
-            full.deallocate("low-n2")
-            await it.turn(5)
-            assert it.one.is_open("g-0")
-            assert it.one.is_open("g-1")
-            assert [it.allocated(f"g-{i}") for i in range(2)] == [it.planned(f"g-{i}") for i in range(2)]
-            assert not it.one.is_open("rival")
-            assert sorted(full.evicted.tried) == ["low-n1", "low-n2"]
-            assert in_vain(it.one) == (2, 0)
-
-    run(test())
+async def test_the_devices_that_victims_leave_are_allocated_to_the_gang_once_they_are_free() -> None:
+    async with devices(world(settings())) as it:
+        full = Full(it)
+        it.one.create(*it.gang("g", 2, 8))
+        await it.turn(2)
+        assert sorted(full.evicted.tried) == ["low-n1", "low-n2"]
+        full.end("low-n1")
+        full.end("low-n2")
+        full.deallocate("low-n1")
+        it.one.create(it.pod("rival", 4))
+        await it.turn(10)
+        assert not it.allocated("g-0")
+        assert not it.allocated("g-1")
+        assert not it.one.is_open("rival")
+        assert len(it.one.seats) == 2, "devices that are allocated still are no reason to give seats back"
+        full.deallocate("low-n2")
+        await it.turn(5)
+        assert it.one.is_open("g-0")
+        assert it.one.is_open("g-1")
+        assert [it.allocated(f"g-{i}") for i in range(2)] == [it.planned(f"g-{i}") for i in range(2)]
+        assert not it.one.is_open("rival")
+        assert sorted(full.evicted.tried) == ["low-n1", "low-n2"]
+        assert in_vain(it.one) == (2, 0)
 
 
-def test_claims_that_are_never_deallocated_end_the_wait() -> None:
+async def test_claims_that_are_never_deallocated_end_the_wait() -> None:
     """The claim controller is down: the seats are given back, and no other pod is evicted for the gang."""
 
-    async def test() -> None:
-        async with devices(world(settings(), nodes=1)) as it:
-            it.world.dra_node("n2")
-            full = Full(it)
-            it.one.create(it.pod("p", 8))
-            await it.turn(2)
-            [name] = full.evicted.tried
-            full.end(name)
-            await it.turn(int(evicting.DEALLOCATED_SECONDS / 0.2) - 5)
-            assert it.one.seats
-            await it.turn(10)
-            assert not it.one.is_open("p")
-            assert in_vain(it.one) == (0, 1)
-
-    run(test())
+    async with devices(world(settings(), nodes=1)) as it:
+        it.world.dra_node("n2")
+        full = Full(it)
+        it.one.create(it.pod("p", 8))
+        await it.turn(2)
+        [name] = full.evicted.tried
+        full.end(name)
+        await it.turn(int(evicting.DEALLOCATED_SECONDS / 0.2) - 5)
+        assert it.one.seats
+        await it.turn(10)
+        assert not it.one.is_open("p")
+        assert in_vain(it.one) == (0, 1)
 
 
 def share(claim: JSON) -> None:
     claim["status"]["reservedFor"].append({"resource": "pods", "name": "other", "uid": "uid-other"})
 
 
-def test_a_pod_whose_claim_stays_allocated_is_never_evicted() -> None:
-    async def test() -> None:
-        async with devices(world(settings())) as it:
-            full = Full(it)
-            full.change("low-n1", share)
-            full.change("low-n2", lambda claim: claim["metadata"].pop("finalizers"))
-            it.one.create(it.pod("p", 2))
-            await it.turn(10)
-            assert full.evicted.tried == []
-            assert not it.one.seats
-
-    run(test())
+async def test_a_pod_whose_claim_stays_allocated_is_never_evicted() -> None:
+    async with devices(world(settings())) as it:
+        full = Full(it)
+        full.change("low-n1", share)
+        full.change("low-n2", lambda claim: claim["metadata"].pop("finalizers"))
+        it.one.create(it.pod("p", 2))
+        await it.turn(10)
+        assert full.evicted.tried == []
+        assert not it.one.seats
 
 
-def test_a_victim_whose_claim_is_shared_before_its_eviction_is_left_alone() -> None:
+async def test_a_victim_whose_claim_is_shared_before_its_eviction_is_left_alone() -> None:
     """A budget keeps the second victim for a while. Meanwhile its claim becomes that of another pod, too."""
 
-    async def test() -> None:
-        async with devices(world(settings())) as it:
-            full = Full(it)
-            full.evicted.refused.add("real low-n2")
-            it.one.create(*it.gang("g", 2, 8))
-            await it.turn(3)
-            assert full.evicted.tried == ["low-n1"]
-            full.change("low-n2", share)
-            full.evicted.refused.clear()
-            await it.turn(60)
-            assert full.evicted.tried == ["low-n1"]
-            assert not it.one.seats
-            assert in_vain(it.one) == (0, 1)
-
-    run(test())
+    async with devices(world(settings())) as it:
+        full = Full(it)
+        full.evicted.refused.add("real low-n2")
+        it.one.create(*it.gang("g", 2, 8))
+        await it.turn(3)
+        assert full.evicted.tried == ["low-n1"]
+        full.change("low-n2", share)
+        full.evicted.refused.clear()
+        await it.turn(60)
+        assert full.evicted.tried == ["low-n1"]
+        assert not it.one.seats
+        assert in_vain(it.one) == (0, 1)
 
 
 @pytest.mark.parametrize("why", ["constraints", "the-claim-of-another-pod-too"])
-def test_no_pod_is_evicted_for_devices_that_kube_scheduler_allocates(why: str) -> None:
-    async def test() -> None:
-        async with devices(world(settings())) as it:
-            full = Full(it)
-            pod = it.pod("p", 2)
-            if why == "constraints":
-                it.claim("p", 2, constraints=[{"matchAttribute": "gpu.nvidia.com/productName"}])
-            else:
-                it.world.claimant("q", "p")
-            it.one.create(pod)
-            await it.turn(10)
-            assert full.evicted.tried == []
-
-    run(test())
+async def test_no_pod_is_evicted_for_devices_that_kube_scheduler_allocates(why: str) -> None:
+    async with devices(world(settings())) as it:
+        full = Full(it)
+        pod = it.pod("p", 2)
+        if why == "constraints":
+            it.claim("p", 2, constraints=[{"matchAttribute": "gpu.nvidia.com/productName"}])
+        else:
+            it.world.claimant("q", "p")
+        it.one.create(pod)
+        await it.turn(10)
+        assert full.evicted.tried == []
 
 
-def test_devices_are_kept_from_kube_scheduler_from_before_the_eviction_until_the_gates_open() -> None:
-    async def test() -> None:
-        async with devices(world(settings(), nodes=1)) as it:
-            it.world.dra_node("n2")
-            full = Full(it)
-            whole = {("n1", f"gpu-{gpu}") for gpu in range(8)}
-            full.change("low-n2", share)
-            it.one.create(it.pod("p", 2))
-            await it.turn(3)
-            assert full.evicted.tried == ["low-n1"]
-            assert it.fenced() == whole
-            said = [path for method, path in it.objects.said if method in ("POST", "DELETE")]
-            assert said.index(RULES) < said.index(f"{PODS}/low-n1/eviction", said.index(RULES)), "fenced before evicted"
-            full.end("low-n1")
-            await it.turn(3)
-            assert it.fenced() == whole
-            full.deallocate("low-n1")
-            await it.turn(3)
-            assert it.one.is_open("p")
-            await it.turn(1)
-            assert it.fenced() == set()
-
-    run(test())
+async def test_devices_are_kept_from_kube_scheduler_from_before_the_eviction_until_the_gates_open() -> None:
+    async with devices(world(settings(), nodes=1)) as it:
+        it.world.dra_node("n2")
+        full = Full(it)
+        whole = {("n1", f"gpu-{gpu}") for gpu in range(8)}
+        full.change("low-n2", share)
+        it.one.create(it.pod("p", 2))
+        await it.turn(3)
+        assert full.evicted.tried == ["low-n1"]
+        assert it.fenced() == whole
+        said = [path for method, path in it.objects.said if method in ("POST", "DELETE")]
+        assert said.index(RULES) < said.index(f"{PODS}/low-n1/eviction", said.index(RULES)), "fenced before evicted"
+        full.end("low-n1")
+        await it.turn(3)
+        assert it.fenced() == whole
+        full.deallocate("low-n1")
+        await it.turn(3)
+        assert it.one.is_open("p")
+        await it.turn(1)
+        assert it.fenced() == set()
 
 
-def test_free_gpus_of_device_plugins_are_no_place_for_a_pod_with_claims() -> None:
-    async def test() -> None:
-        made = world(settings())
-        made.node("plugin", 8, links=pairs(8))
-        async with devices(made) as it:
-            full = Full(it)
-            it.one.create(it.pod("p", 2))
-            await it.turn(3)
-            assert len(full.evicted.tried) == 1
-
-    run(test())
+async def test_free_gpus_of_device_plugins_are_no_place_for_a_pod_with_claims() -> None:
+    made = world(settings())
+    made.node("plugin", 8, links=pairs(8))
+    async with devices(made) as it:
+        full = Full(it)
+        it.one.create(it.pod("p", 2))
+        await it.turn(3)
+        assert len(full.evicted.tried) == 1
 
 
-def test_a_fence_of_the_administrator_is_enough() -> None:
-    async def test() -> None:
-        async with devices(world(settings())) as it:
-            full = Full(it)
-            spec = {"deviceSelector": {"driver": dra.DRIVER}, "taint": {"key": FENCE, "effect": "NoSchedule"}}
-            it.world.set("DeviceTaintRule", {"metadata": {"name": "fence", "uid": "u"}, "spec": spec})
-            it.one.create(it.pod("p", 2))
-            await it.turn(3)
-            assert len(full.evicted.tried) == 1
-            assert it.fenced() == set()
-
-    run(test())
+async def test_a_fence_of_the_administrator_is_enough() -> None:
+    async with devices(world(settings())) as it:
+        full = Full(it)
+        spec = {"deviceSelector": {"driver": dra.DRIVER}, "taint": {"key": FENCE, "effect": "NoSchedule"}}
+        it.world.set("DeviceTaintRule", {"metadata": {"name": "fence", "uid": "u"}, "spec": spec})
+        it.one.create(it.pod("p", 2))
+        await it.turn(3)
+        assert len(full.evicted.tried) == 1
+        assert it.fenced() == set()
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_where_devices_cannot_be_kept_no_pod_is_evicted(status: int) -> None:
+async def test_where_devices_cannot_be_kept_no_pod_is_evicted(status: int) -> None:
     """The rights are missing, or DeviceTaintRules are not served (before Kubernetes 1.37)."""
 
-    async def test() -> None:
-        async with devices(world(settings())) as it:
-            full = Full(it)
-            before = it.objects.fail
-            it.objects.fail = lambda request: status if request.path.startswith(RULES) else before(request)
-            it.one.create(it.pod("p", 2))
-            await it.turn(10)
-            assert full.evicted.tried == []
-            assert not it.one.seats
-
-    run(test())
+    async with devices(world(settings())) as it:
+        full = Full(it)
+        before = it.objects.fail
+        it.objects.fail = lambda request: status if request.path.startswith(RULES) else before(request)
+        it.one.create(it.pod("p", 2))
+        await it.turn(10)
+        assert full.evicted.tried == []
+        assert not it.one.seats
 
 
-def test_the_next_holder_of_the_lease_lifts_fences_that_no_seat_needs() -> None:
+async def test_the_next_holder_of_the_lease_lifts_fences_that_no_seat_needs() -> None:
     """The pod was deleted while its victims ended. The rules of others stay."""
 
-    async def test() -> None:
-        objects = Objects()
-        first = world(settings())
-        async with devices(first, objects) as it:
-            Full(it)
-            it.one.create(it.pod("p", 2))
-            await it.turn(3)
-            assert len(it.fenced()) == 8
-        selected, taint = {"pool": "n1", "device": "gpu-7"}, {"key": FENCE, "effect": "NoSchedule"}
-        spec = {"deviceSelector": selected, "taint": taint}
-        objects.put(f"{RULES}/theirs", {"metadata": {"name": "theirs"}, "spec": spec})
-        del objects.stored[f"{PODS}/p"]
-        second = world(settings())
-        second.now, second.wall = first.now + 30, first.wall + 30
-        async with devices(second, objects) as it:
-            it.watch()
-            await it.turn(50)
-            assert it.fenced() == {("n1", "gpu-7")}
-
-    run(test())
+    objects = Objects()
+    first = world(settings())
+    async with devices(first, objects) as it:
+        Full(it)
+        it.one.create(it.pod("p", 2))
+        await it.turn(3)
+        assert len(it.fenced()) == 8
+    selected, taint = {"pool": "n1", "device": "gpu-7"}, {"key": FENCE, "effect": "NoSchedule"}
+    spec = {"deviceSelector": selected, "taint": taint}
+    objects.put(f"{RULES}/theirs", {"metadata": {"name": "theirs"}, "spec": spec})
+    del objects.stored[f"{PODS}/p"]
+    second = world(settings())
+    second.now, second.wall = first.now + 30, first.wall + 30
+    async with devices(second, objects) as it:
+        it.watch()
+        await it.turn(50)
+        assert it.fenced() == {("n1", "gpu-7")}
 
 
-def test_no_pod_with_claims_is_evicted_for_a_pod_without() -> None:
+async def test_no_pod_with_claims_is_evicted_for_a_pod_without() -> None:
     """kube-scheduler allocates devices to a pod that asks for an extended resource."""
 
-    async def test() -> None:
-        async with devices(world(settings())) as it:
-            full = Full(it)
-            it.one.create(gated("p", 2))
-            await it.turn(10)
-            assert full.evicted.tried == []
-
-    run(test())
+    async with devices(world(settings())) as it:
+        full = Full(it)
+        it.one.create(gated("p", 2))
+        await it.turn(10)
+        assert full.evicted.tried == []
 
 
-def test_no_pod_with_claims_is_evicted_where_the_queue_allocates_none() -> None:
-    async def test() -> None:
-        made: DraWorld = world(settings(plans=False))
-        async with devices(made) as it:
-            full = Full(it)
-            it.one.create(it.pod("p", 2))
-            await it.turn(10)
-            assert full.evicted.tried == []
-
-    run(test())
+async def test_no_pod_with_claims_is_evicted_where_the_queue_allocates_none() -> None:
+    made: DraWorld = world(settings(plans=False))
+    async with devices(made) as it:
+        full = Full(it)
+        it.one.create(it.pod("p", 2))
+        await it.turn(10)
+        assert full.evicted.tried == []

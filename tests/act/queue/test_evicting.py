@@ -16,6 +16,8 @@ from tests.kube.objects import Objects
 from tests.queue.late_owners import OWNERS, RACK
 from tests.world import WALL, World, machine, pairs, rfc3339
 
+pytestmark = pytest.mark.anyio
+
 NODES = ("n1", "n2", "n3")
 
 
@@ -90,58 +92,49 @@ def kept(objects: Objects) -> list[Any]:
     return [json.loads(text) for found in maps for text in found["data"].values() if text]
 
 
-def test_the_cheapest_victims_are_evicted_and_the_gang_starts_whole() -> None:
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            assert sorted(evicted.tried) == ["r-n1", "r-n2"]
-            assert not is_open(one, "g", 2)
-            [entry] = kept(one.objects)
-            assert entry["awaits"] == {"n1": ["uid-r-n1"], "n2": ["uid-r-n2"]}
-            assert page(one)["releasing"][0]["awaits"] == ["default/r-n1", "default/r-n2"]
-            ending(one, "r-n1", "r-n2")
-            one.create(gated("rival", 8))
-            one.world.gone("r-n1")
-            for _ in range(5):
-                await one.turn()
-            assert not is_open(one, "g", 2), "one victim still runs"
-            assert not one.is_open("rival"), "the seats keep others off"
-            one.world.gone("r-n2")
-            for _ in range(3):
-                await one.turn()
-            assert is_open(one, "g", 2)
-            assert {one.pod(f"g-{i}")["status"]["nominatedNodeName"] for i in range(2)} == {"n1", "n2"}
-            assert sorted(evicted.tried) == ["r-n1", "r-n2"]
-            assert in_vain(one) == (2, 0)
-            victim = one.world.verbs.evicted.latest("default", "r-n2")
-            assert victim is not None
-            why = "the queue evicted it to start gpu-extender:default/g (priority 10); no cheaper plan exists"
-            assert victim.cause.why == why
-            assert {"term": "victims", "value": 2, "unit": "pods"} in (victim.cause.cost or ())
-
-    run(test())
+async def test_the_cheapest_victims_are_evicted_and_the_gang_starts_whole() -> None:
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        assert sorted(evicted.tried) == ["r-n1", "r-n2"]
+        assert not is_open(one, "g", 2)
+        [entry] = kept(one.objects)
+        assert entry["awaits"] == {"n1": ["uid-r-n1"], "n2": ["uid-r-n2"]}
+        assert page(one)["releasing"][0]["awaits"] == ["default/r-n1", "default/r-n2"]
+        ending(one, "r-n1", "r-n2")
+        one.create(gated("rival", 8))
+        one.world.gone("r-n1")
+        await one.turns(5)
+        assert not is_open(one, "g", 2), "one victim still runs"
+        assert not one.is_open("rival"), "the seats keep others off"
+        one.world.gone("r-n2")
+        await one.turns(3)
+        assert is_open(one, "g", 2)
+        assert {one.pod(f"g-{i}")["status"]["nominatedNodeName"] for i in range(2)} == {"n1", "n2"}
+        assert sorted(evicted.tried) == ["r-n1", "r-n2"]
+        assert in_vain(one) == (2, 0)
+        victim = one.world.verbs.evicted.latest("default", "r-n2")
+        assert victim is not None
+        why = "the queue evicted it to start gpu-extender:default/g (priority 10); no cheaper plan exists"
+        assert victim.cause.why == why
+        assert {"term": "victims", "value": 2, "unit": "pods"} in (victim.cause.cost or ())
 
 
-def test_with_evictions_off_the_plan_is_shown_and_no_pod_is_evicted() -> None:
-    async def test() -> None:
-        async with rig(made(settings(evictions=False))) as one:
-            evicted = Evicted(one)
-            one.create(*gang("g", 2, 8, priority=10))
-            for _ in range(5):
-                await one.turn()
-            assert evicted.tried == []
-            assert not one.seats
-            [waiting] = page(one)["waiting"]
-            [way] = waiting["ways_out"]
-            assert (way["kind"], way["verified"]) == ("evict", True)
-            assert way["change"] == "evict 2 pods on 2 nodes: default/r-n2, default/r-n1"
-            assert sorted(victim["name"] for victim in way["spec"]["victims"]) == ["r-n1", "r-n2"]
-            assert way["spec"]["certificate"]["proved"]
-            assert {"term": "victims", "value": 2, "unit": "pods"} in way["cost"]
-
-    run(test())
+async def test_with_evictions_off_the_plan_is_shown_and_no_pod_is_evicted() -> None:
+    async with rig(made(settings(evictions=False))) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turns(5)
+        assert evicted.tried == []
+        assert not one.seats
+        [waiting] = page(one)["waiting"]
+        [way] = waiting["ways_out"]
+        assert (way["kind"], way["verified"]) == ("evict", True)
+        assert way["change"] == "evict 2 pods on 2 nodes: default/r-n2, default/r-n1"
+        assert sorted(victim["name"] for victim in way["spec"]["victims"]) == ["r-n1", "r-n2"]
+        assert way["spec"]["certificate"]["proved"]
+        assert {"term": "victims", "value": 2, "unit": "pods"} in way["cost"]
 
 
 def begun(chosen: Settings | None = None) -> World:
@@ -176,199 +169,165 @@ def test_evictions_are_recorded_with_their_cost_as_those_of_the_preempt_verb() -
     assert sums("gpu_extender_preemption_victims_sum", {"by": "queue"}) == 2
 
 
-def test_events_about_evictions_have_their_cost() -> None:
-    async def test() -> None:
-        async with rig(made()) as one:
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            notes = dict(one.told)
-            assert {"Evicting", "ChosenAsVictim"} <= set(notes)
-            for reason in ("Evicting", "ChosenAsVictim"):
-                assert f"work_lost_gpu_seconds {8 * 660}, " in notes[reason]
-                assert notes[reason].endswith("; no cheaper plan exists")
-            assert "start it: default/r-n2, default/r-n1; cost: " in notes["Evicting"]
-
-    run(test())
+async def test_events_about_evictions_have_their_cost() -> None:
+    async with rig(made()) as one:
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        notes = dict(one.told)
+        assert {"Evicting", "ChosenAsVictim"} <= set(notes)
+        for reason in ("Evicting", "ChosenAsVictim"):
+            assert f"work_lost_gpu_seconds {8 * 660}, " in notes[reason]
+            assert notes[reason].endswith("; no cheaper plan exists")
+        assert "start it: default/r-n2, default/r-n1; cost: " in notes["Evicting"]
 
 
 @pytest.mark.parametrize("case", ["budget", "right", "off", "ceiling"])
-def test_why_a_plan_is_not_carried_out_is_in_the_queue_and_in_events(case: str) -> None:
+async def test_why_a_plan_is_not_carried_out_is_in_the_queue_and_in_events(case: str) -> None:
     chosen = settings(evictions=case != "off")
     if case == "ceiling":
         ceilings = {"ceilings": {"urgent": {"gpuHours": 1.0}}}
         chosen = Settings.model_validate(chosen.model_dump(by_alias=True) | {"preemption": ceilings})
 
-    async def test() -> None:
-        world = made(chosen)
-        if case == "budget":
-            for name in NODES:
-                world.pod(f"r-{name}", 8, name, start=WALL - 60, labels={"app": "x"})
-            world.budget("x", 1, {"app": "x"})
-        async with rig(world) as one:
-            evicted = Evicted(one)
-            if case == "right":
-                evicted.refused = {f"dry r-{name}" for name in NODES}
-            one.create(*gang("g", 2, 8, priority=10))
-            for i in range(2):
-                one.pod(f"g-{i}")["spec"]["priorityClassName"] = "urgent"
-                one.pod(f"g-{i}")["metadata"]["creationTimestamp"] = rfc3339(world.wall)
-            one.watch()
-            for _ in range(60):
-                await one.turn()
-            assert evicted.tried == []
-            [waiting] = page(one)["waiting"]
-            why = {
-                "budget": "a PodDisruptionBudget does not allow the eviction of 1 pod",
-                "right": "an eviction is not allowed: default/r-n",
-                "off": "evictions.enabled is false",
-                "ceiling": " GPU-hours of work, and preemption.ceilings.urgent.gpuHours allows 1",
-            }[case]
-            assert why in waiting["not_evicted"]
-            notes = dict(one.told)
-            reason = "EvictionNotAllowed" if case in ("budget", "right") else "Waiting"
-            assert why in notes[reason]
-            assert "no pod is evicted" in notes[reason]
-            records = [one for one in world.verbs.decisions.latest() if one.verb == "evict"]
-            assert {record.result for record in records} == ({"not-evicted"} if reason != "Waiting" else set())
-            assert len(records) < 10
-
-    run(test())
-
-
-def test_a_gang_that_is_not_the_head_has_no_pod_evicted_and_its_entry_states_it() -> None:
-    async def test() -> None:
-        async with rig(made(settings(evictions=False))) as one:
-            one.create(*gang("g", 2, 8, priority=10), *gang("h", 2, 8, priority=9))
-            for _ in range(5):
-                await one.turn()
-            first, second = page(one)["waiting"]
-            assert first["not_evicted"] == "evictions.enabled is false"
-            assert (second["reason"], second["not_evicted"]) == (
-                "place",
-                "evictions are planned for the head alone, which is gpu-extender:default/g",
-            )
-
-    run(test())
-
-
-@pytest.mark.parametrize("facts", [{"priority": 0}, {"priority": 10, "never": True}])
-def test_no_pod_of_equal_priority_is_evicted_and_none_for_a_gang_that_may_not(facts: Any) -> None:
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            one.create(*gang("g", 2, 8, **facts))
-            for _ in range(3):
-                await one.turn()
-            assert evicted.tried == []
-            assert page(one)["waiting"][0]["ways_out"] == []
-
-    run(test())
-
-
-def test_a_budget_that_the_watch_shows_is_not_violated() -> None:
-    """The plan is shown: it states the violation."""
-
-    async def test() -> None:
-        world = made()
+    world = made(chosen)
+    if case == "budget":
         for name in NODES:
             world.pod(f"r-{name}", 8, name, start=WALL - 60, labels={"app": "x"})
         world.budget("x", 1, {"app": "x"})
-        async with rig(world) as one:
-            evicted = Evicted(one)
-            one.create(*gang("g", 2, 8, priority=10))
-            for _ in range(3):
-                await one.turn()
-            assert evicted.tried == []
-            [way] = page(one)["waiting"][0]["ways_out"]
-            assert way["cost"][0] == {"term": "pdb_violations", "value": 1, "unit": "victims"}
+    async with rig(world) as one:
+        evicted = Evicted(one)
+        if case == "right":
+            evicted.refused = {f"dry r-{name}" for name in NODES}
+        one.create(*gang("g", 2, 8, priority=10))
+        for i in range(2):
+            one.pod(f"g-{i}")["spec"]["priorityClassName"] = "urgent"
+            one.pod(f"g-{i}")["metadata"]["creationTimestamp"] = rfc3339(world.wall)
+        one.watch()
+        await one.turns(60)
+        assert evicted.tried == []
+        [waiting] = page(one)["waiting"]
+        why = {
+            "budget": "a PodDisruptionBudget does not allow the eviction of 1 pod",
+            "right": "an eviction is not allowed: default/r-n",
+            "off": "evictions.enabled is false",
+            "ceiling": " GPU-hours of work, and preemption.ceilings.urgent.gpuHours allows 1",
+        }[case]
+        assert why in waiting["not_evicted"]
+        notes = dict(one.told)
+        reason = "EvictionNotAllowed" if case in ("budget", "right") else "Waiting"
+        assert why in notes[reason]
+        assert "no pod is evicted" in notes[reason]
+        records = [one for one in world.verbs.decisions.latest() if one.verb == "evict"]
+        assert {record.result for record in records} == ({"not-evicted"} if reason != "Waiting" else set())
+        assert len(records) < 10
 
-    run(test())
+
+async def test_a_gang_that_is_not_the_head_has_no_pod_evicted_and_its_entry_states_it() -> None:
+    async with rig(made(settings(evictions=False))) as one:
+        one.create(*gang("g", 2, 8, priority=10), *gang("h", 2, 8, priority=9))
+        await one.turns(5)
+        first, second = page(one)["waiting"]
+        assert first["not_evicted"] == "evictions.enabled is false"
+        assert (second["reason"], second["not_evicted"]) == (
+            "place",
+            "evictions are planned for the head alone, which is gpu-extender:default/g",
+        )
+
+
+@pytest.mark.parametrize("facts", [{"priority": 0}, {"priority": 10, "never": True}])
+async def test_no_pod_of_equal_priority_is_evicted_and_none_for_a_gang_that_may_not(facts: Any) -> None:
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", 2, 8, **facts))
+        await one.turns(3)
+        assert evicted.tried == []
+        assert page(one)["waiting"][0]["ways_out"] == []
+
+
+async def test_a_budget_that_the_watch_shows_is_not_violated() -> None:
+    """The plan is shown: it states the violation."""
+
+    world = made()
+    for name in NODES:
+        world.pod(f"r-{name}", 8, name, start=WALL - 60, labels={"app": "x"})
+    world.budget("x", 1, {"app": "x"})
+    async with rig(world) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turns(3)
+        assert evicted.tried == []
+        [way] = page(one)["waiting"][0]["ways_out"]
+        assert way["cost"][0] == {"term": "pdb_violations", "value": 1, "unit": "victims"}
 
 
 @pytest.mark.parametrize("dry", [True, False])
-def test_an_eviction_that_the_api_server_rejects_has_others_evicted(dry: bool) -> None:
+async def test_an_eviction_that_the_api_server_rejects_has_others_evicted(dry: bool) -> None:
     """No pod was evicted before: the seats are given back, and the next plan leaves that pod alone."""
 
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            evicted.refused = {"r-n2" if dry else "r-n1", "r-n1"} - ({"r-n1"} if dry else {"r-n2"})
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            assert evicted.tried == []
-            for _ in range(40):
-                await one.turn()
-            other = "r-n1" if dry else "r-n2"
-            assert sorted(evicted.tried) == sorted({other, "r-n3"})
-            assert in_vain(one) == (0, 0)
-
-    run(test())
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        evicted.refused = {"r-n2" if dry else "r-n1", "r-n1"} - ({"r-n1"} if dry else {"r-n2"})
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        assert evicted.tried == []
+        await one.turns(40)
+        other = "r-n1" if dry else "r-n2"
+        assert sorted(evicted.tried) == sorted({other, "r-n3"})
+        assert in_vain(one) == (0, 0)
 
 
-def test_a_later_eviction_that_is_rejected_is_tried_again() -> None:
+async def test_a_later_eviction_that_is_rejected_is_tried_again() -> None:
     """The budget changes after the dry run, and allows it later."""
 
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
+    async with rig(made()) as one:
+        evicted = Evicted(one)
 
-            before = one.objects.fail
+        before = one.objects.fail
 
-            def fail(request: Request) -> int:
-                if evicted.tried:
-                    evicted.refused = {"r-n1", "r-n2"} - set(evicted.tried)
-                return before(request)
+        def fail(request: Request) -> int:
+            if evicted.tried:
+                evicted.refused = {"r-n1", "r-n2"} - set(evicted.tried)
+            return before(request)
 
-            one.objects.fail = fail
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            [first] = evicted.tried
-            one.world.gone(first)
-            for _ in range(60):
-                await one.turn()
-            assert evicted.tried == [first]
-            assert len(one.seats) == 2
-            one.objects.fail = before
-            evicted.refused = set()
-            for _ in range(40):
-                await one.turn()
-            assert sorted(evicted.tried) == ["r-n1", "r-n2"]
-            one.world.gone(evicted.tried[1])
-            for _ in range(3):
-                await one.turn()
-            assert is_open(one, "g", 2)
-            assert in_vain(one) == (2, 0)
-
-    run(test())
+        one.objects.fail = fail
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        [first] = evicted.tried
+        one.world.gone(first)
+        await one.turns(60)
+        assert evicted.tried == [first]
+        assert len(one.seats) == 2
+        one.objects.fail = before
+        evicted.refused = set()
+        await one.turns(40)
+        assert sorted(evicted.tried) == ["r-n1", "r-n2"]
+        one.world.gone(evicted.tried[1])
+        await one.turns(3)
+        assert is_open(one, "g", 2)
+        assert in_vain(one) == (2, 0)
 
 
-def test_a_later_eviction_that_stays_rejected_gives_the_seats_back() -> None:
+async def test_a_later_eviction_that_stays_rejected_gives_the_seats_back() -> None:
     """The other pod is evicted instead: the first one was not evicted for nothing."""
 
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            before = one.objects.fail
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        before = one.objects.fail
 
-            def fail(request: Request) -> int:
-                if evicted.tried[:1]:
-                    evicted.refused = {"r-n1", "r-n2"} - {evicted.tried[0]}
-                return before(request)
+        def fail(request: Request) -> int:
+            if evicted.tried[:1]:
+                evicted.refused = {"r-n1", "r-n2"} - {evicted.tried[0]}
+            return before(request)
 
-            one.objects.fail = fail
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            one.world.gone(evicted.tried[0])
-            for _ in range(70):
-                await one.turn(2.0)
-            assert evicted.tried[1:] == ["r-n3"]
-            one.world.gone("r-n3")
-            for _ in range(5):
-                await one.turn()
-            assert is_open(one, "g", 2)
-            assert in_vain(one)[0] == 1
-
-    run(test())
+        one.objects.fail = fail
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        one.world.gone(evicted.tried[0])
+        await one.turns(70, 2.0)
+        assert evicted.tried[1:] == ["r-n3"]
+        one.world.gone("r-n3")
+        await one.turns(5)
+        assert is_open(one, "g", 2)
+        assert in_vain(one)[0] == 1
 
 
 def again(world: World, objects: Objects, gone: tuple[str, ...] = ()) -> World:
@@ -382,277 +341,233 @@ def again(world: World, objects: Objects, gone: tuple[str, ...] = ()) -> World:
 
 @pytest.mark.parametrize("left", range(6))
 @pytest.mark.parametrize("seen", [False, True])
-def test_the_next_holder_of_the_lease_goes_on(left: int, seen: bool) -> None:
+async def test_the_next_holder_of_the_lease_goes_on(left: int, seen: bool) -> None:
     """The first instance dies after so many writes of seats, nominations and evictions. `seen`: what it evicted is gone
     by then."""
 
-    async def test() -> None:
-        objects, world = Objects(), made()
-        first: list[str] = []
-        async with rig(world, objects) as one:
-            one.create(*gang("g", 2, 8, priority=10))
-            written = 0
+    objects, world = Objects(), made()
+    first: list[str] = []
+    async with rig(world, objects) as one:
+        one.create(*gang("g", 2, 8, priority=10))
+        written = 0
 
-            def fail(request: Request) -> int:
-                nonlocal written
-                if request.method != "GET" and ("/pods/" in request.path or "/configmaps" in request.path):
-                    written += 1
-                    return 503 if written > left else 0
-                return 0
+        def fail(request: Request) -> int:
+            nonlocal written
+            if request.method != "GET" and ("/pods/" in request.path or "/configmaps" in request.path):
+                written += 1
+                return 503 if written > left else 0
+            return 0
 
-            objects.fail = fail
-            evicted = Evicted(one)
-            await one.turn()
-            first = evicted.tried[:]
-            objects.fail = lambda request: 0
-        async with rig(again(world, objects, tuple(first) if seen else ()), objects, "b") as two:
-            two.watch()
-            evicted = Evicted(two)
-            if not seen and first:
-                ending(two, *first)
-            for _ in range(8):  # a Lease that is not renewed is free after 15 s
-                await two.turn(2.5)
-            assert set(first) | set(evicted.tried) == {"r-n1", "r-n2"}
-            for name in set(evicted.tried) | (set(first) if not seen else set()):
-                two.world.gone(name)
-            for _ in range(12):
-                await two.turn()
-            assert is_open(two, "g", 2)
-            assert in_vain(two) == (2, 0)
-
-    run(test())
+        objects.fail = fail
+        evicted = Evicted(one)
+        await one.turn()
+        first = evicted.tried[:]
+        objects.fail = lambda request: 0
+    async with rig(again(world, objects, tuple(first) if seen else ()), objects, "b") as two:
+        two.watch()
+        evicted = Evicted(two)
+        if not seen and first:
+            ending(two, *first)
+        for _ in range(8):  # a Lease that is not renewed is free after 15 s
+            await two.turn(2.5)
+        assert set(first) | set(evicted.tried) == {"r-n1", "r-n2"}
+        for name in set(evicted.tried) | (set(first) if not seen else set()):
+            two.world.gone(name)
+        await two.turns(12)
+        assert is_open(two, "g", 2)
+        assert in_vain(two) == (2, 0)
 
 
-def test_the_next_holder_with_evictions_off_gives_the_seats_back() -> None:
-    async def test() -> None:
-        objects, world = Objects(), made()
-        async with rig(world, objects) as one:
-            objects.fail = lambda request: 503 if request.path.endswith("/eviction") else 0
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            assert len(kept(objects)) == 1
-            objects.fail = lambda request: 0
-        other = made(settings(evictions=False))
-        other.now, other.wall = world.now + 60, world.wall + 60
-        async with rig(other, objects, "b") as two:
-            two.watch()
-            evicted = Evicted(two)
-            for _ in range(12):
-                await two.turn(2.5)
-            assert evicted.tried == []
-            assert kept(objects) == []
-            assert not two.seats
-
-    run(test())
+async def test_the_next_holder_with_evictions_off_gives_the_seats_back() -> None:
+    objects, world = Objects(), made()
+    async with rig(world, objects) as one:
+        objects.fail = lambda request: 503 if request.path.endswith("/eviction") else 0
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        assert len(kept(objects)) == 1
+        objects.fail = lambda request: 0
+    other = made(settings(evictions=False))
+    other.now, other.wall = world.now + 60, world.wall + 60
+    async with rig(other, objects, "b") as two:
+        two.watch()
+        evicted = Evicted(two)
+        await two.turns(12, 2.5)
+        assert evicted.tried == []
+        assert kept(objects) == []
+        assert not two.seats
 
 
-def test_a_victim_that_ends_by_itself_is_not_evicted() -> None:
+async def test_a_victim_that_ends_by_itself_is_not_evicted() -> None:
     """It ends after the plan was written, and before it is carried out."""
 
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            before = one.objects.fail
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        before = one.objects.fail
 
-            def fail(request: Request) -> int:
-                if "/configmaps" in request.path and one.seats and one.world.cluster.pod("default", "r-n1"):
-                    one.world.gone("r-n1")
-                return before(request)
+        def fail(request: Request) -> int:
+            if "/configmaps" in request.path and one.seats and one.world.cluster.pod("default", "r-n1"):
+                one.world.gone("r-n1")
+            return before(request)
 
-            one.objects.fail = fail
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            assert evicted.tried == ["r-n2"]
-            one.world.gone("r-n2")
-            for _ in range(3):
-                await one.turn()
-            assert is_open(one, "g", 2)
-            assert in_vain(one) == (1, 0)
-
-    run(test())
+        one.objects.fail = fail
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        assert evicted.tried == ["r-n2"]
+        one.world.gone("r-n2")
+        await one.turns(3)
+        assert is_open(one, "g", 2)
+        assert in_vain(one) == (1, 0)
 
 
-def test_what_ends_elsewhere_on_the_node_saves_a_victim() -> None:
+async def test_what_ends_elsewhere_on_the_node_saves_a_victim() -> None:
     """The plan takes one of two pods of a node. The other one ends before the eviction."""
 
-    async def test() -> None:
-        world = World(settings())
-        world.node("n1", 8)
-        for name, age in (("cheap", 60), ("dear", 6000)):
-            world.pod(name, 4, "n1", start=WALL - age)
-        async with rig(world) as one:
-            evicted = Evicted(one)
-            before = one.objects.fail
+    world = World(settings())
+    world.node("n1", 8)
+    for name, age in (("cheap", 60), ("dear", 6000)):
+        world.pod(name, 4, "n1", start=WALL - age)
+    async with rig(world) as one:
+        evicted = Evicted(one)
+        before = one.objects.fail
 
-            def fail(request: Request) -> int:
-                if "/configmaps" in request.path and one.seats and world.cluster.pod("default", "dear"):
-                    world.gone("dear")
-                return before(request)
+        def fail(request: Request) -> int:
+            if "/configmaps" in request.path and one.seats and world.cluster.pod("default", "dear"):
+                world.gone("dear")
+            return before(request)
 
-            one.objects.fail = fail
-            one.create(gated("p", 4, priority=10))
-            for _ in range(3):
-                await one.turn()
-            assert evicted.tried == []
-            assert one.is_open("p")
-
-    run(test())
+        one.objects.fail = fail
+        one.create(gated("p", 4, priority=10))
+        await one.turns(3)
+        assert evicted.tried == []
+        assert one.is_open("p")
 
 
 @pytest.mark.parametrize("after", ["seats", "evictions"])
-def test_a_gang_that_is_deleted_gives_its_seats_back(after: str) -> None:
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            before = one.objects.fail
+async def test_a_gang_that_is_deleted_gives_its_seats_back(after: str) -> None:
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        before = one.objects.fail
 
-            def delete() -> None:
-                for i in range(2):
-                    del one.objects.stored[f"{PODS}/g-{i}"]
-                one.world.gone("g-0", "g-1")
+        def delete() -> None:
+            for i in range(2):
+                del one.objects.stored[f"{PODS}/g-{i}"]
+            one.world.gone("g-0", "g-1")
 
-            def fail(request: Request) -> int:
-                early = after == "seats" and "/configmaps" in request.path and one.seats and not evicted.tried
-                if early and one.world.cluster.pod("default", "g-0"):
-                    delete()
-                return before(request)
-
-            one.objects.fail = fail
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            if after == "evictions":
+        def fail(request: Request) -> int:
+            early = after == "seats" and "/configmaps" in request.path and one.seats and not evicted.tried
+            if early and one.world.cluster.pod("default", "g-0"):
                 delete()
-            for _ in range(40):
-                await one.turn()
-            assert not one.seats
-            assert kept(one.objects) == []
-            assert sorted(evicted.tried) == ([] if after == "seats" else ["r-n1", "r-n2"])
-            assert in_vain(one) == (0, 0 if after == "seats" else 2)
+            return before(request)
 
-    run(test())
-
-
-def test_a_node_that_is_cordoned_before_the_first_eviction() -> None:
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            before = one.objects.fail
-
-            def fail(request: Request) -> int:
-                if "/configmaps" in request.path and one.seats and not one.world.cluster.nodes["n1"].unschedulable:
-                    one.world.set("Node", machine("n1", 8, links=pairs(8), unschedulable=True))
-                return before(request)
-
-            one.objects.fail = fail
-            one.create(*gang("g", 2, 8, priority=10))
-            for _ in range(40):
-                await one.turn()
-            assert sorted(evicted.tried) == ["r-n2", "r-n3"]
-
-    run(test())
+        one.objects.fail = fail
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        if after == "evictions":
+            delete()
+        await one.turns(40)
+        assert not one.seats
+        assert kept(one.objects) == []
+        assert sorted(evicted.tried) == ([] if after == "seats" else ["r-n1", "r-n2"])
+        assert in_vain(one) == (0, 0 if after == "seats" else 2)
 
 
-def test_a_victim_that_does_not_end_has_another_evicted() -> None:
+async def test_a_node_that_is_cordoned_before_the_first_eviction() -> None:
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        before = one.objects.fail
+
+        def fail(request: Request) -> int:
+            if "/configmaps" in request.path and one.seats and not one.world.cluster.nodes["n1"].unschedulable:
+                one.world.set("Node", machine("n1", 8, links=pairs(8), unschedulable=True))
+            return before(request)
+
+        one.objects.fail = fail
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turns(40)
+        assert sorted(evicted.tried) == ["r-n2", "r-n3"]
+
+
+async def test_a_victim_that_does_not_end_has_another_evicted() -> None:
     """Its node is gone, or a finalizer holds it. What the first plan evicted is counted as in vain."""
 
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            assert sorted(evicted.tried) == ["r-n1", "r-n2"]
-            ending(one, "r-n1")
-            one.world.gone("r-n2")
-            for _ in range(11):
-                await one.turn(5.0)
-            assert len(one.seats) == 2, "its grace period of 30 s, and 30 s more"
-            for _ in range(6):
-                await one.turn(5.0)
-            assert evicted.tried[2:] == ["r-n3"]
-            one.world.gone("r-n3")
-            for _ in range(5):
-                await one.turn()
-            assert is_open(one, "g", 2)
-            assert {one.pod(f"g-{i}")["status"]["nominatedNodeName"] for i in range(2)} == {"n2", "n3"}
-            assert in_vain(one) == (1, 2)
-
-    run(test())
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        assert sorted(evicted.tried) == ["r-n1", "r-n2"]
+        ending(one, "r-n1")
+        one.world.gone("r-n2")
+        await one.turns(11, 5.0)
+        assert len(one.seats) == 2, "its grace period of 30 s, and 30 s more"
+        await one.turns(6, 5.0)
+        assert evicted.tried[2:] == ["r-n3"]
+        one.world.gone("r-n3")
+        await one.turns(5)
+        assert is_open(one, "g", 2)
+        assert {one.pod(f"g-{i}")["status"]["nominatedNodeName"] for i in range(2)} == {"n2", "n3"}
+        assert in_vain(one) == (1, 2)
 
 
-def test_a_stolen_lease_ends_the_evictions_of_this_instance() -> None:
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            before = one.objects.fail
+async def test_a_stolen_lease_ends_the_evictions_of_this_instance() -> None:
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        before = one.objects.fail
 
-            def fail(request: Request) -> int:
-                answer = before(request)
-                if evicted.tried:
-                    for path in [path for path in one.objects.stored if "leases" in path]:
-                        one.objects.stored[path]["spec"]["holderIdentity"] = "b"
-                    one.world.now += 20.0
-                return answer
+        def fail(request: Request) -> int:
+            answer = before(request)
+            if evicted.tried:
+                for path in [path for path in one.objects.stored if "leases" in path]:
+                    one.objects.stored[path]["spec"]["holderIdentity"] = "b"
+                one.world.now += 20.0
+            return answer
 
-            one.objects.fail = fail
-            one.create(*gang("g", 2, 8, priority=10))
-            for _ in range(3):
-                await one.turn()
-            assert len(evicted.tried) == 1
-            assert len(kept(one.objects)) == 1
-
-    run(test())
+        one.objects.fail = fail
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turns(3)
+        assert len(evicted.tried) == 1
+        assert len(kept(one.objects)) == 1
 
 
-def test_a_gang_of_a_higher_priority_that_comes_meanwhile_takes_other_victims() -> None:
+async def test_a_gang_of_a_higher_priority_that_comes_meanwhile_takes_other_victims() -> None:
     """What is evicted for a gang is its own: else it were evicted in vain."""
 
-    async def test() -> None:
-        async with rig(made()) as one:
-            evicted = Evicted(one)
-            one.create(*gang("g", 2, 8, priority=10))
-            await one.turn()
-            one.create(gated("high", 8, priority=100))
-            for _ in range(3):
-                await one.turn()
-            assert sorted(evicted.tried) == ["r-n1", "r-n2", "r-n3"]
-            one.world.gone("r-n1", "r-n2", "r-n3")
-            for _ in range(6):
-                await one.turn()
-            assert is_open(one, "g", 2)
-            assert one.is_open("high")
-            assert one.pod("high")["status"]["nominatedNodeName"] == "n3"
-            assert in_vain(one) == (3, 0)
-
-    run(test())
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+        one.create(gated("high", 8, priority=100))
+        await one.turns(3)
+        assert sorted(evicted.tried) == ["r-n1", "r-n2", "r-n3"]
+        one.world.gone("r-n1", "r-n2", "r-n3")
+        await one.turns(6)
+        assert is_open(one, "g", 2)
+        assert one.is_open("high")
+        assert one.pod("high")["status"]["nominatedNodeName"] == "n3"
+        assert in_vain(one) == (3, 0)
 
 
-def test_the_same_gang_is_searched_for_again_only_when_something_changed() -> None:
-    async def test() -> None:
-        world = made(settings(evictions=False))
-        async with rig(world) as one:
-            plans: Any = one.controller._evictions._plans
-            searches, before = 0, plans.steps
+async def test_the_same_gang_is_searched_for_again_only_when_something_changed() -> None:
+    world = made(settings(evictions=False))
+    async with rig(world) as one:
+        plans: Any = one.controller._evictions._plans
+        searches, before = 0, plans.steps
 
-            def counted(*asked: Any) -> Any:
-                nonlocal searches
-                searches += 1
-                return before(*asked)
+        def counted(*asked: Any) -> Any:
+            nonlocal searches
+            searches += 1
+            return before(*asked)
 
-            plans.steps = counted
-            one.create(*gang("g", 2, 8, priority=10))
-            one.watch = lambda: None  # type: ignore[method-assign]
-            for _ in range(20):
-                await one.turn()
-            assert searches == 1
-            world.pod("other", 0, "n1")
-            for _ in range(5):
-                await one.turn()
-            assert searches == 2
-
-    run(test())
+        plans.steps = counted
+        one.create(*gang("g", 2, 8, priority=10))
+        one.watch = lambda: None  # type: ignore[method-assign]
+        await one.turns(20)
+        assert searches == 1
+        world.pod("other", 0, "n1")
+        await one.turns(5)
+        assert searches == 2
 
 
-def test_two_urgent_gangs_in_sequence_evict_though_the_owner_remakes_the_victims() -> None:
+async def test_two_urgent_gangs_in_sequence_evict_though_the_owner_remakes_the_victims() -> None:
     """A Job of low priority fills the cluster. It lacks the pod that the first gang evicted; the second gang is the
     head all the same."""
     low = {"gpu-extender.io/gang": "low", "gpu-extender.io/gang-size": "3"}
@@ -661,24 +576,19 @@ def test_two_urgent_gangs_in_sequence_evict_though_the_owner_remakes_the_victims
         world.node(name, 8, links=pairs(8))
         world.pod(f"low-{name}", 8, name, start=WALL - 600, annotations=low)
 
-    async def test() -> None:
-        async with rig(world) as one:
-            evicted = Evicted(one)
-            for number, name in enumerate(("first", "second"), 1):
-                one.create(gated(name, 8, priority=10))
-                for _ in range(4):
-                    await one.turn()
-                assert len(evicted.tried) == number
-                [victim] = evicted.tried[number - 1 :]
-                one.world.gone(victim)
-                one.create(gated(f"again-{number}", 8, annotations=low))
-                for _ in range(4):
-                    await one.turn()
-                assert one.is_open(name)
-                one.bind(name)
-                await one.turn()
-
-    run(test())
+    async with rig(world) as one:
+        evicted = Evicted(one)
+        for number, name in enumerate(("first", "second"), 1):
+            one.create(gated(name, 8, priority=10))
+            await one.turns(4)
+            assert len(evicted.tried) == number
+            [victim] = evicted.tried[number - 1 :]
+            one.world.gone(victim)
+            one.create(gated(f"again-{number}", 8, annotations=low))
+            await one.turns(4)
+            assert one.is_open(name)
+            one.bind(name)
+            await one.turn()
 
 
 def reclaiming(*, regardless: bool) -> World:
@@ -698,21 +608,17 @@ def reclaiming(*, regardless: bool) -> World:
     (False, 2, ["r-n1", "r-n2"]),  # r-n3 has a higher priority
     (True, 2, ["r-n2", "r-n3"]),
 ])  # fmt: skip
-def test_a_queue_below_its_guarantee_takes_pods_of_borrowers_first(
+async def test_a_queue_below_its_guarantee_takes_pods_of_borrowers_first(
     regardless: bool, pods: int, victims: list[str]
 ) -> None:
-    async def test() -> None:
-        async with rig(reclaiming(regardless=regardless)) as one:
-            evicted = Evicted(one)
-            one.create(*gang("g", pods, 8, priority=10, labels={"gpu-extender.io/queue": "own"}))
-            for _ in range(3):
-                await one.turn()
-            assert sorted(evicted.tried) == victims
-
-    run(test())
+    async with rig(reclaiming(regardless=regardless)) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", pods, 8, priority=10, labels={"gpu-extender.io/queue": "own"}))
+        await one.turns(3)
+        assert sorted(evicted.tried) == victims
 
 
-def test_what_a_queue_has_within_its_guarantee_is_not_reclaimed() -> None:
+async def test_what_a_queue_has_within_its_guarantee_is_not_reclaimed() -> None:
     """`lender` borrows 8 of its 16 GPUs: one of its two pods of a higher priority is left."""
     queues = {"own": {"guaranteedGpus": {"nvidia.com/gpu": 16}}, "lender": {"guaranteedGpus": {"nvidia.com/gpu": 8}}}
     world = World(settings(queues=queues, reclaimRegardlessOfPriority=True))
@@ -720,46 +626,36 @@ def test_what_a_queue_has_within_its_guarantee_is_not_reclaimed() -> None:
         world.node(name, 8)
         world.pod(f"r-{name}", 8, name, start=WALL - age, priority=20, labels={"gpu-extender.io/queue": "lender"})
 
-    async def test() -> None:
-        async with rig(world) as one:
-            evicted = Evicted(one)
-            one.create(*gang("g", 2, 8, priority=10, labels={"gpu-extender.io/queue": "own"}))
-            for _ in range(3):
-                await one.turn()
-            assert evicted.tried == []
-            one.create(gated("p", 8, priority=10, labels={"gpu-extender.io/queue": "own"}))
-            for path in [f"{PODS}/g-{i}" for i in range(2)]:
-                del one.objects.stored[path]
-            world.gone("g-0", "g-1")
-            for _ in range(3):
-                await one.turn()
-            assert evicted.tried == ["r-n1"]
-
-    run(test())
+    async with rig(world) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", 2, 8, priority=10, labels={"gpu-extender.io/queue": "own"}))
+        await one.turns(3)
+        assert evicted.tried == []
+        one.create(gated("p", 8, priority=10, labels={"gpu-extender.io/queue": "own"}))
+        for path in [f"{PODS}/g-{i}" for i in range(2)]:
+            del one.objects.stored[path]
+        world.gone("g-0", "g-1")
+        await one.turns(3)
+        assert evicted.tried == ["r-n1"]
 
 
-def test_pods_without_gpus_are_evicted_for_the_cpu_that_they_hold() -> None:
+async def test_pods_without_gpus_are_evicted_for_the_cpu_that_they_hold() -> None:
     """Only one of lower priority, and only as many as are needed."""
     world = World(settings())
     world.node("n1", 8, links=pairs(8))
     for name, priority in (("low", -5), ("other", -5), ("same", 0)):
         world.pod(name, 0, "n1", cpu="20", priority=priority)
 
-    async def test() -> None:
-        async with rig(world) as one:
-            evicted = Evicted(one)
-            one.create(*gang("g", 2, 4, cpu="10"))
-            for _ in range(10):
-                await one.turn()
-            assert len(evicted.tried) == 1
-            assert evicted.tried[0] in ("low", "other")
-            one.world.gone(evicted.tried[0])
-            for _ in range(10):
-                await one.turn()
-            assert is_open(one, "g", 2)
-            assert in_vain(one) == (1, 0)
-
-    run(test())
+    async with rig(world) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", 2, 4, cpu="10"))
+        await one.turns(10)
+        assert len(evicted.tried) == 1
+        assert evicted.tried[0] in ("low", "other")
+        one.world.gone(evicted.tried[0])
+        await one.turns(10)
+        assert is_open(one, "g", 2)
+        assert in_vain(one) == (1, 0)
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -772,18 +668,15 @@ def test_pods_are_evicted_for_a_gang_whose_pods_do_not_all_exist_yet(crash: bool
         world.pod(f"r-{name}", 8, name, priority=-5)
 
     async def rest(one: Rig) -> None:
-        for _ in range(10):
-            await one.turn()
+        await one.turns(10)
         one.world.gone("r-n1", "r-n2")
-        for _ in range(10):
-            await one.turn()
+        await one.turns(10)
         assert one.is_open("g-0")
         assert in_vain(one) == (2, 0)
         one.bind("g-0")
         for name in owner.late:
             one.create(owner.make(name))
-        for _ in range(5):
-            await one.turn()
+        await one.turns(5)
         assert [one.is_open(name) for name in owner.late] == [True, True]
 
     async def test() -> None:
@@ -792,8 +685,7 @@ def test_pods_are_evicted_for_a_gang_whose_pods_do_not_all_exist_yet(crash: bool
             for made in owner.objects:
                 world.set("Group", made)
             one.create(owner.make("g-0"))
-            for _ in range(3):
-                await one.turn()
+            await one.turns(3)
             assert sorted(evicted.tried) == ["r-n1", "r-n2"]
             assert sum(seat.absent for seat in one.seats) == 2
             assert not one.is_open("g-0")
@@ -815,37 +707,29 @@ def in_rack(pods: list[Any]) -> list[Any]:
     return pods
 
 
-def test_of_plans_that_cost_the_same_one_in_the_preferred_domain_is_carried_out() -> None:
+async def test_of_plans_that_cost_the_same_one_in_the_preferred_domain_is_carried_out() -> None:
     world = World(settings())
     for i in range(4):
         world.node(f"n{i}", 8, links=pairs(8), labels={RACK: "ab"[i % 2]})
         world.pod(f"r{i}", 8, f"n{i}", priority=-5)
 
-    async def test() -> None:
-        async with rig(world) as one:
-            evicted = Evicted(one)
-            one.create(*in_rack(gang("g", 2, 8)))
-            for _ in range(10):
-                await one.turn()
-            assert {int(name[1:]) % 2 for name in evicted.tried} in ({0}, {1})
-            assert len(evicted.tried) == 2
-
-    run(test())
+    async with rig(world) as one:
+        evicted = Evicted(one)
+        one.create(*in_rack(gang("g", 2, 8)))
+        await one.turns(10)
+        assert {int(name[1:]) % 2 for name in evicted.tried} in ({0}, {1})
+        assert len(evicted.tried) == 2
 
 
-def test_a_preferred_domain_is_worth_no_other_victims() -> None:
+async def test_a_preferred_domain_is_worth_no_other_victims() -> None:
     """In each rack one of the two pods has a higher priority."""
     world = World(settings())
     for i, priority in enumerate((-5, -5, -1, -1)):
         world.node(f"n{i}", 8, links=pairs(8), labels={RACK: "ab"[i % 2]})
         world.pod(f"r{i}", 8, f"n{i}", priority=priority)
 
-    async def test() -> None:
-        async with rig(world) as one:
-            evicted = Evicted(one)
-            one.create(*in_rack(gang("g", 2, 8)))
-            for _ in range(10):
-                await one.turn()
-            assert sorted(evicted.tried) == ["r0", "r1"]
-
-    run(test())
+    async with rig(world) as one:
+        evicted = Evicted(one)
+        one.create(*in_rack(gang("g", 2, 8)))
+        await one.turns(10)
+        assert sorted(evicted.tried) == ["r0", "r1"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.act.queue.rig import PODS, Rig, rig, run
+from tests.act.queue.rig import PODS, Rig
 from tests.act.queue.test_controller import SETTINGS, gang
 from tests.kube.api_server import Request
 from tests.world import World, pairs
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -31,32 +33,22 @@ async def last_gate_closed(one: Rig) -> None:
         one.bind(f"g-{i}")
 
 
-def test_the_last_gate_opens_although_the_others_have_run_to_their_end(world: World) -> None:
-    async def test() -> None:
-        async with rig(world) as one:
-            await last_gate_closed(one)
-            for i in range(3):
-                one.finish(f"g-{i}")
-            one.objects.fail = lambda request: 0
-            for _ in range(4):
-                await one.turn(1.1)
-            assert one.is_open("g-3")
-            assert one.pod("g-3")["status"]["nominatedNodeName"] == "n1"
-            assert world.metric("queue_seats_ended_total", cause="bound") == 3
-
-    run(test())
+async def test_the_last_gate_opens_although_the_others_have_run_to_their_end(world: World, one: Rig) -> None:
+    await last_gate_closed(one)
+    for i in range(3):
+        one.finish(f"g-{i}")
+    one.objects.fail = lambda request: 0
+    await one.turns(4, 1.1)
+    assert one.is_open("g-3")
+    assert one.pod("g-3")["status"]["nominatedNodeName"] == "n1"
+    assert world.metric("queue_seats_ended_total", cause="bound") == 3
 
 
-def test_the_seat_is_given_back_where_the_others_were_deleted(world: World) -> None:
-    async def test() -> None:
-        async with rig(world) as one:
-            await last_gate_closed(one)
-            for i in range(3):
-                one.delete(f"g-{i}")
-            one.objects.fail = lambda request: 0
-            for _ in range(4):
-                await one.turn(1.1)
-            assert not one.is_open("g-3")
-            assert not one.seats
-
-    run(test())
+async def test_the_seat_is_given_back_where_the_others_were_deleted(one: Rig) -> None:
+    await last_gate_closed(one)
+    for i in range(3):
+        one.delete(f"g-{i}")
+    one.objects.fail = lambda request: 0
+    await one.turns(4, 1.1)
+    assert not one.is_open("g-3")
+    assert not one.seats

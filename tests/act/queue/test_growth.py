@@ -13,6 +13,8 @@ from tests.act.queue.rig import PODS, Rig, gated, rig, run
 from tests.act.queue.test_controller import gang
 from tests.world import World, pairs, rfc3339
 
+pytestmark = pytest.mark.anyio
+
 HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
 
 
@@ -38,159 +40,137 @@ def wanted(world: World) -> dict[tuple[str, ...], float]:
 
 async def turns(one: Rig, seconds: float) -> None:
     """Let the queue be looked at for a while."""
-    for _ in range(int(seconds / 0.5)):
-        await one.turn(0.5)
+    await one.turns(int(seconds / 0.5), 0.5)
 
 
-def test_what_has_no_place_is_counted_and_stated_once() -> None:
+async def test_what_has_no_place_is_counted_and_stated_once() -> None:
     world = world_of()
     world.pod("r", 8, "n1")
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(*gang("far", 2, 8), gated("near", 8), gated("cpu", 0, annotations={"gpu-extender.io/gang": "x"}))
-            await turns(one, 3)
-            assert wanted(world) == {("default", "", "none"): 16, ("default", "", "taken"): 8}
-            assert condition(one, "far-0") == ("False", "NoPlace")
-            assert [condition(one, name) for name in ("far-1", "near")] == [None, None]
-            assert [path for method, path in one.objects.said if method == "PATCH" and "/far-" in path] == [
-                "/api/v1/namespaces/default/pods/far-0/status"
-            ]
-            assert shown(one, "far-0", "far-1", "near") == [False, False, False]  # the setting is off
-            world.node("n2", 8, links=pairs(8))
-            await turns(one, 2)
-            assert condition(one, "far-0") == ("True", "PlaceExists")
-            assert wanted(world)["default", "", "taken"] == 24
-
-    run(test())
+    async with rig(world) as one:
+        one.create(*gang("far", 2, 8), gated("near", 8), gated("cpu", 0, annotations={"gpu-extender.io/gang": "x"}))
+        await turns(one, 3)
+        assert wanted(world) == {("default", "", "none"): 16, ("default", "", "taken"): 8}
+        assert condition(one, "far-0") == ("False", "NoPlace")
+        assert [condition(one, name) for name in ("far-1", "near")] == [None, None]
+        assert [path for method, path in one.objects.said if method == "PATCH" and "/far-" in path] == [
+            "/api/v1/namespaces/default/pods/far-0/status"
+        ]
+        assert shown(one, "far-0", "far-1", "near") == [False, False, False]  # the setting is off
+        world.node("n2", 8, links=pairs(8))
+        await turns(one, 2)
+        assert condition(one, "far-0") == ("True", "PlaceExists")
+        assert wanted(world)["default", "", "taken"] == 24
 
 
-def test_the_condition_of_a_gang_that_started_is_true() -> None:
+async def test_the_condition_of_a_gang_that_started_is_true() -> None:
     world = world_of()
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(*gang("g", 2, 8))
-            await turns(one, 1)
-            assert condition(one, "g-0") == ("False", "NoPlace")
-            world.node("n2", 8, links=pairs(8))
-            await turns(one, 1)
-            for name in ("g-0", "g-1"):
-                one.bind(name)
-            await turns(one, 2)
-            assert condition(one, "g-0") == ("True", "PlaceExists")
-            assert wanted(world) == {}
-
-    run(test())
+    async with rig(world) as one:
+        one.create(*gang("g", 2, 8))
+        await turns(one, 1)
+        assert condition(one, "g-0") == ("False", "NoPlace")
+        world.node("n2", 8, links=pairs(8))
+        await turns(one, 1)
+        for name in ("g-0", "g-1"):
+            one.bind(name)
+        await turns(one, 2)
+        assert condition(one, "g-0") == ("True", "PlaceExists")
+        assert wanted(world) == {}
 
 
-def test_one_gang_at_a_time_is_shown_and_starts_whole() -> None:
+async def test_one_gang_at_a_time_is_shown_and_starts_whole() -> None:
     world = world_of(autoscaler="unnominated")
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(*gang("a", 3, 8), *gang("b", 2, 8), *gang("fits", 2, 4))
-            await turns(one, 2)
-            assert shown(one, "a-0", "a-1", "a-2") == [True] * 3
-            assert shown(one, "b-0", "b-1") == [False] * 2
-            assert one.is_open("fits-0")
-            for name in ("fits-0", "fits-1"):
-                one.bind(name)
-            # kube-scheduler tries the pods: none may start alone, also where it would fit.
-            world.node("n2", 8, links=pairs(8))
-            answer = world.filter(one.pod("a-0"), ["n1", "n2"])
-            assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(("n1", "n2"), QUEUED.text)
-            assert not answer.get("NodeNames")
-            await turns(one, 2)
-            assert not any(seat.gang.endswith("a") for seat in one.seats)
-            for name in ("n3", "n4"):
-                world.node(name, 8, links=pairs(8))
-            await turns(one, 2)
-            nodes = {name: one.pod(name)["status"]["nominatedNodeName"] for name in ("a-0", "a-1", "a-2")}
-            assert len(set(nodes.values())) == 3
-            for name, node in nodes.items():
-                assert WANTS_NODES not in one.pod(name)["metadata"]["annotations"]
-                assert world.filter(one.pod(name), ["n2", "n3", "n4"])["NodeNames"] == [node]
-                one.bind(name)
-            await turns(one, 2)
-            assert shown(one, "b-0", "b-1") == [True] * 2  # its turn
-
-    run(test())
+    async with rig(world) as one:
+        one.create(*gang("a", 3, 8), *gang("b", 2, 8), *gang("fits", 2, 4))
+        await turns(one, 2)
+        assert shown(one, "a-0", "a-1", "a-2") == [True] * 3
+        assert shown(one, "b-0", "b-1") == [False] * 2
+        assert one.is_open("fits-0")
+        for name in ("fits-0", "fits-1"):
+            one.bind(name)
+        # kube-scheduler tries the pods: none may start alone, also where it would fit.
+        world.node("n2", 8, links=pairs(8))
+        answer = world.filter(one.pod("a-0"), ["n1", "n2"])
+        assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(("n1", "n2"), QUEUED.text)
+        assert not answer.get("NodeNames")
+        await turns(one, 2)
+        assert not any(seat.gang.endswith("a") for seat in one.seats)
+        for name in ("n3", "n4"):
+            world.node(name, 8, links=pairs(8))
+        await turns(one, 2)
+        nodes = {name: one.pod(name)["status"]["nominatedNodeName"] for name in ("a-0", "a-1", "a-2")}
+        assert len(set(nodes.values())) == 3
+        for name, node in nodes.items():
+            assert WANTS_NODES not in one.pod(name)["metadata"]["annotations"]
+            assert world.filter(one.pod(name), ["n2", "n3", "n4"])["NodeNames"] == [node]
+            one.bind(name)
+        await turns(one, 2)
+        assert shown(one, "b-0", "b-1") == [True] * 2  # its turn
 
 
-def test_a_gang_that_gets_no_nodes_keeps_the_next_waiting_for_a_while() -> None:
+async def test_a_gang_that_gets_no_nodes_keeps_the_next_waiting_for_a_while() -> None:
     world = world_of(autoscaler="unnominated")
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(*gang("a", 2, 8), *gang("b", 2, 8))
-            await turns(one, 2)
-            assert (shown(one, "a-0", "a-1"), shown(one, "b-0", "b-1")) == ([True] * 2, [False] * 2)
-            world.now, world.wall = world.now + 880, world.wall + 880
-            await turns(one, 2)
-            assert shown(one, "b-0", "b-1") == [False] * 2
-            world.now, world.wall = world.now + 30, world.wall + 30
-            await turns(one, 2)
-            assert shown(one, "b-0", "b-1") == [True] * 2
-
-    run(test())
+    async with rig(world) as one:
+        one.create(*gang("a", 2, 8), *gang("b", 2, 8))
+        await turns(one, 2)
+        assert (shown(one, "a-0", "a-1"), shown(one, "b-0", "b-1")) == ([True] * 2, [False] * 2)
+        world.now, world.wall = world.now + 880, world.wall + 880
+        await turns(one, 2)
+        assert shown(one, "b-0", "b-1") == [False] * 2
+        world.now, world.wall = world.now + 30, world.wall + 30
+        await turns(one, 2)
+        assert shown(one, "b-0", "b-1") == [True] * 2
 
 
 @pytest.mark.parametrize("wait", [0, 100])
-def test_the_head_is_shown_once_it_has_waited(wait: float) -> None:
+async def test_the_head_is_shown_once_it_has_waited(wait: float) -> None:
     world = world_of(autoscaler="unnominated", autoscalerWaitSeconds=wait)
     world.pod("r", 8, "n1")
 
-    async def test() -> None:
-        async with rig(world) as one:
-            pods = gang("a", 2, 4)
-            for pod in pods:
-                pod["metadata"]["creationTimestamp"] = rfc3339(world.wall)
-            one.create(*pods)
-            await turns(one, 3)
-            assert shown(one, "a-0", "a-1") == [not wait] * 2
-            world.now, world.wall = world.now + 100, world.wall + 100
-            await turns(one, 2)
-            assert shown(one, "a-0", "a-1") == [True] * 2
-
-    run(test())
+    async with rig(world) as one:
+        pods = gang("a", 2, 4)
+        for pod in pods:
+            pod["metadata"]["creationTimestamp"] = rfc3339(world.wall)
+        one.create(*pods)
+        await turns(one, 3)
+        assert shown(one, "a-0", "a-1") == [not wait] * 2
+        world.now, world.wall = world.now + 100, world.wall + 100
+        await turns(one, 2)
+        assert shown(one, "a-0", "a-1") == [True] * 2
 
 
-def test_a_gang_over_its_quota_is_not_shown() -> None:
+async def test_a_gang_over_its_quota_is_not_shown() -> None:
     world = world_of(autoscaler="unnominated", queues={"default": {"limitGpus": {"nvidia.com/gpu": 8}}})
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(*gang("a", 2, 8))
-            await turns(one, 2)
-            assert shown(one, "a-0", "a-1") == [False] * 2
-            assert wanted(world) == {}
-
-    run(test())
+    async with rig(world) as one:
+        one.create(*gang("a", 2, 8))
+        await turns(one, 2)
+        assert shown(one, "a-0", "a-1") == [False] * 2
+        assert wanted(world) == {}
 
 
-def test_a_pod_without_gpus_stays_gated_and_the_next_holder_goes_on() -> None:
+async def test_a_pod_without_gpus_stays_gated_and_the_next_holder_goes_on() -> None:
     """It would not ask us, so it would start alone. The gates that a killed holder left are opened."""
     world = world_of(autoscaler="unnominated")
 
-    async def test() -> None:
-        async with rig(world) as one:
-            pods = gang("a", 3, 8, size=4)
-            launcher = gated("a-launcher", 0, annotations=pods[0]["metadata"]["annotations"])
-            one.objects.fail = lambda request: 503 if request.path.endswith("/a-2") else 0
-            one.create(*pods, launcher)
-            await turns(one, 1)
-            assert shown(one, "a-0", "a-1", "a-2") == [True, True, False]
-            since = one.pod("a-0")["metadata"]["annotations"][WANTS_NODES]
-            one.objects.fail = lambda request: 0
-        async with rig(world, one.objects, "b") as two:
-            await turns(two, 1)  # it sees the Lease, which ends unless it is renewed
-            world.now, world.wall = world.now + 30, world.wall + 30
-            await turns(two, 2)
-            assert shown(two, "a-0", "a-1", "a-2", "a-launcher") == [True, True, True, False]
-            assert two.pod("a-2")["metadata"]["annotations"][WANTS_NODES] == since
-
-    run(test())
+    async with rig(world) as one:
+        pods = gang("a", 3, 8, size=4)
+        launcher = gated("a-launcher", 0, annotations=pods[0]["metadata"]["annotations"])
+        one.objects.fail = lambda request: 503 if request.path.endswith("/a-2") else 0
+        one.create(*pods, launcher)
+        await turns(one, 1)
+        assert shown(one, "a-0", "a-1", "a-2") == [True, True, False]
+        since = one.pod("a-0")["metadata"]["annotations"][WANTS_NODES]
+        one.objects.fail = lambda request: 0
+    async with rig(world, one.objects, "b") as two:
+        await turns(two, 1)  # it sees the Lease, which ends unless it is renewed
+        world.now, world.wall = world.now + 30, world.wall + 30
+        await turns(two, 2)
+        assert shown(two, "a-0", "a-1", "a-2", "a-launcher") == [True, True, True, False]
+        assert two.pod("a-2")["metadata"]["annotations"][WANTS_NODES] == since
 
 
 def test_without_the_queue_the_annotation_changes_nothing() -> None:
@@ -208,83 +188,74 @@ def made(one: Rig, path: str) -> list[Any]:
     return [found for place, found in sorted(one.objects.stored.items()) if place.startswith(f"{path}/")]
 
 
-def test_a_provisioning_request_asks_for_the_nodes_of_one_gang() -> None:
+async def test_a_provisioning_request_asks_for_the_nodes_of_one_gang() -> None:
     world = world_of(autoscaler="provisioningRequest")
 
-    async def test() -> None:
-        async with rig(world) as one:
-            pods = gang("a", 3, 8, size=4)
-            launcher = gated("a-launcher", 0, annotations=pods[0]["metadata"]["annotations"])
-            one.create(*pods, launcher, *gang("b", 2, 8))
-            await turns(one, 2)
-            [request] = made(one, REQUESTS)
-            name = request["metadata"]["name"]
-            assert request["spec"] == {
-                "provisioningClassName": "best-effort-atomic-scale-up.autoscaling.x-k8s.io",
-                "podSets": [
-                    {"podTemplateRef": {"name": f"{name}-0"}, "count": 3},
-                    {"podTemplateRef": {"name": f"{name}-1"}, "count": 1},
-                ],
-            }
-            templates = made(one, TEMPLATES)
-            assert [one["metadata"]["name"] for one in templates] == [f"{name}-0", f"{name}-1"]
-            assert "schedulingGates" not in templates[0]["template"]["spec"]
-            assert templates[0]["template"]["spec"]["containers"] == one.pod("a-0")["spec"]["containers"]
-            owner = {"apiVersion": "v1", "kind": "Pod", "name": "a-0", "uid": "uid-a-0"}
-            assert [one["metadata"]["ownerReferences"] for one in [request, *templates]] == [[owner]] * 3
-            for pod in ("a-0", "a-1", "a-2", "a-launcher"):
-                notes = one.pod(pod)["metadata"]["annotations"]
-                assert notes["autoscaling.x-k8s.io/consume-provisioning-request"] == name
-                assert notes["autoscaling.x-k8s.io/provisioning-class-name"] == request["spec"]["provisioningClassName"]
-                assert not one.is_open(pod)
-            # The first pod is replaced: its objects are deleted with it, and all pods name the new ones.
-            del one.objects.stored["/api/v1/namespaces/default/pods/a-0"]
-            world.gone("a-0")
-            one.create(gang("a", 1, 8, size=4)[0] | {"metadata": {**pods[0]["metadata"], "uid": "uid-new"}})
-            await turns(one, 2)
-            [other] = [two["metadata"]["name"] for two in made(one, REQUESTS) if two["metadata"]["name"] != name]
-            key = "autoscaling.x-k8s.io/consume-provisioning-request"
-            assert {one.pod(pod)["metadata"]["annotations"][key] for pod in ("a-0", "a-1", "a-launcher")} == {other}
-            for node in ("n2", "n3"):
-                world.node(node, 8, links=pairs(8))
-            await turns(one, 2)
-            assert [one.is_open(pod) for pod in ("a-0", "a-1", "a-2", "a-launcher")] == [True] * 4
-            assert WANTS_NODES not in one.pod("a-0")["metadata"]["annotations"]
-
-    run(test())
+    async with rig(world) as one:
+        pods = gang("a", 3, 8, size=4)
+        launcher = gated("a-launcher", 0, annotations=pods[0]["metadata"]["annotations"])
+        one.create(*pods, launcher, *gang("b", 2, 8))
+        await turns(one, 2)
+        [request] = made(one, REQUESTS)
+        name = request["metadata"]["name"]
+        assert request["spec"] == {
+            "provisioningClassName": "best-effort-atomic-scale-up.autoscaling.x-k8s.io",
+            "podSets": [
+                {"podTemplateRef": {"name": f"{name}-0"}, "count": 3},
+                {"podTemplateRef": {"name": f"{name}-1"}, "count": 1},
+            ],
+        }
+        templates = made(one, TEMPLATES)
+        assert [one["metadata"]["name"] for one in templates] == [f"{name}-0", f"{name}-1"]
+        assert "schedulingGates" not in templates[0]["template"]["spec"]
+        assert templates[0]["template"]["spec"]["containers"] == one.pod("a-0")["spec"]["containers"]
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "a-0", "uid": "uid-a-0"}
+        assert [one["metadata"]["ownerReferences"] for one in [request, *templates]] == [[owner]] * 3
+        for pod in ("a-0", "a-1", "a-2", "a-launcher"):
+            notes = one.pod(pod)["metadata"]["annotations"]
+            assert notes["autoscaling.x-k8s.io/consume-provisioning-request"] == name
+            assert notes["autoscaling.x-k8s.io/provisioning-class-name"] == request["spec"]["provisioningClassName"]
+            assert not one.is_open(pod)
+        # The first pod is replaced: its objects are deleted with it, and all pods name the new ones.
+        del one.objects.stored["/api/v1/namespaces/default/pods/a-0"]
+        world.gone("a-0")
+        one.create(gang("a", 1, 8, size=4)[0] | {"metadata": {**pods[0]["metadata"], "uid": "uid-new"}})
+        await turns(one, 2)
+        [other] = [two["metadata"]["name"] for two in made(one, REQUESTS) if two["metadata"]["name"] != name]
+        key = "autoscaling.x-k8s.io/consume-provisioning-request"
+        assert {one.pod(pod)["metadata"]["annotations"][key] for pod in ("a-0", "a-1", "a-launcher")} == {other}
+        for node in ("n2", "n3"):
+            world.node(node, 8, links=pairs(8))
+        await turns(one, 2)
+        assert [one.is_open(pod) for pod in ("a-0", "a-1", "a-2", "a-launcher")] == [True] * 4
+        assert WANTS_NODES not in one.pod("a-0")["metadata"]["annotations"]
 
 
-def test_where_no_request_can_be_made_it_is_tried_again_after_a_while() -> None:
+async def test_where_no_request_can_be_made_it_is_tried_again_after_a_while() -> None:
     world = world_of(autoscaler="provisioningRequest")
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.objects.fail = lambda request: 404 if request.path == REQUESTS else 0  # its kind is not installed
-            one.create(*gang("a", 2, 8))
-            await turns(one, 10)
-            assert [path for _, path in one.objects.said].count(REQUESTS) == 1
-            assert WANTS_NODES not in one.pod("a-0")["metadata"]["annotations"]
-            one.objects.fail = lambda request: 0
-            world.now, world.wall = world.now + 60, world.wall + 60
-            await turns(one, 2)
-            assert len(made(one, REQUESTS)) == 1
-
-    run(test())
+    async with rig(world) as one:
+        one.objects.fail = lambda request: 404 if request.path == REQUESTS else 0  # its kind is not installed
+        one.create(*gang("a", 2, 8))
+        await turns(one, 10)
+        assert [path for _, path in one.objects.said].count(REQUESTS) == 1
+        assert WANTS_NODES not in one.pod("a-0")["metadata"]["annotations"]
+        one.objects.fail = lambda request: 0
+        world.now, world.wall = world.now + 60, world.wall + 60
+        await turns(one, 2)
+        assert len(made(one, REQUESTS)) == 1
 
 
-def test_a_pod_that_states_a_time_to_come_keeps_no_other_gang_from_being_shown() -> None:
+async def test_a_pod_that_states_a_time_to_come_keeps_no_other_gang_from_being_shown() -> None:
     world = world_of(autoscaler="unnominated")
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(gated("odd", 64, gates=(), annotations={WANTS_NODES: "9999-01-01T00:00:00Z"}), gated("far", 64))
-            await turns(one, 3)
-            assert shown(one, "far") == [True]
-
-    run(test())
+    async with rig(world) as one:
+        one.create(gated("odd", 64, gates=(), annotations={WANTS_NODES: "9999-01-01T00:00:00Z"}), gated("far", 64))
+        await turns(one, 3)
+        assert shown(one, "far") == [True]
 
 
-def test_who_writes_the_annotation_gets_no_turn_and_prolongs_none() -> None:
+async def test_who_writes_the_annotation_gets_no_turn_and_prolongs_none() -> None:
     """A tenant writes it on pods of a gang that is not first, and keeps it new on one that was shown."""
     world = world_of(autoscaler="unnominated")
     world.pod("r", 8, "n1")
@@ -296,20 +267,17 @@ def test_who_writes_the_annotation_gets_no_turn_and_prolongs_none() -> None:
             one.objects.put(f"{PODS}/{name}", {**pod, "metadata": {**pod["metadata"], "annotations": notes}})
         one.watch()
 
-    async def test() -> None:
-        async with rig(world) as one:
-            await turns(one, 1)  # nothing waits: what comes now was shown by no other instance
-            one.create(gated("late", 8, priority=-1), *gang("a", 2, 8), *gang("b", 3, 8))
-            claim(one, "late")
-            await turns(one, 2)
-            assert (shown(one, "a-0", "a-1"), shown(one, "b-0"), one.is_open("late")) == ([True] * 2, [False], False)
-            for _ in range(4):
-                world.now, world.wall = world.now + 240, world.wall + 240
-                claim(one, "a-0", "a-1", "late")
-                await turns(one, 1)
-            assert (shown(one, "b-0", "b-1", "b-2"), one.is_open("late")) == ([True] * 3, False)
-
-    run(test())
+    async with rig(world) as one:
+        await turns(one, 1)  # nothing waits: what comes now was shown by no other instance
+        one.create(gated("late", 8, priority=-1), *gang("a", 2, 8), *gang("b", 3, 8))
+        claim(one, "late")
+        await turns(one, 2)
+        assert (shown(one, "a-0", "a-1"), shown(one, "b-0"), one.is_open("late")) == ([True] * 2, [False], False)
+        for _ in range(4):
+            world.now, world.wall = world.now + 240, world.wall + 240
+            claim(one, "a-0", "a-1", "late")
+            await turns(one, 1)
+        assert (shown(one, "b-0", "b-1", "b-2"), one.is_open("late")) == ([True] * 3, False)
 
 
 def test_a_request_that_failed_is_made_again_later_each_time() -> None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import pytest
 
 from tests.act.queue.devices_rig import SETTINGS, DevicesRig, devices
-from tests.act.queue.rig import run
 from tests.act.queue.test_absent import absent, own
 from tests.cluster.dra.world import DraWorld
 from tests.queue.late_owners import OWNERS, LateOwner
 from tests.world import GPU, JSON
+
+pytestmark = pytest.mark.anyio
 
 
 def world(served: str) -> DraWorld:
@@ -32,37 +33,31 @@ def rewritten(it: DevicesRig, owner: LateOwner, name: str) -> JSON:
 
 
 @pytest.mark.parametrize("owner", OWNERS.values(), ids=OWNERS)
-def test_late_pods_take_their_seats_with_planned_devices(owner: LateOwner) -> None:
-    async def test() -> None:
-        async with devices(world(GPU)) as it:
-            own(it.one, owner)
-            it.one.create(*(rewritten(it, owner, name) for name in owner.early))
-            await it.turn(3)
-            assert len(absent(it.one)) == len(owner.late)
-            for name in (*owner.early, *owner.late):
-                if name in owner.late:
-                    it.one.create(rewritten(it, owner, name))
-                    await it.turn(3)
-                assert it.one.is_open(name)
-                assert it.allocated(name) == it.planned(name)
-                it.one.bind(name)
-                await it.turn()
-
-    run(test())
+async def test_late_pods_take_their_seats_with_planned_devices(owner: LateOwner) -> None:
+    async with devices(world(GPU)) as it:
+        own(it.one, owner)
+        it.one.create(*(rewritten(it, owner, name) for name in owner.early))
+        await it.turn(3)
+        assert len(absent(it.one)) == len(owner.late)
+        for name in (*owner.early, *owner.late):
+            if name in owner.late:
+                it.one.create(rewritten(it, owner, name))
+                await it.turn(3)
+            assert it.one.is_open(name)
+            assert it.allocated(name) == it.planned(name)
+            it.one.bind(name)
+            await it.turn()
 
 
-def test_without_a_class_that_serves_the_resource_no_seat_is_found_for_late_pods() -> None:
+async def test_without_a_class_that_serves_the_resource_no_seat_is_found_for_late_pods() -> None:
     """What docs/dra.md asks for: by their template the pods that are still to come get no GPUs of these nodes."""
 
-    async def test() -> None:
-        owner = OWNERS["StatefulSet, OrderedReady"]
-        async with devices(world("")) as it:
-            own(it.one, owner)
-            it.one.create(*(rewritten(it, owner, name) for name in owner.early))
-            await it.turn(3)
-            assert not any(it.one.is_open(name) for name in owner.early)
-            report = it.one.controller.report
-            assert report is not None
-            assert [(one.code, one.text) for one in report.waiting] == [("never", "1 of 3 pods fit now in the cluster")]
-
-    run(test())
+    owner = OWNERS["StatefulSet, OrderedReady"]
+    async with devices(world("")) as it:
+        own(it.one, owner)
+        it.one.create(*(rewritten(it, owner, name) for name in owner.early))
+        await it.turn(3)
+        assert not any(it.one.is_open(name) for name in owner.early)
+        report = it.one.controller.report
+        assert report is not None
+        assert [(one.code, one.text) for one in report.waiting] == [("never", "1 of 3 pods fit now in the cluster")]

@@ -12,10 +12,12 @@ from extender.objects import records
 from extender.objects.queueing import PINNED
 from extender.objects.records import Event
 from extender.settings import Settings
-from tests.act.queue.rig import Rig, rig, run
+from tests.act.queue.rig import Rig, rig
 from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.world import GPU, JSON, World, pairs, workload
+
+pytestmark = pytest.mark.anyio
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 POOL = {"key": "pool", "operator": "In", "values": ["b", "a"]}
@@ -65,82 +67,65 @@ def test_the_pin_is_appended_to_each_term(terms: list[JSON] | None, pinned: list
 
 
 @pytest.mark.parametrize("pins", [True, False])
-def test_released_pods_are_pinned_where_the_setting_asks(pins: bool) -> None:
+async def test_released_pods_are_pinned_where_the_setting_asks(pins: bool) -> None:
     world = world_of(pins=pins)
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(*gang("g", 2, 8))
-            await one.turn()
-            for name in ("g-0", "g-1"):
-                node = one.pod(name)["status"]["nominatedNodeName"]
-                assert one.is_open(name)
-                assert terms_of(one, name) == ([{"matchFields": [pin(node)]}] if pins else None)
-                assert one.pod(name)["metadata"]["annotations"].get(PINNED) == (node if pins else None)
-                assert world.filter(one.pod(name), ["n1", "n2", "n3"])["NodeNames"] == [node]
-
-    run(test())
+    async with rig(world) as one:
+        one.create(*gang("g", 2, 8))
+        await one.turn()
+        for name in ("g-0", "g-1"):
+            node = one.pod(name)["status"]["nominatedNodeName"]
+            assert one.is_open(name)
+            assert terms_of(one, name) == ([{"matchFields": [pin(node)]}] if pins else None)
+            assert one.pod(name)["metadata"]["annotations"].get(PINNED) == (node if pins else None)
+            assert world.filter(one.pod(name), ["n1", "n2", "n3"])["NodeNames"] == [node]
 
 
-def test_a_pod_whose_node_is_lost_is_evicted_and_its_replacement_is_placed_anew() -> None:
+async def test_a_pod_whose_node_is_lost_is_evicted_and_its_replacement_is_placed_anew() -> None:
     world = world_of()
 
-    async def test() -> None:
-        async with rig(world) as one:
-            pods = gang("g", 2, 8)
-            one.create(*pods)
-            await one.turn()
-            lost, kept = (one.pod(name)["status"]["nominatedNodeName"] for name in ("g-0", "g-1"))
-            one.bind("g-1")
-            lose(world, lost)
-            for _ in range(10):
-                await one.turn()
-            assert evicted(one) == []  # its node may come back in a moment
-            for _ in range(10):
-                await one.turn()
-            assert evicted(one) == ["g-0"]
-            one.delete("g-0")
-            one.create({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "uid-new", "name": "g-new"}})
-            for _ in range(20):
-                await one.turn()
-            assert one.is_open("g-new")
-            [third] = {"n1", "n2", "n3"} - {lost, kept}
-            assert terms_of(one, "g-new") == [{"matchFields": [pin(third)]}]
-            assert evicted(one) == ["g-0"]
-            assert world.metric("queue_failed_pins_total", outcome="evicted") == 1
-
-    run(test())
+    async with rig(world) as one:
+        pods = gang("g", 2, 8)
+        one.create(*pods)
+        await one.turn()
+        lost, kept = (one.pod(name)["status"]["nominatedNodeName"] for name in ("g-0", "g-1"))
+        one.bind("g-1")
+        lose(world, lost)
+        await one.turns(10)
+        assert evicted(one) == []  # its node may come back in a moment
+        await one.turns(10)
+        assert evicted(one) == ["g-0"]
+        one.delete("g-0")
+        one.create({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "uid-new", "name": "g-new"}})
+        await one.turns(20)
+        assert one.is_open("g-new")
+        [third] = {"n1", "n2", "n3"} - {lost, kept}
+        assert terms_of(one, "g-new") == [{"matchFields": [pin(third)]}]
+        assert evicted(one) == ["g-0"]
+        assert world.metric("queue_failed_pins_total", outcome="evicted") == 1
 
 
-def test_an_eviction_that_is_rejected_is_tried_again_and_nothing_is_deleted() -> None:
+async def test_an_eviction_that_is_rejected_is_tried_again_and_nothing_is_deleted() -> None:
     world = world_of()
 
     def refuse(request: Request) -> int:
         return 429 if request.path.endswith("/eviction") else 0
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(*gang("g", 1, 8))
-            await one.turn()
-            one.objects.fail = refuse
-            lose(world, one.pod("g-0")["status"]["nominatedNodeName"])
-            for _ in range(100):
-                await one.turn()
-            assert evicted(one) == ["g-0"] * 2
-            assert not [path for method, path in one.objects.said if method == "DELETE"]
-
-    run(test())
+    async with rig(world) as one:
+        one.create(*gang("g", 1, 8))
+        await one.turn()
+        one.objects.fail = refuse
+        lose(world, one.pod("g-0")["status"]["nominatedNodeName"])
+        await one.turns(100)
+        assert evicted(one) == ["g-0"] * 2
+        assert not [path for method, path in one.objects.said if method == "DELETE"]
 
 
-def test_a_pod_that_states_a_pin_and_has_none_is_left_alone() -> None:
+async def test_a_pod_that_states_a_pin_and_has_none_is_left_alone() -> None:
     """Its user wrote the annotation: kube-scheduler may bind the pod anywhere."""
     world = world_of()
 
-    async def test() -> None:
-        async with rig(world) as one:
-            one.create(workload("p", 1, annotations={PINNED: "n9"}))
-            for _ in range(40):
-                await one.turn()
-            assert evicted(one) == []
-
-    run(test())
+    async with rig(world) as one:
+        one.create(workload("p", 1, annotations={PINNED: "n9"}))
+        await one.turns(40)
+        assert evicted(one) == []

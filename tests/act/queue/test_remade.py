@@ -11,11 +11,13 @@ import pytest
 
 from extender.queue.absent import SETTLED_SECONDS
 from extender.reservations.seats import is_absent
-from tests.act.queue.rig import Rig, gated, rig, run
+from tests.act.queue.rig import Rig, gated, rig
 from tests.act.queue.test_controller import SETTINGS
 from tests.objects.test_gangs import OURS, obj, owned
 from tests.queue.late_owners import TRAINING, _job_set_pod, job_set, pod, template
 from tests.world import JSON, World, pairs
+
+pytestmark = pytest.mark.anyio
 
 GPUS: Final = 2
 MakePod = Callable[[int, str], JSON]
@@ -141,120 +143,100 @@ async def remake(one: Rig, names: list[str], make: MakePod) -> str:
 
 
 async def turns(one: Rig, number: int, seconds: float = 1.1) -> None:
-    for _ in range(number):
-        await one.turn(seconds)
+    await one.turns(number, seconds)
 
 
 @pytest.mark.parametrize("case", STATED)
-def test_a_remade_pod_starts_at_once_where_a_status_states_that_another_has_ended(world: World, case: str) -> None:
-    async def test() -> None:
-        make, objects, ended = STATED[case]
-        async with rig(world) as one:
-            names = await start(one, world, make, objects)
-            one.finish(names[0])
-            world.set("Group", ended)
-            name = await remake(one, names, make)
-            await turns(one, 3)
-            assert one.is_open(name)
-
-    run(test())
+async def test_a_remade_pod_starts_at_once_where_a_status_states_that_another_has_ended(
+    world: World, case: str
+) -> None:
+    make, objects, ended = STATED[case]
+    async with rig(world) as one:
+        names = await start(one, world, make, objects)
+        one.finish(names[0])
+        world.set("Group", ended)
+        name = await remake(one, names, make)
+        await turns(one, 3)
+        assert one.is_open(name)
 
 
 @pytest.mark.parametrize("case", SILENT)
-def test_a_remade_pod_starts_after_a_minute_where_nothing_states_it(world: World, case: str) -> None:
-    async def test() -> None:
-        make, objects = SILENT[case]
-        async with rig(world) as one:
-            names = await start(one, world, make, objects)
-            one.finish(names[0])
-            name = await remake(one, names, make)
-            await turns(one, 3)
-            assert not one.is_open(name)
-            await turns(one, 2, SETTLED_SECONDS)
-            assert one.is_open(name)
-
-    run(test())
+async def test_a_remade_pod_starts_after_a_minute_where_nothing_states_it(world: World, case: str) -> None:
+    make, objects = SILENT[case]
+    async with rig(world) as one:
+        names = await start(one, world, make, objects)
+        one.finish(names[0])
+        name = await remake(one, names, make)
+        await turns(one, 3)
+        assert not one.is_open(name)
+        await turns(one, 2, SETTLED_SECONDS)
+        assert one.is_open(name)
 
 
-def test_pods_that_are_lost_together_start_together(world: World) -> None:
+async def test_pods_that_are_lost_together_start_together(world: World, one: Rig) -> None:
     """The second one is remade later, but before a minute has passed; and a gang of which no pod runs never settles."""
 
-    async def test() -> None:
-        async with rig(world) as one:
-            names = await start(one, world, of_size, [])
-            one.delete(names[2])
-            name = await remake(one, names, of_size)
-            await turns(one, 2, SETTLED_SECONDS / 4)
-            assert not one.is_open(name)
-            one.create(of_size(2, "b"))
-            await turns(one, 2)
-            assert [one.is_open(name), one.is_open("g-2b")] == [True, True]
-            one.create(
-                *(gated(f"h-{i}", GPUS, annotations={OURS + "gang": "h", OURS + "gang-size": "4"}) for i in "01")
-            )
-            await turns(one, 4, SETTLED_SECONDS)
-            assert not one.is_open("h-0")
-
-    run(test())
+    names = await start(one, world, of_size, [])
+    one.delete(names[2])
+    name = await remake(one, names, of_size)
+    await turns(one, 2, SETTLED_SECONDS / 4)
+    assert not one.is_open(name)
+    one.create(of_size(2, "b"))
+    await turns(one, 2)
+    assert [one.is_open(name), one.is_open("g-2b")] == [True, True]
+    one.create(*(gated(f"h-{i}", GPUS, annotations={OURS + "gang": "h", OURS + "gang-size": "4"}) for i in "01"))
+    await turns(one, 4, SETTLED_SECONDS)
+    assert not one.is_open("h-0")
 
 
-def test_it_counts_as_remade_where_the_last_running_pod_ends_before_there_is_room(world: World) -> None:
-    async def test() -> None:
-        async with rig(world) as one:
-            names = await start(one, world, of_size, [])
-            one.finish(names[0])
-            one.delete(names[3])
-            for node in ("n1", "n2", "n3", "n4"):  # two GPUs of n1 or more are free: fill them all
-                held = sum(GPUS for name in names[1:3] if one.pod(name)["spec"]["nodeName"] == node)
-                world.pod(f"filler-{node}", 8 - held, node, priority=5)
-            one.create(of_size(3, "b"))
-            await turns(one, 3, SETTLED_SECONDS)
-            assert not one.is_open("g-3b")
-            one.finish(names[1])
-            one.finish(names[2])
-            await turns(one, 3)
-            assert one.is_open("g-3b")
-
-    run(test())
+async def test_it_counts_as_remade_where_the_last_running_pod_ends_before_there_is_room(world: World, one: Rig) -> None:
+    names = await start(one, world, of_size, [])
+    one.finish(names[0])
+    one.delete(names[3])
+    for node in ("n1", "n2", "n3", "n4"):  # two GPUs of n1 or more are free: fill them all
+        held = sum(GPUS for name in names[1:3] if one.pod(name)["spec"]["nodeName"] == node)
+        world.pod(f"filler-{node}", 8 - held, node, priority=5)
+    one.create(of_size(3, "b"))
+    await turns(one, 3, SETTLED_SECONDS)
+    assert not one.is_open("g-3b")
+    one.finish(names[1])
+    one.finish(names[2])
+    await turns(one, 3)
+    assert one.is_open("g-3b")
 
 
-def test_the_tail_of_a_jobset_with_more_completions_than_parallelism_starts(world: World) -> None:
-    async def test() -> None:
-        async with rig(world) as one:
-            names = await start(one, world, of_jobset, [jobset(6, 4), child(6, 4)])
-            for name in names[:3]:
-                one.finish(name)
-            world.set("Group", child(6, 4, succeeded=3))
-            one.create(of_jobset(4, ""), of_jobset(5, ""))
-            await turns(one, 3)
-            assert [one.is_open("workers-0-4"), one.is_open("workers-0-5")] == [True, True]
-
-    run(test())
+async def test_the_tail_of_a_jobset_with_more_completions_than_parallelism_starts(world: World, one: Rig) -> None:
+    names = await start(one, world, of_jobset, [jobset(6, 4), child(6, 4)])
+    for name in names[:3]:
+        one.finish(name)
+    world.set("Group", child(6, 4, succeeded=3))
+    one.create(of_jobset(4, ""), of_jobset(5, ""))
+    await turns(one, 3)
+    assert [one.is_open("workers-0-4"), one.is_open("workers-0-5")] == [True, True]
 
 
 @pytest.mark.parametrize("start_at", [0, 5])
-def test_a_remade_pod_of_a_statefulset_has_one_seat_whatever_its_first_ordinal(world: World, start_at: int) -> None:
+async def test_a_remade_pod_of_a_statefulset_has_one_seat_whatever_its_first_ordinal(
+    world: World, start_at: int
+) -> None:
     def replica(ordinal: int) -> JSON:
         labels = {"apps.kubernetes.io/pod-index": str(ordinal)}
         return pod(f"g-{ordinal}", 4, owned("StatefulSet", "apps/v1"), labels, annotations={OURS + "gang-size": "3"})
 
-    async def test() -> None:
-        spec = {"replicas": 3, "ordinals": {"start": start_at}, "template": template()}
-        async with rig(world) as one:
-            world.set("Group", obj("apps/v1", "StatefulSet", "g", spec))
-            for ordinal in range(start_at, start_at + 3):
-                one.create(replica(ordinal))
-                await turns(one, 2)
-                absent = {seat.ordinal for seat in one.seats if is_absent(seat.uid)}
-                assert absent <= set(range(ordinal + 1, start_at + 3))
-                one.bind(f"g-{ordinal}")
-                await turns(one, 1)
-            one.delete(f"g-{start_at + 1}")
-            one.create(renamed(replica(start_at + 1), ""))
-            await turns(one, 3)
-            assert [seat.pod for seat in one.seats] == [f"default/g-{start_at + 1}"]
-
-    run(test())
+    spec = {"replicas": 3, "ordinals": {"start": start_at}, "template": template()}
+    async with rig(world) as one:
+        world.set("Group", obj("apps/v1", "StatefulSet", "g", spec))
+        for ordinal in range(start_at, start_at + 3):
+            one.create(replica(ordinal))
+            await turns(one, 2)
+            absent = {seat.ordinal for seat in one.seats if is_absent(seat.uid)}
+            assert absent <= set(range(ordinal + 1, start_at + 3))
+            one.bind(f"g-{ordinal}")
+            await turns(one, 1)
+        one.delete(f"g-{start_at + 1}")
+        one.create(renamed(replica(start_at + 1), ""))
+        await turns(one, 3)
+        assert [seat.pod for seat in one.seats] == [f"default/g-{start_at + 1}"]
 
 
 class History:
@@ -309,27 +291,24 @@ class History:
         (of_pytorch, 4, [pytorch()], None),
     ],
 )
-def test_at_rest_no_pod_that_its_owner_wants_waits(
+async def test_at_rest_no_pod_that_its_owner_wants_waits(
     world: World, make: MakePod, completions: int, objects: list[JSON], state: Any, seed: int
 ) -> None:
-    async def test() -> None:
-        random = Random(seed)
-        async with rig(world) as one:
-            for made in objects:
-                world.set("Group", made)
-            history = History(make, completions, state)
-            history.create(one, *range(4))
-            for _ in range(5):
-                await turns(one, 2)
-                await turns(one, 2, 1.1 if state is not None else SETTLED_SECONDS)
-                closed = [name for name in history.running.values() if not one.is_open(name)]
-                assert not closed, one.controller.report
-                for name in history.running.values():
-                    if not one.pod(name)["spec"].get("nodeName"):
-                        one.bind(name)
-                await turns(one, 1)
-                if not history.running:
-                    break
-                history.step(one, world, random)
-
-    run(test())
+    random = Random(seed)
+    async with rig(world) as one:
+        for made in objects:
+            world.set("Group", made)
+        history = History(make, completions, state)
+        history.create(one, *range(4))
+        for _ in range(5):
+            await turns(one, 2)
+            await turns(one, 2, 1.1 if state is not None else SETTLED_SECONDS)
+            closed = [name for name in history.running.values() if not one.is_open(name)]
+            assert not closed, one.controller.report
+            for name in history.running.values():
+                if not one.pod(name)["spec"].get("nodeName"):
+                    one.bind(name)
+            await turns(one, 1)
+            if not history.running:
+                break
+            history.step(one, world, random)
