@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
@@ -22,7 +23,7 @@ from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import EventsApi, NewEvent, Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects.records import NodeRecord
+from extender.objects.records import NodeRecord, PodRecord
 from extender.preemption.certificate import how_many, next_best
 from extender.reservations.reservations import Reservation
 
@@ -31,9 +32,11 @@ BURST: Final = 50.0
 SERIES_ENDS: Final = 360.0  # seconds without a repetition, as client-go has it
 SERIES_EVERY: Final = 30.0  # seconds between two writes of one series
 MOST_SERIES: Final = 2_000
-OF_NAMESPACE: Final = ("being terminated", "exceeded quota")  # Forbidden in one namespace, and not for all
+IN_NAMESPACE: Final = ("being terminated", "exceeded quota")  # Forbidden in one namespace, and not for all
 TENANT_EVERY: Final = 60.0  # seconds between two Events of a namespace that its own pods' failures cause
 TENANTS_PER_MINUTE: Final = 10  # such Events of all namespaces: the others' share of the rate is not for them
+OF_LOOK: Final = 20
+OF_NAMESPACE: Final = 5
 MOST_NAMED: Final = 5  # pods in a note, and the characters of their names: what they cost stands behind them
 MOST_OF_NAMES: Final = 400
 CONFLICT: Final = 409
@@ -205,7 +208,7 @@ class EventRecorder(Controller):
             if error.status == CONFLICT and not series.written:  # another instance wrote it, or this one before
                 series.written, series.written_at = count, now
                 return True
-            if error.status in (401, 403) and not any(words in error.message for words in OF_NAMESPACE):
+            if error.status in (401, 403) and not any(words in error.message for words in IN_NAMESPACE):
                 self._api = None
                 self._metrics.events.labels("forbidden").inc()
                 self._metrics.degraded.note("events", f"none are written, it is not allowed: {error}")
@@ -236,6 +239,30 @@ def named(victims: Sequence[Mapping[str, Any]]) -> str:
         names.pop()
     more = f" and {len(victims) - len(names)} more" if len(victims) > len(names) else ""
     return ", ".join(names) + more
+
+
+def of_pod(pod: PodRecord) -> Regarding:
+    """What an Event on the pod names."""
+    return Regarding("Pod", pod.namespace, pod.name, pod.uid)
+
+
+class FewEvents:
+    """Warnings on pods, of one look: OF_LOOK in all and OF_NAMESPACE of one namespace, however many a tenant causes.
+    The others follow with the next looks, also after one that the recorder has left out."""
+
+    def __init__(self, events: EventRecorder) -> None:
+        self._events = events
+        self._full = False
+        self._written: Counter[str] = Counter()  # by namespace
+
+    def once(self, pod: PodRecord, subject: str, reason: str, note: str) -> bool:
+        """As `EventRecorder.once`."""
+        if self._full or self._written[pod.namespace] >= OF_NAMESPACE:
+            return False
+        noted = self._events.once(of_pod(pod), subject, reason, note[:1000])
+        self._written[pod.namespace] += noted
+        self._full = not noted or self._written.total() >= OF_LOOK
+        return noted
 
 
 # -- nodes where GPU pods fail

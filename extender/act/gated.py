@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from extender.act.controller import Controller
-from extender.act.events import EventRecorder
+from extender.act.events import EventRecorder, FewEvents
 from extender.cluster.cluster import ClusterView
 from extender.kube import gates
 from extender.kube.client import ApiError, ApiServer, NoAnswer
-from extender.kube.own_objects import Regarding
 from extender.log import Allowance, get_log
 from extender.metrics import Degraded
 from extender.objects.queueing import GATE
@@ -30,8 +28,6 @@ UNLED_SECONDS: Final = 30.0
 """So long without a leader before a pod gets an Event: a rolling update takes less."""
 AGAIN_SECONDS: Final = 3_600.0
 """API servers keep an Event for an hour."""
-OF_NAMESPACE: Final = 5
-OF_LOOK: Final = 20
 REQUEST_SECONDS: Final = 5.0
 REASON: Final = "QueueWithoutLeader"
 log = get_log()
@@ -105,23 +101,16 @@ class UnledPods(Controller):
         if not self._reported:
             log.error("gated pods wait, and no instance releases them", pods=len(gated), err=self._leader.absence())
         self._reported = {uid: at for uid, at in self._reported.items() if uid in self._cluster.placements.queued}
-        spaces: Counter[str] = Counter()
+        few = FewEvents(self._events)
         hour = int(self._clock.wall() // AGAIN_SECONDS)
         note = (
             f"the pod waits behind the gate {GATE}, and no instance releases it: {self._leader.absence()}. "
             "`gpu-extender gates open` releases it without the queue"
         )
         for uid in gated:
-            pod = self._cluster.pods[uid]
-            if now - self._reported.get(uid, float("-inf")) < AGAIN_SECONDS or spaces[pod.namespace] >= OF_NAMESPACE:
-                continue
-            if spaces.total() >= OF_LOOK:
-                return
-            regarding = Regarding("Pod", pod.namespace, pod.name, uid)
-            if not self._events.once(regarding, f"unled/{hour}", REASON, note):
-                return
-            self._reported[uid] = now
-            spaces[pod.namespace] += 1
+            recent = now - self._reported.get(uid, float("-inf")) < AGAIN_SECONDS
+            if not recent and few.once(self._cluster.pods[uid], f"unled/{hour}", REASON, note):
+                self._reported[uid] = now
 
 
 # -- in shadow mode: our gates are removed at once, without seats and nominations, so that no pod waits for us

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import Gauge
 
 from extender.act.controller import Controller
-from extender.act.events import EventRecorder
+from extender.act.events import EventRecorder, FewEvents
 from extender.ask.forks import Forks
 from extender.ask.pending import PartialGang, Pending
 from extender.errors import ExtenderError
-from extender.kube.own_objects import Regarding
 from extender.log import get_log
 
 FIRST_SECONDS: Final = 5.0
@@ -118,10 +116,6 @@ def show_waiting_pods(gauge: Gauge, waiting: Mapping[tuple[str, str], int]) -> N
 
 
 REASON: Final = "GangPartial"
-OF_LOOK: Final = 20
-"""Events of one look; the others follow with the next looks."""
-OF_NAMESPACE: Final = 5
-"""Of them for the gangs of one namespace."""
 
 
 class PartialGangEvents:
@@ -135,15 +129,8 @@ class PartialGangEvents:
         """A look has ended. `partial`: all gangs that are partial."""
         current = {(gang.running[0].uid, str(gang.ref)): gang for gang in partial}
         self._reported &= current.keys()
-        of_namespace: Counter[str] = Counter()
+        few = FewEvents(self._events)
         for key, gang in current.items():
-            pod = gang.running[0]
-            if key in self._reported or of_namespace[pod.namespace] >= OF_NAMESPACE:
-                continue
-            if of_namespace.total() >= OF_LOOK:
-                return
             note = f"gang {gang.ref}: {gang.text}. The queue of gpu-extender starts such pods together (docs/queue.md)"
-            regarding = Regarding("Pod", pod.namespace, pod.name, pod.uid)
-            if self._events.once(regarding, f"partial-gang/{gang.ref}", REASON, note[:1000]):
+            if key not in self._reported and few.once(gang.running[0], f"partial-gang/{gang.ref}", REASON, note):
                 self._reported.add(key)
-                of_namespace[pod.namespace] += 1

@@ -8,7 +8,7 @@ for ever. `Strangers` withdraws it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from extender.act.queue.release import Release
@@ -31,39 +31,51 @@ MOST: Final = 64  # that are withdrawn at once
 log = get_log()
 
 
+class _Standing:
+    """The pods of which something is so, since when, and when they are looked at: `after` seconds, then every `again`
+    seconds."""
+
+    def __init__(self, cluster: Cluster, after: float, again: float) -> None:
+        self._cluster, self._after, self._again = cluster, after, again
+        self._due: dict[str, float] = {}  # by uid
+        self._generation = -1
+
+    def due(self, now: float, uids: Callable[[], Iterable[str]], most: int) -> list[str]:
+        """Those that are due, `most` at once. `uids`: of the pods of which it is so; asked where the cluster has
+        changed."""
+        if self._generation != self._cluster.generation:
+            self._generation = self._cluster.generation
+            self._due = {uid: self._due.get(uid, now + self._after) for uid in uids()}
+        due = [uid for uid, at in self._due.items() if at <= now][:most]
+        self._due.update(dict.fromkeys(due, now + self._again))
+        return due
+
+
 class Strangers:
     """Looks after the nominations of pods that wait without a seat."""
 
     def __init__(self, cluster: Cluster, seats: Seats, release: Release, clock: Callable[[], float]) -> None:
         """`clock`: seconds."""
         self._cluster, self._seats, self._release, self._clock = cluster, seats, release, clock
-        self._since: dict[str, float] = {}  # uid -> since when it is nominated without a seat
-        self._generation = -1
+        self.begin()
 
     def begin(self) -> None:
         """This instance has just read the seats: what was nominated before may have been another holder's."""
-        self._since, self._generation = {}, -1
+        self._standing = _Standing(self._cluster, STAND_SECONDS, AGAIN_SECONDS)
 
     async def look(self) -> None:
         """Withdraw those that have stood for long enough."""
-        now, cluster = self._clock(), self._cluster
-        if self._generation != cluster.generation:
-            self._generation = cluster.generation
-            queued, nominated = cluster.placements.queued, cluster.placements.nominated
-            strangers = [uid for uid in nominated if uid in queued and self._seats.of(uid) is None]
-            self._since = {uid: self._since.get(uid, now) for uid in strangers}
-        due = [uid for uid, since in self._since.items() if now - since >= STAND_SECONDS and self._is_one(uid)][:MOST]
-        if not due:
-            return
-        pods = [cluster.pods[uid] for uid in due]
+        nominated = self._cluster.placements.nominated
+        due = self._standing.due(self._clock(), lambda: filter(self._is_one, nominated), MOST)
+        pods = [self._cluster.pods[uid] for uid in due if self._is_one(uid)]
         for pod in pods:
             log.warning(
                 "a waiting pod is nominated without a seat: withdrawn",
                 pod=f"{pod.namespace}/{pod.name}",
                 node=pod.nominated_node,
             )
-            self._since[pod.uid] = now + AGAIN_SECONDS - STAND_SECONDS
-        await self._release.withdraw_from(pods)
+        if pods:
+            await self._release.withdraw_from(pods)
 
     def _is_one(self, uid: str) -> bool:
         """Whether the pod waits, and got no seat since the look."""
@@ -92,23 +104,20 @@ class Stranded:
         self._metrics, self._clock, self._wall = metrics, clock.monotonic, clock.wall
         pins = verbs.settings.queue.hard_pins or verbs.settings.queue.planned_allocation
         self._evicts = evicts if pins else None
-        self._due: dict[str, float] = {}  # uid -> when it is evicted
-        self._generation = -1
+        self._standing = _Standing(verbs.cluster, STRANDED_SECONDS, EVICT_AGAIN_SECONDS)
 
     async def look(self) -> None:
         """Evict those that have been stranded for long enough. Raises nothing: what fails is tried again."""
         if self._evicts is None:
             return
-        now, pods = self._clock(), self._cluster.pods
-        if self._generation != self._cluster.generation:
-            self._generation = self._cluster.generation
-            stranded = [uid for uid in self._cluster.placements.waiting if self._is_one(pods[uid])]
-            self._due = {uid: self._due.get(uid, now + STRANDED_SECONDS) for uid in stranded}
-        for uid in [uid for uid, at in self._due.items() if at <= now][:MOST_EVICTIONS]:
+        pods, waiting = self._cluster.pods, self._cluster.placements.waiting
+        due = self._standing.due(
+            self._clock(), lambda: (uid for uid in waiting if self._is_one(pods[uid])), MOST_EVICTIONS
+        )
+        for uid in due:
             pod = pods.get(uid)
             if pod is None or not self._is_one(pod):
                 continue
-            self._due[uid] = now + EVICT_AGAIN_SECONDS
             node = pod.annotations[PINNED]
             why = f"it may run on node {node} alone, which is lost for it; its owner creates another pod"
             self._victims.note([pod], Cause(QUEUE, why, at=self._wall(), victims=1))

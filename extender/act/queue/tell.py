@@ -9,7 +9,7 @@ from math import inf
 from operator import itemgetter
 from typing import Final
 
-from extender.act.events import EventRecorder, named, price_text
+from extender.act.events import EventRecorder, named, of_pod, price_text
 from extender.cluster.slices import pauses
 from extender.decide.decisions import WORK_LOST, Decision
 from extender.kube.own_objects import Regarding
@@ -52,7 +52,7 @@ class Teller:
         elif start.gang.unread:
             text += f"; {unread(start.gang)}"
             log.warning("the templates of late pods cannot be read", gang=start.name, err=start.gang.unread)
-        self._events.tell(_regarding(start.gang.existing[0]), "Started", "Queueing", text[:1000])
+        self._events.tell(of_pod(start.gang.existing[0]), "Started", "Queueing", text[:1000])
 
     def not_created(self, gang: str, pods: Sequence[PodRecord], seats: Sequence[Seat], seconds: float) -> None:
         """Seats ended because their pods were not created in time. `pods`: the pods of the gang that exist."""
@@ -60,7 +60,7 @@ class Teller:
         text = f"{gang} is incomplete: {len(seats)} pods do not exist after {seconds:.0f} s, their seats are given up"
         log.warning("seats of pods that do not exist are given up", gang=gang, seats=len(seats), pods=names)
         for pod in pods[:1]:
-            self._events.tell(_regarding(pod), "Incomplete", "Queueing", f"{text}: {names}"[:1000])
+            self._events.tell(of_pod(pod), "Incomplete", "Queueing", f"{text}: {names}"[:1000])
 
     def evicting(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord], decision: Decision | None) -> None:
         """The evictions for a gang begin. `decision`: their record."""
@@ -75,7 +75,7 @@ class Teller:
         self._events.tell(first, "Evicting", "Queueing", f"{gang}: {evictions}; {price}"[:1000])
         for pod in pods:
             note = f"has to leave node {pod.node} for {gang} (priority {seats[0].priority}); {price}"
-            self._events.tell(_regarding(pod), "ChosenAsVictim", "Evicting", note[:1000], related=first)
+            self._events.tell(of_pod(pod), "ChosenAsVictim", "Evicting", note[:1000], related=first)
 
     def not_evicted(self, gang: str, seats: Sequence[Seat], decision: Decision) -> None:
         """A plan for a gang is not carried out: the record has why."""
@@ -105,7 +105,7 @@ class Teller:
             if report.wall - gang_waiting.gang.created >= EVENT_SECONDS and before != gang_waiting.code:
                 before, why = gang_waiting.code, report.why_not_evicted(gang_waiting)
                 note = f"{name} waits: {gang_waiting.text}" + (f"; no pod is evicted: {why}" if why else "")
-                self._events.tell(_regarding(gang_waiting.gang.existing[0]), "Waiting", "Queueing", note[:1000])
+                self._events.tell(of_pod(gang_waiting.gang.existing[0]), "Waiting", "Queueing", note[:1000])
             if before is not None:
                 reported[name] = before
         self._reported = reported
@@ -127,7 +127,3 @@ def _of_seats(seats: Sequence[Seat]) -> Regarding:
     seat = next((candidate for candidate in seats if not candidate.absent), seats[0])
     namespace, _, name = seat.pod.partition("/")
     return Regarding("Pod", namespace, name, seat.uid)
-
-
-def _regarding(pod: PodRecord) -> Regarding:
-    return Regarding("Pod", pod.namespace, pod.name, pod.uid)

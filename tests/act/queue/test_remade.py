@@ -127,10 +127,10 @@ async def start(one: Rig, world: World, make: MakePod, objects: list[JSON]) -> l
     pods = [make(index, "") for index in range(4)]
     names = [made["metadata"]["name"] for made in pods]
     one.create(*pods)
-    await turns(one, 2)
+    await one.turns(2, 1.1)
     for name in names:
         one.bind(name)
-    await turns(one, 2)
+    await one.turns(2, 1.1)
     return names
 
 
@@ -140,10 +140,6 @@ async def remake(one: Rig, names: list[str], make: MakePod) -> str:
     remade = make(3, "b")
     one.create(remade)
     return str(remade["metadata"]["name"])
-
-
-async def turns(one: Rig, number: int, seconds: float = 1.1) -> None:
-    await one.turns(number, seconds)
 
 
 @pytest.mark.parametrize("case", STATED)
@@ -156,7 +152,7 @@ async def test_a_remade_pod_starts_at_once_where_a_status_states_that_another_ha
         one.finish(names[0])
         world.set("Group", ended)
         name = await remake(one, names, make)
-        await turns(one, 3)
+        await one.turns(3, 1.1)
         assert one.is_open(name)
 
 
@@ -167,9 +163,9 @@ async def test_a_remade_pod_starts_after_a_minute_where_nothing_states_it(world:
         names = await start(one, world, make, objects)
         one.finish(names[0])
         name = await remake(one, names, make)
-        await turns(one, 3)
+        await one.turns(3, 1.1)
         assert not one.is_open(name)
-        await turns(one, 2, SETTLED_SECONDS)
+        await one.turns(2, SETTLED_SECONDS)
         assert one.is_open(name)
 
 
@@ -179,13 +175,13 @@ async def test_pods_that_are_lost_together_start_together(world: World, one: Rig
     names = await start(one, world, of_size, [])
     one.delete(names[2])
     name = await remake(one, names, of_size)
-    await turns(one, 2, SETTLED_SECONDS / 4)
+    await one.turns(2, SETTLED_SECONDS / 4)
     assert not one.is_open(name)
     one.create(of_size(2, "b"))
-    await turns(one, 2)
+    await one.turns(2, 1.1)
     assert [one.is_open(name), one.is_open("g-2b")] == [True, True]
     one.create(*(gated(f"h-{i}", GPUS, annotations={OURS + "gang": "h", OURS + "gang-size": "4"}) for i in "01"))
-    await turns(one, 4, SETTLED_SECONDS)
+    await one.turns(4, SETTLED_SECONDS)
     assert not one.is_open("h-0")
 
 
@@ -197,11 +193,11 @@ async def test_it_counts_as_remade_where_the_last_running_pod_ends_before_there_
         held = sum(GPUS for name in names[1:3] if one.pod(name)["spec"]["nodeName"] == node)
         world.pod(f"filler-{node}", 8 - held, node, priority=5)
     one.create(of_size(3, "b"))
-    await turns(one, 3, SETTLED_SECONDS)
+    await one.turns(3, SETTLED_SECONDS)
     assert not one.is_open("g-3b")
     one.finish(names[1])
     one.finish(names[2])
-    await turns(one, 3)
+    await one.turns(3, 1.1)
     assert one.is_open("g-3b")
 
 
@@ -211,7 +207,7 @@ async def test_the_tail_of_a_jobset_with_more_completions_than_parallelism_start
         one.finish(name)
     world.set("Group", child(6, 4, succeeded=3))
     one.create(of_jobset(4, ""), of_jobset(5, ""))
-    await turns(one, 3)
+    await one.turns(3, 1.1)
     assert [one.is_open("workers-0-4"), one.is_open("workers-0-5")] == [True, True]
 
 
@@ -228,14 +224,14 @@ async def test_a_remade_pod_of_a_statefulset_has_one_seat_whatever_its_first_ord
         world.set("Group", obj("apps/v1", "StatefulSet", "g", spec))
         for ordinal in range(start_at, start_at + 3):
             one.create(replica(ordinal))
-            await turns(one, 2)
+            await one.turns(2, 1.1)
             absent = {seat.ordinal for seat in one.seats if is_absent(seat.uid)}
             assert absent <= set(range(ordinal + 1, start_at + 3))
             one.bind(f"g-{ordinal}")
-            await turns(one, 1)
+            await one.turns(1, 1.1)
         one.delete(f"g-{start_at + 1}")
         one.create(renamed(replica(start_at + 1), ""))
-        await turns(one, 3)
+        await one.turns(3, 1.1)
         assert [seat.pod for seat in one.seats] == [f"default/g-{start_at + 1}"]
 
 
@@ -301,14 +297,14 @@ async def test_at_rest_no_pod_that_its_owner_wants_waits(
         history = History(make, completions, state)
         history.create(one, *range(4))
         for _ in range(5):
-            await turns(one, 2)
-            await turns(one, 2, 1.1 if state is not None else SETTLED_SECONDS)
+            await one.turns(2, 1.1)
+            await one.turns(2, 1.1 if state is not None else SETTLED_SECONDS)
             closed = [name for name in history.running.values() if not one.is_open(name)]
             assert not closed, one.controller.report
             for name in history.running.values():
                 if not one.pod(name)["spec"].get("nodeName"):
                     one.bind(name)
-            await turns(one, 1)
+            await one.turns(1, 1.1)
             if not history.running:
                 break
             history.step(one, world, random)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.act.events import EventRecorder
-from extender.act.gated import AGAIN_SECONDS, OF_NAMESPACE, REASON, UNLED_SECONDS, UnledPods
+from extender.act.events import OF_NAMESPACE, EventRecorder
+from extender.act.gated import AGAIN_SECONDS, REASON, UNLED_SECONDS, UnledPods
 from extender.kube.client import ApiError
 from extender.objects.queueing import GATE
 from extender.queue.report import QueueLeader
