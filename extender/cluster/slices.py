@@ -84,6 +84,16 @@ def pauses(items: Iterable[T], every: int = STEP) -> Iterator[tuple[T, bool]]:
     return ((item, number % every == every - 1) for number, item in enumerate(items))
 
 
+def collected(items: Iterable[T], every: int = STEP) -> Sliced[list[T]]:
+    """The items as a list."""
+    known: list[T] = []
+    for item, pause in pauses(items, every):
+        if pause:
+            yield
+        known.append(item)
+    return known
+
+
 def in_order(items: list[T]) -> Sliced[list[T]]:
     """The items, sorted. No two of them are equal, or equal ones are alike."""
     runs = []

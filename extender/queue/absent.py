@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from extender.cluster.cluster import ClusterView
-from extender.cluster.slices import Sliced, finish, pauses
+from extender.cluster.slices import Sliced, collected, finish
 from extender.objects import gangs
 from extender.objects.gangs import Ref
 from extender.objects.queueing import rank_of
@@ -99,12 +99,7 @@ class StandIns:
             self._kept.pop(named, None)
             ranks = _Ranks()
             for late in owner.late_pods:
-                ranked = []
-                for ranked_pod, pause in pauses(_ranked(named, late, priority)):
-                    if pause:
-                        yield
-                    ranked.append(ranked_pod)
-                ranks.append(ranked)
+                ranks.append((yield from collected(_ranked(named, late, priority))))
             known = _Kept(owner, priority, ranks)
             number = sum(ranks_kept.number for ranks_kept in (*self._kept.values(), known))
             while self._kept and number > MOST_KEPT:

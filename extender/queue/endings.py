@@ -9,7 +9,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
-from extender.cluster.slices import RUN, STEP, Sliced, finish, in_order, pauses
+from extender.cluster.slices import RUN, STEP, Sliced, collected, in_order, pauses
 from extender.objects.gangs import Ref
 from extender.objects.queueing import duration_of
 from extender.objects.records import SEAT_REJECTED, UNSCHEDULABLE, Owner, PodRecord
@@ -99,11 +99,6 @@ def without_gpus(cluster: ClusterView, now: float) -> Sliced[list[Ending]]:
     return plain
 
 
-def endings(cluster: ClusterView, now: float) -> list[Ending]:
-    """As `Endings` reads them for the first time, without a pause."""
-    return finish(Endings(cluster).read(now))
-
-
 def _of_owner(pod: PodRecord, owner: Owner, deadlines: dict[tuple[str, Owner], float], cluster: ClusterView) -> float:
     key = (pod.namespace, owner)
     deadline = deadlines.get(key)
@@ -135,15 +130,14 @@ def _in_order(known_pods: Sequence[_Known]) -> Sliced[list[Ending]]:
             yield
         if (gang := known.ending.gang) is not None:
             oldest[gang] = min(known.start, oldest.get(gang, inf))
-    keyed = []
-    for known, pause in pauses(known_pods, RUN):
-        if pause:
-            yield
+
+    def key(known: _Known) -> tuple[float, float, Ref, str, Ending]:
         gang = known.ending.gang
         start, name = (known.start, NO_GANG) if gang is None else (oldest[gang], gang)
-        keyed.append((known.at, start, name, known.ending.uid, known.ending))
+        return known.at, start, name, known.ending.uid, known.ending
+
     order = []
-    keyed = yield from in_order(keyed)
+    keyed = yield from in_order((yield from collected(map(key, known_pods), RUN)))
     keyed.reverse()
     while keyed:  # each is freed in its slice, not all at the end
         order.append(keyed.pop()[-1])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
-from extender.cluster.slices import STEP, Sliced, finish, in_order, pauses
+from extender.cluster.slices import STEP, Sliced, collected, finish, in_order, pauses
 from extender.objects import gangs
 from extender.objects.queueing import (
     GATE,
@@ -106,14 +106,9 @@ class WaitingGang:
         return min(stated, default=None)
 
 
-def waiting(cluster: ClusterView) -> list[WaitingGang]:
-    """All gangs that have pods behind our gate, by ref."""
-    return sorted(finish(waits(cluster)), key=lambda gang: gang.ref)
-
-
 def waits(cluster: ClusterView, stand_ins: StandIns | None = None) -> Sliced[list[WaitingGang]]:
-    """As `waiting`, in slices and in no order. Each gang is as the cluster is at its slices. `stand_ins`: those
-    of looks before."""
+    """All gangs that have pods behind our gate, in no order. Each is as the cluster is at its slices. `stand_ins`:
+    those of looks before."""
     stand_ins = stand_ins or StandIns(cluster)
     by_gang: dict[gangs.Ref, list[str]] = {}
     for uid, pause in pauses(list(cluster.placements.queued)):
@@ -335,11 +330,8 @@ def _in_order(pods: Sequence[PodRecord]) -> Sliced[list[PodRecord]]:
     """By rank; few pods in one go."""
     if len(pods) < STEP:
         return sorted(pods, key=lambda pod: (rank_of(pod), pod.name, pod.uid))
-    keyed = []
-    for number, (pod, pause) in enumerate(pauses(pods)):
-        if pause:
-            yield
-        keyed.append((rank_of(pod), pod.name, pod.uid, number, pod))
+    keys = ((rank_of(pod), pod.name, pod.uid, number, pod) for number, pod in enumerate(pods))
+    keyed = yield from collected(keys)
     return [entry[-1] for entry in (yield from in_order(keyed))]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from itertools import starmap
+from typing import Any, Final
 
-from extender.cluster.slices import RUN, Sliced, finish, in_order, pauses
+from extender.cluster.slices import RUN, STEP, Sliced, collected, in_order
 from extender.queue.gang import WaitingGang
 from extender.queue.quota import PLAIN, QueueRules
 
@@ -30,31 +31,23 @@ def fair_shares(
     return {queue: dominant_share(counts, capacity) / rules.get(queue, PLAIN).weight for queue, counts in held.items()}
 
 
-def ordered(
+def order(
     gangs: Iterable[WaitingGang], shares: Mapping[str, float], *, now: float, patience: float
-) -> list[WaitingGang]:
+) -> Sliced[list[WaitingGang]]:
     """The gangs in the order in which they are considered: the higher priority, then those that run and lack pods, then
-    the queue with the lower share, then the older gang, then by ref.
+    the queue with the lower share, then the older gang, then by ref. In slices.
 
     What a gang that lost a pod holds is idle until it has another. A gang that has waited for `patience` seconds goes
     before all of its priority that have not, the oldest first: fair share does not starve it. `shares`: by queue, 0
     where absent; `now`: seconds since the epoch.
     """
-    return finish(order(gangs, shares, now=now, patience=patience))
 
-
-def order(
-    gangs: Iterable[WaitingGang], shares: Mapping[str, float], *, now: float, patience: float
-) -> Sliced[list[WaitingGang]]:
-    """As `ordered`, in slices."""
-    keyed = []
-    for number, (gang, pause) in enumerate(pauses(gangs, RUN)):
-        if pause:
-            yield
+    def key(number: int, gang: WaitingGang) -> tuple[Any, ...]:
         waited = now - gang.created >= patience
         share = 0.0 if waited else shares.get(gang.queue, 0.0)
-        keyed.append((-gang.priority, not _begun(gang), not waited, share, gang.created, gang.ref, number, gang))
-    return [entry[-1] for entry in (yield from in_order(keyed))]
+        return -gang.priority, not _begun(gang), not waited, share, gang.created, gang.ref, number, gang
+
+    return (yield from _by(key, gangs, RUN))
 
 
 def behind(gangs: Iterable[WaitingGang], now: float) -> Sliced[list[WaitingGang]]:
@@ -64,11 +57,18 @@ def behind(gangs: Iterable[WaitingGang], now: float) -> Sliced[list[WaitingGang]
     The response is how long a gang has waited, of how long it runs at most, times the square root of its GPUs. Short
     gangs fit into gaps that long ones do not (highest response ratio next, Brinch Hansen, 1971). Of gangs that are
     alike the larger one is first: it has fewer gaps to choose from. A gang that states no run time has response 0."""
-    keyed = []
-    for number, (gang, pause) in enumerate(pauses(gangs)):
-        if pause:
-            yield
-        keyed.append((-gang.priority, not _begun(gang), -response(gang, now), number, gang))
+
+    def key(number: int, gang: WaitingGang) -> tuple[Any, ...]:
+        return -gang.priority, not _begun(gang), -response(gang, now), number, gang
+
+    return (yield from _by(key, gangs, STEP))
+
+
+def _by(
+    key: Callable[[int, WaitingGang], tuple[Any, ...]], gangs: Iterable[WaitingGang], every: int
+) -> Sliced[list[WaitingGang]]:
+    """In the order of the keys, whose last is the gang."""
+    keyed = yield from collected(starmap(key, enumerate(gangs)), every)
     return [entry[-1] for entry in (yield from in_order(keyed))]
 
 

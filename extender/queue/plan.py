@@ -11,7 +11,7 @@ from typing import Final
 
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.pod_kinds import is_particular
-from extender.cluster.slices import RUN, STEP, Sliced, pauses
+from extender.cluster.slices import RUN, STEP, Sliced, collected, pauses
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
@@ -501,12 +501,7 @@ class Planner:
 
     def _alone(self, pods: Sequence[PodRecord]) -> Sliced[list[PodRequest]]:
         """The requests of the pods, one each."""
-        requests = []
-        for pod, pause in pauses(pods):
-            if pause:
-                yield
-            requests.append(self._claims.alone(pod))
-        return requests
+        return (yield from collected(map(self._claims.alone, pods)))
 
     def _prepared(
         self, gang: WaitingGang, allowances: Sequence[GpuAllowance], look: _Look, peers: Sequence[WaitingGang]

@@ -12,11 +12,11 @@ from extender.cli.decisions import lines
 from extender.cluster.annotation_limits import AnnotationLimits, Bounds
 from extender.objects.gangs import Gang, Ref
 from extender.objects.progress import duration_text
-from extender.queue.gang import waiting
 from extender.settings import ClaimBounds, Settings
 from extender.settings import ClaimSettings as Wanted
 from tests.ask.test_whatif import asked, files
 from tests.objects.test_gangs import obj
+from tests.queue.gangs import waiting
 from tests.world import JSON, WALL, World, machine, rfc3339, workload
 
 OURS = "gpu-extender.io/"

@@ -15,9 +15,9 @@ from extender.objects import decode, gangs
 from extender.objects.progress import saved_ms, start_ms
 from extender.objects.queueing import GATE
 from extender.objects.records import Event, PodRecord
-from extender.queue.gang import waiting
 from extender.settings import Settings
 from tests.objects.test_gangs import obj, owned
+from tests.queue.gangs import waiting
 from tests.world import DGX1V, GPU, JSON, WALL, World, machine, pairs, rfc3339, topology, workload
 
 SHARED = {

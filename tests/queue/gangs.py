@@ -6,9 +6,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from extender.cluster.cluster import ClusterView
+from extender.cluster.slices import finish
 from extender.objects import records
 from extender.objects.gangs import Ref
-from extender.queue.gang import WaitingGang
+from extender.queue.gang import WaitingGang, waits
 from tests.world import GPU, WALL, workload
 
 
@@ -31,3 +33,8 @@ def gang(name: str, pods: int = 1, gpus: int = 1, **facts: Any) -> WaitingGang:
         ends_at=None,
     )
     return replace(plain, **facts)
+
+
+def waiting(cluster: ClusterView) -> list[WaitingGang]:
+    """All gangs that have pods behind our gate, by ref."""
+    return sorted(finish(waits(cluster)), key=lambda one: one.ref)

@@ -12,9 +12,10 @@ from extender.objects import gangs
 from extender.objects.gangs.roles import MOST_LATE
 from extender.queue import absent as stand_in_lists
 from extender.queue.absent import StandIns, present
-from extender.queue.gang import WaitingGang, waiting, waits
+from extender.queue.gang import WaitingGang, waits
 from extender.reservations.seats import is_absent
 from tests.objects.test_gangs import LWS, obj, owned
+from tests.queue.gangs import waiting
 from tests.queue.late_owners import (
     EXCLUSIVE,
     IN_ORDER,

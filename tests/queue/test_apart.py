@@ -8,11 +8,11 @@ from collections import defaultdict
 
 import pytest
 
-from extender.queue.gang import waiting
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.starts import GangStart
 from extender.settings import Settings
+from tests.queue.gangs import waiting
 from tests.queue.late_owners import EXCLUSIVE, OWNERS, RACK, job_set
 from tests.world import World, pairs
 

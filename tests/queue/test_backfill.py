@@ -22,7 +22,7 @@ from extender.queue.backfill import (
     Waits,
     schedule,
 )
-from extender.queue.endings import OVERRUN_SECONDS, Ending, endings, prefixes, put
+from extender.queue.endings import OVERRUN_SECONDS, Ending, Endings, prefixes, put
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import Placed
 from extender.queue.quota import OverQuota
@@ -500,7 +500,7 @@ def test_the_endings_of_running_pods() -> None:
     job = obj("batch/v1", "Job", "g", {"parallelism": 1, "activeDeadlineSeconds": 400}, startTime=rfc3339(NOW - 200))
     world.set("Group", job)
     n, m = world.cluster.row("n"), world.cluster.row("m")
-    assert endings(world.cluster, NOW) == [
+    assert finish(Endings(world.cluster).read(NOW)) == [
         Ending("uid-ends", n, NOW + 7),
         Ending("uid-young", n, NOW + 120),
         Ending("uid-of-job", n, NOW + 200),
@@ -515,7 +515,7 @@ def test_a_terminating_pod_whose_grace_is_over_ends_now() -> None:
     world = World()
     world.node("n", 8)
     world.set("Pod", workload("p", 1, node="n", phase="Running", start=NOW - 100, terminating=NOW - 5))
-    assert [one.at for one in endings(world.cluster, NOW)] == [NOW]
+    assert [one.at for one in finish(Endings(world.cluster).read(NOW))] == [NOW]
 
 
 @pytest.mark.parametrize(("late", "at"), [(0.2, NOW), (OVERRUN_SECONDS - 1, NOW), (OVERRUN_SECONDS + 1, None)])
@@ -525,7 +525,7 @@ def test_a_pod_at_its_stated_end_ends_now(late: float, at: float | None) -> None
     world.node("n", 8)
     notes = {"gpu-extender.io/duration": "60s"}
     world.set("Pod", workload("p", 1, node="n", phase="Running", start=NOW - 60, annotations=notes))
-    assert [one.at for one in endings(world.cluster, NOW + late)] == [None if at is None else NOW + late]
+    assert [one.at for one in finish(Endings(world.cluster).read(NOW + late))] == [None if at is None else NOW + late]
 
 
 def test_the_earliest_moment_is_the_one_that_a_search_one_by_one_finds() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, Domain
-from extender.queue.gang import WaitingGang, waiting
+from extender.queue.gang import WaitingGang
 from extender.settings import Settings
 from tests.act.queue.rig import gated
 from tests.objects.test_gangs import LWS, OURS, obj, owned
+from tests.queue.gangs import waiting
 from tests.world import JSON, WALL, World, rfc3339, workload
 
 TRAINING = "training.kubeflow.org/"

@@ -8,7 +8,7 @@ import pytest
 
 from extender.cluster.slices import finish
 from extender.queue.gang import WaitingGang
-from extender.queue.order import behind, dominant_share, fair_shares, ordered, response
+from extender.queue.order import behind, dominant_share, fair_shares, order, response
 from extender.queue.quota import QueueRules
 from tests.queue.gangs import gang
 from tests.world import WALL
@@ -34,7 +34,7 @@ ORDER: dict[str, list[WaitingGang]] = {
 @pytest.mark.parametrize("gangs", ORDER.values(), ids=ORDER)
 def test_order(gangs: list[WaitingGang]) -> None:
     for given in permutations(gangs):
-        assert ordered(given, SHARES, now=WALL, patience=1000.0) == gangs
+        assert finish(order(given, SHARES, now=WALL, patience=1000.0)) == gangs
 
 
 def test_the_dominant_share_is_that_of_the_scarcest_model() -> None:
@@ -57,7 +57,7 @@ def test_three_queues_share_by_their_weights() -> None:
     held = {queue: {"m": 0} for queue in rules}
     waiting = [gang(f"{queue}{i:02}", queue=queue) for queue in rules for i in range(12)]
     for _ in range(12):
-        first = ordered(waiting, fair_shares(held, {"m": 12}, rules), now=WALL, patience=1e9)[0]
+        first = finish(order(waiting, fair_shares(held, {"m": 12}, rules), now=WALL, patience=1e9))[0]
         waiting.remove(first)
         held[first.queue]["m"] += 1
     assert held == {"a": {"m": 2}, "b": {"m": 4}, "c": {"m": 6}}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from extender.cluster.slices import finish
 from extender.objects.queueing import GATE, QUEUE
-from extender.queue.gang import waiting
 from extender.queue.placement import GpuAllowance
 from extender.queue.quota import OverQuota, QueueRules
 from extender.queue.usage import MOST_QUEUES, DecayedUse, Models, QueueHoldings, rules_of
 from extender.settings import Queue, QueueLimits, Settings
+from tests.queue.gangs import waiting
 from tests.queue.test_gang import pod
 from tests.world import AMD, World
 

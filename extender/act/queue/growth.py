@@ -25,8 +25,8 @@ from urllib.parse import quote
 import msgspec
 
 from extender.act.queue.release import AT_ONCE, PodWrites
+from extender.act.queue.slices import each
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import pauses
 from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.pod_writes import Patched
 from extender.log import get_log
@@ -82,9 +82,7 @@ class Growth:
         shown: list[Waiting] = []
         next_one: Waiting | None = None
         turns: dict[Ref, float] = {}
-        for waiting, pause in pauses(report.waiting):
-            if pause:
-                await asyncio.sleep(0)
+        async for waiting in each(report.waiting):
             if waiting.code == "never":
                 never[waiting.gang.existing[0].uid] = waiting
             since = self._turn(waiting, report.wall)
@@ -206,9 +204,7 @@ class Growth:
         """GPUs that gangs wait for, by queue, model and whether there is a place for them at all."""
         labels = self._cluster.settings.mix.model_labels
         counts: Counter[tuple[str, str, str]] = Counter()
-        for waiting, pause in pauses(report.waiting):
-            if pause:
-                await asyncio.sleep(0)
+        async for waiting in each(report.waiting):
             place = "none" if waiting.code == "never" else "taken" if waiting.code in WAITS_FOR_ROOM else ""
             gang = waiting.gang
             if place and gang.gpus:

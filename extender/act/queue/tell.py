@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from itertools import product
 from math import inf
@@ -10,7 +9,7 @@ from operator import itemgetter
 from typing import Final
 
 from extender.act.events import EventRecorder, named, of_pod, price_text
-from extender.cluster.slices import pauses
+from extender.act.queue.slices import each
 from extender.decide.decisions import WORK_LOST, Decision
 from extender.kube.own_objects import Regarding
 from extender.log import get_log
@@ -96,9 +95,7 @@ class Teller:
         """A look at the queue has ended. Others run in between."""
         counts = dict.fromkeys(product(CODES, [name for _, name in SIZES]), 0)
         reported: dict[str, str] = {}
-        for gang_waiting, pause in pauses(report.waiting):
-            if pause:
-                await asyncio.sleep(0)
+        async for gang_waiting in each(report.waiting):
             counts[gang_waiting.code, size_of(gang_waiting.gang.number)] += 1
             name = gang_name(gang_waiting.gang)
             before = self._reported.get(name)
