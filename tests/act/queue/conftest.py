@@ -1,4 +1,4 @@
-"""The fixtures of the queue's tests: each brings its `world`."""
+"""The fixtures of the queue's tests. Many bring a `world` of their own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.act.queue.rig import Rig, rig
+from tests.act.queue.rig import Rig, rig, world_of
 from tests.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    """Two nodes with 8 GPUs."""
+    return world_of()
 
 
 @pytest.fixture

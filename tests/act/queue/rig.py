@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,10 +24,11 @@ from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
+from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
-from tests.world import JSON, World, workload
+from tests.world import JSON, World, pairs, workload
 
 ENDED = ("Succeeded", "Failed")
 PODS = "/api/v1/namespaces/default/pods"
@@ -38,6 +39,22 @@ OTHER_GATE = "example.com/other"
 def gated(name: str, gpus: int, *, gates: tuple[str, ...] = (GATE,), **facts: Any) -> JSON:
     """A pod behind gates."""
     return workload(name, gpus, spec={"schedulingGates": [{"name": gate} for gate in gates]}, **facts)
+
+
+def settings(*, evictions: bool = False, **queue: Any) -> Settings:
+    """Settings with the queue; `queue`: its other fields."""
+    return Settings.model_validate({"queue": {"enabled": True, **queue}, "evictions": {"enabled": evictions}})
+
+
+SETTINGS = settings()
+
+
+def world_of(nodes: Iterable[str] = ("n1", "n2"), chosen: Settings = SETTINGS) -> World:
+    """Nodes with 8 GPUs that are linked in pairs."""
+    world = World(chosen)
+    for name in nodes:
+        world.node(name, 8, links=pairs(8))
+    return world
 
 
 class _Told(EventRecorder):

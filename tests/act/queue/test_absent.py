@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 import pytest
 
 from extender.objects import gangs
 from extender.objects.queueing import GATE
-from extender.settings import Settings
 from extender.web.queue_page import queue
-from tests.act.queue.rig import OTHER_GATE, PODS, Rig, rig
+from tests.act.queue.rig import OTHER_GATE, PODS, Rig, rig, settings, world_of
 from tests.queue.late_owners import OWNERS, LateOwner
 from tests.world import JSON, World, pairs, workload
 
@@ -20,23 +17,6 @@ pytestmark = pytest.mark.anyio
 PLAN = "gpu-extender.io/gpus"
 IN_ORDER = OWNERS["JobSet, InOrder"]
 LEADER_READY = OWNERS["LeaderWorkerSet, LeaderReady"]
-
-
-def settings(**queue: Any) -> Settings:
-    return Settings.model_validate({"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration",
-                                    "queue": {"enabled": True, **queue}})  # fmt: skip
-
-
-@pytest.fixture
-def world() -> World:
-    return world_of(settings())
-
-
-def world_of(made: Settings) -> World:
-    world = World(made)
-    for name in ("n1", "n2"):
-        world.node(name, 8, links=pairs(8))
-    return world
 
 
 def own(one: Rig, owner: LateOwner) -> None:
@@ -162,7 +142,7 @@ async def test_gates_of_others_keep_a_late_pod_from_its_seat(one: Rig) -> None:
 
 
 async def test_a_seat_whose_pod_does_not_come_is_given_up(world: World) -> None:
-    async with rig(world_of(settings(absentSeatSeconds=60))) as one:
+    async with rig(world_of(chosen=settings(absentSeatSeconds=60))) as one:
         own(one, LEADER_READY)
         one.create(LEADER_READY.make("g-0"))
         await one.turn()
@@ -201,7 +181,7 @@ async def test_the_next_holder_of_the_lease_knows_absent_seats(world: World, one
     one.bind("driver-0-0")
     seats = {(seat.uid, seat.node, seat.gpus, seat.role, seat.ordinal) for seat in one.seats if seat.absent}
     await one.turn()
-    other = world_of(settings())
+    other = world_of(chosen=settings())
     other.now, other.wall = world.now + 10, world.wall + 10
     async with rig(other, one.objects, "b") as two:
         own(two, IN_ORDER)
@@ -220,7 +200,7 @@ async def test_the_other_replicas_keep_pods_off_absent_seats(world: World, one: 
     own(one, IN_ORDER)
     one.create(IN_ORDER.make("driver-0-0"))
     await one.turn()
-    other = world_of(settings())
+    other = world_of(chosen=settings())
     other.now, other.wall = world.now, world.wall
     async with rig(other, one.objects, "b") as two:
         own(two, IN_ORDER)
@@ -367,9 +347,9 @@ async def test_a_seat_that_is_placed_again_is_not_beside_one_that_a_held_pod_may
 
 async def test_quota_counts_pods_that_do_not_exist() -> None:
     """The model's limit is twelve GPUs: with the eight that are reserved nothing more of the queue may start."""
-    limits = {"queues": {"default": {"limitGpus": {"nvidia.com/gpu": 12}}}}
+    queues = {"default": {"limitGpus": {"nvidia.com/gpu": 12}}}
 
-    async with rig(world_of(settings(**limits))) as one:
+    async with rig(world_of(chosen=settings(queues=queues))) as one:
         own(one, IN_ORDER)
         one.create(IN_ORDER.make("driver-0-0"))
         await one.turn()
@@ -386,9 +366,9 @@ async def test_quota_counts_pods_that_do_not_exist() -> None:
 
 async def test_quota_counts_pods_that_come_between_two_looks_at_their_seats() -> None:
     """They exist, and have not taken over their absent seats yet: the queue holds these."""
-    limits = {"queues": {"default": {"limitGpus": {"nvidia.com/gpu": 12}}}}
+    queues = {"default": {"limitGpus": {"nvidia.com/gpu": 12}}}
 
-    async with rig(world_of(settings(**limits))) as one:
+    async with rig(world_of(chosen=settings(queues=queues))) as one:
         own(one, IN_ORDER)
         one.create(IN_ORDER.make("driver-0-0"))
         await one.turn()

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from tests.act.queue.rig import PODS, Rig, rig, run
-from tests.act.queue.test_absent import own, settings, world_of
+from tests.act.queue.rig import PODS, Rig, rig, run, settings, world_of
+from tests.act.queue.test_absent import own
 from tests.kube.objects import Objects
 from tests.queue.late_owners import OWNERS, LateOwner
 from tests.world import JSON, World, pairs
@@ -29,7 +29,7 @@ class Run:
         self.number = 0  # of the pods that were created: each has a uid of its own
 
     def made(self) -> World:
-        world = world_of(settings(absentSeatSeconds=60))
+        world = world_of(chosen=settings(absentSeatSeconds=60))
         world.node("n3", 8, links=pairs(8))
         return world
 

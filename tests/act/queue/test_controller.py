@@ -11,8 +11,7 @@ import pytest
 from extender.act import document
 from extender.act.queue.replicas import SIGNS
 from extender.objects.queueing import GATE
-from extender.settings import Settings
-from tests.act.queue.rig import OTHER_GATE, PODS, Rig, gated, rig
+from tests.act.queue.rig import OTHER_GATE, PODS, SETTINGS, Rig, gated, rig
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.objects.test_gangs import obj
@@ -22,16 +21,6 @@ pytestmark = pytest.mark.anyio
 
 SIZE = "gpu-extender.io/gang-size"
 PLAN = "gpu-extender.io/gpus"
-SETTINGS = Settings.model_validate({"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration",
-                                    "queue": {"enabled": True}})  # fmt: skip
-
-
-@pytest.fixture
-def world() -> World:
-    made = World(SETTINGS)
-    for name in ("n1", "n2"):
-        made.node(name, 8, links=pairs(8))
-    return made
 
 
 def gang(name: str, pods: int, gpus: int, *, size: int | None = None, **facts: Any) -> list[Any]:

@@ -12,8 +12,7 @@ from extender.queue.placement import JointPlacement
 from extender.queue.plan import Looks, Planner
 from extender.queue.starts import GangStart
 from extender.reservations.seats import Seat, Seats
-from extender.settings import Settings
-from tests.act.queue.rig import gated, rig
+from tests.act.queue.rig import SETTINGS, gated, rig
 from tests.calls import calls_of
 from tests.world import World, pairs, workload
 
@@ -21,8 +20,6 @@ pytestmark = pytest.mark.anyio
 
 PODS, NODES = 10_000, 500
 MOST_CALLS = 20_000  # of functions in one slice: about 4 ms
-SETTINGS = Settings.model_validate({"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration",
-                                    "queue": {"enabled": True}})  # fmt: skip
 
 
 def slices(planner: Planner) -> list[int]:

@@ -9,23 +9,18 @@ import pytest
 
 from extender.act.queue import evicting
 from extender.objects.records import FENCE, FINALIZER
-from extender.settings import Settings
 from extender.sim import claims as dra
 from tests.act.queue.devices_rig import CLAIMS, RULES, DevicesRig, devices, world
-from tests.act.queue.rig import PODS, gated
+from tests.act.queue.rig import PODS, gated, settings
 from tests.act.queue.test_evicting import Evicted, in_vain
 from tests.cluster.dra.world import DraWorld
 from tests.kube.objects import Objects
 from tests.world import JSON, pairs, workload
 
 pytestmark = pytest.mark.anyio
+EVICTING = settings(evictions=True, plannedAllocation=True)
 
 NODES = ("n1", "n2")
-
-
-def settings(*, plans: bool = True) -> Settings:
-    queue = {"enabled": True, "plannedAllocation": plans}
-    return Settings.model_validate({"queue": queue, "evictions": {"enabled": True}})
 
 
 class Full:
@@ -65,7 +60,7 @@ class Full:
 
 
 async def test_the_devices_that_victims_leave_are_allocated_to_the_gang_once_they_are_free() -> None:
-    async with devices(world(settings())) as it:
+    async with devices(world(EVICTING)) as it:
         full = Full(it)
         it.one.create(*it.gang("g", 2, 8))
         await it.turn(2)
@@ -92,7 +87,7 @@ async def test_the_devices_that_victims_leave_are_allocated_to_the_gang_once_the
 async def test_claims_that_are_never_deallocated_end_the_wait() -> None:
     """The claim controller is down: the seats are given back, and no other pod is evicted for the gang."""
 
-    async with devices(world(settings(), nodes=1)) as it:
+    async with devices(world(EVICTING, nodes=1)) as it:
         it.world.dra_node("n2")
         full = Full(it)
         it.one.create(it.pod("p", 8))
@@ -111,7 +106,7 @@ def share(claim: JSON) -> None:
 
 
 async def test_a_pod_whose_claim_stays_allocated_is_never_evicted() -> None:
-    async with devices(world(settings())) as it:
+    async with devices(world(EVICTING)) as it:
         full = Full(it)
         full.change("low-n1", share)
         full.change("low-n2", lambda claim: claim["metadata"].pop("finalizers"))
@@ -124,7 +119,7 @@ async def test_a_pod_whose_claim_stays_allocated_is_never_evicted() -> None:
 async def test_a_victim_whose_claim_is_shared_before_its_eviction_is_left_alone() -> None:
     """A budget keeps the second victim for a while. Meanwhile its claim becomes that of another pod, too."""
 
-    async with devices(world(settings())) as it:
+    async with devices(world(EVICTING)) as it:
         full = Full(it)
         full.evicted.refused.add("real low-n2")
         it.one.create(*it.gang("g", 2, 8))
@@ -140,7 +135,7 @@ async def test_a_victim_whose_claim_is_shared_before_its_eviction_is_left_alone(
 
 @pytest.mark.parametrize("why", ["constraints", "the-claim-of-another-pod-too"])
 async def test_no_pod_is_evicted_for_devices_that_kube_scheduler_allocates(why: str) -> None:
-    async with devices(world(settings())) as it:
+    async with devices(world(EVICTING)) as it:
         full = Full(it)
         pod = it.pod("p", 2)
         if why == "constraints":
@@ -153,7 +148,7 @@ async def test_no_pod_is_evicted_for_devices_that_kube_scheduler_allocates(why: 
 
 
 async def test_devices_are_kept_from_kube_scheduler_from_before_the_eviction_until_the_gates_open() -> None:
-    async with devices(world(settings(), nodes=1)) as it:
+    async with devices(world(EVICTING, nodes=1)) as it:
         it.world.dra_node("n2")
         full = Full(it)
         whole = {("n1", f"gpu-{gpu}") for gpu in range(8)}
@@ -175,7 +170,7 @@ async def test_devices_are_kept_from_kube_scheduler_from_before_the_eviction_unt
 
 
 async def test_free_gpus_of_device_plugins_are_no_place_for_a_pod_with_claims() -> None:
-    made = world(settings())
+    made = world(EVICTING)
     made.node("plugin", 8, links=pairs(8))
     async with devices(made) as it:
         full = Full(it)
@@ -185,7 +180,7 @@ async def test_free_gpus_of_device_plugins_are_no_place_for_a_pod_with_claims() 
 
 
 async def test_a_fence_of_the_administrator_is_enough() -> None:
-    async with devices(world(settings())) as it:
+    async with devices(world(EVICTING)) as it:
         full = Full(it)
         spec = {"deviceSelector": {"driver": dra.DRIVER}, "taint": {"key": FENCE, "effect": "NoSchedule"}}
         it.world.set("DeviceTaintRule", {"metadata": {"name": "fence", "uid": "u"}, "spec": spec})
@@ -199,7 +194,7 @@ async def test_a_fence_of_the_administrator_is_enough() -> None:
 async def test_where_devices_cannot_be_kept_no_pod_is_evicted(status: int) -> None:
     """The rights are missing, or DeviceTaintRules are not served (before Kubernetes 1.37)."""
 
-    async with devices(world(settings())) as it:
+    async with devices(world(EVICTING)) as it:
         full = Full(it)
         before = it.objects.fail
         it.objects.fail = lambda request: status if request.path.startswith(RULES) else before(request)
@@ -213,7 +208,7 @@ async def test_the_next_holder_of_the_lease_lifts_fences_that_no_seat_needs() ->
     """The pod was deleted while its victims ended. The rules of others stay."""
 
     objects = Objects()
-    first = world(settings())
+    first = world(EVICTING)
     async with devices(first, objects) as it:
         Full(it)
         it.one.create(it.pod("p", 2))
@@ -223,7 +218,7 @@ async def test_the_next_holder_of_the_lease_lifts_fences_that_no_seat_needs() ->
     spec = {"deviceSelector": selected, "taint": taint}
     objects.put(f"{RULES}/theirs", {"metadata": {"name": "theirs"}, "spec": spec})
     del objects.stored[f"{PODS}/p"]
-    second = world(settings())
+    second = world(EVICTING)
     second.now, second.wall = first.now + 30, first.wall + 30
     async with devices(second, objects) as it:
         it.watch()
@@ -234,7 +229,7 @@ async def test_the_next_holder_of_the_lease_lifts_fences_that_no_seat_needs() ->
 async def test_no_pod_with_claims_is_evicted_for_a_pod_without() -> None:
     """kube-scheduler allocates devices to a pod that asks for an extended resource."""
 
-    async with devices(world(settings())) as it:
+    async with devices(world(EVICTING)) as it:
         full = Full(it)
         it.one.create(gated("p", 2))
         await it.turn(10)
@@ -242,7 +237,7 @@ async def test_no_pod_with_claims_is_evicted_for_a_pod_without() -> None:
 
 
 async def test_no_pod_with_claims_is_evicted_where_the_queue_allocates_none() -> None:
-    made: DraWorld = world(settings(plans=False))
+    made: DraWorld = world(settings(evictions=True, plannedAllocation=False))
     async with devices(made) as it:
         full = Full(it)
         it.one.create(it.pod("p", 2))

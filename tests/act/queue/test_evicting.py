@@ -9,7 +9,7 @@ import pytest
 
 from extender.settings import Settings
 from extender.web.queue_page import queue as queue_json
-from tests.act.queue.rig import PODS, SIGNS_PATH, Rig, gated, rig, run
+from tests.act.queue.rig import PODS, SIGNS_PATH, Rig, gated, rig, run, settings
 from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
@@ -21,20 +21,9 @@ pytestmark = pytest.mark.anyio
 NODES = ("n1", "n2", "n3")
 
 
-def settings(*, evictions: bool = True, **queue: Any) -> Settings:
-    return Settings.model_validate(
-        {
-            "apiVersion": "gpu-extender.io/v1",
-            "kind": "GpuExtenderConfiguration",
-            "queue": {"enabled": True, **queue},
-            "evictions": {"enabled": evictions},
-        }
-    )
-
-
 def made(chosen: Settings | None = None) -> World:
     """Three nodes that are full: a pod each, that on n3 with the most to lose."""
-    world = World(chosen or settings())
+    world = World(chosen or settings(evictions=True))
     for name, age in zip(NODES, (60, 600, 6000), strict=True):
         world.node(name, 8, links=pairs(8))
         world.pod(f"r-{name}", 8, name, start=WALL - age)
@@ -422,7 +411,7 @@ async def test_a_victim_that_ends_by_itself_is_not_evicted() -> None:
 async def test_what_ends_elsewhere_on_the_node_saves_a_victim() -> None:
     """The plan takes one of two pods of a node. The other one ends before the eviction."""
 
-    world = World(settings())
+    world = World(settings(evictions=True))
     world.node("n1", 8)
     for name, age in (("cheap", 60), ("dear", 6000)):
         world.pod(name, 4, "n1", start=WALL - age)
@@ -571,7 +560,7 @@ async def test_two_urgent_gangs_in_sequence_evict_though_the_owner_remakes_the_v
     """A Job of low priority fills the cluster. It lacks the pod that the first gang evicted; the second gang is the
     head all the same."""
     low = {"gpu-extender.io/gang": "low", "gpu-extender.io/gang-size": "3"}
-    world = World(settings())
+    world = World(settings(evictions=True))
     for name in NODES:
         world.node(name, 8, links=pairs(8))
         world.pod(f"low-{name}", 8, name, start=WALL - 600, annotations=low)
@@ -594,7 +583,7 @@ async def test_two_urgent_gangs_in_sequence_evict_though_the_owner_remakes_the_v
 def reclaiming(*, regardless: bool) -> World:
     """The queue `own` has a guarantee of 16 GPUs and holds none; `lender` holds more than its own; `rich` does not."""
     queues = {"own": {"guaranteedGpus": {"nvidia.com/gpu": 16}}, "rich": {"guaranteedGpus": {"nvidia.com/gpu": 8}}}
-    world = World(settings(queues=queues, reclaimRegardlessOfPriority=regardless))
+    world = World(settings(evictions=True, queues=queues, reclaimRegardlessOfPriority=regardless))
     owners = (("n1", "rich", 60, 0), ("n2", "lender", 600, 0), ("n3", "lender", 6000, 20))
     for name, queue, age, priority in owners:
         world.node(name, 8, links=pairs(8))
@@ -621,7 +610,7 @@ async def test_a_queue_below_its_guarantee_takes_pods_of_borrowers_first(
 async def test_what_a_queue_has_within_its_guarantee_is_not_reclaimed() -> None:
     """`lender` borrows 8 of its 16 GPUs: one of its two pods of a higher priority is left."""
     queues = {"own": {"guaranteedGpus": {"nvidia.com/gpu": 16}}, "lender": {"guaranteedGpus": {"nvidia.com/gpu": 8}}}
-    world = World(settings(queues=queues, reclaimRegardlessOfPriority=True))
+    world = World(settings(evictions=True, queues=queues, reclaimRegardlessOfPriority=True))
     for name, age in (("n1", 60), ("n2", 600)):
         world.node(name, 8)
         world.pod(f"r-{name}", 8, name, start=WALL - age, priority=20, labels={"gpu-extender.io/queue": "lender"})
@@ -641,7 +630,7 @@ async def test_what_a_queue_has_within_its_guarantee_is_not_reclaimed() -> None:
 
 async def test_pods_without_gpus_are_evicted_for_the_cpu_that_they_hold() -> None:
     """Only one of lower priority, and only as many as are needed."""
-    world = World(settings())
+    world = World(settings(evictions=True))
     world.node("n1", 8, links=pairs(8))
     for name, priority in (("low", -5), ("other", -5), ("same", 0)):
         world.pod(name, 0, "n1", cpu="20", priority=priority)
@@ -662,7 +651,7 @@ async def test_pods_without_gpus_are_evicted_for_the_cpu_that_they_hold() -> Non
 def test_pods_are_evicted_for_a_gang_whose_pods_do_not_all_exist_yet(crash: bool) -> None:
     """A leader exists, and its two workers come once it is ready: all three have seats before the first eviction."""
     owner = OWNERS["LeaderWorkerSet, LeaderReady"]
-    world = World(settings())
+    world = World(settings(evictions=True))
     for name in ("n1", "n2"):
         world.node(name, 8, links=pairs(8))
         world.pod(f"r-{name}", 8, name, priority=-5)
@@ -708,7 +697,7 @@ def in_rack(pods: list[Any]) -> list[Any]:
 
 
 async def test_of_plans_that_cost_the_same_one_in_the_preferred_domain_is_carried_out() -> None:
-    world = World(settings())
+    world = World(settings(evictions=True))
     for i in range(4):
         world.node(f"n{i}", 8, links=pairs(8), labels={RACK: "ab"[i % 2]})
         world.pod(f"r{i}", 8, f"n{i}", priority=-5)
@@ -723,7 +712,7 @@ async def test_of_plans_that_cost_the_same_one_in_the_preferred_domain_is_carrie
 
 async def test_a_preferred_domain_is_worth_no_other_victims() -> None:
     """In each rack one of the two pods has a higher priority."""
-    world = World(settings())
+    world = World(settings(evictions=True))
     for i, priority in enumerate((-5, -5, -1, -1)):
         world.node(f"n{i}", 8, links=pairs(8), labels={RACK: "ab"[i % 2]})
         world.pod(f"r{i}", 8, f"n{i}", priority=priority)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.act.queue.rig import PODS, SIGNS_PATH, Rig, rig, run
+from tests.act.queue.rig import PODS, SIGNS_PATH, Rig, rig, run, settings
 from tests.act.queue.test_controller import gang
-from tests.act.queue.test_evicting import in_vain, settings
+from tests.act.queue.test_evicting import in_vain
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import WALL, World, pairs, rfc3339, workload
@@ -77,7 +77,7 @@ class Lab:
 
     def world(self) -> World:
         """What a new instance begins with."""
-        made = World(settings())
+        made = World(settings(evictions=True))
         made.now, made.wall = 1000.0 + self.now, WALL + self.now
         for n in range(NODES):
             made.node(f"n{n}", GPUS, links=pairs(GPUS))

@@ -11,21 +11,13 @@ from typing import Any
 import pytest
 
 from extender.queue.plan import Looks, Planner
-from tests.act.queue.rig import PODS, Rig, gated, rig
-from tests.act.queue.test_controller import SETTINGS, gang, held
+from tests.act.queue.rig import PODS, SETTINGS, Rig, gated, rig
+from tests.act.queue.test_controller import gang, held
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import World, machine, pairs, rfc3339
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def world() -> World:
-    made = World(SETTINGS)
-    for name in ("n1", "n2"):
-        made.node(name, 8, links=pairs(8))
-    return made
 
 
 def refuse(objects: Objects, status: int, *names: str, gate: bool = False) -> None:

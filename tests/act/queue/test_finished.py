@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.act.queue.rig import PODS, Rig
-from tests.act.queue.test_controller import SETTINGS, gang
+from tests.act.queue.rig import PODS, Rig, world_of
+from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
-from tests.world import World, pairs
+from tests.world import World
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def world() -> World:
-    made = World(SETTINGS)
-    made.node("n1", 8, links=pairs(8))
-    return made
+    return world_of(["n1"])
 
 
 async def last_gate_closed(one: Rig) -> None:

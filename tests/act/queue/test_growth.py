@@ -9,19 +9,15 @@ import pytest
 from extender.objects.queueing import WANTS_NODES
 from extender.policy.rules import QUEUED
 from extender.settings import Settings
-from tests.act.queue.rig import PODS, Rig, gated, rig, run
+from tests.act.queue.rig import PODS, Rig, gated, rig, run, settings, world_of
 from tests.act.queue.test_controller import gang
 from tests.world import World, pairs, rfc3339
 
 pytestmark = pytest.mark.anyio
 
-HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
 
-
-def world_of(**queue: Any) -> World:
-    made = World(Settings.model_validate({**HEAD, "queue": {"enabled": True, **queue}}))
-    made.node("n1", 8, links=pairs(8))
-    return made
+def one_node(**queue: Any) -> World:
+    return world_of(["n1"], settings(**queue))
 
 
 def condition(one: Rig, name: str) -> tuple[str, str] | None:
@@ -44,7 +40,7 @@ async def turns(one: Rig, seconds: float) -> None:
 
 
 async def test_what_has_no_place_is_counted_and_stated_once() -> None:
-    world = world_of()
+    world = one_node()
     world.pod("r", 8, "n1")
 
     async with rig(world) as one:
@@ -64,7 +60,7 @@ async def test_what_has_no_place_is_counted_and_stated_once() -> None:
 
 
 async def test_the_condition_of_a_gang_that_started_is_true() -> None:
-    world = world_of()
+    world = one_node()
 
     async with rig(world) as one:
         one.create(*gang("g", 2, 8))
@@ -80,7 +76,7 @@ async def test_the_condition_of_a_gang_that_started_is_true() -> None:
 
 
 async def test_one_gang_at_a_time_is_shown_and_starts_whole() -> None:
-    world = world_of(autoscaler="unnominated")
+    world = one_node(autoscaler="unnominated")
 
     async with rig(world) as one:
         one.create(*gang("a", 3, 8), *gang("b", 2, 8), *gang("fits", 2, 4))
@@ -111,7 +107,7 @@ async def test_one_gang_at_a_time_is_shown_and_starts_whole() -> None:
 
 
 async def test_a_gang_that_gets_no_nodes_keeps_the_next_waiting_for_a_while() -> None:
-    world = world_of(autoscaler="unnominated")
+    world = one_node(autoscaler="unnominated")
 
     async with rig(world) as one:
         one.create(*gang("a", 2, 8), *gang("b", 2, 8))
@@ -127,7 +123,7 @@ async def test_a_gang_that_gets_no_nodes_keeps_the_next_waiting_for_a_while() ->
 
 @pytest.mark.parametrize("wait", [0, 100])
 async def test_the_head_is_shown_once_it_has_waited(wait: float) -> None:
-    world = world_of(autoscaler="unnominated", autoscalerWaitSeconds=wait)
+    world = one_node(autoscaler="unnominated", autoscalerWaitSeconds=wait)
     world.pod("r", 8, "n1")
 
     async with rig(world) as one:
@@ -143,7 +139,7 @@ async def test_the_head_is_shown_once_it_has_waited(wait: float) -> None:
 
 
 async def test_a_gang_over_its_quota_is_not_shown() -> None:
-    world = world_of(autoscaler="unnominated", queues={"default": {"limitGpus": {"nvidia.com/gpu": 8}}})
+    world = one_node(autoscaler="unnominated", queues={"default": {"limitGpus": {"nvidia.com/gpu": 8}}})
 
     async with rig(world) as one:
         one.create(*gang("a", 2, 8))
@@ -154,7 +150,7 @@ async def test_a_gang_over_its_quota_is_not_shown() -> None:
 
 async def test_a_pod_without_gpus_stays_gated_and_the_next_holder_goes_on() -> None:
     """It would not ask us, so it would start alone. The gates that a killed holder left are opened."""
-    world = world_of(autoscaler="unnominated")
+    world = one_node(autoscaler="unnominated")
 
     async with rig(world) as one:
         pods = gang("a", 3, 8, size=4)
@@ -174,7 +170,7 @@ async def test_a_pod_without_gpus_stays_gated_and_the_next_holder_goes_on() -> N
 
 
 def test_without_the_queue_the_annotation_changes_nothing() -> None:
-    world = World(Settings.model_validate(HEAD))
+    world = World(Settings())
     world.node("n1", 8, links=pairs(8))
     pod = gated("p", 1, gates=(), annotations={WANTS_NODES: "2026-01-01T00:00:00Z"})
     assert world.filter(pod, ["n1"])["NodeNames"] == ["n1"]
@@ -189,7 +185,7 @@ def made(one: Rig, path: str) -> list[Any]:
 
 
 async def test_a_provisioning_request_asks_for_the_nodes_of_one_gang() -> None:
-    world = world_of(autoscaler="provisioningRequest")
+    world = one_node(autoscaler="provisioningRequest")
 
     async with rig(world) as one:
         pods = gang("a", 3, 8, size=4)
@@ -232,7 +228,7 @@ async def test_a_provisioning_request_asks_for_the_nodes_of_one_gang() -> None:
 
 
 async def test_where_no_request_can_be_made_it_is_tried_again_after_a_while() -> None:
-    world = world_of(autoscaler="provisioningRequest")
+    world = one_node(autoscaler="provisioningRequest")
 
     async with rig(world) as one:
         one.objects.fail = lambda request: 404 if request.path == REQUESTS else 0  # its kind is not installed
@@ -247,7 +243,7 @@ async def test_where_no_request_can_be_made_it_is_tried_again_after_a_while() ->
 
 
 async def test_a_pod_that_states_a_time_to_come_keeps_no_other_gang_from_being_shown() -> None:
-    world = world_of(autoscaler="unnominated")
+    world = one_node(autoscaler="unnominated")
 
     async with rig(world) as one:
         one.create(gated("odd", 64, gates=(), annotations={WANTS_NODES: "9999-01-01T00:00:00Z"}), gated("far", 64))
@@ -257,7 +253,7 @@ async def test_a_pod_that_states_a_time_to_come_keeps_no_other_gang_from_being_s
 
 async def test_who_writes_the_annotation_gets_no_turn_and_prolongs_none() -> None:
     """A tenant writes it on pods of a gang that is not first, and keeps it new on one that was shown."""
-    world = world_of(autoscaler="unnominated")
+    world = one_node(autoscaler="unnominated")
     world.pod("r", 8, "n1")
 
     def claim(one: Rig, *names: str) -> None:
@@ -281,7 +277,7 @@ async def test_who_writes_the_annotation_gets_no_turn_and_prolongs_none() -> Non
 
 
 def test_a_request_that_failed_is_made_again_later_each_time() -> None:
-    world = world_of(autoscaler="provisioningRequest")
+    world = one_node(autoscaler="provisioningRequest")
 
     def end(one: Rig, kind: str) -> None:
         path, request = max((path, found) for path, found in one.objects.stored.items() if path.startswith(REQUESTS))

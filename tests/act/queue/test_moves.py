@@ -11,7 +11,7 @@ from extender.act.queue.seat_store import SeatEntries
 from extender.cluster.statements import gpus_of
 from extender.objects.records import MOVING_TEXT, SEAT_TEXT
 from tests.act.queue.rig import PODS, SIGNS_PATH, Rig
-from tests.act.queue.test_controller import PLAN, SETTINGS, gang
+from tests.act.queue.test_controller import PLAN, gang
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import World, machine, pairs
@@ -19,14 +19,6 @@ from tests.world import World, machine, pairs
 pytestmark = pytest.mark.anyio
 
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-
-
-@pytest.fixture
-def world() -> World:
-    made = World(SETTINGS)
-    for name in ("n1", "n2"):
-        made.node(name, 8, links=pairs(8))
-    return made
 
 
 def stated(objects: Objects) -> dict[tuple[str, str], list[str]]:

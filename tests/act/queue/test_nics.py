@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.act.queue.rig import rig
-from tests.act.queue.test_controller import PLAN, SETTINGS, gang
+from tests.act.queue.rig import SETTINGS, rig
+from tests.act.queue.test_controller import PLAN, gang
 from tests.decide.test_nics import NONE_NEAR, ONE_A_SWITCH, node, wish
 from tests.world import World
 

@@ -11,11 +11,10 @@ from extender.kube.pod_writes import pinned_terms
 from extender.objects import records
 from extender.objects.queueing import PINNED
 from extender.objects.records import Event
-from extender.settings import Settings
-from tests.act.queue.rig import Rig, rig
+from tests.act.queue.rig import Rig, rig, settings, world_of
 from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
-from tests.world import GPU, JSON, World, pairs, workload
+from tests.world import GPU, JSON, World, workload
 
 pytestmark = pytest.mark.anyio
 
@@ -23,11 +22,8 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 POOL = {"key": "pool", "operator": "In", "values": ["b", "a"]}
 
 
-def world_of(*, pins: bool = True) -> World:
-    made = World(Settings.model_validate({"queue": {"enabled": True, "hardPins": pins}}))
-    for name in ("n1", "n2", "n3"):
-        made.node(name, 8, links=pairs(8))
-    return made
+def pinned(*, pins: bool = True) -> World:
+    return world_of(["n1", "n2", "n3"], settings(hardPins=pins))
 
 
 def lose(world: World, name: str) -> None:
@@ -68,7 +64,7 @@ def test_the_pin_is_appended_to_each_term(terms: list[JSON] | None, pinned: list
 
 @pytest.mark.parametrize("pins", [True, False])
 async def test_released_pods_are_pinned_where_the_setting_asks(pins: bool) -> None:
-    world = world_of(pins=pins)
+    world = pinned(pins=pins)
 
     async with rig(world) as one:
         one.create(*gang("g", 2, 8))
@@ -82,7 +78,7 @@ async def test_released_pods_are_pinned_where_the_setting_asks(pins: bool) -> No
 
 
 async def test_a_pod_whose_node_is_lost_is_evicted_and_its_replacement_is_placed_anew() -> None:
-    world = world_of()
+    world = pinned()
 
     async with rig(world) as one:
         pods = gang("g", 2, 8)
@@ -106,7 +102,7 @@ async def test_a_pod_whose_node_is_lost_is_evicted_and_its_replacement_is_placed
 
 
 async def test_an_eviction_that_is_rejected_is_tried_again_and_nothing_is_deleted() -> None:
-    world = world_of()
+    world = pinned()
 
     def refuse(request: Request) -> int:
         return 429 if request.path.endswith("/eviction") else 0
@@ -123,7 +119,7 @@ async def test_an_eviction_that_is_rejected_is_tried_again_and_nothing_is_delete
 
 async def test_a_pod_that_states_a_pin_and_has_none_is_left_alone() -> None:
     """Its user wrote the annotation: kube-scheduler may bind the pod anywhere."""
-    world = world_of()
+    world = pinned()
 
     async with rig(world) as one:
         one.create(workload("p", 1, annotations={PINNED: "n9"}))

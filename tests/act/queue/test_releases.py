@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from extender.act.queue.release import GangReleases
-from tests.act.queue.rig import Rig
-from tests.act.queue.test_controller import SETTINGS, gang
+from tests.act.queue.rig import Rig, world_of
+from tests.act.queue.test_controller import gang
 from tests.world import World, pairs
 
 pytestmark = pytest.mark.anyio
@@ -17,10 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def world() -> World:
-    made = World(SETTINGS)
-    for name in ("n1", "n2", "n3"):
-        made.node(name, 8, links=pairs(8))
-    return made
+    return world_of(["n1", "n2", "n3"])
 
 
 async def moving(one: Rig) -> asyncio.Event:

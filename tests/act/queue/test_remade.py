@@ -11,11 +11,10 @@ import pytest
 
 from extender.queue.absent import SETTLED_SECONDS
 from extender.reservations.seats import is_absent
-from tests.act.queue.rig import Rig, gated, rig
-from tests.act.queue.test_controller import SETTINGS
+from tests.act.queue.rig import Rig, gated, rig, world_of
 from tests.objects.test_gangs import OURS, obj, owned
 from tests.queue.late_owners import TRAINING, _job_set_pod, job_set, pod, template
-from tests.world import JSON, World, pairs
+from tests.world import JSON, World
 
 pytestmark = pytest.mark.anyio
 
@@ -114,10 +113,7 @@ SILENT: Final[dict[str, tuple[MakePod, list[JSON]]]] = {
 
 @pytest.fixture
 def world() -> World:
-    made = World(SETTINGS)
-    for name in ("n1", "n2", "n3", "n4"):
-        made.node(name, 8, links=pairs(8))
-    return made
+    return world_of(["n1", "n2", "n3", "n4"])
 
 
 async def start(one: Rig, world: World, make: MakePod, objects: list[JSON]) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from extender.act.queue.replicas import BEAT_SECONDS, GONE_SECONDS, KNOWN_SECONDS, SIGNS, WAIT_SECONDS
-from tests.act.queue.rig import SIGNS_PATH, Rig, rig
-from tests.act.queue.test_controller import SETTINGS, gang
+from tests.act.queue.rig import SETTINGS, SIGNS_PATH, Rig, rig
+from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import World, pairs

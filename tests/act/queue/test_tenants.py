@@ -10,8 +10,8 @@ import pytest
 from extender.act.queue.controller import BLOCKS_SECONDS
 from extender.act.queue.repair import GANG_PAUSE, MENDING_SECONDS, NAMESPACE_PAUSE, SOON
 from extender.objects.gangs import Ref
-from tests.act.queue.rig import Rig, gated
-from tests.act.queue.test_controller import SETTINGS, gang
+from tests.act.queue.rig import Rig, gated, world_of
+from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.world import World, pairs
 
@@ -23,10 +23,7 @@ TURN_SECONDS = 0.2  # of the rig
 
 @pytest.fixture
 def world() -> World:
-    made = World(SETTINGS)
-    for number in range(40):
-        made.node(f"n{number:02}", 8, links=pairs(8))
-    return made
+    return world_of([f"n{number:02}" for number in range(40)])
 
 
 def fails(one: Rig, prefix: str, status: int) -> list[str]:
