@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from extender.ask import evictions, fleet, pending, placed, quotas, sentence, unchecked
+from extender.ask import evictions, fleet, pending, quotas, sentence, unchecked
 from extender.ask import nodes as judged_nodes
 from extender.ask.capacity.report import advice, capacity, nodes_wanted
-from extender.ask.explanation import Explanation, Verdict
+from extender.ask.explanation import Explanation, Verdict, before, latest, runs
 from extender.ask.judge import over
 from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
@@ -183,9 +183,9 @@ class Explainer:
 
     def _explain(self, pod: PodRecord) -> Explanation:
         judge = self._judge
-        decision, placing = placed.latest(self._decisions.latest(), pod)
+        decision, placing = latest(self._decisions.latest(), pod)
         if pod.node:
-            return placed.runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
+            return runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
         now, wall = self._moment()
         released = opened(pod)  # what the rules say of it, not that its gate is closed
         asked = Preemptor(judge.claims.request(released, now), released, now, wall)
@@ -296,7 +296,7 @@ def _entry(report: QueueReport | None, pod: PodRecord) -> dict[str, Any] | None:
 def _fits(shown: Explanation) -> str:
     """Where it fits, and why there."""
     gpus = "" if shown.gpus is None else f", GPUs {ids(shown.gpus)}"
-    why = f", {placed.before(list(shown.best))}" if len(shown.best) > 1 else ", the only node"
+    why = f", {before(list(shown.best))}" if len(shown.best) > 1 else ", the only node"
     return f"fits on {shown.node}{gpus}{why}"
 
 

@@ -4,8 +4,8 @@ a silent repair. People write them by hand: annotations, labels, the minimum of 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.pod_kinds import LINKS, MODES, NICS
@@ -16,6 +16,31 @@ from extender.objects.unread import unread
 
 MOST = 20  # of one kind; the others are counted
 Warned = dict[str, str]
+_WHOLE: Final = "which is not a whole number"
+_DURATION: Final = "which is not a duration: ignored"
+_LINKED: Final = f"none of {', '.join(MODES)}: it counts as required"
+_STATED: Final[tuple[tuple[str, str, Callable[[str], object], str], ...]] = (
+    (progress.PROTECT, "bad-protect-for", lambda value: progress.duration(value) is not None, _DURATION),
+    (
+        progress.CHECKPOINT, "bad-last-checkpoint", progress.checkpoint,
+        "which is not a time with a zone (2026-11-21T15:00:00Z): ignored, so its work counts as not saved",
+    ),
+    (progress.INTERVAL, "bad-checkpoint-interval", progress.whole, f"{_WHOLE} of seconds above 0: ignored"),
+    (
+        progress.RESTART, "bad-restart-seconds", lambda value: progress.whole(value) is not None,
+        f"{_WHOLE} of seconds: it counts as 0",
+    ),
+    (gangs.OUR_MINIMUM, "bad-gang-min", lambda value: gangs.number(value) is not None, f"{_WHOLE}: ignored"),
+    (LINKS, "bad-links", lambda value: value.strip().lower() in MODES, _LINKED),
+    (NICS, "bad-nics", lambda value: value.strip().lower() in MODES, _LINKED),
+    (gangs.OUR_SIZE, "bad-gang-size", lambda value: gangs.number(value) is not None, f"{_WHOLE}: ignored"),
+    (queueing.DURATION, "bad-duration", progress.duration, _DURATION),
+    (
+        queueing.DOMAIN, "bad-domain", queueing.stated_domain,
+        "neither required:LEVEL nor preferred:LEVEL: ignored",
+    ),
+)  # fmt: skip
+"""Of pods: the name of an annotation, a code, whether a value is valid, and what is wrong with one that is not."""
 
 
 def found(cluster: ClusterView, items: Iterable[Any], wall: float) -> list[Warned]:
@@ -80,63 +105,19 @@ def _twice(items: Iterable[Any]) -> Iterator[Warned]:
 
 def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Warned]:
     """Warnings of one pod: its annotations, labels and place."""
-    notes, name = pod.annotations, f"pod {pod.namespace}/{pod.name}"
-    value = notes.get(progress.PROTECT)
-    if value is not None and progress.duration(value) is None:
-        yield _warning("bad-protect-for", f"{name}: {progress.PROTECT} is {value!r}, which is not a duration: ignored")
-    value = notes.get(progress.CHECKPOINT)
-    if value is not None:
-        saved = progress.checkpoint(value)
-        if not saved:
-            yield _warning(
-                "bad-last-checkpoint",
-                f"{name}: {progress.CHECKPOINT} is {value!r}, which is not a time with a zone (2026-11-21T15:00:00Z): "
-                "ignored, so its work counts as not saved",
-            )
-        elif saved > wall * 1000:
-            yield _warning(
-                "checkpoint-in-future",
-                f"{name}: {progress.CHECKPOINT} is {value}, which is in the future: it counts as saved just now",
-            )
-    value = notes.get(progress.INTERVAL)
-    if value is not None and not progress.whole(value):
-        yield _warning(
-            "bad-checkpoint-interval",
-            f"{name}: {progress.INTERVAL} is {value!r}, which is not a whole number of seconds above 0: ignored",
-        )
-    value = notes.get(progress.RESTART)
-    if value is not None and progress.whole(value) is None:
-        yield _warning(
-            "bad-restart-seconds",
-            f"{name}: {progress.RESTART} is {value!r}, which is not a whole number of seconds: it counts as 0",
-        )
-    value = pod.labels.get(gangs.OUR_MINIMUM) or notes.get(gangs.OUR_MINIMUM)
-    if value is not None and gangs.number(value) is None:
-        yield _warning(
-            "bad-gang-min", f"{name}: {gangs.OUR_MINIMUM} is {value!r}, which is not a whole number: ignored"
-        )
+    name = f"pod {pod.namespace}/{pod.name}"
+    for key, code, is_valid, wrong in _STATED:
+        value = pod.annotations.get(key)
+        if key == gangs.OUR_MINIMUM:
+            value = pod.labels.get(key) or value
+        if value is not None and not is_valid(value):
+            yield _warning(code, f"{name}: {key} is {value!r}, {wrong}")
+    if progress.checkpoint(saved := pod.annotations.get(progress.CHECKPOINT, "")) > wall * 1000:
+        text = f"{name}: {progress.CHECKPOINT} is {saved}, which is in the future: it counts as saved just now"
+        yield _warning("checkpoint-in-future", text)
     yield from (bounded.warning(pod) for bounded in cluster.gangs.bounded(pod, cluster.tables.pods.now))
-    for key, code in ((LINKS, "bad-links"), (NICS, "bad-nics")):
-        value = notes.get(key)
-        if value is not None and value.strip().lower() not in MODES:
-            yield _warning(code, f"{name}: {key} is {value!r}, none of {', '.join(MODES)}: it counts as required")
-    yield from _of_queueing(pod, name)
     if pod.node and not pod.finished:
         yield from _of_place(cluster, pod, name)
-
-
-def _of_queueing(pod: PodRecord, name: str) -> Iterator[Warned]:
-    notes = pod.annotations
-    value = notes.get(gangs.OUR_SIZE)
-    if value is not None and gangs.number(value) is None:
-        yield _warning("bad-gang-size", f"{name}: {gangs.OUR_SIZE} is {value!r}, which is not a whole number: ignored")
-    value = notes.get(queueing.DURATION)
-    if value is not None and not progress.duration(value):
-        yield _warning("bad-duration", f"{name}: {queueing.DURATION} is {value!r}, which is not a duration: ignored")
-    value = notes.get(queueing.DOMAIN)
-    if value is not None and queueing.stated_domain(value) is None:
-        expected = "neither required:LEVEL nor preferred:LEVEL"
-        yield _warning("bad-domain", f"{name}: {queueing.DOMAIN} is {value!r}, {expected}: ignored")
 
 
 def _of_place(cluster: ClusterView, pod: PodRecord, name: str) -> Iterator[Warned]:
