@@ -8,6 +8,7 @@ import pytest
 
 from extender.cli.map import _line
 from extender.cli.top import _lines
+from tests.ask.asking import page
 from tests.world import JSON, World, machine, pairs
 
 TAINTS = {
@@ -26,33 +27,26 @@ def tainted(world: World, name: str, taints: list[JSON], **facts: Any) -> None:
     world.set("Node", wire)
 
 
-def get(world: World, path: str) -> JSON:
-    reply = world.call(path, method="GET")
-    assert reply.status == 200, reply.body
-    shown: JSON = reply.json
-    return shown
-
-
 @pytest.mark.parametrize("reason", TAINTS)
 def test_the_gpus_of_nodes_that_take_no_pods_are_not_free(reason: str) -> None:
     world = World()
     for name in ("a", "b"):
         tainted(world, name, TAINTS[reason])
     world.pod("p", 3, "a", held=(0, 1, 2))
-    shown = get(world, "/debug/top")
+    shown = page(world, "/debug/top")
     [model] = shown["models"]
     assert (model["nodes"], model["gpus"], model["free_gpus"], model["whole_nodes"]) == (0, 0, 0, 0)
     assert model["linked_sets"] == []
     assert model["closed"] == [{"reason": reason, "nodes": 2, "gpus": 16, "free_gpus": 13}]
     assert f"  not counted, {reason}: 16 GPUs on 2 nodes, 13 held by no pod" in list(_lines(shown))
-    nodes = get(world, "/debug/map")["nodes"]
+    nodes = page(world, "/debug/map")["nodes"]
     assert [(one["schedulable"], one["closed"]) for one in nodes] == [(False, reason)] * 2
     assert reason in _line(nodes[0])
-    [rack] = get(world, "/.json")["racks"]
+    [rack] = page(world, "/.json")["racks"]
     assert (rack["free_gpus"], rack["closed_gpus"], rack["whole_nodes"]) == (0, 13, 0)
-    assert {one["gpus"] for one in get(world, "/debug/capacity")["largest"]} == {0}
-    page = world.call("/", method="GET", accept="text/html").body.decode()
-    assert f"not counted: {reason}" in page
+    assert {one["gpus"] for one in page(world, "/debug/capacity")["largest"]} == {0}
+    html = world.call("/", method="GET", accept="text/html").body.decode()
+    assert f"not counted: {reason}" in html
     assert f"<b>{reason}</b>" in world.call("/node?node=a", method="GET", accept="text/html").body.decode()
 
 
@@ -62,14 +56,14 @@ def test_open_and_closed_nodes_of_one_model_are_counted_apart() -> None:
     world.node("off", 8, links=pairs(8), unschedulable=True)
     tainted(world, "away", TAINTS["unreachable"])
     tainted(world, "dedicated", [{"key": "team", "value": "a", "effect": "NoSchedule"}])  # some pods tolerate it
-    [model] = get(world, "/debug/top")["models"]
+    [model] = page(world, "/debug/top")["models"]
     assert (model["nodes"], model["free_gpus"]) == (2, 16)
     assert [(one["reason"], one["nodes"]) for one in model["closed"]] == [("cordoned", 1), ("unreachable", 1)]
-    assert "cordoned" in _line(get(world, "/debug/map?node=off")["nodes"][0])
+    assert "cordoned" in _line(page(world, "/debug/map?node=off")["nodes"][0])
 
 
 def test_a_soft_taint_closes_no_node() -> None:
     world = World()
     tainted(world, "a", [{"key": "node.kubernetes.io/not-ready", "effect": "PreferNoSchedule"}])
-    [model] = get(world, "/debug/top")["models"]
+    [model] = page(world, "/debug/top")["models"]
     assert (model["nodes"], model["free_gpus"], model["closed"]) == (1, 8, [])

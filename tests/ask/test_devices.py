@@ -14,6 +14,7 @@ from extender.queue.report import MOST_WHYS, QueueReport, Waiting
 from extender.settings import Settings
 from extender.sim import claims as dra
 from tests.act.queue.devices_rig import PLAN, SETTINGS, world
+from tests.ask.asking import explained
 from tests.cluster.dra.world import DraWorld
 from tests.queue.gangs import gang
 from tests.world import JSON, workload
@@ -37,13 +38,6 @@ def pod(made: DraWorld, name: str = "p", *, gated: bool = True, **facts: Any) ->
     gates = {"schedulingGates": [{"name": GATE}]} if gated else {}
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}], **gates}
     return made.set("Pod", workload(name, 0, phase="Pending", spec=spec, **facts))
-
-
-def explained(made: DraWorld) -> JSON:
-    reply = made.call("/debug/explain?pod=default/p", method="GET")
-    assert reply.status == 200, reply.body
-    shown: JSON = reply.json
-    return shown
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,8 @@ from extender.objects.records import Event
 from extender.settings import Settings
 from extender.web import pod_page
 from extender.web.pages import Content
-from tests.world import JSON, WALL, World, workload
-
-
-def explained(world: World, pod: str) -> JSON:
-    reply = world.call(f"/debug/explain?pod={pod}", method="GET")
-    assert reply.status == 200, reply.body
-    shown: JSON = reply.json
-    return shown
+from tests.ask.asking import explained
+from tests.world import WALL, World, workload
 
 
 def classes(world: World) -> None:

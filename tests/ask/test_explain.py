@@ -12,14 +12,8 @@ from extender.ask.ways.way import Way
 from extender.preemption.search import VictimSearch
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings
+from tests.ask.asking import explained
 from tests.world import GPU, JSON, WALL, World, pairs
-
-
-def explained(world: World, pod: str = "default/p") -> JSON:
-    reply = world.call(f"/debug/explain?pod={pod}", method="GET")
-    assert reply.status == 200, reply.body
-    shown: JSON = reply.json
-    return shown
 
 
 def kinds(shown: JSON) -> list[str]:

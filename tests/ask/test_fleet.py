@@ -13,6 +13,7 @@ import pytest
 from extender.cli import main
 from extender.objects.queueing import GATE
 from extender.settings import Settings
+from tests.ask.asking import file, page
 from tests.cli.canned import Canned, answer, serving
 from tests.oracles.whatif import linked
 from tests.world import DGX1V, JSON, WALL, World, machine, pairs, workload
@@ -21,10 +22,7 @@ MODEL = "nvidia.com/gpu.product"
 
 
 def fleet(world: World) -> JSON:
-    reply = world.call("/debug/top", method="GET")
-    assert reply.status == 200, reply.body
-    shown: JSON = reply.json
-    return shown
+    return page(world, "/debug/top")
 
 
 def most(links: list[list[int]], free: set[int], size: int) -> int:
@@ -88,15 +86,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     node = {"apiVersion": "v1", "kind": "Node"} | machine("n1", 4, links=pairs(4), labels={MODEL: "A100"})
     held = {"apiVersion": "v1", "kind": "Pod"} | workload("h", 1, node="n1", phase="Running", held=[0], start=WALL)
     gated = {"apiVersion": "v1", "kind": "Pod"} | workload("g", 4, spec={"schedulingGates": [{"name": GATE}]})
-    file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [node, held, gated]}))
+    cluster = file(tmp_path, [node, held, gated])
     text = (
         "A100: 3 of 4 GPUs free on 1 node, 0 whole; linked sets left: 1 of 2\n"
         "1 pod with 4 GPUs: queue: head (it is first in order, and waits for its place)\n"
     )
-    assert main(["top", "--cluster", str(file)]) == 0
+    assert main(["top", "--cluster", cluster]) == 0
     assert capsys.readouterr().out == text
-    assert main(["top", "--cluster", str(file), "-o", "json"]) == 0
+    assert main(["top", "--cluster", cluster, "-o", "json"]) == 0
     shown: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert list(shown) == [
         "apiVersion", "kind", "warnings", "models", "waiting", "partial_gangs", "partial_gangs_left_out",
@@ -106,6 +103,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert main(["top", "--server", url]) == 0
         assert Canned.asked == ["/debug/top"]
     assert capsys.readouterr().out == text
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [held]}))
-    assert main(["top", "--cluster", str(file)]) == 0
+    assert main(["top", "--cluster", file(tmp_path, [held])]) == 0
     assert capsys.readouterr().out == "no node offers GPUs\nno pod waits\n"

@@ -7,7 +7,6 @@ GPU_EXTENDER_WAYS_CASES=2000 tries so many; the default is a few hundred.
 from __future__ import annotations
 
 import copy
-import json
 import os
 import random
 from collections import Counter
@@ -17,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from extender.ask import frozen, offline
+from extender.ask import offline
 from extender.objects.queueing import DOMAIN, GATE
 from extender.settings import Settings
+from tests.ask.asking import events
 from tests.queue.drawn import BLOCK, RACK
 from tests.world import GPU, JSON, WALL, machine, pairs, workload
 
@@ -37,8 +37,7 @@ def settings(queue: JSON) -> Settings:
 
 
 def explained(items: list[JSON], made: Settings) -> JSON:
-    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    return offline.explain(made, frozen.parse(raw, frozenset({GPU})), ("default", "g-0"), WALL)
+    return offline.explain(made, events(items), ("default", "g-0"), WALL)
 
 
 def starts(items: list[JSON], made: Settings) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from extender.ask import frozen, offline
+from extender.ask import offline
 from extender.settings import Settings
+from tests.ask.asking import events
 from tests.ask.test_queue import gated
 from tests.ask.whatif.asking import ask
 from tests.ask.whatif.test_engine import node, running
@@ -21,9 +20,7 @@ def test_by_itself_it_fits_where_what_if_places_it(taken: int) -> None:
     items: list[JSON] = [node("n1", 8), gated("g", 4)]
     if taken:
         items.append(running("low", "n1", list(range(taken))))
-    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    events = frozen.parse(raw, frozenset({"nvidia.com/gpu"}))
-    shown = offline.explain(SETTINGS, events, ("default", "g"), WALL)
+    shown = offline.explain(SETTINGS, events(items), ("default", "g"), WALL)
     (result,) = ask(items, pods=[("default", "g")], settings=SETTINGS)["results"]
     assert shown["verdict"] == "gated"
     assert "reserved for other pods" not in shown["sentence"]

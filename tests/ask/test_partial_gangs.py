@@ -12,6 +12,7 @@ from extender.ask.checks.check import answer
 from extender.ask.pending import MOST_NAMED, PARTIAL_SECONDS, partial_gangs
 from extender.cli.top import _lines
 from extender.metrics import Metrics
+from tests.ask.asking import page
 from tests.world import JSON, WALL, World, rfc3339, workload
 
 NOTES = {"gpu-extender.io/gang": "train", "gpu-extender.io/gang-min": "8"}
@@ -36,8 +37,7 @@ def six_of_eight(running: int = 6, waiting: int = 2, **facts: Any) -> World:
 
 
 def top(world: World) -> JSON:
-    shown: JSON = world.call("/debug/top", method="GET").json
-    return shown
+    return page(world, "/debug/top")
 
 
 def test_a_partial_gang_is_reported_with_the_gpus_that_it_holds() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from extender.ask import frozen, offline
+from extender.ask import offline
 from extender.cli import main
 from extender.settings import Settings
+from tests.ask.asking import events, file
 from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
 
 GATES = {"schedulingGates": [{"name": "gpu-extender.io/queue"}]}
@@ -35,9 +35,7 @@ def asked(items: Sequence[JSON], only: str | None = None, **settings: Any) -> JS
     made = Settings.model_validate(
         {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration", "queue": settings}
     )
-    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": list(items)}).encode()
-    events = frozen.parse(raw, frozenset(resource.name for resource in made.resources))
-    return offline.queue(made, events, WALL, only)
+    return offline.queue(made, events(items, frozenset(resource.name for resource in made.resources)), WALL, only)
 
 
 def names(answer: JSON, part: str) -> list[str]:
@@ -102,8 +100,7 @@ def test_every_gated_pod_is_in_one_list_and_no_gpu_in_two_pods(seed: int) -> Non
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items = [node("n1"), gated("a", 8, age=90), gated("b", 8)]
-    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
-    where = ["--cluster", str(tmp_path / "cluster.json"), "--now", rfc3339(WALL)]
+    where = ["--cluster", file(tmp_path, items), "--now", rfc3339(WALL)]
     assert main(["queue", *where]) == 0
     printed = capsys.readouterr().out
     assert "starts now, in order:\n  default/a: 1 seat on n1" in printed

@@ -52,11 +52,16 @@ def place(made: World, name: str, gpus: int, node: str, **facts: Any) -> None:
     made.pod(name, gpus, node, **facts)
 
 
+def split(made: World, name: str = "split") -> None:
+    """A node with two linked pairs, of each of which one GPU is held."""
+    made.node(name, 4, links=pairs(4))
+    for gpu in (0, 2):
+        made.pod(f"single{gpu}", 1, name, held=[gpu])
+
+
 def test_verbs_answer_what_was_asked_and_record_what_we_would_have() -> None:
     made = world()
-    made.node("pairs", 4, links=pairs(4))
-    for gpu in (0, 2):
-        made.pod(f"single{gpu}", 1, "pairs", held=[gpu])
+    split(made, "pairs")
     two = made.pod("two", 2, links="required")
     assert made.filter(two, ["pairs", "unknown"])["NodeNames"] == ["pairs", "unknown"]
     assert made.decision(pod="default/two")["result"] == "try-again"  # a node is not known
@@ -124,10 +129,8 @@ def test_bind_writes_no_gpus_and_binds_what_we_would_reject() -> None:
 def test_the_report_of_a_constructed_case() -> None:
     """Two nodes of two linked pairs each. On `split` GPUs 0 and 2 are held, so that no free pair is linked."""
     made = world()
-    made.node("split", 4, links=pairs(4))
+    split(made)
     made.node("whole", 4, links=pairs(4))
-    for gpu in (0, 2):
-        made.pod(f"single{gpu}", 1, "split", held=[gpu])
     place(made, "two", 2, "split")  # we: `whole`, linked by 4 NVLinks of 25 GB/s
     found = report(made)
     assert found["placements"] | {"not_judged": 0, "rejected": 0} == {
@@ -172,9 +175,7 @@ def test_without_the_agent_what_needs_no_positions_is_counted() -> None:
 
 def test_what_we_would_reject_everywhere_would_wait() -> None:
     made = world()
-    made.node("split", 4, links=pairs(4))
-    for gpu in (0, 2):
-        made.pod(f"single{gpu}", 1, "split", held=[gpu])
+    split(made)
     place(made, "two", 2, "split", links="required")
     placed = report(made)["placements"]
     assert (placed["wait"], sum(placed["rejected"].values())) == (1, 1)
@@ -199,10 +200,8 @@ def test_each_pod_is_judged_in_the_state_before_it_also_in_one_batch() -> None:
 
 def test_the_candidates_are_those_that_filter_was_asked_about() -> None:
     made = world()
-    made.node("split", 4, links=pairs(4))
+    split(made)
     made.node("whole", 4, links=pairs(4))
-    for gpu in (0, 2):
-        made.pod(f"single{gpu}", 1, "split", held=[gpu])
     pod = made.pod("two", 2)
     made.filter(pod, ["split"])
     made.pod("two", 2, "split")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 
-from tests.ask.test_explain import explained
+from tests.ask.asking import explained
 from tests.world import JSON, World, pairs
 
 CASES = int(os.environ.get("GPU_EXTENDER_WAYS_CASES", "300")) // 3

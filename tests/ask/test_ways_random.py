@@ -5,14 +5,14 @@ GPU_EXTENDER_WAYS_CASES=2000 tries so many; the default is a few hundred.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections import Counter
 from typing import Any
 
-from extender.ask import frozen, offline
+from extender.ask import offline
 from tests.ask.applied import applied
+from tests.ask.asking import events
 from tests.ask.test_whatif import ARBITRARY, asked, random_cluster, random_preemptor, told
 from tests.oracles.ways import Ways
 from tests.oracles.whatif import Brute
@@ -25,9 +25,7 @@ GIB = 1 << 30
 
 def explained(items: list[JSON], pod: JSON) -> JSON:
     whole = [*items, {"apiVersion": "v1", "kind": "Pod"} | pod]
-    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": whole}).encode()
-    events = frozen.parse(raw, frozenset({GPU}))
-    return offline.explain(ARBITRARY, events, ("default", "p"), WALL)
+    return offline.explain(ARBITRARY, events(whole), ("default", "p"), WALL)
 
 
 def random_case(rng: random.Random) -> tuple[list[JSON], dict[str, list[list[int]] | None], JSON]:

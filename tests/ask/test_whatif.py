@@ -16,6 +16,7 @@ from extender.ask.suppose import SupposedCluster
 from extender.ask.whatif import engine, question
 from extender.cli import main
 from extender.settings import ResourceSettings, Settings
+from tests.ask.asking import events, file
 from tests.oracles.whatif import Brute
 from tests.world import DGX1V, GPU, JSON, WALL, machine, pairs, rfc3339, workload
 
@@ -146,8 +147,7 @@ def random_preemptor(rng: random.Random) -> JSON:
 
 
 def snapshot_of(items: list[JSON], settings: Settings = ARBITRARY) -> SupposedCluster:
-    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    return SupposedCluster.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
+    return SupposedCluster.of(settings, events(items, frozenset(one.name for one in settings.resources)))
 
 
 def asked(items: list[JSON], pod: JSON, settings: Settings = ARBITRARY) -> JSON:
@@ -241,9 +241,8 @@ def test_against_trying_everything() -> None:
 
 
 def files(tmp_path: Path, items: list[JSON], pods: list[JSON]) -> list[str]:
-    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
-    (tmp_path / "pods.json").write_text(json.dumps({"kind": "List", "items": [{"kind": "Pod"} | pod for pod in pods]}))
-    return ["--cluster", str(tmp_path / "cluster.json"), "-f", str(tmp_path / "pods.json"), "--now", rfc3339(WALL)]
+    wanted = file(tmp_path, [{"kind": "Pod"} | pod for pod in pods], "pods.json")
+    return ["--cluster", file(tmp_path, items), "-f", wanted, "--now", rfc3339(WALL)]
 
 
 def one_node(**facts: Any) -> list[JSON]:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from extender.settings import Settings
-from tests.ask.test_explain import explained
+from tests.ask.asking import explained
 from tests.ask.test_whatif import CASES, asked, random_cluster, random_preemptor
 from tests.oracles.whatif import Brute
 from tests.world import GPU, JSON, WALL, World, workload

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
 
-from extender.ask import frozen, offline
+from extender.ask import offline
+from tests.ask.asking import events
 from tests.ask.test_whatif import ARBITRARY, random_cluster
 from tests.oracles.whatif import Brute
 from tests.world import GPU, JSON, WALL, workload
@@ -40,8 +40,7 @@ def drawn(rng: random.Random) -> tuple[list[JSON], Links]:
 
 def answered(items: list[JSON]) -> JSON:
     """`kind: Capacity` of the objects."""
-    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    return offline.capacity(ARBITRARY, frozen.parse(raw, frozenset({GPU})), WALL)
+    return offline.capacity(ARBITRARY, events(items), WALL)
 
 
 class Counted:

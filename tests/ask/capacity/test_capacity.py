@@ -15,6 +15,7 @@ import pytest
 from extender.cli import main
 from extender.objects.queueing import GATE
 from extender.settings import Settings
+from tests.ask.asking import file, page
 from tests.ask.capacity.clusters import MODEL, Counted, answered, drawn
 from tests.cli.canned import Canned, answer, serving
 from tests.world import JSON, World, machine, pairs, workload
@@ -23,10 +24,7 @@ CASES = int(os.environ.get("GPU_EXTENDER_CAPACITY_CASES", "200"))
 
 
 def capacity(world: World) -> JSON:
-    reply = world.call("/debug/capacity", method="GET")
-    assert reply.status == 200, reply.body
-    shown: JSON = reply.json
-    return shown
+    return page(world, "/debug/capacity")
 
 
 def test_capacity_is_that_of_brute_force() -> None:
@@ -132,12 +130,11 @@ def test_absurd_counts_cost_little() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     node = {"apiVersion": "v1", "kind": "Node"} | machine("n1", 4, links=pairs(4), labels={MODEL: "A100"})
     waits = {"apiVersion": "v1", "kind": "Pod"} | workload("w", 4, links="required")
-    file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [node, waits]}))
-    assert main(["capacity", "--cluster", str(file), "-o", "json"]) == 0
+    cluster = file(tmp_path, [node, waits])
+    assert main(["capacity", "--cluster", cluster, "-o", "json"]) == 0
     shown: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert list(shown)[:7] == ["apiVersion", "kind", "warnings", "largest", "gangs", "pods", "whole_nodes"]
-    assert main(["capacity", "--cluster", str(file)]) == 0
+    assert main(["capacity", "--cluster", cluster]) == 0
     text = capsys.readouterr().out
     assert text.splitlines()[0] == "A100: largest pod 4 any links (1 node), 2 linked (1 node); 1 whole node"
     assert "pods of 2 GPUs: 2 in all, 2 in one hostname" in text

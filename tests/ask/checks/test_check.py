@@ -19,6 +19,7 @@ from extender.cli.check import LISTS
 from extender.kube import client
 from extender.settings import ClaimBounds, ClaimSettings, Settings
 from extender.settings.fields import LossCeiling
+from tests.ask.asking import file, findings
 from tests.ask.test_whatif import snapshot_of
 from tests.world import GPU, JSON, WALL, machine, pairs, workload
 
@@ -52,6 +53,12 @@ def checked(*items: JSON, settings: Settings | None = None) -> JSON:
     return check.answer(settings, snapshot_of(list(items), settings).cluster, list(items), WALL)
 
 
+def preempting(**stated: Any) -> Settings:
+    """Settings with these of `preemption`."""
+    settings = Settings()
+    return settings.model_copy(update={"preemption": settings.preemption.model_copy(update=stated)})
+
+
 def codes(answer: JSON, severity: str = "") -> list[str]:
     return [one["code"] for one in answer["findings"] if severity in ("", one["severity"])]
 
@@ -71,10 +78,7 @@ def test_who_can_evict_whom() -> None:
 
 @pytest.mark.parametrize(("upper", "code"), [(10, "rank-inverted"), (20, "rank-equal"), (30, None)])
 def test_ranks_against_the_intended_order(upper: int, code: str | None) -> None:
-    preemption = Settings().preemption.model_copy(update={"intended_order": ("serve", "train")})
-    by_settings = checked(
-        cls("serve", upper), cls("train", 20), settings=Settings().model_copy(update={"preemption": preemption})
-    )
+    by_settings = checked(cls("serve", upper), cls("train", 20), settings=preempting(intended_order=("serve", "train")))
     by_label = checked(cls("serve", upper, rank=2), cls("train", 20, rank=1))
     for answer in (by_settings, by_label):
         assert codes(answer, "error") == ([code] if code else [])
@@ -122,7 +126,7 @@ def test_what_the_eviction_of_jobs_without_checkpoints_costs_today() -> None:
         node(), cls("high", 10), cls("low", 1), pod("saved", 1, "low", 1, annotations=notes), pod("top", 1, "high", 10),
         pod("w0", 2, "low", 1, labels=labels), pod("w1", 2, "low", 1, labels=labels),
     ]  # fmt: skip
-    (found,) = [one for one in checked(*items)["findings"] if one["code"] == "no-checkpoint"]
+    (found,) = findings(checked(*items), "no-checkpoint")
     assert found["about"] == "gpu-extender/default/train"
     assert found["facts"] == {"pods": 2, "gpus": 4, "work_lost_gpu_seconds": 4 * 7200}
 
@@ -138,11 +142,10 @@ def test_who_is_protected_or_saves_is_no_finding() -> None:
         pod("tomorrow", 1, "low", 1, annotations={prefix + "last-checkpoint": "tomorrow"}),
         pod("no-longer", 1, "low", 1, annotations={prefix + "protect-for": "1h"}),
     ]
-    preemption = Settings().preemption.model_copy(update={"minimum_run_seconds": {"kept": 9000.0}})
     claims = ClaimSettings(by_namespace={"default": ClaimBounds(protect_for_seconds=3 * 3600)})
-    settings = Settings().model_copy(update={"preemption": preemption, "claims": claims})
+    settings = preempting(minimum_run_seconds={"kept": 9000.0}).model_copy(update={"claims": claims})
     answer = checked(node(), *classes, *pods, settings=settings)
-    found = {one["about"]: one for one in answer["findings"] if one["code"] == "no-checkpoint"}
+    found = {one["about"]: one for one in findings(answer, "no-checkpoint")}
     assert sorted(found) == ["Pod/default/no-longer", "Pod/default/tomorrow"]
     assert "1 pod with 1 GPU can be evicted" in found["Pod/default/tomorrow"]["message"]
     assert [one["code"] for one in answer["warnings"]] == ["bad-last-checkpoint"]
@@ -154,7 +157,7 @@ def test_checkpoints_that_are_not_reported() -> None:
     items = [node(), cls("high", 10), cls("low", 1), pod("p", 2, "low", 1, annotations=notes)]
     answer = checked(*items)
     assert "no-checkpoint" not in codes(answer)
-    (found,) = [one for one in answer["findings"] if one["code"] == "checkpoint-not-reported"]
+    (found,) = findings(answer, "checkpoint-not-reported")
     assert (found["severity"], found["facts"]) == ("info", {"pods": 1, "gpus": 2, "work_lost_gpu_seconds": 14_400})
 
 
@@ -162,7 +165,7 @@ def test_jobs_beyond_fifty_are_summed() -> None:
     pods = [pod(f"p{i:02}", 0 if i > 52 else 1, "low", 1, start=WALL - 100 - i) for i in range(53)]
     answer = checked({"kind": "Node"} | machine("n", 64), cls("high", 10), cls("low", 1), *pods)
     assert codes(answer).count("no-checkpoint") == MOST_JOBS
-    (more,) = [one for one in answer["findings"] if one["code"] == "no-checkpoint-more"]
+    (more,) = findings(answer, "no-checkpoint-more")
     assert more["facts"] == {"workloads": 3, "work_lost_gpu_seconds": 100 + 101 + 102}  # the cheapest three
     assert "3 more workloads of that kind are not listed" in more["message"]
 
@@ -176,26 +179,19 @@ def test_the_job_set_is_what_is_lost() -> None:
         jobs.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"parallelism": 1}})
         pods.append(pod(f"p{i}", 1, "low", 1, owner="Job"))
         pods[-1]["metadata"]["ownerReferences"][0] |= {"apiVersion": "batch/v1", "name": f"js-{i}"}
-    (found,) = [
-        one
-        for one in checked(node(), cls("high", 10), cls("low", 1), *jobs, *pods)["findings"]
-        if one["code"] == "no-checkpoint"
-    ]
+    (found,) = findings(checked(node(), cls("high", 10), cls("low", 1), *jobs, *pods), "no-checkpoint")
     assert (found["about"], found["facts"]["pods"]) == ("jobset/default/js", 2)
 
 
 def test_ranks_that_can_not_be_read_and_classes_that_are_not_there() -> None:
     answer = checked(cls("serve", 1, rank="first"), cls("train", 2, rank=1))
-    (found,) = [one for one in answer["findings"] if one["code"] == "rank-unreadable"]
+    (found,) = findings(answer, "rank-unreadable")
     assert (found["severity"], found["about"]) == ("error", "PriorityClass/serve")
-    preemption = Settings().preemption.model_copy(
-        update={
-            "intended_order": ("system-node-critical", "gone", "serve"),
-            "minimum_run_seconds": {"nosuch": 60.0},
-            "ceilings": {"none": LossCeiling(gpu_hours=1.0)},
-        }
-    )
-    answer = checked(cls("serve", 1), settings=Settings().model_copy(update={"preemption": preemption}))
+    settings = preempting(
+        intended_order=("system-node-critical", "gone", "serve"), minimum_run_seconds={"nosuch": 60.0},
+        ceilings={"none": LossCeiling(gpu_hours=1.0)},
+    )  # fmt: skip
+    answer = checked(cls("serve", 1), settings=settings)
     about = {one["code"]: one["about"] for one in answer["findings"] if one["severity"] == "error"}
     assert about["class-missing"] == "PriorityClass/gone"
     assert about["minimum-run-of-no-class"] == "PriorityClass/nosuch"
@@ -213,10 +209,7 @@ def test_pods_of_the_system_classes_have_a_class() -> None:
 def test_without_priority_classes_in_the_input_what_they_would_tell_is_unknown() -> None:
     """The pods name a class; that it is not listed does not make them pods without one, nor the class one that does
     not exist."""
-    preemption = Settings().preemption.model_copy(
-        update={"intended_order": ("high", "low"), "minimum_run_seconds": {"high": 60.0}}
-    )
-    settings = Settings().model_copy(update={"preemption": preemption})
+    settings = preempting(intended_order=("high", "low"), minimum_run_seconds={"high": 60.0})
     items = [node(), pod("a", 2, "high", 100), pod("b", 1, "low", 1), quota({f"requests.{GPU}": "4"}, "high")]
     answer = checked(*items, settings=settings)
     levels = {one["name"]: (one["priority"], one["gpus"], one["evicts"]) for one in answer["classes"] if one["gpus"]}
@@ -224,14 +217,14 @@ def test_without_priority_classes_in_the_input_what_they_would_tell_is_unknown()
     assert not {"pods-without-class", "class-missing", "minimum-run-of-no-class", "quota-of-no-class"} & {
         *codes(answer)
     }
-    (found,) = [one for one in answer["findings"] if one["code"] == "classes-not-listed"]
+    (found,) = findings(answer, "classes-not-listed")
     assert (found["severity"], found["facts"]) == ("warning", {"pods": 2})
     assert "pods name high, low" in found["message"]
     assert "is unknown" in found["message"]
     # With classes in the input one that is missing there is missing in the cluster.
     answer = checked(*items, cls("low", 1), settings=settings)
     assert {"class-missing", "minimum-run-of-no-class", "quota-of-no-class"} <= {*codes(answer, "error")}
-    (found,) = [one for one in answer["findings"] if one["code"] == "class-not-listed"]
+    (found,) = findings(answer, "class-not-listed")
     assert found["about"] == "PriorityClass/high"
     assert "pods-without-class" not in codes(answer)
 
@@ -239,7 +232,7 @@ def test_without_priority_classes_in_the_input_what_they_would_tell_is_unknown()
 def test_a_priority_that_is_neither_in_the_pod_nor_in_its_class_is_unknown() -> None:
     bare = pod("a", 2, "high")
     del bare["spec"]["priority"]
-    (found,) = [one for one in checked(node(), bare)["findings"] if one["code"] == "classes-not-listed"]
+    (found,) = findings(checked(node(), bare), "classes-not-listed")
     assert "The priority of 1 pod is unknown and counts as 0" in found["message"]
 
 
@@ -248,7 +241,7 @@ def test_claims_that_the_scheduler_does_not_show_us() -> None:
     both = pod("both", 1)
     both["spec"] |= claims
     only = {"kind": "Pod"} | workload("only", 0, node="n", phase="Running", spec=claims)
-    (found,) = [one for one in checked(node(), both, only)["findings"] if one["code"] == "claims-not-shown"]
+    (found,) = findings(checked(node(), both, only), "claims-not-shown")
     assert (found["severity"], found["facts"]) == ("info", {"pods": 1})
 
 
@@ -264,7 +257,7 @@ def test_a_budget_that_blocks_everything(spec: JSON, allowed: int, severity: str
         "status": {"disruptionsAllowed": allowed},
     }
     answer = checked(node(), pod("p", labels={"app": "a"}), budget)
-    found = [one["severity"] for one in answer["findings"] if one["code"] == "budget-blocks-all"]
+    found = [one["severity"] for one in findings(answer, "budget-blocks-all")]
     assert found == ([severity] if severity else [])
     budget["spec"]["selector"] = {}
     assert "budget-selects-all" in codes(checked(node(), pod("p"), budget))
@@ -337,27 +330,24 @@ def test_quotas_that_are_none_end_nothing(spec: JSON) -> None:
 def test_resource_names_that_we_are_not_shown() -> None:
     other = pod("mig", 1, resource="nvidia.com/mig-1g.10gb")
     answer = checked({"kind": "Node"} | machine("n", 7, resource="nvidia.com/mig-1g.10gb"), other)
-    (found,) = [one for one in answer["findings"] if one["code"] == "resource-not-managed"]
+    (found,) = findings(answer, "resource-not-managed")
     assert found["about"] == "resource/nvidia.com/mig-1g.10gb"
     assert found["facts"] == {"pods": 1, "nodes": 1}
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "cluster.json"
-    items = [node(), cls("serve", 1, rank=2), cls("train", 2, rank=1), pod("p", 2, "train", 2)]
-    path.write_text(json.dumps({"kind": "List", "items": items}))
-    assert main(["check", "--cluster", str(path), "-o", "json"]) == 10
+    path = file(tmp_path, [node(), cls("serve", 1, rank=2), cls("train", 2, rank=1), pod("p", 2, "train", 2)])
+    assert main(["check", "--cluster", path, "-o", "json"]) == 10
     answer = json.loads(capsys.readouterr().out)
     assert (answer["kind"], answer["summary"]["error"]) == ("Check", 1)
-    assert main(["check", "--cluster", str(path)]) == 10
+    assert main(["check", "--cluster", path]) == 10
     said = capsys.readouterr().out
     assert "train can evict serve" in said
     rows = [line.split() for line in said.splitlines()]
     assert ["train", "2", "1", "2", "serve"] in rows
     assert "none" in next(row for row in rows if row[:1] == ["serve"])
     assert said.endswith("\n1 error, 0 warnings, 0 info\n")
-    path.write_text(json.dumps({"kind": "List", "items": [node(), pod("p", priority=-5, labels={})]}))
-    assert main(["check", "--cluster", str(path)]) == 0
+    assert main(["check", "--cluster", file(tmp_path, [node(), pod("p", priority=-5, labels={})])]) == 0
     assert main(["check", "--cluster", str(tmp_path / "none")]) == 1
 
 
@@ -414,9 +404,8 @@ def test_the_classes_that_we_ship_are_in_order(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sets(), ids=lambda path: path.name)
 def test_the_classes_that_we_ship_pass_check_strict(path: Path, tmp_path: Path) -> None:
-    file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({"kind": "List", "items": [node(), *built(path), *built(path / "quotas")]}))
-    assert main(["check", "--strict", "--cluster", str(file)]) == 0
+    cluster = file(tmp_path, [node(), *built(path), *built(path / "quotas")])
+    assert main(["check", "--strict", "--cluster", cluster]) == 0
 
 
 class FakeServer:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import pytest
 
 from extender.settings import Settings
+from tests.ask.asking import findings
 from tests.ask.checks.test_check import checked, cls, codes, node, pod
 from tests.world import JSON, workload
-
-
-def found(answer: JSON, code: str) -> list[JSON]:
-    return [one for one in answer["findings"] if one["code"] == code]
 
 
 def test_a_policy_that_does_not_exist() -> None:
     """001: the table of policies has a row PreemptHigherPriority."""
     answer = checked(node(), cls("rare", 10, preemptionPolicy="PreemptHigherPriority"), cls("fine", 5))
-    [one] = found(answer, "preemption-policy-unknown")
+    [one] = findings(answer, "preemption-policy-unknown")
     assert (one["severity"], one["about"]) == ("error", "PriorityClass/rare")
     assert "'PreemptHigherPriority' does not exist" in one["message"]
     assert "PreemptLowerPriority" in one["remedy"]
@@ -26,7 +23,7 @@ def test_a_policy_that_does_not_exist() -> None:
 def test_a_pod_with_such_a_policy() -> None:
     wire = pod("p")
     wire["spec"]["preemptionPolicy"] = "preemptlowerpriority"
-    [one] = found(checked(node(), cls("fine", 5), wire), "preemption-policy-unknown")
+    [one] = findings(checked(node(), cls("fine", 5), wire), "preemption-policy-unknown")
     assert one["about"] == "Pod/default/p"
 
 
@@ -41,7 +38,7 @@ def tiers() -> list[JSON]:
 
 
 def test_a_description_that_omits_a_class_which_it_can_evict() -> None:
-    [one] = found(checked(node(), *tiers()), "description-omits-class")
+    [one] = findings(checked(node(), *tiers()), "description-omits-class")
     assert one["about"] == "PriorityClass/gpu-training"
     assert "but not gpu-serving, which it can evict too" in one["message"]
 
@@ -49,7 +46,7 @@ def test_a_description_that_omits_a_class_which_it_can_evict() -> None:
 @pytest.mark.parametrize("text", ["preempts everything", "sensitive", "queues without preempting", "", "evicts"])
 def test_a_description_that_names_no_class_is_not_judged(text: str) -> None:
     answer = checked(node(), cls("high", 30, description=text), cls("mid", 20), cls("low", 10))
-    assert found(answer, "description-omits-class") == []
+    assert findings(answer, "description-omits-class") == []
 
 
 def inverted() -> list[JSON]:
@@ -59,7 +56,7 @@ def inverted() -> list[JSON]:
 
 
 def test_a_class_that_waits_below_all_that_runs_is_reported_without_ranks() -> None:
-    [one] = found(checked(*inverted()), "class-outranked")
+    [one] = findings(checked(*inverted()), "class-outranked")
     assert (one["severity"], one["about"], one["facts"]) == (
         "warning", "PriorityClass/inference", {"pods": 1, "priority": 10},
     )  # fmt: skip
@@ -86,7 +83,7 @@ def test_a_group_that_names_no_class(kind: str, api: str) -> None:
     """003: a PodGroup of the class `training`, beside inference-critical, training-standard and notebook-dev."""
     spec = {"minMember": 4, "queue": "gpu-queue", "priorityClassName": "training"}
     group = {"apiVersion": api, "kind": kind, "metadata": {"name": "training-job"}, "spec": spec}
-    [one] = found(checked(node(), cls("training-standard", 10_000), group), "class-of-group-missing")
+    [one] = findings(checked(node(), cls("training-standard", 10_000), group), "class-of-group-missing")
     assert (one["severity"], one["about"]) == ("warning", f"{kind}/default/training-job")
     assert "'training' is not among the PriorityClasses" in one["message"]
     assert "class-of-group-missing" not in codes(checked(node(), cls("training", 1), group))

@@ -6,6 +6,7 @@ import pytest
 
 from extender.objects.queueing import Domain
 from extender.queue.levels import looks_like_level
+from tests.ask.asking import findings
 from tests.ask.checks.test_check import checked, node
 from tests.queue.drawn import JSON, Case, gang
 from tests.world import machine, workload
@@ -61,9 +62,9 @@ def test_a_label_that_looks_like_a_level_is_reported() -> None:
 @pytest.mark.parametrize(("way", "effect"), [("required", "cannot start"), ("preferred", "no effect")])
 def test_a_level_that_no_node_has_is_reported(way: str, effect: str) -> None:
     pod = {"kind": "Pod"} | workload("p", 1, annotations={"gpu-extender.io/domain": f"{way}:rack"})
-    (finding,) = [one for one in checked(node(), pod)["findings"] if one["code"] == "domain-of-no-node"]
+    (finding,) = findings(checked(node(), pod), "domain-of-no-node")
     assert (finding["about"], effect in finding["message"]) == ("Pod/default/p", True)
-    assert not [one for one in checked(*racks(DOCUMENTED), pod)["findings"] if one["code"] == "domain-of-no-node"]
+    assert not findings(checked(*racks(DOCUMENTED), pod), "domain-of-no-node")
 
 
 @pytest.mark.parametrize(

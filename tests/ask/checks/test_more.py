@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cli import main
+from tests.ask.asking import file, findings
 from tests.ask.checks.test_check import checked, cls, codes, node, pod, quota
 from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
 
@@ -23,10 +24,6 @@ def gpu_node(name: str, gpus: int = 8, ready: str | None = "True", **facts: Any)
     return made
 
 
-def found(answer: JSON, code: str) -> list[JSON]:
-    return [one for one in answer["findings"] if one["code"] == code]
-
-
 def test_nodes_that_lost_gpus_are_grouped() -> None:
     label = {"nvidia.com/gpu.count": "8"}
     answer = checked(
@@ -34,7 +31,7 @@ def test_nodes_that_lost_gpus_are_grouped() -> None:
         {"kind": "Node"} | machine("cpu", 0), {"kind": "Node"} | machine("none", 0, capacity=8),
         {"kind": "Node"} | machine("dra", 0, labels=label),
     )  # fmt: skip
-    none, six, seven = sorted(found(answer, "gpus-lost"), key=lambda one: one["message"])
+    none, six, seven = sorted(findings(answer, "gpus-lost"), key=lambda one: one["message"])
     assert seven["message"] == "7 of 8 GPUs are allocatable"
     assert (seven["about"], seven["others"]) == ("Node/a", ["Node/b"])
     assert seven["facts"] == {"allocatable_gpus": 14, "gpus": 16}
@@ -54,24 +51,24 @@ def test_nodes_that_are_not_ready() -> None:
     answer = checked(
         gpu_node("a"), gpu_node("b", ready="False"), gpu_node("c", ready="Unknown"), gpu_node("d", ready=None)
     )
-    [one] = found(answer, "node-not-ready")
+    [one] = findings(answer, "node-not-ready")
     assert (one["about"], one["others"]) == ("Node/b", ["Node/c"])
     assert "KubeletNotReady" in one["message"]
 
 
 def test_links_that_are_not_known() -> None:
     answer = checked(gpu_node("a"), {"kind": "Node"} | machine("b", 8), {"kind": "Node"} | machine("c", 1))
-    [one] = found(answer, "links-unknown")
+    [one] = findings(answer, "links-unknown")
     assert (one["about"], one["others"]) == ("Node/b", [])
 
 
 def test_typos_are_findings() -> None:
     typed = {"gpu-extender.io/link": "required"}
     answer = checked(node(), pod("a", annotations=typed), pod("b", annotations=typed), pod("c", links="yes"))
-    [name] = found(answer, "unknown-name")
+    [name] = findings(answer, "unknown-name")
     assert (name["about"], name["others"]) == ("Pod/default/a", ["Pod/default/b"])
     assert name["remedy"] == "Write gpu-extender.io/links."
-    [value] = found(answer, "unknown-value")
+    [value] = findings(answer, "unknown-value")
     assert value["about"] == "Pod/default/c"
 
 
@@ -101,9 +98,9 @@ def budget() -> JSON:
 def test_a_file_without_nodes_and_pods_is_an_error(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "cluster.json"
-    file.write_text(text)
-    assert main(["check", "--cluster", str(file), "-o", "json"]) == 1
+    empty = tmp_path / "cluster.json"
+    empty.write_text(text)
+    assert main(["check", "--cluster", str(empty), "-o", "json"]) == 1
     said = capsys.readouterr()
     assert not said.out
     assert json.loads(said.err)["error"]["code"] == "bad-cluster"
@@ -111,14 +108,13 @@ def test_a_file_without_nodes_and_pods_is_an_error(
 
 def test_pods_alone_are_judged_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What someone who may read one namespace can ask about."""
-    file = tmp_path / "pods.json"
     items = [pod("a", gpus=99, annotations={"gpu-extender.io/link": "required"}), pod("b", gpus=99)]
-    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
-    assert main(["check", "--cluster", str(file), "-o", "json"]) == 0
+    cluster = file(tmp_path, items)
+    assert main(["check", "--cluster", cluster, "-o", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert codes(answer) == ["unknown-name"]
     assert answer["lacks"][0]["message"] == "the input has no Nodes: nothing is judged that needs nodes"
-    assert main(["check", "--cluster", str(file), "--strict"]) == 10
+    assert main(["check", "--cluster", cluster, "--strict"]) == 10
 
 
 def test_advice_is_in_the_answer_and_in_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,9 +123,8 @@ def test_advice_is_in_the_answer_and_in_the_text(tmp_path: Path, capsys: pytest.
         held = workload(f"p{n}", 3, node=f"n{n}", phase="Running", start=WALL - 100 * (n + 1))
         items.append({"kind": "Pod", "apiVersion": "v1"} | held)
     items.append({"kind": "Pod", "apiVersion": "v1"} | workload("w", 8))
-    file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
-    ask = ["check", "--cluster", str(file), "--now", rfc3339(WALL)]
+    cluster = file(tmp_path, items)
+    ask = ["check", "--cluster", cluster, "--now", rfc3339(WALL)]
     assert main([*ask, "-o", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert "nodes-would-start-pods" in codes(answer, "info")
@@ -142,9 +137,8 @@ def test_advice_is_in_the_answer_and_in_the_text(tmp_path: Path, capsys: pytest.
 def test_many_findings_of_one_kind_are_cut_in_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items = [node()] + [pod(f"p{n:02}", 0, annotations={f"gpu-extender.io/zzz{n:02}": "x"}) for n in range(30)]
     items += [pod(f"q{n:02}", 0, annotations={"gpu-extender.io/link": "x"}) for n in range(5)]
-    file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
-    assert main(["check", "--cluster", str(file)]) == 0
+    cluster = file(tmp_path, items)
+    assert main(["check", "--cluster", cluster]) == 0
     text = capsys.readouterr().out
     assert text.count("is unknown") == 10
     assert "and 21 more findings unknown-name (-o json has all)" in text

@@ -8,6 +8,7 @@ import pytest
 
 from extender.sim import claims as dra
 from extender.sim.machines import machine as catalogued
+from tests.ask.asking import findings
 from tests.ask.checks.test_check import checked, codes
 from tests.world import GPU, JSON, machine, workload
 
@@ -57,7 +58,7 @@ def slices(*, unmapped: bool = False, **published: Any) -> list[JSON]:
 )
 def test_findings(items: list[JSON], code: str, facts: dict[str, int]) -> None:
     answer = checked(*items)
-    (found,) = [one for one in answer["findings"] if one["code"] == code]
+    (found,) = findings(answer, code)
     assert found["facts"] == facts
     assert "gpus-lost" not in codes(answer)
 
