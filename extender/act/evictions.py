@@ -22,8 +22,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from extender.act.controller import Controller, Leadership
 from extender.act.events import EventRecorder, named, price_text
@@ -201,7 +203,7 @@ class OwnEvictions(Controller):
             del stuck.blocked[node]
         links_only = tuple(name for name in attempt.links_only if name not in stuck.blocked)
         # What kube-scheduler itself thought of these nodes is as old as its call.
-        recent = replace(attempt, links_only=links_only, at=now)
+        recent = msgspec.structs.replace(attempt, links_only=links_only, at=now)
         decision, outcome = verbs.preempt.own(stuck.body, recent, now, self._wall())
         self._metrics.searched(decision.proved, decision.result, decision.stages_us)
         if outcome.reservation is None:

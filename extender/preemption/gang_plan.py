@@ -18,6 +18,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from ext_core import gather
 from ext_core.link_sets import LinkSets
 from ext_core.scout import FREE
@@ -327,7 +329,9 @@ class GangSearch:
         order = yield from pace.paced(
             in_order([(-gathered.priority[k], gathered.start_ms[k], names[k], k) for k in range(len(nodes))])
         )
-        preemptor = Preemptor(replace(head, priority=task.priority), task.roles[0].pod, gang.now, gang.wall)
+        preemptor = Preemptor(
+            msgspec.structs.replace(head, priority=task.priority), task.roles[0].pod, gang.now, gang.wall
+        )
         inquiry = Inquiry(cluster, self._policy, preemptor, None, self._limits.search_budget, 0)
         charges = yield from Charges.read(terms, nodes, [key[-1] for key in order], pace)
         ways = RoleCapacity(cluster, self._policy, self._sets, task.roles)
