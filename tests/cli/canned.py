@@ -1,13 +1,42 @@
-"""A server on loopback that answers what a test has it answer."""
+"""A command that a test calls, and a server on loopback that answers what a test has it answer."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, ClassVar
+
+import pytest
+
+from extender.cli import main
+
+
+class Cli:
+    """Calls `gpu-extender` with words; each call states the exit code that it has to have."""
+
+    def __init__(self, captured: pytest.CaptureFixture[str]) -> None:
+        self._captured = captured
+
+    def out(self, words: Sequence[str], code: int = 0) -> str:
+        """What it prints."""
+        return self._called(words, code)[0]
+
+    def err(self, words: Sequence[str], code: int = 0) -> str:
+        """What it prints to standard error."""
+        return self._called(words, code)[1]
+
+    def json(self, words: Sequence[str], code: int = 0) -> Any:
+        """The JSON that it prints."""
+        return json.loads(self.out(words, code))
+
+    def _called(self, words: Sequence[str], code: int) -> tuple[str, str]:
+        self._captured.readouterr()
+        assert main(words) == code
+        out, err = self._captured.readouterr()
+        return out, err
 
 
 class Canned(BaseHTTPRequestHandler):

@@ -11,9 +11,10 @@ from urllib.request import Request
 
 import pytest
 
-from extender.cli import kubectl, main, sources
+from extender.cli import kubectl, sources
 from extender.cli.kubectl_calls import NAMESPACE, Installed, Replica, Tunnel
 from extender.errors import Unreachable
+from tests.cli.canned import Cli
 from tests.web.page.served import served
 from tests.world import World, workload
 
@@ -135,7 +136,9 @@ def test_a_hint_that_the_plugin_cannot_follow_stays() -> None:
 
 
 @pytest.mark.usefixtures("plugin")
-def test_the_plugin_does_not_advise_to_name_an_address(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_the_plugin_does_not_advise_to_name_an_address(
+    monkeypatch: pytest.MonkeyPatch, cli: Cli, capsys: Captured
+) -> None:
     """`--server` means another thing to kubectl."""
 
     @contextmanager
@@ -151,5 +154,4 @@ def test_the_plugin_does_not_advise_to_name_an_address(monkeypatch: pytest.Monke
         assert kubectl.main([name, *WORDS[name]]) == 1
         said = capsys.readouterr()
         assert (os.strerror(111) in said.out + said.err, "--server" in said.out + said.err) == (True, False)
-    assert main(["top", "--server", "http://127.0.0.1:1"]) == 1
-    assert "--server names another address" in capsys.readouterr().err
+    assert "--server names another address" in cli.err(["top", "--server", "http://127.0.0.1:1"], 1)

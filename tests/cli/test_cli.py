@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 
 from extender import cli
 from extender.cli import COMMANDS, kubectl, main
+from tests.cli.canned import Cli
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -53,17 +53,14 @@ def test_no_command_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> N
     assert all(command in said.err for command in COMMANDS)
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version", "-o", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+def test_version(cli: Cli) -> None:
+    said = cli.json(["version", "-o", "json"])
     assert (said["apiVersion"], said["kind"], said["warnings"]) == ("gpu-extender.io/v1", "Version", [])
-    assert main(["version"]) == 0
-    assert capsys.readouterr().out == f"gpu-extender {said['version']}\n"
+    assert cli.out(["version"]) == f"gpu-extender {said['version']}\n"
 
 
-def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("gpu-extender ")
+def test_version_is_an_option_too(cli: Cli) -> None:
+    assert cli.out(["--version"]).startswith("gpu-extender ")
 
 
 @pytest.mark.parametrize(
@@ -123,23 +120,21 @@ def test_options_stand_before_between_and_behind_arguments(command: str) -> None
             assert all(one == read[0] for one in read), option
 
 
-def test_a_word_behind_two_dashes_is_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topo", "-o", "json", "--", "-none"]) == 1
-    assert "-none" in capsys.readouterr().err
+def test_a_word_behind_two_dashes_is_no_option(tmp_path: Path, cli: Cli) -> None:
+    assert "-none" in cli.err(["topo", "-o", "json", "--", "-none"], 1)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_config_with_its_output_form_anywhere(at: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_with_its_output_form_anywhere(at: int, cli: Cli) -> None:
     words = ["config", "explain", "queue.strict"]
-    assert main([*words[:at], "-o", "json", *words[at:]]) == 0
-    assert [one["field"] for one in json.loads(capsys.readouterr().out)["fields"]] == ["queue.strict"]
+    assert [one["field"] for one in cli.json([*words[:at], "-o", "json", *words[at:]])["fields"]] == ["queue.strict"]
 
 
-def test_refused_settings_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_settings_are_an_error(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\ncosts: [victim]\n")
-    assert main(["serve", "--config", str(file)]) == 1
-    assert "costs[0], line 3: 'victim' is not one of the costs; did you mean victims?" in capsys.readouterr().err
+    error = cli.err(["serve", "--config", str(file)], 1)
+    assert "costs[0], line 3: 'victim' is not one of the costs; did you mean victims?" in error
 
 
 def test_a_reader_that_leaves_early_is_no_traceback() -> None:

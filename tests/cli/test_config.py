@@ -10,21 +10,20 @@ import pytest
 from extender.cli import main
 from extender.cli.options import known
 from extender.settings import Known, Settings, override_server, parse_settings, read_settings
+from tests.cli.canned import Cli
 
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
 
 
-def test_a_valid_file_is_named_with_its_hashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_file_is_named_with_its_hashes(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(HEAD + "mode: shadow\nschedulerWeight: 1\n")
-    assert main(["config", "validate", str(file), "-o", "json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = cli.json(["config", "validate", str(file), "-o", "json"])
     settings = Settings(mode="shadow", scheduler_weight=1)
     assert (answer["mode"], answer["settings_hash"]) == ("shadow", settings.hash)
     assert answer["policy_hash"] == settings.policy_hash == Settings().policy_hash  # it decides alike
     assert [one["code"] for one in answer["warnings"]] == ["scheduler-weight"]
-    assert main(["config", "validate", str(file)]) == 0
-    assert "is valid: mode shadow" in capsys.readouterr().out
+    assert "is valid: mode shadow" in cli.out(["config", "validate", str(file)])
 
 
 def test_the_hash_is_that_of_a_server_with_other_listeners(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,29 +38,25 @@ def test_the_hash_is_that_of_a_server_with_other_listeners(tmp_path: Path, capsy
     assert Settings().hash != stated
 
 
-def test_all_that_is_wrong_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_that_is_wrong_is_named(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(HEAD + "mode: shade\nqueues: {}\n")
-    assert main(["config", "validate", str(file)]) == 1
-    said = capsys.readouterr().err
+    said = cli.err(["config", "validate", str(file)], 1)
     assert "mode, line 3: is 'shade'; allowed: active, shadow" in said
     assert "queues, line 4: is not a field" in said
     assert main(["config", "validate"]) == 1
     assert main(["config", "validate", str(tmp_path / "none")]) == 1
 
 
-def test_fields_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "explain", "queue.strict"]) == 0
-    said = capsys.readouterr().out
+def test_fields_are_explained(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    said = cli.out(["config", "explain", "queue.strict"])
     assert said.startswith("queue.strict  (default false)\n    Whether no gang starts")
     assert main(["config", "explain", "claims", "-o", "json"]) == 0
     fields = [one["field"] for one in json.loads(capsys.readouterr().out)["fields"]]
     assert "claims.protectForSeconds" in fields
     assert all(one.startswith("claims.") for one in fields)
-    assert main(["config", "explain"]) == 0
-    assert "server.port" in capsys.readouterr().out
-    assert main(["config", "explain", "queu"]) == 1
-    assert "is not a field" in capsys.readouterr().err
+    assert "server.port" in cli.out(["config", "explain"])
+    assert "is not a field" in cli.err(["config", "explain", "queu"], 1)
 
 
 @pytest.mark.parametrize("form", ["text", "json", "yaml"])

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from extender.cli import main
 from extender.cli.decisions import lines
-from tests.cli.canned import Canned, answer, serving
+from tests.cli.canned import Canned, Cli, answer
 from tests.world import World, workload
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    with serving() as url:
-        yield url
-
 
 DECISION = {
     "verb": "preempt",
@@ -90,10 +82,10 @@ def test_decisions_tells_people(server: str, capsys: pytest.CaptureFixture[str])
     )
 
 
-def test_decisions_passes_the_servers_json_on(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer({"apiVersion": "gpu-extender.io/v1", "decisions": [DECISION]})
-    assert main(["decisions", "ml/train", "--server", server, "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"apiVersion": "gpu-extender.io/v1", "decisions": [DECISION]}
+def test_decisions_passes_the_servers_json_on(server: str, cli: Cli) -> None:
+    listed = {"apiVersion": "gpu-extender.io/v1", "decisions": [DECISION]}
+    answer(listed)
+    assert cli.json(["decisions", "ml/train", "--server", server, "-o", "json"]) == listed
 
 
 @pytest.mark.parametrize(
@@ -119,50 +111,48 @@ def test_decisions_says_what_went_wrong(
 
 
 @pytest.mark.parametrize("pod", ["train", "ml/", "/train", "a/b/c", ""])
-def test_decisions_wants_a_pod_with_its_namespace(pod: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decisions", pod]) == 1
-    assert "is not NAMESPACE/NAME" in capsys.readouterr().err
+def test_decisions_wants_a_pod_with_its_namespace(pod: str, cli: Cli) -> None:
+    assert "is not NAMESPACE/NAME" in cli.err(["decisions", pod], 1)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "ftp://127.0.0.1", "127.0.0.1:8888", "http://127.0.0.1:x"])
-def test_decisions_without_a_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decisions", "ml/train", "--server", url]) == 1
-    assert "gpu-extender: " in capsys.readouterr().err
+def test_decisions_without_a_server(url: str, cli: Cli) -> None:
+    assert "gpu-extender: " in cli.err(["decisions", "ml/train", "--server", url], 1)
 
 
-def test_decisions_tells_of_siblings_groups_and_failures(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decisions_tells_of_siblings_groups_and_failures(server: str, cli: Cli) -> None:
     pod = DECISION["pod"] | {"placement": "spread", "siblings": 3, "group": {"placed": 2, "to_come": 6}}  # type: ignore[operator]
     failures = [{"pod": "ml/x", "what": "admission"}, {"pod": "ml/y", "what": "died"}]
     nodes = [node | {"failures": failures} for node in DECISION["nodes"]]  # type: ignore[attr-defined]
     answer({"decisions": [DECISION | {"pod": pod, "nodes": nodes}]})
-    assert main(["decisions", "ml/train", "--server", server]) == 0
-    said = capsys.readouterr().out
+    said = cli.out(["decisions", "ml/train", "--server", server])
     assert "is spread: 3 siblings have a node" in said
     assert "2 of its pods have a node, 6 are to come" in said
     assert said.count("failed there: ml/x (admission), ml/y (died)") == 2
 
 
-def test_a_preemption_without_nodes_is_not_told_with_zeros(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preemption_without_nodes_is_not_told_with_zeros(server: str, cli: Cli) -> None:
     answer({"decisions": [DECISION | {"result": "none", "candidates": 0, "why": "it was early"}]})
-    assert main(["decisions", "ml/train", "--server", server]) == 0
-    assert "  none\n  because: it was early\n" in capsys.readouterr().out
+    assert "  none\n  because: it was early\n" in cli.out(["decisions", "ml/train", "--server", server])
 
 
-def test_the_runner_up_of_a_gang_is_told_by_its_domain(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runner_up_of_a_gang_is_told_by_its_domain(server: str, cli: Cli) -> None:
     for domain, place in (({"level": "rack", "value": "s"}, "rack s"), (None, "other nodes")):
         other: dict[str, Any] = {"domain": domain, "victims": [], "cost": []}
         certificate = {"proved": True, "nodes_examined": 3, "sets_examined": 12, "lost_on": "victims"}
         answer({"decisions": [DECISION | {"certificate": certificate | {"runner_up": other}}]})
-        assert main(["decisions", "ml/train", "--server", server]) == 0
-        assert f"  next best: {place}, lost on victims" in capsys.readouterr().out
+        assert f"  next best: {place}, lost on victims" in cli.out(["decisions", "ml/train", "--server", server])
 
 
-def test_a_bind_is_told_by_its_node_and_gpus(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bind_is_told_by_its_node_and_gpus(server: str, cli: Cli) -> None:
     only = {"nodes": [], "nodes_left_out": 0, "reasons": {}, "victims": [], "cost": None, "certificate": None}
     bind = DECISION | only | {"verb": "bind", "result": "bound", "gpus": [0, 3], "duration_us": {}}
     answer({"decisions": [bind]})
-    assert main(["decisions", "ml/train", "--server", server]) == 0
-    assert capsys.readouterr().out.splitlines()[2:] == ["  bound", "  node b, GPUs 0,3", ""]
+    assert cli.out(["decisions", "ml/train", "--server", server]).splitlines()[2:] == [
+        "  bound",
+        "  node b, GPUs 0,3",
+        "",
+    ]
 
 
 def test_terms_that_are_equal_on_all_nodes_stand_once() -> None:

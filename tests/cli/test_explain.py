@@ -10,7 +10,7 @@ import yaml
 
 from extender.cli import main
 from extender.cli.explain import lines
-from tests.cli.canned import Canned, answer, serving
+from tests.cli.canned import Canned, Cli, answer, serving
 from tests.cli.test_decisions import DECISION
 from tests.world import JSON, WALL, World, machine, pairs, rfc3339, workload
 
@@ -35,15 +35,14 @@ def written(folder: Path, pod: JSON) -> str:
     return str(path)
 
 
-def explained(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["explain", *words]) == 0
-    return capsys.readouterr().out
+def explained(words: list[str], cli: Cli) -> str:
+    return cli.out(["explain", *words])
 
 
-def test_a_pod_that_waits_for_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_that_waits_for_links(tmp_path: Path, cli: Cli) -> None:
     file = written(tmp_path, workload("train", 2, links="required", priority=5))
     words = ["default/train", "--cluster", file, "--now", NOW]
-    assert explained(words, capsys) == (
+    assert explained(words, cli) == (
         "default/train waits: 1 node has 2 GPUs free but not linked; nearest: n1, 1 of 2 GPUs linked; "
         "cheapest way out: evict default/older on n1, 0.5 GPU-h (needs evictions.enabled); or set "
         "gpu-extender.io/links: preferred (it fits on n1)\n"
@@ -58,9 +57,9 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, capsys: pytest.CaptureFixtur
         "    3. ask for 1 GPU instead of 2 (it fits on n1): given up 1 GPUs\n"
         "    4. add a node like n1 (4 GPUs): nodes 1, gpus 4\n"
     )
-    shown = json.loads(explained([*words, "-o", "json"], capsys))
+    shown = json.loads(explained([*words, "-o", "json"], cli))
     assert list(shown) == KEYS
-    assert yaml.safe_load(explained([*words, "-o", "yaml"], capsys)) == shown
+    assert yaml.safe_load(explained([*words, "-o", "yaml"], cli)) == shown
     assert (shown["kind"], shown["verdict"], shown["node"], shown["decisions"]) == ("Explanation", "waits", None, [])
     assert shown["nearest"] == {
         "node": "n1",
@@ -70,24 +69,24 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(("pods", "named"), [(1, False), (3, True)])
 def test_a_pod_of_a_gang_without_a_way_out_names_the_command_that_finds_one(
-    pods: int, named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pods: int, named: bool, tmp_path: Path, cli: Cli
 ) -> None:
     file = written(tmp_path, workload("train", 2, links="required"))
-    shown = json.loads(explained(["default/train", "--cluster", file, "-o", "json"], capsys))
+    shown = json.loads(explained(["default/train", "--cluster", file, "-o", "json"], cli))
     said = list(lines(shown | {"ways_out": [], "queue": {"pods": pods}}))
     help_line = f"  what helps its gang of {pods} pods: gpu-extender whatif --pod default/train"
     assert (help_line in said) == named
     assert not any("whatif" in line for line in lines(shown | {"queue": {"pods": pods}}))
 
 
-def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, cli: Cli) -> None:
     file = written(tmp_path, workload("train", 2))
-    shown = json.loads(explained(["default/train", "--cluster", file, "-o", "json"], capsys))
+    shown = json.loads(explained(["default/train", "--cluster", file, "-o", "json"], cli))
     assert (shown["verdict"], shown["node"], shown["gpus"], shown["ways_out"]) == ("fits", "n1", [1, 3], [])
     assert shown["first"]["node"] == "n1"
     assert shown["sentence"] == "fits on n1, GPUs 1,3, the only node"  # there is no server that may have been asked
     assert (shown["second"], shown["difference"]) == (None, [])
-    assert explained(["default/old", "--cluster", file], capsys) == (
+    assert explained(["default/old", "--cluster", file], cli) == (
         "default/old runs on n1, GPUs 0 (observed)\n"
         "  observed: kubelet or the agent reports which GPUs it holds\n"
         "  may be evicted by pods of: no PriorityClass that is known\n"
@@ -115,9 +114,7 @@ def test_what_cannot_be_explained(
     assert text in error["message"]
 
 
-def test_a_name_without_its_generated_ending_names_the_pods_that_have_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_without_its_generated_ending_names_the_pods_that_have_one(tmp_path: Path, cli: Cli) -> None:
     world = World()
     for name in ("train-0-x7", "train-0-b2", "train-0-c3", "train-1-d4", "train-0-a1"):
         world.pod(name, 1)
@@ -128,11 +125,10 @@ def test_a_name_without_its_generated_ending_names_the_pods_that_have_one(
     assert f"the cluster has no such pod, or it has ended (did you mean {near}?); " in said["message"]
     file = written(tmp_path, workload("train-x"))
     for words in (["explain", "default/train"], ["whatif", "--pod", "default/train"]):
-        assert main([*words, "--cluster", file]) == 1
-        assert "or it has ended (did you mean default/train-x?)" in capsys.readouterr().err
+        assert "or it has ended (did you mean default/train-x?)" in cli.err([*words, "--cluster", file], 1)
 
 
-def test_a_server_is_asked_and_its_decisions_come_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_is_asked_and_its_decisions_come_last(cli: Cli) -> None:
     shown = dict.fromkeys(KEYS) | {
         "warnings": [{"code": "w", "message": "a warning"}], "pod": {"namespace": "ml", "name": "train"},
         "sentence": "gated: x", "funnel": [], "reasons": {}, "ways_out": [], "decisions": [DECISION],
@@ -140,9 +136,9 @@ def test_a_server_is_asked_and_its_decisions_come_last(capsys: pytest.CaptureFix
     }  # fmt: skip
     with serving() as url:
         answer(shown)
-        lines = explained(["ml/train", "--server", url, "--most", "3"], capsys).splitlines()
+        lines = explained(["ml/train", "--server", url, "--most", "3"], cli).splitlines()
         assert Canned.asked == ["/debug/explain?pod=ml/train&most=3"]
-        assert json.loads(explained(["ml/train", "--server", url, "-o", "json"], capsys)) == shown
+        assert json.loads(explained(["ml/train", "--server", url, "-o", "json"], cli)) == shown
     assert lines[:4] == ["ml/train gated: x", "  warning: a warning", "", "decisions, the latest first:"]
     assert lines[5].startswith("preempt  ml/train  2027-01-15")
     assert lines[-1] == "and 2 decisions more"

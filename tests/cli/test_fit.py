@@ -15,6 +15,7 @@ import pytest
 from extender.cli import main
 from extender.cli.fit import PCIE_GBPS, Fit, bottleneck
 from extender.topologies import load
+from tests.cli.canned import Cli
 from tests.oracles.rings import ring_links
 
 SAMPLES = Path(__file__).parent.parent / "topologies" / "samples"
@@ -86,9 +87,8 @@ def test_the_weakest_pair_against_all_orders(count: int) -> None:
         assert bottleneck(DGX, list(gpus)) == best
 
 
-def test_the_plugin_takes_another_pair(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "--topo", "catalogue:dgx1-v100", "--free", "0,2,4,5", "--gpus", "2", "-o", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+def test_the_plugin_takes_another_pair(cli: Cli) -> None:
+    said = cli.json(["fit", "--topo", "catalogue:dgx1-v100", "--free", "0,2,4,5", "--gpus", "2", "-o", "json"])
     assert set(said) == {
         *("apiVersion", "kind", "warnings", "chosen", "ring_gbps", "bottleneck_gbps", "equals", "runner_up"),
         *("left", "objective", "plugin"),
@@ -124,40 +124,35 @@ def test_what_cannot_be_predicted_is_null() -> None:
         assert (plugin["expected_ring_gbps"], plugin["worst_ring_gbps"], plugin["panics"]) == (None, 0.0, None)
 
 
-def test_unknown_speed_is_null_and_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_speed_is_null_and_warned_of(cli: Cli) -> None:
     file = str(SAMPLES / "dgx1-v100-8gpu-4ib.txt")
     words = ["fit", "--topo", file, "--gpus", "2", "-o", "json"]
-    assert main(words) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = cli.json(words)
     assert (said["ring_gbps"], said["bottleneck_gbps"], said["objective"][0]["value"]) == (None, None, 2)
     assert [warned["code"] for warned in said["warnings"]] == ["gbps-unknown", "plugin-unpredictable"]
-    assert main([*words, "--product", "Tesla-V100-SXM2-16GB"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = cli.json([*words, "--product", "Tesla-V100-SXM2-16GB"])
     assert (said["ring_gbps"], said["bottleneck_gbps"], len(said["warnings"])) == (50, 50, 1)
     assert said["plugin"]["sets"] is None  # behind NVLink the text hides the PCIe paths that the plugin counts
 
 
-def test_links_and_paths_in_one_text_predict_the_plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_and_paths_in_one_text_predict_the_plugin(tmp_path: Path, cli: Cli) -> None:
     names = ("dgx1-v100-8gpu-4ib.txt", "dgx1-topo-mp-8gpu-4nic.txt")
     (tmp_path / "both").write_text("".join((SAMPLES / name).read_text() for name in names))
     answers = []
     for file in (str(tmp_path / "both"), "catalogue:dgx1-v100"):
         words = ["fit", "--topo", file, "--free", "0,2,4,5", "--gpus", "2", "--gbps", "25", "-o", "json"]
-        assert main(words) == 0
-        answers.append(json.loads(capsys.readouterr().out))
+        answers.append(cli.json(words))
     assert answers[0] == answers[1]
     assert answers[0]["warnings"] == []
 
 
-def test_all_forms_of_one_machine_give_one_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_forms_of_one_machine_give_one_answer(tmp_path: Path, cli: Cli) -> None:
     text = str(SAMPLES / "dgx1-v100-8gpu-4ib.txt")
     answers = []
     for output in ("json", "annotation"):
-        assert main(["topo", text, "-o", output, "--gbps", "25"]) == 0
-        (tmp_path / output).write_text(capsys.readouterr().out)
+        (tmp_path / output).write_text(cli.out(["topo", text, "-o", output, "--gbps", "25"]))
     for file in (text, str(tmp_path / "json"), str(tmp_path / "annotation")):
-        assert main(["fit", "--topo", file, "--free", "0-5", "--gpus", "3", "--gbps", "25", "-o", "json"]) == 0
-        answers.append(json.loads(capsys.readouterr().out))
+        answers.append(cli.json(["fit", "--topo", file, "--free", "0-5", "--gpus", "3", "--gbps", "25", "-o", "json"]))
     assert answers[0] == answers[1] == answers[2]
 
 
@@ -206,9 +201,8 @@ def test_wrong_usage_is_2(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("machine", ["dgx1-v100", "dgx-a100", "a100-pcie-4", "rtxa6000-3", "l4-8", "mi250-16gcd"])
-def test_text_for_people(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "--topo", f"catalogue:{machine}", "--free", "0-2", "--gpus", "2", "-o", "text"]) == 0
-    said = capsys.readouterr().out
+def test_text_for_people(machine: str, cli: Cli) -> None:
+    said = cli.out(["fit", "--topo", f"catalogue:{machine}", "--free", "0-2", "--gpus", "2", "-o", "text"])
     assert "ring" in said
     assert "device plugin" in said
     assert "lost on" in said or machine == "l4-8"

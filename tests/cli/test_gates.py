@@ -17,6 +17,7 @@ from extender.cli import gates as command
 from extender.cli import main
 from extender.kube import gates
 from extender.objects.queueing import GATE
+from tests.cli.canned import Cli
 from tests.kube.api_server import Request, Writer, failed, serving
 from tests.kube.gated import GatedCluster, gated
 
@@ -200,9 +201,8 @@ def test_open_in_one_namespace_takes_the_age_that_is_given(tmp_path: Path, capsy
         (["off", "--kubeconfig", "/nowhere"], "/nowhere: there is no such file"),
     ],
 )
-def test_errors_say_what_to_do(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gates", *words]) == 1
-    assert says in capsys.readouterr().err
+def test_errors_say_what_to_do(words: list[str], says: str, cli: Cli) -> None:
+    assert says in cli.err(["gates", *words], 1)
 
 
 @pytest.mark.parametrize("words", [["on"], ["open", "--older-than", "soon"], []])
@@ -212,8 +212,7 @@ def test_wrong_usage_is_2(words: list[str]) -> None:
     assert end.value.code == 2
 
 
-def test_an_api_server_that_does_not_answer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_api_server_that_does_not_answer_is_an_error(tmp_path: Path, cli: Cli) -> None:
     with kubeconfig(GatedCluster(), tmp_path) as file:
         pass
-    assert main(["gates", "off", "--kubeconfig", file, "--context", "there"]) == 1
-    assert "the API server: " in capsys.readouterr().err
+    assert "the API server: " in cli.err(["gates", "off", "--kubeconfig", file, "--context", "there"], 1)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from extender.cli import check, main
-from tests.cli.canned import answer, serving
+from extender.cli import check
+from tests.cli.canned import Cli, answer
 
 Captured = pytest.CaptureFixture[str]
 READY: dict[str, Any] = {
@@ -19,16 +17,9 @@ READY: dict[str, Any] = {
 NOW = datetime(2026, 11, 24, 12, 0, 0, tzinfo=UTC)
 
 
-@pytest.fixture
-def server() -> Iterator[str]:
-    with serving() as url:
-        yield url
-
-
-def test_a_server_that_is_well(server: str, capsys: Captured) -> None:
+def test_a_server_that_is_well(server: str, cli: Cli) -> None:
     answer(READY)
-    assert main(["check", "--live", "--server", server]) == 0
-    said = capsys.readouterr().out
+    said = cli.out(["check", "--live", "--server", server])
     assert said == f"{server}: ready, version 0.2.0, settings aa\nhealthy\n"
 
 
@@ -43,18 +34,16 @@ def test_a_server_that_is_well(server: str, capsys: Captured) -> None:
         ({"ready": False, "missing": ["pods: the first list"]}, 503, "  missing: pods: the first list"),
     ],
 )
-def test_a_server_that_is_not(change: dict[str, Any], status: int, words: str, server: str, capsys: Captured) -> None:
+def test_a_server_that_is_not(change: dict[str, Any], status: int, words: str, server: str, cli: Cli) -> None:
     answer(READY | change, status)
-    assert main(["check", "--live", "--server", server]) == 1
-    said = capsys.readouterr().out.splitlines()
+    said = cli.out(["check", "--live", "--server", server], 1).splitlines()
     assert words in said
     assert said[-1] == "not healthy"
 
 
-def test_a_replica_that_is_away_is_part_of_the_answer(server: str, capsys: Captured) -> None:
+def test_a_replica_that_is_away_is_part_of_the_answer(server: str, cli: Cli) -> None:
     answer(READY)
-    assert main(["check", "--live", "--server", server, "--server", "http://127.0.0.1:1", "-o", "json"]) == 1
-    shown = json.loads(capsys.readouterr().out)
+    shown = cli.json(["check", "--live", "--server", server, "--server", "http://127.0.0.1:1", "-o", "json"], 1)
     assert (shown["apiVersion"], shown["kind"], shown["healthy"]) == ("gpu-extender.io/v1", "Health", False)
     well, away = shown["replicas"]
     assert (well["reachable"], well["ready"]) == (True, True)
@@ -64,15 +53,13 @@ def test_a_replica_that_is_away_is_part_of_the_answer(server: str, capsys: Captu
     assert shown["leases"] is None
 
 
-def test_an_answer_that_is_none_is_named(server: str, capsys: Captured) -> None:
+def test_an_answer_that_is_none_is_named(server: str, cli: Cli) -> None:
     answer(b"ok", 503)
-    assert main(["check", "--live", "--server", server]) == 1
-    assert "not reachable: the answer is not JSON" in capsys.readouterr().out
+    assert "not reachable: the answer is not JSON" in cli.out(["check", "--live", "--server", server], 1)
 
 
-def test_servers_are_for_live_alone(capsys: Captured) -> None:
-    assert main(["check", "--server", "http://127.0.0.1:1"]) == 1
-    assert "--live" in capsys.readouterr().err
+def test_servers_are_for_live_alone(cli: Cli) -> None:
+    assert "--live" in cli.err(["check", "--server", "http://127.0.0.1:1"], 1)
 
 
 def entry(settings: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import yaml
 
 from extender.cli import main
 from extender.topologies.annotation import MOST_GPUS
-from tests.cli.canned import Canned, answer, serving
+from tests.cli.canned import Canned, Cli, answer, serving
 from tests.world import GPU, JSON, WALL, World, machine, pairs, workload
 
 RACK = "cloud.provider.com/topology-rack"
@@ -40,16 +40,15 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["map", *words]) == 0
-    return capsys.readouterr().out
+def printed(words: list[str], cli: Cli) -> str:
+    return cli.out(["map", *words])
 
 
-def test_all_nodes_one_rack_and_one_node(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_nodes_one_rack_and_one_node(file: str, cli: Cli) -> None:
     first = "n1  A . B .  1 free, 1 held, unknown which  A default/going, B default/seen\n"
-    assert printed(["--cluster", file], capsys) == first + "n2  . .  2 free  cordoned\n"
-    assert printed(["--rack", "r1", "--cluster", file], capsys) == first
-    drawn = printed(["n1", "--cluster", file], capsys)
+    assert printed(["--cluster", file], cli) == first + "n2  . .  2 free  cordoned\n"
+    assert printed(["--rack", "r1", "--cluster", file], cli) == first
+    drawn = printed(["n1", "--cluster", file], cli)
     assert drawn.startswith(first)
     assert "( 0 )═══" in drawn
     assert drawn.splitlines()[-4:] == [
@@ -84,9 +83,9 @@ def test_a_line_for_the_log_is_not_part_of_the_answer(tmp_path: Path) -> None:
     assert "does not fit together" in done.stderr
 
 
-def test_its_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = json.loads(printed(["n1", "--cluster", file, "-o", "json"], capsys))
-    assert yaml.safe_load(printed(["n1", "--cluster", file, "-o", "yaml"], capsys)) == shown
+def test_its_json(file: str, cli: Cli) -> None:
+    shown = json.loads(printed(["n1", "--cluster", file, "-o", "json"], cli))
+    assert yaml.safe_load(printed(["n1", "--cluster", file, "-o", "yaml"], cli)) == shown
     assert (shown["apiVersion"], shown["kind"], shown["warnings"]) == ("gpu-extender.io/v1", "Map", [])
     (node,) = shown["nodes"]
     assert (node["node"], node["rack"], node["free"], node["link_kind"]) == ("n1", "r1", 1, "nvlink")
@@ -97,14 +96,12 @@ def test_its_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["none"], ["cpu-only"], ["--rack", "r9"]])
-def test_what_is_not_there_is_an_error(words: list[str], file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["map", *words, "--cluster", file, "-o", "json"]) == 1
-    assert json.loads(capsys.readouterr().err)["error"]["code"] == "not-found"
+def test_what_is_not_there_is_an_error(words: list[str], file: str, cli: Cli) -> None:
+    assert json.loads(cli.err(["map", *words, "--cluster", file, "-o", "json"], 1))["error"]["code"] == "not-found"
 
 
-def test_an_address_that_cannot_be_read_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["map", "--server", "http://[::", "-o", "json"]) == 1
-    assert json.loads(capsys.readouterr().err)["error"]["path"] == "--server"
+def test_an_address_that_cannot_be_read_is_an_error(cli: Cli) -> None:
+    assert json.loads(cli.err(["map", "--server", "http://[::", "-o", "json"], 1))["error"]["path"] == "--server"
 
 
 def test_a_node_that_states_more_gpus_than_any_has_is_shown_in_part() -> None:
@@ -117,14 +114,14 @@ def test_a_node_that_states_more_gpus_than_any_has_is_shown_in_part() -> None:
     assert shown["full"]["free"] == 0
 
 
-def test_a_server_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_is_asked(cli: Cli) -> None:
     world = World()
     for one in objects():
         world.set(one["kind"], one)
     shown = world.call("/debug/map?node=n1", method="GET").json
     with serving() as url:
         answer(shown)
-        said = printed(["n1", "--server", url], capsys)
-        assert printed(["--rack", "r 1", "--server", url, "-o", "json"], capsys)
+        said = printed(["n1", "--server", url], cli)
+        assert printed(["--rack", "r 1", "--server", url, "-o", "json"], cli)
         assert Canned.asked == ["/debug/map?node=n1", "/debug/map?rack=r+1"]
     assert said.startswith("n1  A . B .  ")

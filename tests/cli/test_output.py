@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from extender.cli import COMMANDS, main
 from extender.cli.options import FORMS, write
-from tests.cli.canned import answer, serving
+from tests.cli.canned import Cli, answer, serving
 from tests.cli.test_decisions import DECISION
 from tests.cli.test_explain import written
 from tests.journal import recorded
@@ -134,9 +134,8 @@ def test_each_form_has_the_same_error(name: str, world: dict[str, str], capsys: 
     assert error["error"]["message"].splitlines()[0] in said["text"][2]
 
 
-def test_an_argument_that_is_no_utf8(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "\udcff", "-o", "json"]) == 1
-    assert json.loads(capsys.readouterr().err)["error"]["code"] == "bad-input"
+def test_an_argument_that_is_no_utf8(cli: Cli) -> None:
+    assert json.loads(cli.err(["explain", "\udcff", "-o", "json"], 1))["error"]["code"] == "bad-input"
 
 
 @example({"a": "1e3", "b": "0o17", "c": "._", "d": "1:30", "e": "-_"})

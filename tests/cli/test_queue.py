@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from extender.cli import main
-from tests.cli.canned import Canned, answer, serving
+from tests.cli.canned import Canned, Cli, answer
 
 Captured = pytest.CaptureFixture[str]
 GANG = {
@@ -90,12 +89,6 @@ QUEUE = {
 EMPTY: dict[str, Any] = QUEUE | {"queues": [], "waiting": [], "incomplete": [], "releasing": []}
 
 
-@pytest.fixture
-def server() -> Iterator[str]:
-    with serving() as url:
-        yield url
-
-
 def test_the_queue_is_told_to_people(server: str, capsys: Captured) -> None:
     answer(QUEUE)
     assert main(["queue", "--server", server]) == 0
@@ -123,7 +116,7 @@ def test_the_queue_is_told_to_people(server: str, capsys: Captured) -> None:
     ]
 
 
-def test_what_would_start_a_gang_now_is_told_with_its_cost(server: str, capsys: Captured) -> None:
+def test_what_would_start_a_gang_now_is_told_with_its_cost(server: str, cli: Cli) -> None:
     way = {
         "kind": "evict",
         "change": "evict 2 pods on 1 node: a/b, a/c",
@@ -137,8 +130,7 @@ def test_what_would_start_a_gang_now_is_told_with_its_cost(server: str, capsys: 
     releasing = {"gang": "ml/old", "source": "job", "awaits": ["a/d"], "seats": [{"pod": "ml/old-0", "node": "n1"}]}
     why = "a PodDisruptionBudget does not allow the eviction of 1 pod"
     answer(EMPTY | {"waiting": [GANG | {"ways_out": [way], "not_evicted": why}], "releasing": [releasing]})
-    assert main(["queue", "--server", server]) == 0
-    assert capsys.readouterr().out.splitlines()[-6:] == [
+    assert cli.out(["queue", "--server", server]).splitlines()[-6:] == [
         "     to start it now: evict 2 pods on 1 node: a/b, a/c in example.com/rack=r1",
         "     cost: victims 2 pods, longest termination grace unknown",
         f"     no pod is evicted: {why}",
@@ -155,16 +147,14 @@ def test_one_queue_is_asked_for_by_its_name(server: str, capsys: Captured) -> No
     assert capsys.readouterr().out.splitlines()[-1] == "nothing waits"
 
 
-def test_a_server_that_does_not_lead_is_no_empty_queue(server: str, capsys: Captured) -> None:
+def test_a_server_that_does_not_lead_is_no_empty_queue(server: str, cli: Cli) -> None:
     answer(EMPTY | {"warnings": [{"code": "not-the-leader", "message": "another instance holds the Lease"}]})
-    assert main(["queue", "ml", "--server", server]) == 0
-    assert capsys.readouterr().out == "warning: another instance holds the Lease\n"
+    assert cli.out(["queue", "ml", "--server", server]) == "warning: another instance holds the Lease\n"
 
 
-def test_the_servers_json_is_passed_on(server: str, capsys: Captured) -> None:
+def test_the_servers_json_is_passed_on(server: str, cli: Cli) -> None:
     answer(QUEUE)
-    assert main(["queue", "--server", server, "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == QUEUE
+    assert cli.json(["queue", "--server", server, "-o", "json"]) == QUEUE
 
 
 @pytest.mark.parametrize(
@@ -184,6 +174,5 @@ def test_what_went_wrong_is_an_error(server: str, status: int, body: Any, code: 
     assert json.loads(said.err)["error"]["code"] == code
 
 
-def test_without_a_server(capsys: Captured) -> None:
-    assert main(["queue", "--server", "http://127.0.0.1:1"]) == 1
-    assert "gpu-extender: http://127.0.0.1:1: " in capsys.readouterr().err
+def test_without_a_server(cli: Cli) -> None:
+    assert "gpu-extender: http://127.0.0.1:1: " in cli.err(["queue", "--server", "http://127.0.0.1:1"], 1)

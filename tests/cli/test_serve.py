@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.cli import main
+from tests.cli.canned import Cli
 from tests.e2e.process import free_port
 from tests.test_docs_example import CLUSTER, ROOT, asked
 from tests.waiting import wait_for
@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         process.wait(WAIT)
 
 
-def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, cli: Cli) -> None:
     request = {"Pod": asked(), "Nodes": None, "NodeNames": ["n1", "n2"]}
     content, headers = json.dumps(request).encode(), {"Content-Type": "application/json"}
     call = urllib.request.Request(f"{server}/v1/filter", content, headers)
@@ -52,8 +52,7 @@ def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, capsy
         assert json.load(reply)["NodeNames"] == []
 
     def explained() -> str:
-        assert main(["decisions", "serving/urgent", "--server", server]) == 0
-        text = capsys.readouterr().out
+        text = cli.out(["decisions", "serving/urgent", "--server", server])
         return text if "would-evict" in text else ""
 
     text = wait_for(explained, WAIT)

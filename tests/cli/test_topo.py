@@ -11,6 +11,7 @@ import pytest
 
 from extender.cli import main
 from extender.topologies import annotation
+from tests.cli.canned import Cli
 
 SAMPLES = Path(__file__).parent.parent / "topologies" / "samples"
 FILES = sorted(path.name for path in SAMPLES.glob("*.txt"))
@@ -28,9 +29,8 @@ def run(*words: str, stdin: bytes = b"") -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_sample(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topo", str(SAMPLES / name), "-o", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+def test_every_sample(name: str, cli: Cli) -> None:
+    said = cli.json(["topo", str(SAMPLES / name), "-o", "json"])
     assert set(said) == KEYS
     assert (said["apiVersion"], said["kind"]) == ("gpu-extender.io/v1", "Topology")
     count = len(said["gpus"])
@@ -38,8 +38,7 @@ def test_every_sample(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(said[key]) == count for key in ("links", "pcie", "numa", "uuids"))
     assert said["gbps_per_link_per_direction"] is None  # no text tells it
     assert all(set(warned) == {"code", "message"} for warned in said["warnings"])
-    assert main(["topo", str(SAMPLES / name), "-o", "text"]) == 0
-    assert f"{count} GPUs" in capsys.readouterr().out
+    assert f"{count} GPUs" in cli.out(["topo", str(SAMPLES / name), "-o", "text"])
 
 
 def test_standard_input_and_json_where_nobody_looks() -> None:
@@ -103,9 +102,8 @@ def test_warnings_go_to_standard_error_where_people_read() -> None:
     assert "NVSwitch, NV18" in out
 
 
-def test_a_dgx_1_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topo", "catalogue:dgx1-v100", "-o", "text"]) == 0
-    said = capsys.readouterr().out
+def test_a_dgx_1_is_drawn(cli: Cli) -> None:
+    said = cli.out(["topo", "catalogue:dgx1-v100", "-o", "text"])
     assert "  3  ═══  0  ═══  4  ═══  7" in said
     assert "islands: {0,1,2,3}  {0,4}  {1,5}  {2,6}  {3,7}  {4,5,6,7}" in said
 

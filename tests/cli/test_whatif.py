@@ -11,6 +11,7 @@ import yaml
 
 from extender.cli import main
 from tests.ask.whatif.test_engine import gang, job, node, pod, running
+from tests.cli.canned import Cli
 from tests.world import JSON, WALL, machine, rfc3339, workload
 
 DGX = Path(__file__).parents[1] / "topologies" / "samples" / "dgx-a100-8gpu-12nic.txt"
@@ -29,42 +30,35 @@ def manifest(folder: Path, *objects: JSON, name: str = "pods.yaml") -> list[str]
     return ["-f", str(folder / name)]
 
 
-def test_gangs_as_text(asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gangs_as_text(asked: list[str], tmp_path: Path, cli: Cli) -> None:
     files = manifest(tmp_path, job("train", 2, 8, priority=5), pod("small", 1))
-    assert main([*asked, *files, "--cordon", "n1", "--add", "1", "n1"]) == 11
-    said = capsys.readouterr().out
+    said = cli.out([*asked, *files, "--cordon", "n1", "--add", "1", "n1"], 11)
     assert "gang default/train: all fit on 2 nodes after the eviction of 1 pod" in said
     assert "  train-0: n1-copy-1, GPUs 0,1,2,3,4,5,6,7" in said
     assert "default/small (priority 0): cannot be placed" in said
     assert "way out 1: uncordon n1" in said
-    assert main([*asked, *manifest(tmp_path, *gang("g", 3, 8))]) == 11
-    said = capsys.readouterr().out
+    said = cli.out([*asked, *manifest(tmp_path, *gang("g", 3, 8))], 11)
     assert "gang default/g: cannot start whole, so none of its 3 pods is placed (1 of 3 pods fit now" in said
     assert "add 2 nodes like n1 (16 GPUs)" in said
 
 
-def test_warnings_that_are_alike_are_shown_in_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_that_are_alike_are_shown_in_part(tmp_path: Path, cli: Cli) -> None:
     spec = {"schedulingGates": [{"name": "example.com/later"}]}
     pods = [{"apiVersion": "v1", "kind": "Pod"} | workload(f"p{n}", 1, spec=spec) for n in range(8)]
     nodes = [{"apiVersion": "v1", "kind": "Node"} | machine("n", 8)]
     for name, items in (("cluster.json", nodes), ("pods.json", pods)):
         (tmp_path / name).write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     words = ["whatif", "--cluster", str(tmp_path / "cluster.json"), "-f", str(tmp_path / "pods.json")]
-    assert main(words) == 0
-    said = capsys.readouterr().err.splitlines()
+    said = cli.err(words).splitlines()
     assert said[5:] == ["gpu-extender: and 3 more warnings gated (-o json has all)"]
-    assert main([*words, "-o", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["warnings"]) == 8
+    assert len(cli.json([*words, "-o", "json"])["warnings"]) == 8
 
 
-def test_of_victims_that_are_terminating_no_priority_is_stated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_victims_that_are_terminating_no_priority_is_stated(tmp_path: Path, cli: Cli) -> None:
     items = [node("n1", 8), node("n2", 8), running("old", "n2", [0, 1], priority=9, terminating=WALL + 20)]
     (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
     question = ["--cluster", str(tmp_path / "cluster.json"), "--now", rfc3339(WALL)]
-    assert main(["whatif", *question, *manifest(tmp_path, *gang("g", 2, 8))]) == 10
-    said = capsys.readouterr().out
+    said = cli.out(["whatif", *question, *manifest(tmp_path, *gang("g", 2, 8))], 10)
     assert re.search(r"highest priority of a victim +none +priority", said)
     assert "highest_victim_priority" not in said  # of the way out
 
@@ -76,17 +70,12 @@ def test_several_files_and_yaml(asked: list[str], tmp_path: Path, capsys: pytest
     assert [(one["pod"]["name"], one["node"]) for one in answer["results"]] == [("a", "n1"), ("b", "n2"), ("c", None)]
 
 
-def test_nodes_by_a_description_of_their_gpus(
-    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nodes_by_a_description_of_their_gpus(asked: list[str], tmp_path: Path, cli: Cli) -> None:
     files = manifest(tmp_path, pod("a", 4), pod("b", 8), pod("c", 8))
-    assert main([*asked, *files, "--add", "1", str(DGX)]) == 1
-    assert "--gbps" in capsys.readouterr().err  # it does not state the speed
-    assert main(["topo", str(DGX), "--gbps", "25", "-o", "annotation"]) == 0
-    (tmp_path / "stated").write_text(capsys.readouterr().out)
+    assert "--gbps" in cli.err([*asked, *files, "--add", "1", str(DGX)], 1)  # it does not state the speed
+    (tmp_path / "stated").write_text(cli.out(["topo", str(DGX), "--gbps", "25", "-o", "annotation"]))
     for what in ("catalogue:dgx-h100", str(tmp_path / "stated")):
-        assert main([*asked, *files, "--drain", "n2", "--add", "1", what, "-o", "json"]) == 11
-        answer = json.loads(capsys.readouterr().out)
+        answer = cli.json([*asked, *files, "--drain", "n2", "--add", "1", what, "-o", "json"], 11)
         assert [one["verdict"] for one in answer["results"]] == ["fits", "fits", "cannot"]
 
 
@@ -97,12 +86,10 @@ def test_nodes_by_a_description_of_their_gpus(
         ["--cordon", "no"], ["--pod", "x"], ["--pod", "default/no"], ["--pod", "default/low"],
     ],
 )  # fmt: skip
-def test_wrong_words(asked: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words(asked: list[str], words: list[str], tmp_path: Path, cli: Cli) -> None:
     files = manifest(tmp_path, pod("a", 1))
-    assert main([*asked, *files, *words, "-o", "json"]) == 1
-    assert json.loads(capsys.readouterr().err)["error"]["message"]
+    assert json.loads(cli.err([*asked, *files, *words, "-o", "json"], 1))["error"]["message"]
 
 
-def test_a_question_needs_a_pod(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(asked) == 1
-    assert "name it with -f or --pod" in capsys.readouterr().err
+def test_a_question_needs_a_pod(asked: list[str], cli: Cli) -> None:
+    assert "name it with -f or --pod" in cli.err(asked, 1)
