@@ -11,6 +11,8 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from ext_core import gather
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
@@ -237,7 +239,7 @@ class Options:
 
 def _times(request: PodRequest, n: int, priority: int) -> PodRequest:
     """The request of one pod that asks for as much as `n`."""
-    return replace(
+    return msgspec.structs.replace(
         request,
         priority=priority,
         amounts=tuple(n * amount for amount in request.amounts),
