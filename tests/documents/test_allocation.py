@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.documents.typed import YAML, Reader, document, node, pod, running, victims, without_priority
@@ -159,11 +157,3 @@ def test_63_training_is_not_scattered(reader: Reader) -> None:
     reader.cluster(*nodes)
     answer = reader.whatif(*(pod(f"g-{n}", 8, annotations=notes) for n in range(2)), code=0)
     assert len({int(result["node"][1:]) % 2 for result in answer["results"]}) == 1
-
-
-def test_64_the_documents_of_the_texts_exist() -> None:
-    """Each YAML of the four texts is typed here."""
-    assert {path.stem for path in Path(YAML).glob("*.yaml")} == {
-        "tiers", "finetune", "notebook", "quotas", "inference-class", "training-job-1", "volcano", "scheduler",
-        "hierarchy",
-    }  # fmt: skip

@@ -16,7 +16,6 @@ from tests.documents.typed import (
     Reader,
     cost,
     document,
-    missing,
     node,
     pod,
     running,
@@ -237,9 +236,3 @@ def test_38_the_policy_is_that_of_the_class(reader: Reader) -> None:
     reader.cluster(*CLASSES, node("n1"), training("train", "n1", ALL))
     answer = reader.whatif(own, code=11)
     assert "never-preempts" in [warning["code"] for warning in answer["warnings"]]
-
-
-def test_nearest_of_a_pod_that_is_too_large(reader: Reader) -> None:
-    reader.cluster(*CLASSES, node("n1"))
-    (result,) = reader.whatif(inference(gpus=16), code=11)["results"]
-    assert missing(result) == ["nvidia.com/gpu"]

@@ -94,39 +94,6 @@ def test_names_come_from_a_file(pages: Pages, tmp_path: Path) -> None:
     assert made.some(3) == ["n-0", "n-400", "n-800"]
 
 
-def test_no_host(pages: Pages) -> None:
-    assert "http://127.0.0.1:1 does not answer" in refused("http://127.0.0.1:1")
-    assert refused("localhost:8888") == "--host localhost:8888: not a URL, as http://localhost:8888"
-
-
-def test_no_gpu_extender(pages: Pages) -> None:
-    for status, body in ((200, b"ok"), (404, b"<html>"), (200, {"status": "up"})):
-        pages.pages["/readyz"] = (status, body)
-        assert "is not a gpu-extender: /readyz answers" in refused(pages)
-
-
-def test_not_ready(pages: Pages) -> None:
-    pages.pages["/readyz"] = (503, {"ready": False, "missing": ["pods"]})
-    assert refused(pages).endswith("is not ready: pods")
-
-
-def test_no_names(pages: Pages, tmp_path: Path) -> None:
-    pages.pages["/debug/state"] = (403, {})
-    assert "no node names are known" in (why := refused(pages))
-    assert "answers 403; give them with --names-file" in why
-    pages.pages["/debug/state"] = (200, {**STATE, "nodes": {"cpu": STATE["nodes"]["cpu"]}})  # type: ignore[index]
-    assert "knows no schedulable node with GPUs" in refused(pages)
-    (tmp_path / "empty").write_text("\n\n")
-    assert "has none" in refused(pages, names_file=str(tmp_path / "empty"))
-    assert "cannot be read" in refused(pages, names_file=str(tmp_path / "absent"))
-
-
-def test_names_that_are_no_numbers_or_too_many(pages: Pages) -> None:
-    assert "not whole numbers" in refused(pages, names="many")
-    assert "not whole numbers" in refused(pages, names="0")
-    assert refused(pages, names="1,3") == f"--names 3: {pages.url} has 2 nodes"
-
-
 @pytest.mark.parametrize("flag", ["bind", "preempt"])
 def test_writes_need_a_test_namespace_and_its_pods(pages: Pages, tmp_path: Path, flag: str) -> None:
     asks: dict[str, Any] = {flag: True}
