@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final
 
 import orjson
@@ -17,7 +18,7 @@ from extender.ask.whatif.question import Changes, Document
 from extender.cluster.cluster import Cluster
 from extender.objects.queueing import GATE
 from extender.web.node_pages import node_maps
-from tests.metamorphic.clusters import Stated
+from tests.metamorphic.clusters import Stated, drawn, with_claims
 from tests.world import JSON, World
 
 DIGITS: Final = 9  # of a score: sums in another order differ behind them
@@ -60,6 +61,14 @@ def offline(stated: Stated) -> JSON:
         "check": check.answer(settings, cluster, stated.items, wall),
         "explain": [commands.explain(settings, events(stated), pod, wall) for pod in sorted(_unbound(stated))],
     }
+
+
+@cache
+def known(seed: int, *, claims: bool) -> tuple[Stated, JSON, JSON]:
+    """A cluster as it was drawn, or with its GPUs by claims, and what the commands and the verbs answer: once for all
+    tests that state it in another way."""
+    stated = with_claims(drawn(seed)) if claims else drawn(seed)
+    return stated, offline(stated), verbs(stated)
 
 
 def _gpus(node: JSON) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from copy import deepcopy
 
 from extender.objects.queueing import GATE
 from tests.act.queue.rig import Rig, rig
@@ -29,7 +30,7 @@ async def released(stated: Stated, instances: int) -> dict[str, str]:
         for one in rigs:
             await one.turn()
         pods = [pod for pod in stated.of("Pod") if is_gated(pod)]
-        leader.create(*pods)
+        leader.create(*deepcopy(pods))
         for _ in range(TURNS):
             turn = asyncio.create_task(leader.turn())
             while not turn.done():
