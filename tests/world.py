@@ -203,7 +203,7 @@ class World:
 
     def _connect(self, outside: acting.Outside) -> None:
         self.outside = outside
-        self.server = wiring.connect(self.core, outside, InPlace())
+        self.server = wiring.connect(self.core, outside, InPlace(self.cluster))
         self.app = self.server.app
 
     # -- the cluster ----------------------------------------------------------------------------------------------
@@ -363,15 +363,20 @@ class World:
 class InPlace(Forks):
     """Answers questions in this process, so that nothing waits. A what-if changes the cluster: a fork answers it."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster | None = None) -> None:
         super().__init__(rest=0.0)
+        self._cluster = cluster
 
     async def ask(self, name: str, *asked: Any, fresh: bool = False, lost: Callable[[], bool] = bool) -> Any:
         if self._asked >= forks.MOST_ASKED:
             raise Busy("many questions are being answered")
         if "WhatIf" in name:
             return await super().ask(name, *asked, fresh=fresh, lost=lost)
-        return Made(b"".join(self.questions[name](*asked)))
+        before = 0 if self._cluster is None else self._cluster.generation
+        made = Made(b"".join(self.questions[name](*asked)))
+        if self._cluster is not None:  # a fork counts generations of its own
+            self._cluster._generation = before
+        return made
 
 
 class Made:

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from extender.ask import evictions, fleet, pending, quotas, sentence, unchecked
+from extender.ask import evictions, fleet, pending, place, quotas, sentence, unchecked
 from extender.ask import nodes as judged_nodes
 from extender.ask.capacity.report import advice, capacity, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict, before, latest, runs
 from extender.ask.judge import over
 from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
+from extender.ask.place import GangCase, QueueLook, by_itself
 from extender.ask.quotas import Absent
+from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, ids, no_gpus, no_such_pod, seconds
-from extender.ask.ways import gang, machines, request
+from extender.ask.ways import gang, machines, of_pod
 from extender.ask.ways.evict import evict
-from extender.ask.ways.wait import wait
-from extender.ask.ways.way import in_order
+from extender.ask.ways.way import Way, in_order
 from extender.cluster.cluster import ClusterView
+from extender.cluster.slices import finish
 from extender.cluster.statements import PLAN, gpus_of, stated_mask
 from extender.cluster.tables import FIRST_GPU
 from extender.decide.decisions import Decision
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, NotFound
 from extender.objects import typos
+from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
+from extender.queue.gang import together
 from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
+from extender.reservations.seats import Seat
+
+WAYS_SECONDS: Final = 5
+"""CPU time after which a server looks for no further way out of a gang."""
 
 
 @dataclass(slots=True)
@@ -58,10 +67,12 @@ class Explainer:
         *,
         live: bool = True,
         leader: QueueLeader | None = None,
+        queue: QueueLook | None = None,
     ) -> None:
         """`report`: the latest look at the queue; None where it is not known here; `live`: of a server that answers
-        verbs; `leader`: which instance knows the queue, None where there is none to ask."""
-        self._leader = leader
+        verbs; `leader`: which instance knows the queue, None where there is none to ask; `queue`: the look itself,
+        where what starts has no seats yet."""
+        self._leader, self._queue = leader, queue or QueueLook()
         self._judge = over(verbs)
         self._decisions, self._evicted, self._live = verbs.decisions, verbs.evicted, live
         self._times, self._report = times, report
@@ -161,7 +172,8 @@ class Explainer:
         victim = self._evicted.of(pod.namespace, pod.uid)
         if victim is not None and victim.is_evicted and pod.uid not in cluster.pods:
             return Explanation(pod, "evicted", evictions.past(victim, wall), evicted=victim.as_json())
-        shown = self._explain(pod)
+        with self._queue.seated(self._judge.claims, [pod.uid] if pod.gated else ()):
+            shown = self._explain(pod)
         if victim is not None and victim.is_evicted:
             text = f"{evictions.past(victim, wall, gone=False)}; {shown.sentence}"
             shown = replace(shown, verdict="evicted", sentence=text, evicted=victim.as_json())
@@ -206,7 +218,7 @@ class Explainer:
             gpus = gpus_of(judge.planned(asked, best[0].node))
             shown = replace(shown, node=best[0].node, gpus=gpus or None)
             shown = replace(shown, sentence=_fits(shown))
-            if not pod.gated and (lacks := gang.not_whole(judge, asked)):
+            if not pod.gated and (lacks := place.not_whole(judge, asked)):
                 named = {"code": "gang-not-whole", "message": lacks}
                 shown = replace(shown, sentence=f"{shown.sentence}; {lacks}", warnings=[*shown.warnings, named])
         else:
@@ -223,15 +235,9 @@ class Explainer:
         """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""
         judge = self._judge
         on_empty = machines.empty(judge, asked)
-        ways = [machines.add_nodes(judge, on_empty)]
-        for steps in (wait, machines.uncordon, request.relax_links):
-            ways.append(steps(judge, asked, nodes))
         eviction, above = (None, "") if refused.excess else evict(judge, asked, nodes)
-        if eviction is not None and not all(victim["terminating"] for victim in eviction.spec["victims"]):
-            ways.append(eviction)  # else to wait is enough
-        ways += request.smaller(judge, asked, nodes)
         miss = nearest(judge, asked, nodes)
-        ordered = in_order([way for way in ways if way is not None])
+        ordered = of_pod(judge, asked, nodes, on_empty, eviction)
         why = sentence.cause(asked, nodes, ordered) if on_empty.fits else sentence.never(asked, nodes)
         verdict: Verdict = "waits" if on_empty.fits else "never"
         denied = evictions.not_allowed(judge, asked, nodes) if on_empty.fits else None
@@ -247,16 +253,21 @@ class Explainer:
         if len(others) == len(pod.gates):
             text = f"gated: {' and '.join(holds)}; then it {_said(shown)}"
             return replace(shown, verdict="gated", sentence=text, why=pending.meaning(pending.GATED))
-        now = gang.situation(self._judge, asked)
-        entry = _entry(report, pod)
-        ways = [] if now is None or refused.excess else gang.ways(self._judge, asked, now)
-        alone = now is not None and len(now.gang.pods) + len(now.gang.members) == 1 and now.over is None
-        ways = in_order([*ways, *(shown.ways if alone else ())])
-        holds.insert(0, sentence.queued(entry, now, len(() if report is None else report.waiting)))
-        if entry is not None and not alone:  # the verdict on one pod is not that on its gang
-            holds.append(f"it starts with its gang{sentence.cheapest(ways)}")
-        else:
-            holds.append(f"by itself it {_said(shown)}{sentence.cheapest(ways) if ways != shown.ways else ''}")
+        entry, starting = _entry(report, pod), self._starting(pod)
+        if starting and not others:
+            text = f"gated: the queue starts {Ref.of(starting[0].gang)} now, on {place.where(starting)}"
+            seat = next((seat for seat in starting if seat.uid == pod.uid), starting[0])
+            return replace(
+                shown, verdict="gated", sentence=text, ways=[], why=pending.meaning(pending.GATED), node=seat.node,
+                gpus=gpus_of(seat.gpus) or None, best=[], nearest=None,
+            )  # fmt: skip
+        ways, over, alone = self._ways_of_gang(asked, shown, refused)
+        holds.insert(0, sentence.queued(entry, over, len(() if report is None else report.waiting)))
+        if alone:
+            base = _said(shown).removesuffix(sentence.helped(shown.ways))
+            holds.append(f"by itself it {_said(shown) if ways == shown.ways else f'{base}{sentence.cheapest(ways)}'}")
+        else:  # the verdict on one pod is not that on its gang
+            holds.append(f"it starts with its gang{sentence.cheapest(ways, caused=False)}")
         return replace(
             shown,
             verdict="gated",
@@ -266,6 +277,30 @@ class Explainer:
             why=pending.meaning(pending.GATED) if entry is None else Why(f"queue: {entry['reason']}", entry["text"]),
             warnings=[*shown.warnings, *([not_the_leader(self._leader)] if report is None else [])],
         )
+
+    def _starting(self, pod: PodRecord) -> Sequence[Seat]:
+        """The seats of its gang, where the queue starts it now."""
+        start, seats = self._queue.start([pod.uid]), self._judge.claims.seats
+        if start is not None:
+            return start.seats
+        own = seats.of(pod.uid)
+        return () if own is None else [seat for seat in seats if seat.gang == own.gang]
+
+    def _ways_of_gang(self, asked: Preemptor, shown: Explanation, refused: Absent) -> tuple[Sequence[Way], str, bool]:
+        """(the ways out of the gang of a pod behind our gate, why its queue may not hold it, whether it is the only pod
+        of it), as what-if has them."""
+        until = time.process_time() + WAYS_SECONDS
+        supposed = SupposedCluster(
+            self._judge, asked.now, live=self._live, over=lambda: self._live and time.process_time() > until
+        )
+        waiting = finish(together(self._judge.cluster, [asked.pod.uid]))
+        if waiting is None or by_itself(supposed, waiting):
+            return shown.ways, "", True
+        case = GangCase.of(supposed, waiting, asked.wall, self._report())
+        outcome = place.outcome(case)
+        over = "" if outcome.over is None else outcome.over.text
+        ways = [] if refused.excess or outcome.starts else gang.ways(case, outcome)
+        return ways, over, len(waiting.pods) + len(waiting.members) == 1
 
 
 def _with_quotas(shown: Explanation, refused: Absent) -> Explanation:

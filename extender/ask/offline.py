@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from extender.ask import invalid_metadata
+from extender.ask import invalid_metadata, place
 from extender.ask.explain import Explainer, Times
+from extender.ask.judge import over
+from extender.ask.place import QueueLook
 from extender.ask.suppose import NOW, SupposedCluster, frozen_verbs
 from extender.ask.whatif import engine
 from extender.ask.whatif.question import Question
@@ -19,8 +21,6 @@ from extender.decide.verbs import Verbs
 from extender.objects.queueing import GATE
 from extender.objects.records import Event
 from extender.queue.backfill import HeadReservation
-from extender.queue.placement import JointPlacement
-from extender.queue.plan import Planner
 from extender.queue.report import QueueReport
 from extender.queue.starts import GangStart
 from extender.settings import Settings
@@ -29,9 +29,9 @@ from extender.settings import Settings
 def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], wall: float) -> dict[str, Any]:
     """`kind: Explanation` of the pod (namespace, name). No decisions are known. NotFound, BadInput."""
     verbs = frozen_verbs(settings, events)
-    record = _explainer(verbs, wall, None).pod(*pod)
-    report = _look(verbs, wall) if GATE in record.gates else QueueReport()
-    return _explainer(verbs, wall, report).explain(record).as_json() | {"decisions": []}
+    record = _explainer(verbs, wall, QueueLook()).pod(*pod)
+    queue = place.look(over(verbs), NOW, wall) if GATE in record.gates else QueueLook(QueueReport())
+    return _explainer(verbs, wall, queue).explain(record).as_json() | {"decisions": []}
 
 
 def top(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
@@ -63,19 +63,18 @@ def whatif(
 def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | None = None) -> dict[str, Any]:
     """`kind: Queue`: what the queue would do now, as if it ran there for the first time. `only`: of one queue."""
     verbs = frozen_verbs(settings, events)
-    planner = _planner(verbs, wall)
-    started = [start for start in planner.looks({}) if start is not None]
-    report, head = planner.report, planner.reservation
+    queue = place.look(over(verbs), NOW, wall)
+    report = queue.report or QueueReport()
     entries = [report.entry(position) for position in range(1, len(report.waiting) + 1)]
     of_queue = [entry for entry in entries if only in (None, entry["queue"])]
-    waiting = [entry | _reserved(entry, head, wall) for entry in of_queue if entry["reason"] != "incomplete"]
+    waiting = [entry | _reserved(entry, queue.head, wall) for entry in of_queue if entry["reason"] != "incomplete"]
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Queue",
         "warnings": [],
         "policy_hash": settings.policy_hash,
         "queues": [numbers for numbers in report.queues if only in (None, numbers["name"])],
-        "starts": [_start(start) for start in started if only in (None, start.gang.queue)],
+        "starts": [_start(start) for start in queue.starts if only in (None, start.gang.queue)],
         "waiting": waiting,
         "incomplete": [entry for entry in of_queue if entry["reason"] == "incomplete"],
         "releasing": [],
@@ -85,26 +84,11 @@ def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | 
 def _looking(settings: Settings, events: Iterable[Event], wall: float) -> Explainer:
     """What explains the cluster after one look at the queue."""
     verbs = frozen_verbs(settings, events)
-    return _explainer(verbs, wall, _look(verbs, wall))
+    return _explainer(verbs, wall, place.look(over(verbs), NOW, wall))
 
 
-def _explainer(verbs: Verbs, wall: float, report: QueueReport | None) -> Explainer:
-    return Explainer(verbs, Times(lambda: NOW, lambda: wall), lambda: report, live=False)
-
-
-def _planner(verbs: Verbs, wall: float) -> Planner:
-    placement = JointPlacement(verbs.cluster, verbs.policy)
-    return Planner(verbs.cluster, verbs.claims, placement, lambda: NOW, lambda: wall)
-
-
-def _look(verbs: Verbs, wall: float) -> QueueReport:
-    """One look at the queue, as its controller has it: gangs that start have seats while it lasts."""
-    planner, seats = _planner(verbs, wall), verbs.claims.seats
-    for _ in planner.looks({}):
-        pass
-    for uid in [seat.uid for seat in seats]:
-        seats.drop(uid)
-    return planner.report
+def _explainer(verbs: Verbs, wall: float, queue: QueueLook) -> Explainer:
+    return Explainer(verbs, Times(lambda: NOW, lambda: wall), lambda: queue.report, live=False, queue=queue)
 
 
 def _start(start: GangStart) -> dict[str, Any]:

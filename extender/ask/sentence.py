@@ -9,7 +9,6 @@ from extender.ask.nearest import LINKED
 from extender.ask.nodes import JudgedNodes
 from extender.ask.text import amount, count, seconds
 from extender.ask.ways.evict import work_lost
-from extender.ask.ways.gang import Situation
 from extender.ask.ways.way import Way
 from extender.policy.contracts import Class, PodRequest
 from extender.policy.rules import REASONS
@@ -20,6 +19,7 @@ from extender.preemption.candidates import Preemptor
 NOT_LINKED: Final = (links_rule.BUSY.key, links_rule.HELD.key)
 OWN: Final = ("smaller", "relax-links", "relax-domain")
 """Kinds of changes of the pod itself."""
+ENDING: Final = ", it starts as soon as pods are gone that are ending now"
 FUNNEL: Final = {
     "seen": "the cluster has no nodes",
     "admitted": "no node admits it",
@@ -68,29 +68,33 @@ def never(asked: Preemptor, nodes: JudgedNodes) -> str:
 def whole(why: str, nearest: Mapping[str, Any] | None, ways: Sequence[Way]) -> str:
     """The cause, the nearest miss, and the ways out."""
     near = f"; nearest: {nearest['node']}, {_missing(nearest['missing'])}" if nearest is not None else ""
-    return f"{why}{near}{cheapest(ways) if ways else '; no single change makes it fit'}"
+    return f"{why}{near}{helped(ways)}"
 
 
-def cheapest(ways: Sequence[Way]) -> str:
-    """The cheapest way out, and the cheapest change of the request; "" without any."""
+def cheapest(ways: Sequence[Way], *, caused: bool = True) -> str:
+    """The cheapest way out, and the cheapest change of the request; "" without any. `caused`: a wait is the cause that
+    the sentence begins with."""
     if not ways:
         return ""
-    first = "" if ways[0].kind == "wait" else f"; cheapest way out: {ways[0].change}{_price(ways[0])}"
+    first = "" if caused and ways[0].kind == "wait" else f"; cheapest way out: {ways[0].change}{_price(ways[0])}"
     own = next((way for way in ways[1:] if way.kind in OWN), None)
     if own is None and not first:
         own = next(iter(ways[1:]), None)
     return first + ("" if own is None else f"; or {own.change}{_price(own)}")
 
 
-def queued(entry: Mapping[str, Any] | None, now: Situation | None, length: int) -> str:
-    """Where the pod stands in the queue."""
+def helped(ways: Sequence[Way]) -> str:
+    """The ways out, at the end of a sentence."""
+    return cheapest(ways) if ways else "; no single change makes it fit"
+
+
+def queued(entry: Mapping[str, Any] | None, over: str, length: int) -> str:
+    """Where the pod stands in the queue. `over`: why its queue may not hold it, "" where it may."""
     if entry is None:
-        if now is not None and now.over is not None:
-            return f"it waits behind the gate of the queue: {now.over.text}"
-        return "it waits behind the gate of the queue"
+        return f"it waits behind the gate of the queue{': ' if over else ''}{over}"
     behind = f", behind {entry['blocked_by']}" if entry["blocked_by"] else ""
     start = entry["earliest_start_seconds"]
-    soon = "" if start is None else f", it starts in {seconds(start)} at the earliest"
+    soon = "" if start is None else f", it starts in {seconds(start)} at the earliest" if start else ENDING
     return (
         f"{entry['gang']} is at position {entry['position']} of {length} in the queue{behind} "
         f"({entry['reason']}: {entry['text']}){soon}"

@@ -126,6 +126,7 @@ class Planner:
         self._able: dict[Hashable, tuple[bool, float]] = {}  # by kind: whether it fits once all has ended, found when
         self._head: HeadReservation | None = None  # of the latest look
         self.report = QueueReport()
+        self.order: Sequence[WaitingGang] = ()  # the gangs that the latest look could start
         self.head: QueueHead | None = None
 
     @property
@@ -157,7 +158,7 @@ class Planner:
             """Why it is not started now, whatever the order."""
             return paused.get(gang_name(gang)) or paused_namespaces.get(gang.ref.namespace)
 
-        to_place = yield from self._left(sorted_gangs, pause_of)
+        self.order = to_place = yield from self._left(sorted_gangs, pause_of)
         running = (yield from self._endings.read(wall)) if to_place else []
         yield from put(running, (yield from self._ends(list(self._claims.seats), wall)))
         look = _Look(queues, frozenset(self._claims.seats.absent), LabelClasses(self._cluster))

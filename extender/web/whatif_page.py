@@ -48,7 +48,7 @@ class WhatIfPage:
         """`missing`: what is not known yet, in words."""
 
         def answer(body: bytes) -> Iterator[bytes]:
-            return asked.answer(content.verbs, body, content.times.monotonic(), content.times.wall())
+            return asked.answer(content.verbs, body, content.report(), content.times.monotonic(), content.times.wall())
 
         self._missing = missing
         self._json, self._whole = pages.page(answer), pages.view(answer, fresh=True)

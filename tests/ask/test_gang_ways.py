@@ -191,23 +191,19 @@ def test_ways_out_of_the_queue() -> None:
     ), seen
 
 
-def test_what_other_queues_wait_for_is_not_lent() -> None:
+def test_a_pod_that_fits_nowhere_keeps_no_guarantee() -> None:
     node = {"apiVersion": "v1", "kind": "Node"} | machine("n1", 8, links=pairs(8), labels={MODEL: "A"})
     items = [node, *gang(1, 8, "")]
     other = copy.deepcopy(gang(1, 2, "")[0])
     other["metadata"] |= {"name": "h", "uid": "uid-h", "labels": {"gpu-extender.io/queue": "other"}}
     other["metadata"]["annotations"] = {}
     other["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "4k"
-    queues: JSON = {"other": {"guaranteed_gpus": {"A": 2}}, "lab": {}}
-    made = Settings.model_validate({"queue": {"enabled": True, "queues": queues}})
-    assert starts(items, made)
+    made = Settings.model_validate(
+        {"queue": {"enabled": True, "queues": {"other": {"guaranteed_gpus": {"A": 2}}, "lab": {}}}}
+    )
     shown = explained([*items, other], made)
-    assert "other queues and their guarantees leave it 6" in shown["sentence"]
-    (way,) = shown["ways_out"]
-    assert way["spec"]["changes"] == [{"field": "guaranteedGpus", "model": "A", "from": 0, "to": 8}]
-    queues["lab"]["guaranteed_gpus"] = {"A": 8}
-    made = Settings.model_validate({"queue": {"enabled": True, "queues": queues}})
-    assert starts([*items, other], made)
+    assert shown["sentence"] == "gated: the queue starts default/g now, on n1"
+    assert shown["ways_out"] == []
 
 
 @pytest.mark.parametrize("limit", [0, 4])

@@ -1,4 +1,4 @@
-"""`explain` of a pod behind the gate of the queue: what is said of it by itself is what what-if says."""
+"""`explain` of a pod behind the gate of the queue states what what-if does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = Settings.model_validate({"queue": {"enabled": True}})
 
 
 @pytest.mark.parametrize("taken", [0, 4, 8])
-def test_by_itself_it_fits_where_what_if_places_it(taken: int) -> None:
+def test_it_starts_where_what_if_places_it(taken: int) -> None:
     items: list[JSON] = [node("n1", 8), gated("g", 4)]
     if taken:
         items.append(running("low", "n1", list(range(taken))))
@@ -24,5 +24,7 @@ def test_by_itself_it_fits_where_what_if_places_it(taken: int) -> None:
     (result,) = ask(items, pods=[("default", "g")], settings=SETTINGS)["results"]
     assert shown["verdict"] == "gated"
     assert "reserved for other pods" not in shown["sentence"]
-    assert ("by itself it fits on n1" in shown["sentence"]) == (result["verdict"] == "fits") == (taken < 8)
+    assert (
+        ("the queue starts default/g now, on n1" in shown["sentence"]) == (result["verdict"] == "fits") == (taken < 8)
+    )
     assert [way["kind"] for way in shown["ways_out"]] == [way["kind"] for way in result.get("ways_out") or ()]

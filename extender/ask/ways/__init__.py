@@ -1,1 +1,29 @@
-"""Ways out: one file for each kind of change that makes a pod fit. docs/explain.md defines the smaller change."""
+"""What would let a pod or a gang start, one file for each kind of change; each way is verified by our own filter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from extender.ask.judge import Judge
+from extender.ask.nodes import JudgedNodes
+from extender.ask.ways import machines, request, wait
+from extender.ask.ways.way import Way, in_order
+from extender.preemption.candidates import Preemptor
+
+
+def of_pod(
+    judge: Judge,
+    asked: Preemptor,
+    nodes: JudgedNodes,
+    on_empty: machines.Empty,
+    eviction: Way | None,
+    over: Callable[[], bool] = bool,
+) -> list[Way]:
+    """The ways out of a single pod that fits nowhere, the cheapest first. `over`: whether the time for them is up."""
+    ways = [eviction, machines.add_nodes(judge, on_empty)]
+    for steps in (wait.wait, machines.uncordon, request.relax_links):
+        if not over():
+            ways.append(steps(judge, asked, nodes))
+    if not over():
+        ways += request.smaller(judge, asked, nodes)
+    return in_order([way for way in ways if way is not None])

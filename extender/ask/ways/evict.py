@@ -76,7 +76,10 @@ def _bounds(judge: Judge, asked: Preemptor, names: list[str]) -> list[Bound]:
 
 
 def found_way(judge: Judge, asked: Preemptor, nodes: JudgedNodes, best: Eviction, *, proved: bool) -> Way | None:
-    """The way out by an eviction that was found, where it stands by the tables as they are now."""
+    """The way out by an eviction that was found, where it stands by the tables as they are now. To wait is enough where
+    all victims are terminating."""
+    if all(victim.terminating for victim in best.pods):
+        return None
     return _way(judge, asked, nodes, best, proved=proved) if _stands(judge, asked, best) else None
 
 

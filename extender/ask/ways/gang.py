@@ -1,38 +1,57 @@
-"""Ways out of the queue for a gang behind our gate, or a single pod: the whole gang is placed, or no way is reported.
+"""Ways out for a gang that does not start now. Each is verified: the gang is placed again, whole, on the cluster as the
+change makes it, and the change is taken back.
 
+- wait: what ends by itself on the nodes where the gang is placed then. Not the least wait: the placement's own.
+- uncordon: the fewest nodes found, one where one is enough.
+- evict: the plan that the verdict rests on.
 - quota: what the queue may hold, raised as far as the gang needs it: by the fewest GPUs, of one GPU model or of two.
 - relax-domain: the next wider level at which one domain holds the gang, else the domain is only preferred. The smaller
   change keeps the closer level.
-- relax-links and smaller: as for a single pod, the same for all pods of the gang that wait.
+- relax-links and smaller: as for a single pod, the same for all pods of the gang that wait; smaller also with fewer
+  pods, where its minimum allows it.
+- add-nodes: as few machines as are enough, of the smallest kind that takes a pod.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from extender.ask.judge import Judge
-from extender.ask.text import amount
+import msgspec
+
+from extender.ask import nodes as judged_nodes
+from extender.ask.admission import CORDON, uncordoned
+from extender.ask.nearest import nearest as of_pod
+from extender.ask.place import GangCase, Outcome
+from extender.ask.suppose import copies
+from extender.ask.text import amount, count
+from extender.ask.ways import machines
+from extender.ask.ways import wait as waits
 from extender.ask.ways.request import most_gpus, with_gpus, with_links
-from extender.ask.ways.way import Way, term
+from extender.ask.ways.way import Way, in_order, term
 from extender.cluster.pod_kinds import LINKS, links_of
-from extender.cluster.slices import finish
 from extender.objects.queueing import DOMAIN, Domain
-from extender.objects.records import PodRecord
-from extender.preemption.candidates import Preemptor
-from extender.queue import absent
-from extender.queue.gang import WaitingGang, together, waits
+from extender.objects.records import NodeRecord, PodRecord
+from extender.policy.roles import NODE
+from extender.preemption import certificate
+from extender.preemption.candidates import ends
+from extender.preemption.gang_plan import cost_of
 from extender.queue.levels import keys_of
-from extender.queue.placement import GpuAllowance, JointPlacement, Placed
-from extender.queue.places import Places
+from extender.queue.placement import NoPlace, Placed
 from extender.queue.quota import PLAIN, OverQuota, QueueRules
-from extender.queue.usage import Models, QueueHoldings, rules_of
+from extender.queue.report import first_names
+from extender.reservations.seats import Seat
 
 MOST_RAISES: Final = 16
 """Models and rules that one gang may be over."""
 MOST_TRIED: Final = 64
 """Quotas that are tried for one gang."""
+MOST_UNCORDONED: Final = 16
+"""Nodes that are tried alone."""
+NAMED: Final = 3
+"""Pods or nodes that a text names."""
+HIGHEST: Final = 2**31 - 1
 
 
 class Raise(NamedTuple):
@@ -44,110 +63,230 @@ class Raise(NamedTuple):
     to: int
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """A gang, and what its queue may hold."""
-
-    gang: WaitingGang
-    queues: QueueHoldings
-    placed: Placed | None
-    """Where all its pods fit now, within the quota if they do; None: nowhere."""
-    over: OverQuota | None
-    """Why the queue may not hold it there, or may hold it nowhere."""
-
-    @property
-    def allowances(self) -> list[GpuAllowance]:
-        """What the quota leaves the gang."""
-        return self.queues.allowances(self.queues.quota.more(self.gang.queue))
+def ways(case: GangCase, outcome: Outcome) -> list[Way]:
+    """The ways out, the cheapest first."""
+    if outcome.lacks:
+        return []
+    if outcome.elsewhere is not None:
+        options = [_raised(case, outcome.elsewhere)]
+    else:
+        tried: list[Callable[[GangCase], Way | None]] = [_relaxed, _loose, _smaller]
+        if outcome.over is None:  # room alone is no way out for a gang that its queue may not hold
+            tried += [_wait, _uncordon, _fewer, _add_nodes]
+        options = [_evict(case, outcome), *(way(case) for way in tried if not case.supposed.over())]
+    return in_order([way for way in options if way is not None])
 
 
-def situation(judge: Judge, asked: Preemptor) -> Situation | None:
-    """The gang of a pod behind our gate; None: the pod is not there any more."""
-    cluster = judge.cluster
-    gang = finish(together(cluster, [asked.pod.uid]))
-    if gang is None:
+def nearest(case: GangCase, outcome: Outcome) -> dict[str, Any] | None:
+    """The nearest miss of the first pod that finds no place once as many as fit have theirs."""
+    supposed, gang, none = case.supposed, case.gang, outcome.none
+    if none is None:
+        none = NoPlace(0, None, outcome.why)
+    placed: Placed | NoPlace = none
+    most = min(none.most, len(gang.pods) - 1)
+    while most > 0 and not isinstance(placed, Placed):
+        placed = case.place(most)
+        most = most if isinstance(placed, Placed) else min(placed.most, most - 1)
+    seats = list(_seats(case, placed)) if isinstance(placed, Placed) else []
+    at = next((at for at in range(len(seats), len(gang.pods)) if case.requests[at].gpus), None)
+    if at is None:
         return None
-    return _with_place(judge, asked, situated(judge, gang))
+    pod = gang.pods[at]
+    if gang.domain is not None and gang.domain.required and none.domain is not None and none.domain[0] != NODE:
+        pod = msgspec.structs.replace(pod, node_selector=(*pod.node_selector, none.domain))
+    asked = case.asked._replace(pod=pod, request=supposed.claims.alone(pod))
+    supposed.claims.seats.reserve(seats)
+    try:
+        nodes = judged_nodes.read(supposed.judge, asked)
+        return of_pod(supposed.judge, asked, nodes)
+    finally:
+        for seat in seats:
+            supposed.claims.seats.drop(seat.uid)
 
 
-def situated(judge: Judge, gang: WaitingGang, *, ruled: bool = True) -> Situation:
-    """A gang and what its queue may hold, before it is placed. `ruled`: whether the rules of queues count for it."""
-    cluster = judge.cluster
-    waiting = finish(waits(cluster))
-    models = finish(Models.read(cluster))
-    seats = {seat.uid: seat.node for seat in judge.claims.seats}
-    late = absent.seated(cluster, judge.claims.seats)
-    held = finish(models.held(seats, late))
-    queues = QueueHoldings(cluster, models, rules_of(cluster.settings) if ruled else {}, held, late)
-    queues.wanted = finish(models.wanted(waiting))
-    return Situation(gang, queues, None, None)
+def _seats(case: GangCase, placed: Placed) -> Sequence[Seat]:
+    cluster, gang = case.supposed.cluster, case.gang
+    return [
+        Seat(
+            pod.uid, f"{pod.namespace}/{pod.name}", gang.ref.text, node, cluster.amounts(pod), mask, HIGHEST,
+            case.asked.now,
+        )
+        for pod, node, mask in zip(gang.pods, placed.nodes, placed.gpus, strict=False)
+    ]  # fmt: skip
 
 
-def _with_place(judge: Judge, asked: Preemptor, now: Situation) -> Situation:
-    allowances = now.allowances
-    placed = _placed(judge, asked, now.gang, now.gang.domain, allowances)
-    if placed is None and allowances:
-        placed = _placed(judge, asked, now.gang, now.gang.domain)
-    now = replace(now, placed=placed)
-    return replace(now, over=over_quota(now))
+def _evict(case: GangCase, outcome: Outcome) -> Way | None:
+    search = outcome.search
+    if outcome.placed is None or search is None or search.best is None:
+        return None
+    cluster, best = case.supposed.cluster, search.best
+    victims = [certificate.victim(cluster, pod) for pod in outcome.victims]
+    spec = {
+        "domain": None if best.domain is None else {"level": best.domain[0], "value": best.domain[1]},
+        "nodes": sorted(set(outcome.placed.nodes)),
+        "victims": victims,
+        "proved": search.proved,
+    }
+    needs = ("eviction-by-hand",) if case.queued and not case.supposed.settings.evictions.enabled else ()
+    text = first_names([f"{pod.namespace}/{pod.name}" for pod in outcome.victims], NAMED)
+    return Way("evict", f"evict {text}", spec, cost_of(search, best), tuple(map(float, best.cost)), needs)
 
 
-def not_whole(judge: Judge, asked: Preemptor) -> str:
-    """Of a pod without our gate: why its gang cannot run whole beside it, for people; "" where it can, or the pod has
-    no gang. kube-scheduler starts such pods one by one."""
-    cluster, named = judge.cluster, judge.cluster.workloads.gang_of(asked.pod.uid)
-    if named is None:
-        return ""
-    gang = finish(together(cluster, list(cluster.workloads.gang_pods.get(named, ())), named.text))
-    if gang is None or gang.lacking < 2 or len(gang.pods) < gang.lacking:
-        return ""
-    requests = [judge.claims.alone(pod) for pod in gang.pods]
-    places, own = _places(judge, asked), [pod.uid for pod in gang.pods]
-    outcome = finish(places.steps(gang, gang.pods, requests, places.counted(requests[0], own)))
-    if isinstance(outcome, Placed) or outcome.most >= gang.lacking:
-        return ""
-    return (
-        f"its gang {gang.ref} cannot run whole: {outcome.text}; without the gate of the queue its pods start one by one"
+def _wait(case: GangCase) -> Way | None:
+    """All pods that are terminating gone, and no claim of another pod: then what of it is on the nodes of the gang."""
+    cluster, judge, wall = case.supposed.cluster, case.supposed.judge, case.asked.wall
+    passing_pairs: list[tuple[str, waits.Passing]] = []
+    for pod in list(cluster.pods.values()):
+        if pod.node and pod.uid not in case.own and ends(pod, wall):
+            passing_pairs.append((pod.node, waits.terminating(pod, wall)))
+    passing_pairs += [(node, claim) for node, claim in waits.claimed(judge, case.asked) if claim.uid not in case.own]
+    if not passing_pairs:
+        return None
+    placed = _without(case, passing_pairs)
+    if placed is None:
+        return None
+    needed = [(node, passing) for node, passing in passing_pairs if node in placed.nodes]
+    again = _without(case, needed)
+    if again is None or not needed:
+        return None
+    return waits.way({"nodes": sorted(set(again.nodes))}, sorted(passing for _, passing in needed))
+
+
+def _without(case: GangCase, passing_pairs: Iterable[tuple[str, waits.Passing]]) -> Placed | None:
+    """The place of the gang once these have ended, each on its node."""
+    gone: dict[int, list[str]] = {}
+    claims: set[str] = set()
+    for node, passing in passing_pairs:
+        if passing.running:
+            gone.setdefault(case.supposed.cluster.row(node), []).append(passing.uid)
+        else:
+            claims.add(passing.uid)
+    placed = case.place(without=frozenset(claims), gone=gone)
+    return placed if isinstance(placed, Placed) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """Nodes that are changed for a while."""
+
+    case: GangCase
+    after: Sequence[NodeRecord]
+    """The changed nodes, instead of `before`, or beside the nodes that exist."""
+    before: Sequence[NodeRecord] = ()
+    like: NodeRecord | None = None
+    """The node that `after` are copies of; None: they replace `before`."""
+
+    def place(self) -> Placed | None:
+        """The place of the gang with the changed nodes, which are as before once this ends."""
+        supposed = self.case.supposed
+        if self.like is None:
+            supposed.set_nodes(self.after)
+        else:
+            supposed.add_nodes(self.like, self.after)
+        try:
+            placed = self.case.place()
+        finally:
+            supposed.set_nodes(self.before)
+            if self.like is not None:
+                supposed.drop_nodes(self.after)
+        return placed if isinstance(placed, Placed) else None
+
+
+def _uncordon(case: GangCase) -> Way | None:
+    cluster = case.supposed.cluster
+    cordoned = [node for _, node in sorted(cluster.nodes.items()) if _is_cordoned(node)]
+    if not cordoned:
+        return None
+    placed = _Changed(case, list(map(uncordoned, cordoned)), cordoned).place()
+    if placed is None:
+        return None
+    used = [node for node in cordoned if node.name in placed.nodes]
+    for cordoned_node in cordoned[:MOST_UNCORDONED] if len(used) > 1 else ():
+        if _Changed(case, [uncordoned(cordoned_node)], [cordoned_node]).place() is not None:
+            used = [cordoned_node]
+            break
+    if _Changed(case, list(map(uncordoned, used)), used).place() is None:
+        return None
+    names = [node.name for node in used]
+    spec: dict[str, Any] = {"node": names[0], "nodes": names}
+    return Way(
+        "uncordon", f"uncordon {first_names(names, NAMED)}", spec, (term("nodes", len(names), "nodes"),), (len(names),)
     )
 
 
-def ways(judge: Judge, asked: Preemptor, now: Situation, *, of_one: bool = False) -> list[Way]:
-    """The ways that let the gang start, each alone. `of_one`: also less for the only pod of a gang, which else is
-    reported of the pod by itself."""
-    if now.placed is not None:
-        raised = None if now.over is None else _raised(judge, asked, now, now.placed)
-        return [] if raised is None else [raised]
-    tried = [_relaxed(judge, asked, now)]
-    if of_one or len(now.gang.pods) + len(now.gang.members) > 1:
-        tried += [_loose(judge, asked, now), _smaller(judge, asked, now)]
-    return [way for way in tried if way is not None]
+def _is_cordoned(node: NodeRecord) -> bool:
+    return node.unschedulable or any(taint.key == CORDON.key for taint in node.taints)
 
 
-def _loose(judge: Judge, asked: Preemptor, now: Situation) -> Way | None:
+def _fewer(case: GangCase) -> Way | None:
+    """Fewer pods, as many as the minimum asks for or more: the most that fit."""
+    gang = case.gang
+    least = max(1, gang.minimum - len(gang.members))
+    most = len(gang.pods) - 1
+    while gang.known and most >= least:
+        placed = case.place(most)
+        if isinstance(placed, Placed):
+            was = len(gang.pods)
+            spec = {"resource": "pods", "was": was, "is": most, "unit": "pods"}
+            text = f"start {gang.ref} with {count(most, 'pod')} instead of {was}"
+            return Way("smaller", text, spec, (term("given_up", was - most, "pods"),), (0.0, (was - most) / was))
+        most = min(placed.most, most - 1)
+    return None
+
+
+def _add_nodes(case: GangCase) -> Way | None:
+    """The fewest machines, by halving what is enough: with one more the gang still fits."""
+    supposed, gang = case.supposed, case.gang
+    largest = max(range(len(gang.pods)), key=lambda at: (case.requests[at].wanted, -at))
+    asked = case.asked._replace(pod=gang.pods[largest], request=case.requests[largest])
+    on_empty = machines.empty(supposed.judge, asked)
+    like = supposed.cluster.nodes.get(on_empty.like)
+    if like is None:
+        return None
+    low, high = 0, len(gang.pods)
+    if _Changed(case, copies(like, high, supposed.cluster.nodes), like=like).place() is None:
+        return None
+    while high - low > 1 and not supposed.over():
+        half = (low + high) // 2
+        if _Changed(case, copies(like, half, supposed.cluster.nodes), like=like).place() is None:
+            low = half
+        else:
+            high = half
+    gpus = sum(like.gpus.values()) * high
+    return Way(
+        "add-nodes",
+        f"add {count(high, 'node')} like {like.name} ({count(gpus, 'GPU')})",
+        {"count": high, "like": like.name},
+        (term("nodes", high, "nodes"), term("gpus", gpus, "GPUs")),
+        (float(high),),
+    )
+
+
+def _loose(case: GangCase) -> Way | None:
     """Whether the gang starts where links are only preferred."""
-    if not any(links_of(pod) == "required" for pod in now.gang.pods):
+    if not any(links_of(pod) == "required" for pod in case.gang.pods):
         return None
-    pods = tuple(with_links(pod) for pod in now.gang.pods)
-    if not _starts(judge, asked, now, pods):
+    pods = tuple(with_links(pod) for pod in case.gang.pods)
+    if not _starts(case, pods):
         return None
-    text = f"set {LINKS}: preferred on the pods of {now.gang.ref}"
+    text = f"set {LINKS}: preferred on the pods of {case.gang.ref}"
     return Way("relax-links", text, {"annotation": LINKS, "value": "preferred"})
 
 
-def _smaller(judge: Judge, asked: Preemptor, now: Situation) -> Way | None:
+def _smaller(case: GangCase) -> Way | None:
     """The most GPUs a pod with which the gang starts, where all of its pods ask for the same."""
-    sizes = {pod.gpus for pod in now.gang.pods}
-    if len(sizes) != 1 or with_gpus(now.gang.pods[0], 1) is None:
+    sizes = {pod.gpus for pod in case.gang.pods}
+    if len(sizes) != 1 or with_gpus(case.gang.pods[0], 1) is None:
         return None
     (((resource, was),),) = sizes
 
     def fits(count: int) -> Way | None:
-        pods = tuple(less for pod in now.gang.pods if (less := with_gpus(pod, count)) is not None)
-        if len(pods) < len(now.gang.pods) or not _starts(judge, asked, now, pods):
+        pods = tuple(less for pod in case.gang.pods if (less := with_gpus(pod, count)) is not None)
+        if len(pods) < len(case.gang.pods) or not _starts(case, pods):
             return None
         return Way(
             "smaller",
-            f"ask for {amount(resource, count)} instead of {was} in each pod of {now.gang.ref}",
+            f"ask for {amount(resource, count)} instead of {was} in each pod of {case.gang.ref}",
             {"resource": resource, "was": was, "is": count, "unit": "GPUs", "pods": len(pods)},
             (term("given_up", (was - count) * len(pods), "GPUs"),),
             (0.0, (was - count) / was),
@@ -156,27 +295,18 @@ def _smaller(judge: Judge, asked: Preemptor, now: Situation) -> Way | None:
     return most_gpus(was - 1, fits)
 
 
-def _starts(judge: Judge, asked: Preemptor, now: Situation, pods: tuple[PodRecord, ...]) -> bool:
+def _starts(case: GangCase, pods: tuple[PodRecord, ...]) -> bool:
     """Whether the gang would start with other requests of its pods."""
-    other = replace(now.gang, pods=pods)
-    return _placed(judge, asked, other, other.domain, now.allowances) is not None
+    other = case.changed(replace(case.gang, pods=pods))
+    return isinstance(other.place(allowances=case.allowances), Placed)
 
 
-def over_quota(now: Situation) -> OverQuota | None:
-    """Why the queue may not hold the gang: on no nodes, or not where it is placed."""
-    queues = now.queues
-    over = queues.over(now.gang)
-    if over is not None or now.placed is None:
-        return over
-    return queues.quota.refused(now.gang.queue, _gpus(queues.models, now.gang, now.placed))
-
-
-def _raised(judge: Judge, asked: Preemptor, now: Situation, placed: Placed) -> Way | None:
+def _raised(case: GangCase, placed: Placed) -> Way | None:
     """The quota with which the queue may hold the gang, raised by the fewest GPUs that were found."""
-    gang = now.gang
-    tried = [_raises(now, _gpus(now.queues.models, gang, placed))]
-    for raise_to in _enough(judge, asked, now):
-        tried.append(_raises(now, raise_to))
+    gang = case.gang
+    tried = [_raises(case, case.gpus(placed))]
+    for raise_to in _enough(case):
+        tried.append(_raises(case, raise_to))
     options = [(sum(change.to - change.before for change in raises), raises) for raises in tried if raises]
     if not options:
         return None
@@ -194,12 +324,14 @@ def _raised(judge: Judge, asked: Preemptor, now: Situation, placed: Placed) -> W
     )
 
 
-def _enough(judge: Judge, asked: Preemptor, now: Situation) -> list[dict[str, int]]:
+def _enough(case: GangCase) -> list[dict[str, int]]:
     """GPUs by model, each enough beside what the quota leaves of the others: of one model the fewest, and of two models
     each pair of which neither can be less."""
-    more = now.queues.quota.more(now.gang.queue)
-    steps = _Steps(judge, asked, now, more)
-    models = [model for model in now.queues.models.allowed(now.gang) if more.get(model, now.gang.gpus) < now.gang.gpus]
+    more = case.queues.quota.more(case.gang.queue)
+    steps = _Steps(case, more)
+    models = [
+        model for model in case.queues.models.allowed(case.gang) if more.get(model, case.gang.gpus) < case.gang.gpus
+    ]
     enough: list[dict[str, int]] = []
     for model in models:
         least = steps.least(model, {})
@@ -207,10 +339,10 @@ def _enough(judge: Judge, asked: Preemptor, now: Situation) -> list[dict[str, in
             enough.append({model: least})
     for at, model in enumerate(models):
         for other in models[at + 1 :]:
-            for gpus in steps.sums(model):
-                least = steps.least(other, {model: gpus})
+            for part in steps.sums(model):
+                least = steps.least(other, {model: part})
                 if least is not None:
-                    enough.append({model: gpus, other: least})
+                    enough.append({model: part, other: least})
     return enough
 
 
@@ -218,9 +350,7 @@ def _enough(judge: Judge, asked: Preemptor, now: Situation) -> list[dict[str, in
 class _Steps:
     """Tries quotas by placing the gang, MOST_TRIED times."""
 
-    judge: Judge
-    asked: Preemptor
-    now: Situation
+    case: GangCase
     more: Mapping[str, int]
     """What the quota leaves, by model."""
     tried: int = 0
@@ -228,7 +358,7 @@ class _Steps:
     def sums(self, model: str) -> list[int]:
         """What some of the pods ask for together, beyond what the quota leaves of the model."""
         sums = {0}
-        for pod in self.now.gang.pods:
+        for pod in self.case.gang.pods:
             sums |= {total + pod.gpu_count for total in sums}
         return sorted(total for total in sums if total > self.more[model])
 
@@ -239,9 +369,8 @@ class _Steps:
         while low < high and self.tried < MOST_TRIED:
             self.tried += 1
             middle = len(sums) - 1 if fewest is None else (low + high) // 2
-            allowed = self.now.queues.allowances({**self.more, **raised, model: sums[middle]})
-            gang = self.now.gang
-            if _placed(self.judge, self.asked, gang, gang.domain, allowed) is not None:
+            allowed = self.case.queues.allowances({**self.more, **raised, model: sums[middle]})
+            if isinstance(self.case.place(allowances=allowed), Placed):
                 fewest, high = sums[middle], middle
             elif fewest is None:
                 return None
@@ -250,9 +379,9 @@ class _Steps:
         return fewest
 
 
-def _raises(now: Situation, asked: Mapping[str, int]) -> list[Raise]:
+def _raises(case: GangCase, asked: Mapping[str, int]) -> list[Raise]:
     """What has to be raised so that the queue may hold so many more GPUs of each model; [] where none is enough."""
-    queue, quota = now.gang.queue, now.queues.quota
+    queue, quota = case.gang.queue, case.queues.quota
     before = rules = quota.rules.get(queue, PLAIN)
     for _ in range(MOST_RAISES):
         over = replace(quota, rules={**quota.rules, queue: rules}).refused(queue, asked)
@@ -278,16 +407,16 @@ def _with(rules: QueueRules, over: OverQuota, to: int) -> QueueRules:
     return replace(rules, guaranteed={**rules.guaranteed, over.model: to})
 
 
-def _relaxed(judge: Judge, asked: Preemptor, now: Situation) -> Way | None:
-    gang = now.gang
+def _relaxed(case: GangCase) -> Way | None:
+    gang = case.gang
     if gang.domain is None or not gang.domain.required:
         return None
-    levels = judge.cluster.settings.topology_levels
+    levels = case.supposed.settings.topology_levels
     keys = keys_of(gang.domain.level, levels)
     closest = max((at for at, key in enumerate(levels) if key in keys), default=-1)
     wider = [Domain(key, required=True) for key in levels[closest + 1 :]]
     for step, domain in enumerate([*wider, Domain(gang.domain.level, required=False)], 1):
-        if _placed(judge, asked, gang, domain, now.allowances) is None:
+        if not isinstance(case.changed(replace(gang, domain=domain)).place(allowances=case.allowances), Placed):
             continue
         text = f"{'required' if domain.required else 'preferred'}:{domain.level}"
         was = f"required:{gang.domain.level}"
@@ -299,33 +428,3 @@ def _relaxed(judge: Judge, asked: Preemptor, now: Situation) -> Way | None:
             (step,),
         )
     return None
-
-
-def _places(judge: Judge, asked: Preemptor) -> Places:
-    return Places(judge.cluster, judge.claims, JointPlacement(judge.cluster, judge.policy), lambda: asked.now)
-
-
-def _placed(
-    judge: Judge, asked: Preemptor, gang: WaitingGang, domain: Domain | None, allowances: Sequence[GpuAllowance] = ()
-) -> Placed | None:
-    """A place for the pods of the gang that wait, or for as many as are enough to start it, which stands by the tables
-    as they are at the end."""
-    gang, places, own = replace(gang, domain=domain), _places(judge, asked), frozenset(pod.uid for pod in gang.pods)
-    requests = [judge.claims.alone(pod) for pod in gang.pods]
-    if not requests:
-        return None
-    counted = places.counted(requests[0], own)
-    placed = finish(places.enough(gang, requests, counted, allowances))
-    if not isinstance(placed, Placed):
-        return None
-    pods = len(placed.rows)
-    with counted(())(placed.rows):
-        return placed if places.placement.still_fits(placed, gang.pods[:pods], requests[:pods]) else None
-
-
-def _gpus(models: Models, gang: WaitingGang, placed: Placed) -> dict[str, int]:
-    """GPUs by model that the gang takes where it is placed."""
-    by_node: dict[str, int] = {}
-    for pod, node in zip(gang.pods, placed.nodes, strict=False):
-        by_node[node] = by_node.get(node, 0) + pod.gpu_count
-    return models.of(by_node)

@@ -11,12 +11,14 @@ from typing import Any, Final
 import orjson
 
 from extender.ask import judge
+from extender.ask.place import QueueLook
 from extender.ask.suppose import SupposedCluster
 from extender.ask.whatif import engine
 from extender.ask.whatif.question import Added, Changes, Document, Question, read
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput
 from extender.objects import yaml_documents
+from extender.queue.report import QueueReport
 
 WAYS_SECONDS: Final = 20
 """CPU time after which no further way out is looked for."""
@@ -25,15 +27,16 @@ MOST_NAMES: Final = 1_000
 """Pods or nodes that one field names."""
 
 
-def answer(verbs: Verbs, body: bytes, now: float, wall: float) -> Iterator[bytes]:
-    """`kind: WhatIf`. The cluster of the verbs is changed by it, and serves no second question. `now`: on its clock;
-    `wall`: seconds since 1970. NotFound, BadInput."""
+def answer(verbs: Verbs, body: bytes, report: QueueReport | None, now: float, wall: float) -> Iterator[bytes]:
+    """`kind: WhatIf`. The cluster of the verbs is changed by it, and serves no second question. `report`: the
+    latest look at the queue, None where it is not known; `now`: on its clock; `wall`: seconds since 1970. NotFound,
+    BadInput."""
     cluster = verbs.cluster
     cluster.tick(now)
     until = time.process_time() + WAYS_SECONDS
     asked = question(body, cluster.gpu_names)
     supposed = SupposedCluster(judge.over(verbs), now, live=True, over=lambda: time.process_time() > until)
-    return engine.answer(supposed, asked, wall).pieces()
+    return engine.answer(supposed, asked, wall, queue=QueueLook(report)).pieces()
 
 
 def question(body: bytes, gpus: frozenset[str]) -> Question:

@@ -11,9 +11,11 @@ import msgspec
 import orjson
 
 from ext_core import fit
+from extender.ask import place
+from extender.ask.place import QueueLook, by_itself
 from extender.ask.quotas import used
 from extender.ask.suppose import SupposedCluster
-from extender.ask.whatif import daemons, group, running, single
+from extender.ask.whatif import daemons, group, single
 from extender.ask.whatif.admission import Owners, admit, known, node_of
 from extender.ask.whatif.drains import Drain
 from extender.ask.whatif.question import MOST_PODS, Question
@@ -24,12 +26,16 @@ from extender.errors import BadInput
 from extender.objects import gangs
 from extender.objects.queueing import INDICES, is_queued
 from extender.objects.records import Event, PodRecord
-from extender.queue.gang import SINGLE, WaitingGang, formed
+from extender.queue.gang import WaitingGang, formed
 from extender.queue.gang import single as queued_alone
 from extender.queue.report import first_names
-from extender.reservations.seats import is_absent
+from extender.queue.starts import GangStart
 
 EXIT_CODES: Final = {"fits": 0, "evict": 10, "cannot": 11}
+MOST_NAMED: Final = 5
+"""Gangs that one warning names."""
+HELD_BACK: Final = frozenset({"order", "delays", "depth"})
+"""Codes of gangs that may have a place, and wait."""
 NUMBERS: Final = frozenset((*INDICES, "statefulset.kubernetes.io/pod-name"))
 AboutPod = Callable[[ClusterView, PodRecord, float], Iterable[Mapping[str, str]]]
 """Warnings of what a pod states."""
@@ -97,10 +103,14 @@ class Unit(NamedTuple):
 
 
 def answer(
-    snapshot: SupposedCluster, question: Question, wall: float, about_pod: AboutPod = lambda cluster, pod, wall: ()
+    snapshot: SupposedCluster,
+    question: Question,
+    wall: float,
+    about_pod: AboutPod = lambda cluster, pod, wall: (),
+    queue: QueueLook | None = None,
 ) -> WhatIfAnswer:
-    """The answer. The snapshot is changed by it, and serves no second question. `wall`: the time at which it is asked,
-    seconds since 1970. NotFound, BadInput."""
+    """The answer. The cluster is changed by it, and serves no second question. `wall`: the time at which it is asked,
+    seconds since 1970; `queue`: the latest look at the queue, None: the answer makes one. NotFound, BadInput."""
     cluster = snapshot.cluster
     answered = WhatIfAnswer(snapshot.settings.policy_hash, plans=bool(cluster.tables.shapes.planned))
     answered.warn(about_cluster(cluster))
@@ -124,15 +134,18 @@ def answer(
     cluster.expect(pods)
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
     passed: list[single.NotOurs] = []
+    queue = _queue(snapshot, pods, wall) if queue is None else queue
+    answered.warn(_before(queue, pods))
     for unit in units(cluster, pods):
         if any(pod.claim_refs for pod in unit.pods):  # a pod before them may have a claim of theirs
             unit = Unit([cluster.dra.read(pod) for pod in unit.pods], unit.ref)
         for pod in unit.pods:
             answered.warn([*about_pod(cluster, pod, wall), *admission.about(pod)])
+        asking = Asking(snapshot, admission, wall, queue, answered)
         gang = None if unit.ref is None else formed(cluster, unit.ref, unit.pods)
-        for asked in [gang] if gang is not None else [queued_alone(cluster, pod) for pod in unit.pods]:
+        for waiting in [gang] if gang is not None else [queued_alone(cluster, pod) for pod in unit.pods]:
             try:
-                _place(snapshot, admission, asked, wall, answered, alone=gang is None)
+                asking.place(waiting, alone=gang is None)
             except single.NotOurs as error:
                 passed.append(error)
     if passed and not (answered.results or answered.groups):
@@ -202,59 +215,131 @@ def _existing(
         if (ref := cluster.gangs.ref(pod)) is not None:
             of_gangs.setdefault(ref, []).append(number)
     for ref, numbers in of_gangs.items():
-        matches = running.counterparts(cluster, ref, [asked[number] for number in numbers])
+        matches = group.counterparts(cluster, ref, [asked[number] for number in numbers])
         matched |= {number: match for number, match in zip(numbers, matches, strict=True) if match is not None}
         if all(number in matched and matched[number].node for number in numbers):
-            answered.groups.append(running.group(cluster, ref))
+            answered.groups.append(group.running_whole(cluster, ref))
     return matched
 
 
-def _place(
-    snapshot: SupposedCluster,
-    admission: Admission,
-    gang: WaitingGang,
-    wall: float,
-    answered: WhatIfAnswer,
-    *,
-    alone: bool,
-) -> None:
-    """Place a gang, or a pod alone. NotOurs: the pod asks for no GPU."""
-    if not alone:
-        _gang(snapshot, admission, gang, wall, answered)
-    elif _by_itself(snapshot, gang):
-        _single(snapshot, admission, gang.pods[0], wall, answered)
-    else:  # its queue treats it as a gang of one
-        _whole(snapshot, admission, gang, wall, answered)
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Places the units of one question, one after the other."""
+
+    supposed: SupposedCluster
+    admission: Admission
+    wall: float
+    queue: QueueLook
+    answered: WhatIfAnswer
+
+    def place(self, gang: WaitingGang, *, alone: bool) -> None:
+        """Place a gang, or a pod alone, which its queue treats as a gang of one. BadInput: it is too large. NotOurs: no
+        pod of it asks for a GPU."""
+        if len(gang.pods) > MOST_PODS:
+            raise BadInput(f"it has {len(gang.pods)} pods; {MOST_PODS} are placed at once", path=f"gang {gang.ref}")
+        answered = self.answered
+        with self.queue.seated(self.supposed.claims, [pod.uid for pod in gang.pods]):
+            start, before = self._start(gang), len(answered.results)
+            if start is None and gang.lacking <= 1 and by_itself(self.supposed, gang):
+                self._single(gang.pods[0])
+                groups = [group.of_one(self.supposed.cluster, gang, answered.results[before])] if not alone else []
+            else:
+                groups = self._whole(gang, start)
+        answered.groups += [] if alone else groups
+
+    def _start(self, gang: WaitingGang) -> GangStart | None:
+        """The start of the gang, where the queue starts it as it is asked about."""
+        start = self.queue.start(pod.uid for pod in gang.pods)
+        if start is None:
+            return None
+        known = {pod.uid: pod for pod in start.gang.pods}
+        return start if all(known.get(pod.uid) == pod for pod in gang.pods) else None
+
+    def _whole(self, gang: WaitingGang, start: GangStart | None) -> list[dict[str, Any]]:
+        """Place a gang, and report it for each pod. Its groups: where the queue starts a part of it, the others too."""
+        if start is None:
+            return [self._placed(group.judge(self.supposed, gang, self.wall, report=self.queue.report), gang)]
+        first = replace(gang, pods=start.gang.pods[: len(start.seats)])
+        others = start.gang.pods[len(start.seats) :]
+        groups = [self._placed(group.judge(self.supposed, first, self.wall, start=start.placed), first)]
+        rest = formed(self.supposed.cluster, gang.ref, others) if others else None
+        if rest is not None:  # no pod is evicted for further pods of a gang that runs
+            groups.append(self._placed(group.judge(self.supposed, rest, self.wall, evicts=False), rest))
+        return groups
+
+    def _placed(self, judged: group.Grouped, gang: WaitingGang) -> dict[str, Any]:
+        """Place what was judged. Gives the group."""
+        if self.admission.excess(judged.pods):
+            judged = refuse_group(self.supposed, self.admission, gang, judged, self.wall)
+        else:
+            self.admission.create(judged.pods)
+        self.answered.results += judged.results
+        self.answered.warn(judged.warnings)
+        group.carry_out(self.supposed, judged)
+        return judged.group
+
+    def _single(self, pod: PodRecord) -> None:
+        """Place a pod, and report it."""
+        supposed, answered = self.supposed, self.answered
+        same = msgspec.structs.replace(pod, uid="", name="", labels=_unnumbered(pod))
+        before = answered.latest
+        new = pod.uid not in supposed.cluster.pods  # else others may be assumed or reserved for it
+        if new and before is not None and before[:2] == (same, supposed.cluster.generation):
+            # Nothing was placed since an equal pod was judged.
+            judged = replace(
+                before[2],
+                result=before[2].result | {"pod": single.named(pod)},
+                warnings=list(single.about(supposed, supposed.claims.alone(pod), pod)),
+            )
+        else:
+            judged = single.judge(supposed, pod, self.wall)
+            answered.latest = same, supposed.cluster.generation, judged
+        if self.admission.excess([pod]):
+            judged = refuse_single(supposed, self.admission, pod, judged, self.wall)
+        else:
+            self.admission.create([pod])
+        answered.results.append(judged.result)
+        answered.warn(judged.warnings)
+        supposed.evict(judged.victims)
+        if judged.node:
+            if not answered.plans:
+                answered.warn(_at_once(supposed, pod, judged.node, answered.placed))
+            supposed.place(pod, judged.node, judged.gpus)
+            answered.placed[pod.uid] = pod.name
 
 
-def _single(
-    snapshot: SupposedCluster, admission: Admission, pod: PodRecord, wall: float, answered: WhatIfAnswer
-) -> None:
-    same = msgspec.structs.replace(pod, uid="", name="", labels=_unnumbered(pod))
-    before = answered.latest
-    new = pod.uid not in snapshot.cluster.pods  # else others may be assumed or reserved for it
-    if new and before is not None and before[:2] == (same, snapshot.cluster.generation):
-        # Nothing was placed since an equal pod was judged.
-        judged = replace(
-            before[2],
-            result=before[2].result | {"pod": single.named(pod)},
-            warnings=list(single.about(snapshot, snapshot.claims.alone(pod), pod)),
+def _queue(snapshot: SupposedCluster, pods: Sequence[PodRecord], wall: float) -> QueueLook:
+    """What the queue does now, where the question is about pods of it: what it starts is placed first."""
+    if not any(map(is_queued, pods)):
+        return QueueLook()
+    return place.look(snapshot.judge, snapshot.now, wall)
+
+
+def _before(queue: QueueLook, pods: Sequence[PodRecord]) -> Iterator[dict[str, str]]:
+    """Warnings of what the queue does first, and of what holds the pods back beside a place."""
+    asked = {pod.uid for pod in pods if is_queued(pod)}
+    waiting = [pod.uid for pod in pods if pod.uid in asked and queue.start([pod.uid]) is None]
+    before = {start.name: start for uid in waiting for start in queue.before([uid])}
+    others = [start for start in before.values() if asked.isdisjoint(pod.uid for pod in start.gang.pods)]
+    if others:
+        names = first_names([f"{start.gang.ref} on {place.where(start.seats)}" for start in others], MOST_NAMED)
+        yield warning("starts-before", f"the queue starts these now, and they are placed first: {names}")
+    length = 0 if queue.report is None else len(queue.report.waiting)
+    named: set[int] = set()
+    for pod in pods:
+        entry = queue.entry([pod.uid])
+        if entry is None or entry[0] in named:
+            continue
+        position, waits = entry
+        if position == 1 and waits.code not in HELD_BACK:
+            continue  # why it does not start is what is answered
+        named.add(position)
+        behind = f", behind {waits.blocked_by}" if waits.blocked_by else ""
+        yield warning(
+            "waits-in-queue",
+            f"{waits.gang.ref} is at position {position} of {length} in the queue{behind} ({waits.code}: "
+            f"{waits.text}): the answer does not wait for those before it",
         )
-    else:
-        judged = single.judge(snapshot, pod, wall)
-        answered.latest = same, snapshot.cluster.generation, judged
-    if admission.excess([pod]):
-        judged = refuse_single(snapshot, admission, pod, judged, wall)
-    else:
-        admission.create([pod])
-    answered.results.append(judged.result)
-    answered.warn(judged.warnings)
-    snapshot.evict(judged.victims)
-    if judged.node:
-        if not answered.plans:
-            answered.warn(_at_once(snapshot, pod, judged.node, answered.placed))
-        snapshot.place(pod, judged.node, judged.gpus)
-        answered.placed[pod.uid] = pod.name
 
 
 def _at_once(
@@ -281,47 +366,6 @@ def _at_once(
 def _unnumbered(pod: PodRecord) -> dict[str, str]:
     """The labels without those that tell the pods of one owner apart."""
     return {key: text for key, text in pod.labels.items() if key not in NUMBERS}
-
-
-def _gang(
-    snapshot: SupposedCluster, admission: Admission, gang: WaitingGang, wall: float, answered: WhatIfAnswer
-) -> None:
-    if len(gang.pods) > MOST_PODS:
-        raise BadInput(f"it has {len(gang.pods)} pods; {MOST_PODS} are placed at once", path=f"gang {gang.ref}")
-    if gang.lacking <= 1 and _by_itself(snapshot, gang):
-        before = len(answered.results)
-        _single(snapshot, admission, gang.pods[0], wall, answered)
-        answered.groups.append(group.of_one(snapshot.cluster, gang, answered.results[before]))
-        return
-    judged = _whole(snapshot, admission, gang, wall, answered)
-    answered.groups.append(judged.group)
-
-
-def _whole(
-    snapshot: SupposedCluster, admission: Admission, gang: WaitingGang, wall: float, answered: WhatIfAnswer
-) -> group.Grouped:
-    """Place a gang, and report it for each pod."""
-    judged = group.judge(snapshot, gang, wall)
-    if admission.excess(judged.pods):
-        judged = refuse_group(snapshot, admission, gang, judged, wall)
-    else:
-        admission.create(judged.pods)
-    answered.results += judged.results
-    answered.warn(judged.warnings)
-    group.carry_out(snapshot, judged)
-    return judged
-
-
-def _by_itself(snapshot: SupposedCluster, gang: WaitingGang) -> bool:
-    """Whether what kube-scheduler and filter ask of its only pod is all that is asked."""
-    first = gang.pods[0]
-    if len(gang.pods) > 1 or is_absent(first.uid) or first.claim_numbers:
-        return False
-    bounded = gang.domain is not None and gang.domain.required
-    in_gang = gang.ref.source != SINGLE
-    if gang.apart:
-        return False
-    return not (bounded and (in_gang or is_queued(first))) and not (is_queued(first) and snapshot.settings.queue.queues)
 
 
 def _holdings(cluster: ClusterView) -> list[dict[str, Any]]:

@@ -1,50 +1,37 @@
-"""What would happen to a gang: all its pods at once, or none, where the joint placement puts them; else the cheapest
-eviction that makes room for all of them."""
+"""What would happen to a gang, as JSON: all its pods at once, or none (`ask.place`). And which pods of a question the
+cluster has already: their owner has created them, under names of its own.
+
+An owner's pods are named OWNER-INDEX in a question, and often have a generated suffix in the cluster. So they are
+compared by their gang, role and index.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from extender.ask import nodes as judged_nodes
+from extender.ask import place
 from extender.ask.nodes import JudgedNodes
+from extender.ask.place import GangCase, Outcome
 from extender.ask.suppose import SupposedCluster
-from extender.ask.ways.gang import Situation, over_quota, situated
+from extender.ask.ways import gang as gang_ways
 from extender.ask.whatif import single
-from extender.ask.whatif.running import running
 from extender.ask.whatif.single import warning
 from extender.cluster.cluster import ClusterView
-from extender.cluster.slices import Pace, finish
 from extender.cluster.statements import gpus_of
-from extender.errors import BadInput
 from extender.objects import gangs
-from extender.objects.queueing import is_queued, opened
+from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
-from extender.policy.contracts import PodRequest
 from extender.policy.roles import Unplaceable, roles_of
 from extender.preemption import certificate
-from extender.preemption.candidates import Preemptor
-from extender.preemption.gang_plan import GangSearch, GangSearchResult, cost_of, gang_certificate
-from extender.queue.eviction_plan import EvictionPlanner, unsearched
+from extender.preemption.gang_plan import cost_of, gang_certificate
+from extender.queue.absent import present
 from extender.queue.gang import WaitingGang
-from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed, not_modelled
-from extender.queue.places import NO_ROWS, Places
-from extender.queue.plan import QueueHead
-
-LIMIT_MILLISECONDS: Final = 3_000.0
-"""CPU time of the eviction search for a live server: then the best plan that is known counts, as not proved."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seating:
-    """Where the pods of a gang go."""
-
-    placed: Placed | None = None
-    """The joint placement without the `victims`; None: nowhere."""
-    victims: tuple[PodRecord, ...] = ()
-    found: GangSearchResult | None = None
+from extender.queue.placement import Placed, not_modelled
+from extender.queue.report import QueueReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,156 +43,82 @@ class Grouped:
     results: list[dict[str, Any]]
     """Of each of its pods, in the order of `pods`."""
     pods: Sequence[PodRecord]
-    seating: Seating
+    outcome: Outcome
     warnings: Sequence[Mapping[str, str]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A gang on the copy."""
-
-    snapshot: SupposedCluster
-    gang: WaitingGang
-    """Whole, so that all its pods start together."""
-    requests: tuple[PodRequest, ...]
-    asked: Preemptor
-    """The question for its first pod with GPUs."""
-    placement: JointPlacement
-    own: frozenset[str]
-    queued: bool
-    """Whether its pods wait behind our gate, so that the rules of their queue count."""
-
-    @classmethod
-    def of(cls, snapshot: SupposedCluster, gang: WaitingGang, wall: float) -> Task:
-        """BadInput: none of its pods asks for a GPU."""
-        queued = any(map(is_queued, gang.pods))
-        gang = replace(gang, pods=tuple(map(opened, gang.pods)), whole=True)
-        requests = tuple(map(snapshot.claims.alone, gang.pods))
-        first = next((at for at, request in enumerate(requests) if request.gpus), None)
-        if first is None:
-            wanted = ", ".join(snapshot.cluster.resources[3:])
-            raise BadInput(f"no pod of it asks for a GPU ({wanted})", path=f"gang {gang.ref}")
-        asked = Preemptor(requests[first], gang.pods[first], snapshot.now, wall)
-        own = frozenset(pod.uid for pod in (*gang.pods, *gang.members))
-        placement = JointPlacement(snapshot.cluster, snapshot.judge.policy)
-        return cls(snapshot, gang, requests, asked, placement, own, queued)
-
-    def place(
-        self,
-        pods: int | None = None,
-        without: frozenset[str] = frozenset(),
-        allowances: Sequence[GpuAllowance] = (),
-        gone: Mapping[int, Sequence[str]] = NO_ROWS,
-    ) -> Placed | NoPlace:
-        """A place for the first `pods` of the gang, None: all, which stands by the rules. `without`: uids of other pods
-        whose claims do not count; `allowances`: as of a `Choice`; `gone`: uids of pods that do not run, by row."""
-        snapshot, gang_pods, requests = self.snapshot, self.gang.pods[:pods], self.requests[:pods]
-        places = Places(snapshot.cluster, snapshot.claims, self.placement, lambda: snapshot.now)
-        counted = places.counted(requests[0], self.own | without, gone)
-        return finish(places.steps(self.gang, gang_pods, requests, counted, allowances))
-
-
-def judge(snapshot: SupposedCluster, gang: WaitingGang, wall: float, *, evicts: bool = True) -> Grouped:
-    """What happens to a gang on the copy as it is: nothing is placed yet. `evicts`: whether pods may be evicted for it.
-    BadInput: none of its pods asks for a GPU."""
-    from extender.ask.whatif import group_ways  # it places gangs, too
-
-    task = Task.of(snapshot, gang, wall)
-    snapshot.cluster.at(wall)
-    warnings = list(_about(task, gang))
-    why = _incomplete(gang)
-    seating, proved, now, none = Seating(), True, None, NoPlace(0, None, why)
-    if not why:
-        now = situated(snapshot.judge, task.gang, ruled=task.queued)
-        outcome = task.place(allowances=now.allowances)
-        if isinstance(outcome, NoPlace) and now.allowances:
-            outcome = task.place()
-        proved = outcome.proved
-        if isinstance(outcome, NoPlace):
-            none, why = outcome, outcome.text
-            seating = Seating() if unsearched(task.gang) or not evicts else _evicting(task, now)
-            proved = proved and (seating.found is None or seating.found.proved)
-        else:
-            now = replace(now, placed=outcome)
-            seating = Seating(outcome)
-        if seating.placed is not None and (refused := over_quota(replace(now, placed=seating.placed))) is not None:
-            now, why, seating = replace(now, over=refused), refused.text, Seating()
-    nodes = _by_pod(task)
-    verdict = "cannot" if seating.placed is None else "evict" if seating.victims else "fits"
-    group = _group(task, verdict, seating, proved=proved)
-    if verdict == "evict" and all(victim.terminating for victim in seating.victims):
-        warnings.append(single.enough_to_wait(seating.victims))
+def judge(
+    supposed: SupposedCluster,
+    gang: WaitingGang,
+    wall: float,
+    *,
+    evicts: bool = True,
+    report: QueueReport | None = None,
+    start: Placed | None = None,
+) -> Grouped:
+    """What happens to a gang on the cluster as it is: nothing is placed yet. `evicts`: whether pods may be evicted for
+    it; `report`: of the latest look at the queue; `start`: where the queue starts it. BadInput: none of its pods asks
+    for a GPU."""
+    case = GangCase.of(supposed, gang, wall, report)
+    supposed.cluster.at(wall)
+    warnings = list(_about(case, gang))
+    outcome = place.outcome(case, evicts=evicts) if start is None else Outcome(start)
+    nodes = _by_pod(case)
+    verdict = "cannot" if outcome.placed is None else "evict" if outcome.victims else "fits"
+    group = _group(case, verdict, outcome)
+    if verdict == "evict" and all(victim.terminating for victim in outcome.victims):
+        warnings.append(single.enough_to_wait(outcome.victims))
     if verdict != "fits":
-        group["text"] = why
-        group["ways_out"] = [] if now is None else group_ways.ways(task, now, seating)
-        group["nearest"] = None if now is None else group_ways.nearest(task, none)
-        if snapshot.over():
+        group["text"] = outcome.why
+        group["ways_out"] = [way.as_json() for way in gang_ways.ways(case, outcome)]
+        group["nearest"] = None if outcome.lacks else gang_ways.nearest(case, outcome)
+        if supposed.over():
             warnings.append(single.OUT_OF_TIME)
-    results = [_result(task, at, nodes[at], group, seating) for at in range(len(gang.pods))]
-    return Grouped(group, results, gang.pods, seating, warnings)
+    results = [_result(case, at, nodes[at], group, outcome) for at in range(len(gang.pods))]
+    return Grouped(group, results, case.gang.pods, outcome, warnings)
 
 
-def carry_out(snapshot: SupposedCluster, grouped: Grouped) -> None:
+def carry_out(supposed: SupposedCluster, grouped: Grouped) -> None:
     """Place the pods on the copy, and evict their victims."""
-    placed = grouped.seating.placed
+    placed = grouped.outcome.placed
     if placed is None:
         return
-    snapshot.evict(grouped.seating.victims)
+    supposed.evict(grouped.outcome.victims)
     for at, (pod, node, mask) in enumerate(zip(grouped.pods, placed.nodes, placed.gpus, strict=True)):
-        snapshot.place(pod, node, mask, placed.amounts[at] if placed.amounts else ())
+        supposed.place(pod, node, mask, placed.amounts[at] if placed.amounts else ())
 
 
-def _incomplete(gang: WaitingGang) -> str:
-    """Why it cannot start wherever there is room, "" where nothing hinders it."""
-    present = len(gang.pods) + len(gang.members)
-    if present < gang.minimum:
-        return f"{present} of the {gang.minimum} pods that it needs to start are there"
-    return ""
-
-
-def _evicting(task: Task, now: Situation) -> Seating:
-    """The cheapest eviction after which all pods have a place."""
-    snapshot, gang = task.snapshot, task.gang
-    search = GangSearch(snapshot.cluster, snapshot.judge.policy, snapshot.settings.preemption)
-    planner = EvictionPlanner(
-        snapshot.cluster, snapshot.claims, task.placement, search, lambda: snapshot.now, lambda: task.asked.wall
-    )
-    pace = Pace(0.0, LIMIT_MILLISECONDS) if snapshot.live else Pace()
-    evicted = finish(planner.cheapest(QueueHead(gang, now.queues), gang.pods, (), pace))
-    return Seating(evicted.placed, evicted.victims, evicted.search)
-
-
-def _by_pod(task: Task) -> list[JudgedNodes | None]:
+def _by_pod(case: GangCase) -> list[JudgedNodes | None]:
     """Of each pod how its own nodes are judged; pods of one role share that. None: it asks for no GPU."""
-    snapshot, gang = task.snapshot, task.gang
+    supposed, gang = case.supposed, case.gang
     nodes_by_pod: list[JudgedNodes | None] = [None] * len(gang.pods)
     try:
-        roles = roles_of(task.snapshot.cluster, gang.pods, task.requests)
+        roles = roles_of(case.supposed.cluster, gang.pods, case.requests)
     except Unplaceable:
         return nodes_by_pod
     for role in roles:
-        if role.request.gpus and not snapshot.over():
-            asked = task.asked._replace(request=role.request, pod=role.pod)
-            nodes = judged_nodes.read(snapshot.judge, asked)
+        if role.request.gpus and not supposed.over():
+            asked = case.asked._replace(request=role.request, pod=role.pod)
+            nodes = judged_nodes.read(supposed.judge, asked)
             for at in role.at:
                 nodes_by_pod[at] = nodes
     return nodes_by_pod
 
 
-def _group(task: Task, verdict: str, seating: Seating, *, proved: bool) -> dict[str, Any]:
+def _group(case: GangCase, verdict: str, outcome: Outcome) -> dict[str, Any]:
     """The JSON form."""
-    snapshot, gang, placed, search = task.snapshot, task.gang, seating.placed, seating.found
+    supposed, gang, placed, search = case.supposed, case.gang, outcome.placed, outcome.search
     best = None if search is None else search.best
     domain = None if placed is None else placed.domain
     proof = {
         "proved": True,
-        "nodes_examined": len(snapshot.cluster.nodes),
+        "nodes_examined": len(supposed.cluster.nodes),
         "sets_examined": 0,
         "runner_up": None,
         "lost_on": None,
     }
     if search is not None:
-        proof = gang_certificate(snapshot.cluster, search)
+        proof = gang_certificate(supposed.cluster, search)
     return {
         "gang": str(gang.ref),
         "source": gang.ref.source,
@@ -216,10 +129,10 @@ def _group(task: Task, verdict: str, seating: Seating, *, proved: bool) -> dict[
         "pods": [
             {"name": pod.name, "namespace": pod.namespace} | _seat(placed, at) for at, pod in enumerate(gang.pods)
         ],
-        **_running(snapshot.cluster, gang),
-        "victims": [certificate.victim(snapshot.cluster, pod) for pod in seating.victims],
-        "cost": cost_of(search, best) if search is not None and best is not None and seating.victims else [],
-        "certificate": proof | {"proved": proved},
+        **_running(supposed.cluster, gang),
+        "victims": [certificate.victim(supposed.cluster, pod) for pod in outcome.victims],
+        "cost": cost_of(search, best) if search is not None and best is not None and outcome.victims else [],
+        "certificate": proof | {"proved": outcome.proved},
     }
 
 
@@ -235,27 +148,29 @@ def _seat(placed: Placed | None, at: int) -> dict[str, Any]:
     return {"node": placed.nodes[at], "gpus": list(gpus_of(placed.gpus[at])) or None}
 
 
-def _result(task: Task, at: int, nodes: JudgedNodes | None, group: dict[str, Any], seating: Seating) -> dict[str, Any]:
+def _result(
+    case: GangCase, at: int, nodes: JudgedNodes | None, group: dict[str, Any], outcome: Outcome
+) -> dict[str, Any]:
     """The result of one pod. Each victim stands in the result of the first pod on its node; cost and certificate are
     the group's."""
-    pod, placed = task.gang.pods[at], seating.placed
+    pod, placed = case.gang.pods[at], outcome.placed
     known = nodes if nodes is not None else JudgedNodes((), Counter(), {}, {}, {}, {}, frozenset(), [])
-    result = single.empty(task.snapshot, pod, known)
+    result = single.empty(case.supposed, pod, known)
     result |= {"verdict": group["verdict"], "cost": group["cost"], "certificate": group["certificate"]} | _seat(
         placed, at
     )
     if placed is not None:
         first = placed.nodes.index(placed.nodes[at]) == at
-        evicted = {victim.uid for victim in seating.victims if first and victim.node == placed.nodes[at]}
+        evicted = {victim.uid for victim in outcome.victims if first and victim.node == placed.nodes[at]}
         result["victims"] = [victim for victim in group["victims"] if victim["uid"] in evicted]
     if group["verdict"] != "fits":
         result |= {"ways_out": group["ways_out"], "nearest": group["nearest"]}
     return result
 
 
-def _about(task: Task, gang: WaitingGang) -> Iterator[dict[str, str]]:
-    for pod, request in zip(gang.pods, task.requests, strict=True):
-        yield from single.about(task.snapshot, request, pod)
+def _about(case: GangCase, gang: WaitingGang) -> Iterator[dict[str, str]]:
+    for pod, request in zip(gang.pods, case.requests, strict=True):
+        yield from single.about(case.supposed, request, pod)
     if gang.other_gates:
         yield warning("gated", f"gang {gang.ref}: {', '.join(gang.other_gates)} has to be opened first")
     if not gang.known:
@@ -283,3 +198,54 @@ def of_one(cluster: ClusterView, gang: WaitingGang, result: Mapping[str, Any]) -
     }
     copied = ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")
     return entry | {key: result[key] for key in copied if key in result}
+
+
+def counterparts(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) -> list[PodRecord | None]:
+    """For each pod of an owner in the question the pod of the cluster that it is; None: it does not exist yet. Where
+    the index does not decide, pods with a node come first."""
+    members = sorted(present(cluster, named), key=lambda pod: (not pod.node, rank_of(pod), pod.name, pod.uid))
+    ranks = [rank_of(pod) for pod in pods]
+    by_rank = {rank: pod for pod in reversed(members) if (rank := rank_of(pod))[1] >= 0}
+    matches = [by_rank.pop(rank, None) for rank in ranks]
+    taken = {pod.uid for pod in matches if pod is not None}
+    by_role: dict[str, deque[PodRecord]] = {}
+    for pod in members:
+        if pod.uid not in taken:
+            by_role.setdefault(rank_of(pod)[0], deque()).append(pod)
+    for at, (role, _) in enumerate(ranks):
+        if matches[at] is None and by_role.get(role):
+            matches[at] = by_role[role].popleft()
+    return matches
+
+
+def running(cluster: ClusterView, members: Iterable[PodRecord]) -> list[dict[str, Any]]:
+    """The JSON form of those that have a node, with the GPUs that they hold, by node and name. `gpus`: null where it is
+    not known which."""
+    bound = sorted((pod for pod in members if pod.node), key=lambda pod: (pod.node, pod.name, pod.uid))
+    entries = []
+    for pod in bound:
+        ledger = cluster.gpus.ledgers.get(pod.node)
+        held = next((holding.gpus for holding in ledger.holdings if holding.uid == pod.uid), None) if ledger else None
+        gpus = None if held is None else list(held)
+        entries.append({"namespace": pod.namespace, "name": pod.name, "node": pod.node, "gpus": gpus})
+    return entries
+
+
+def running_whole(cluster: ClusterView, named: gangs.Ref) -> dict[str, Any]:
+    """The JSON form of a gang of which all pods run: nothing is placed, and nothing is evicted for it."""
+    members = present(cluster, named)
+    size, least = gangs.wanted(named, gangs.Members(members), cluster.gangs.objects)
+    proof = {"proved": True, "nodes_examined": 0, "sets_examined": 0, "runner_up": None, "lost_on": None}
+    return {
+        "gang": str(named),
+        "source": named.source,
+        "min": size if least is None else least,
+        "size": size,
+        "verdict": "fits",
+        "domain": None,
+        "pods": [],
+        "running": running(cluster, members),
+        "victims": [],
+        "cost": [],
+        "certificate": proof,
+    }

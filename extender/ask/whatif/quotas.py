@@ -16,12 +16,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from extender.ask import nodes as judged_nodes
+from extender.ask.place import GangCase, Outcome
 from extender.ask.quotas import REASON, counted, nearest, raised, sentence, way
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import amount
 from extender.ask.ways.request import with_gpus
 from extender.ask.ways.way import Way, in_order, term
-from extender.ask.whatif.group import Grouped, Seating, Task
+from extender.ask.whatif.group import Grouped
 from extender.ask.whatif.single import Single, preemptor, warning
 from extender.objects import quotas
 from extender.objects.quotas import Excess, QuotaUse
@@ -185,13 +186,12 @@ def refuse_group(
     snapshot: SupposedCluster, admission: Admission, gang: WaitingGang, judged: Grouped, wall: float
 ) -> Grouped:
     """The answer about a gang of which pods are refused; those that pass are created. `judged`: without quotas."""
-    task, pods = Task.of(snapshot, gang, wall), judged.pods
+    case, pods = GangCase.of(snapshot, gang, wall), judged.pods
 
     def fits(some: Sequence[PodRecord]) -> bool | None:
         if snapshot.over():
             return None
-        other = Task.of(snapshot, replace(task.gang, pods=tuple(some)), wall)
-        return isinstance(other.place(), Placed)
+        return isinstance(case.changed(replace(case.gang, pods=tuple(some))).place(), Placed)
 
     excess, group = admission.excess(pods), judged.group
     ways = admission.ways(pods, excess, group["verdict"] == "fits", fits)
@@ -204,7 +204,7 @@ def refuse_group(
     }
     seats = [seat | {"node": None, "gpus": None} for seat in group["pods"]]
     group = group | verdict_fields | {"domain": None, "pods": seats}
-    return Grouped(group, [result | common for result in judged.results], pods, Seating(), judged.warnings)
+    return Grouped(group, [result | common for result in judged.results], pods, Outcome(), judged.warnings)
 
 
 def _refused(snapshot: SupposedCluster, excess: Sequence[Excess], ways: Sequence[Way]) -> dict[str, Any]:

@@ -17,11 +17,8 @@ from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import no_gpus
-from extender.ask.ways import machines
-from extender.ask.ways import request as changes
+from extender.ask.ways import machines, of_pod
 from extender.ask.ways.evict import found_way
-from extender.ask.ways.wait import wait
-from extender.ask.ways.way import Way, in_order
 from extender.ask.whatif.spared import remedies, spared
 from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of
@@ -136,24 +133,11 @@ def _fits(
 
 def _help(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> dict[str, Any]:
     """What is reported of a pod that does not fit: `ways_out` and `nearest`. `search`: for the eviction."""
-    ways = _ways_out(snapshot, asked, nodes, search)
-    miss = nearest(snapshot.judge, asked, nodes)
+    judge, best = snapshot.judge, None if asked.request.never else search.best
+    eviction = None if best is None else found_way(judge, asked, nodes, best, proved=search.proved)
+    ways = of_pod(judge, asked, nodes, machines.empty(judge, asked), eviction, snapshot.over)
+    miss = nearest(judge, asked, nodes)
     return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
-
-
-def _ways_out(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> list[Way]:
-    """The ways out of a single pod, the cheapest first."""
-    judge = snapshot.judge
-    ways: list[Way | None] = []
-    if search.best is not None and not asked.request.never:
-        ways.append(found_way(judge, asked, nodes, search.best, proved=search.proved))
-    ways.append(machines.add_nodes(judge, machines.empty(judge, asked)))
-    for steps in (wait, machines.uncordon, changes.relax_links):
-        if not snapshot.over():
-            ways.append(steps(judge, asked, nodes))
-    if not snapshot.over():
-        ways += changes.smaller(judge, asked, nodes)
-    return in_order([way for way in ways if way is not None])
 
 
 def _search(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes) -> SearchResult:

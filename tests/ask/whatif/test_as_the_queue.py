@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from extender.ask import frozen, offline
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.ask.test_queue import asked as queue_of
@@ -60,16 +63,22 @@ def test_no_pod_is_evicted_for_them() -> None:
 
 
 @pytest.mark.parametrize(("racks", "starts"), [(("r0", "r0"), False), (("r0", "r1"), True)])
-def test_the_queue_says_the_same(racks: tuple[str, ...], starts: bool) -> None:
+def test_queue_explain_and_what_if_say_the_same(racks: tuple[str, ...], starts: bool) -> None:
     items = [*nodes(*racks), job_set(), *gated_pods()]
     queue = queue_of(items, enabled=True)
     assert bool(queue["starts"]) == starts
     answer = ask(items, pods=[("team", "js-w-0-0")], settings=QUEUE)
     (found,) = answer["groups"]
     assert found["verdict"] == ("fits" if starts else "cannot")
-    if not starts:
-        (waits,) = queue["waiting"]
-        assert (waits["reason"], waits["text"]) == ("never", found["text"])
+    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
+    shown = offline.explain(QUEUE, frozen.parse(raw, frozenset({"nvidia.com/gpu"})), ("team", "js-w-0-0"), WALL)
+    if starts:
+        assert shown["sentence"].startswith("gated: the queue starts team/js now")
+        return
+    (waits,) = queue["waiting"]
+    assert (waits["reason"], waits["text"]) == ("never", found["text"])
+    assert f"(never: {found['text']})" in shown["sentence"]
+    assert shown["ways_out"] == found["ways_out"]
 
 
 def gated_pods() -> list[JSON]:
