@@ -11,8 +11,8 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.pod_kinds import LINKS, MODES, NICS
 from extender.cluster.statements import HELD, PLAN
 from extender.objects import gangs, progress, queueing
+from extender.objects.parts import api_group
 from extender.objects.records import PodRecord
-from extender.objects.unread import unread
 
 MOST = 20  # of one kind; the others are counted
 Warned = dict[str, str]
@@ -158,3 +158,53 @@ def _of_groups(cluster: ClusterView) -> Iterator[Warned]:
                 "bad-minimum",
                 f"{kind} {space}/{name}: its minimum is not a possible number of pods: all of them count",
             )
+
+
+# -- fields that change what is scheduled or evicted, and that are not read --------------------------------------------
+
+GROUP_FIELDS: Final = {
+    "schedulingConstraints": "its pods are not kept in one domain: write gpu-extender.io/domain on them",
+    "disruptionMode": "its pods are evicted by their minimum alone",
+    "priority": "the priority of each pod counts",
+    "priorityClassName": "the PriorityClass of each pod counts",
+    "preemptionPolicy": "the preemptionPolicy of each pod counts",
+    "resourceClaims": "devices of these claims are not counted",
+    "parentCompositePodGroupName": "each PodGroup starts by itself",
+}
+"""Of a PodGroup of scheduling.k8s.io, and of the templates of a Workload: what counts instead."""
+
+
+def unread(item: Any) -> Iterator[str]:
+    """One sentence for each such field that the object states."""
+    if not isinstance(item, Mapping):
+        return
+    kind, api, spec = item.get("kind"), item.get("apiVersion"), item.get("spec")
+    group = api_group(api if isinstance(api, str) else None)
+    if not isinstance(spec, Mapping):
+        return
+    name = f"{kind} {_unread_name(item)}"
+    if kind == "PodDisruptionBudget" and spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        yield (
+            f"{name}: unhealthyPodEvictionPolicy AlwaysAllow is not read: a pod that is not ready counts against the "
+            "budget as any other, as in the preemption of kube-scheduler"
+        )
+    elif group == "scheduling.k8s.io" and kind == "PodGroup":
+        yield from _of_group(name, spec)
+    elif group == "scheduling.k8s.io" and kind == "Workload":
+        for key in ("podGroups", "podGroupTemplates"):
+            parts = spec.get(key)
+            for part in parts if isinstance(parts, list) else ():
+                if isinstance(part, Mapping):
+                    yield from _of_group(f"{name}, {key} {part.get('name')}", part)
+
+
+def _of_group(name: str, spec: Mapping[str, Any]) -> Iterator[str]:
+    for field, instead in GROUP_FIELDS.items():
+        if spec.get(field) not in (None, [], {}):
+            yield f"{name}: {field} is not read: {instead}"
+
+
+def _unread_name(item: Mapping[str, Any]) -> str:
+    meta = item.get("metadata")
+    meta = meta if isinstance(meta, Mapping) else {}
+    return f"{meta.get('namespace') or 'default'}/{meta.get('name') or ''}"

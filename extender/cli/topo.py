@@ -10,7 +10,7 @@ from pathlib import Path
 
 from extender.cli.options import FORMS, write
 from extender.errors import BadTopology
-from extender.topologies import annotation, load, nics
+from extender.topologies import annotation, load
 from extender.topologies.reading import Reading, with_product
 
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _nics(reading: Reading) -> str:
-    value = nics.encode(reading.topology())
+    value = annotation.encode_nics(reading.topology())
     if value is None:
         raise BadTopology("the text names no NICs, so there is nothing to annotate", path="nics", code="nics-unknown")
     return value

@@ -16,8 +16,7 @@ from extender.log import Allowance, get_log
 from extender.objects.records import GpuDevice, NodeDevices, NodeRecord, PodRecord
 from extender.settings import Settings
 from extender.topologies import Topology, resolve, unknown
-from extender.topologies.annotation import relay_ignored, relayed
-from extender.topologies.nics import near_nics
+from extender.topologies.annotation import near_nics, relay_ignored, relayed
 from extender.topologies.topology import NearNic, Plugin
 
 MOST_GPUS: Final = 16  # of a node whose GPUs have positions

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from extender.errors import ExtenderError, Unreachable
 from extender.node.apiserver import ApiEndpoint, node_path, pod_path
 from extender.node.kubelet_api import Held
-from extender.topologies import annotation, nics
+from extender.topologies import annotation
 from extender.topologies.annotation import RELAY, STALE
 from extender.topologies.topology import Topology
 
@@ -140,7 +140,7 @@ class Agent:
         wanted: dict[str, str | None] = {}
         if text is not None:
             assert self._stated is not None
-            wanted |= {annotation.KEY: text, nics.KEY: nics.encode(self._stated), STALE: None}
+            wanted |= {annotation.KEY: text, annotation.NICS: annotation.encode_nics(self._stated), STALE: None}
         if STALE not in wanted and self._clock() - self._seen_at > STALE_SECONDS and STALE not in present:
             wanted[STALE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._seen_at))
         if self._options.mode_file is not None:

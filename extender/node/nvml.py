@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from extender.errors import BadInput
-from extender.topologies.nics import near_nics
+from extender.topologies.annotation import near_nics
 from extender.topologies.topology import NearNic, Topology
 
 PCI = Path("/sys/bus/pci/devices")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations
 
-from extender.topologies import annotation, catalogue, nics
+from extender.topologies import annotation, catalogue
 from extender.topologies.topology import Topology, unknown
 
 __all__ = ["SOURCES", "Source", "Topology", "resolve", "unknown"]
@@ -35,7 +35,7 @@ def resolve(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count
     """The node's GPU graph as the most trusted source that knows it has it, with what others say otherwise, and the
     NICs near its GPUs."""
     graph = _graph(annotations, labels, gpu_count)
-    return graph if graph.links is None else nics.add(annotations, graph)
+    return graph if graph.links is None else annotation.with_nics(annotations, graph)
 
 
 def _graph(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology:

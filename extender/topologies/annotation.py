@@ -1,5 +1,6 @@
-"""Two node annotations of one form: `gpu-extender.io/topology`, written by the node's agent, which saw the GPUs (or by
-hand, where no agent runs), and `gpu-extender.io/topology-stated`, which an administrator writes and no agent touches.
+"""The node annotations about GPUs. Two are of one form: `gpu-extender.io/topology`, written by the node's agent,
+which saw the GPUs (or by hand, where no agent runs), and `gpu-extender.io/topology-stated`, which an administrator
+writes and no agent touches.
 
 Compact JSON, version 1; every key but `v`, `gpus` and `links` may be absent or null:
 
@@ -12,13 +13,13 @@ Compact JSON, version 1; every key but `v`, `gpus` and `links` may be absent or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 
-from extender.topologies.topology import LEVELS, Topology, unknown
+from extender.topologies.topology import LEVELS, NearNic, Topology, unknown
 
 KEY: Final = "gpu-extender.io/topology"
 STATED: Final = "gpu-extender.io/topology-stated"
@@ -88,15 +89,7 @@ def _read(key: str, annotations: Mapping[str, str], gpu_count: int) -> Topology 
 
 def decode(text: str | bytes) -> Topology:
     """The annotation's value as a Topology; TopologyError where anything is not as the module's docstring says."""
-    size = len(text.encode(errors="surrogatepass") if isinstance(text, str) else text)
-    if size > MOST_BYTES:
-        raise TopologyError("", f"{size} bytes; at most {MOST_BYTES} are read")
-    try:
-        fields = orjson.loads(text)
-    except orjson.JSONDecodeError as error:  # NaN and Infinity are no JSON either
-        raise TopologyError("", f"not JSON: {error}") from None
-    if type(fields) is not dict:
-        raise TopologyError("", "a JSON object is wanted")
+    fields = _object(text, MOST_BYTES)
     version = fields.get("v")
     if type(version) is not int or version < 1:
         raise TopologyError("v", f"{_show(version)} is not a version")
@@ -132,6 +125,19 @@ def decode(text: str | bytes) -> Topology:
         source="annotation",
         detail=f"annotation {KEY}",
     )
+
+
+def _object(text: str | bytes, most: int) -> dict[str, Any]:
+    size = len(text.encode(errors="surrogatepass") if isinstance(text, str) else text)
+    if size > most:
+        raise TopologyError("", f"{size} bytes; at most {most} are read")
+    try:
+        fields = orjson.loads(text)
+    except orjson.JSONDecodeError as error:  # NaN and Infinity are no JSON either
+        raise TopologyError("", f"not JSON: {error}") from None
+    if type(fields) is not dict:
+        raise TopologyError("", "a JSON object is wanted")
+    return fields
 
 
 def encode(topology: Topology) -> str:
@@ -259,3 +265,82 @@ def _health(value: Any, gpus: int) -> tuple[bool, ...] | None:
         if type(healthy) is not bool:
             raise TopologyError(f"health[{i}]", f"{_show(healthy)} is not true or false")
     return tuple(value)
+
+
+# -- the annotation gpu-extender.io/topology-nics ----------------------------------------------------------------------
+#
+# The node annotation `gpu-extender.io/topology-nics`: under which GPUs' PCIe switches the NICs of a node are.
+#
+# It stands beside the annotation `topology`, whose readers of earlier versions refuse keys that they do not know.
+# Compact JSON, version 1:
+#
+#     {"v": 1, "gpus": 8, "nics": {"mlx5_0": [0, 1], "mlx5_1": [2, 3]}}
+#
+# `gpus` is the number of GPUs that the indices are of. A NIC that is near no GPU may be left out. A GPU is near a NIC
+# where the PCIe path between them crosses no host bridge: PIX or PXB, as `nvidia-smi topo -m` names it.
+
+NICS: Final = "gpu-extender.io/topology-nics"
+NICS_VERSION: Final = 1
+MOST_NICS_BYTES: Final = 16 * 1024
+MOST_NICS: Final = 64
+"""Near GPUs; as ext_core.links has it."""
+MOST_NAME: Final = 64
+NEAR: Final = ("PXB", "PIX")
+"""Paths between a GPU and a NIC under one PCIe switch, or several without a host bridge between them."""
+
+
+def near_nics(nics: Iterable[tuple[str, Iterable[int]]]) -> tuple[NearNic, ...]:
+    """(name, GPUs) of NICs, as a topology has them: those that are near a GPU, by name, MOST_NICS at most."""
+    by_name = {name: NearNic(name, tuple(sorted(set(gpus)))) for name, gpus in nics}
+    return tuple(by_name[name] for name in sorted(by_name) if by_name[name].gpus and len(name) <= MOST_NAME)[:MOST_NICS]
+
+
+def with_nics(annotations: Mapping[str, str], topology: Topology) -> Topology:
+    """The topology with the NICs that the annotation states; with a warning where it cannot be used."""
+    text = annotations.get(NICS)
+    if text is None:
+        return topology
+    try:
+        gpus, nics = decode_nics(text)
+    except TopologyError as error:
+        return _warned(topology, str(error))
+    if gpus != topology.gpus:
+        return _warned(topology, f"it describes {gpus} GPUs, the node has {topology.gpus}")
+    return replace(topology, nics=nics)
+
+
+def _warned(topology: Topology, why: str) -> Topology:
+    return replace(topology, warnings=(*topology.warnings, f"annotation {NICS}: {why}"))
+
+
+def encode_nics(topology: Topology) -> str | None:
+    """The annotation's value, on one line; None where the NICs are unknown. decode() reads the same back."""
+    if topology.nics is None:
+        return None
+    nics = {nic.name: nic.gpus for nic in topology.nics}
+    return orjson.dumps({"v": NICS_VERSION, "gpus": topology.gpus, "nics": nics}).decode()
+
+
+def decode_nics(text: str | bytes) -> tuple[int, tuple[NearNic, ...]]:
+    """(number of GPUs, NICs by name); TopologyError where anything is not as stated above."""
+    fields = _object(text, MOST_NICS_BYTES)
+    if type(fields.get("v")) is not int or fields["v"] != NICS_VERSION:
+        raise TopologyError("v", f"is not {NICS_VERSION}, the version that is read")
+    gpus, nics = fields.get("gpus"), fields.get("nics")
+    if type(gpus) is not int or not 1 <= gpus <= MOST_GPUS:
+        raise TopologyError("gpus", f"is not a whole number from 1 to {MOST_GPUS}")
+    if type(nics) is not dict or len(nics) > MOST_NICS:
+        raise TopologyError("nics", f"an object of {MOST_NICS} NICs at most is wanted: name to GPUs")
+    return gpus, near_nics((_nic_name(name), _near_gpus(name, near, gpus)) for name, near in nics.items())
+
+
+def _nic_name(name: str) -> str:
+    if not 1 <= len(name) <= MOST_NAME or not name.isprintable():
+        raise TopologyError("nics", f"a name has 1 to {MOST_NAME} printable characters")
+    return name
+
+
+def _near_gpus(name: str, near: Any, gpus: int) -> list[int]:
+    if type(near) is not list or len(near) > gpus or any(type(gpu) is not int or not 0 <= gpu < gpus for gpu in near):
+        raise TopologyError(f"nics.{name}", f"is not a list of GPUs, 0..{gpus - 1}")
+    return near

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 from extender.errors import BadTopology
-from extender.topologies.nics import NEAR
+from extender.topologies.annotation import NEAR
 from extender.topologies.reading import MOST_NVLINKS, Nic, Numa, Reading, Warned, check_count, whole_fabric
 from extender.topologies.topology import LEVELS
 

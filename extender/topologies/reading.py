@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 from ext_core.links import LinkShapes
 from extender.errors import BadTopology
 from extender.topologies import catalogue
-from extender.topologies.annotation import MOST_GPUS
-from extender.topologies.nics import near_nics
+from extender.topologies.annotation import MOST_GPUS, near_nics
 from extender.topologies.topology import Topology
 
 MOST_NVLINKS = 18

@@ -8,8 +8,7 @@ import pytest
 
 from extender.policy.rules import nics as rule
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
-from extender.topologies.annotation import KEY, RELAY
-from extender.topologies.nics import KEY as NICS
+from extender.topologies.annotation import KEY, NICS, RELAY
 from tests.decide.test_bind import PLAN, Api
 from tests.world import JSON, World, refused
 

@@ -15,7 +15,7 @@ from extender.node.agent import Agent, AgentOptions, Kubelet, Switch, as_annotat
 from extender.node.apiserver import ApiEndpoint
 from extender.node.kubelet_api import Held
 from extender.sim.machines import gpu_uuid, machine, topology_annotation
-from extender.topologies import annotation, nics
+from extender.topologies import annotation
 from extender.topologies.annotation import RELAY, STALE
 from extender.topologies.topology import NearNic, Topology
 from tests.e2e.device_manager import pod
@@ -215,13 +215,13 @@ def test_nics_are_written_beside_the_topology_and_taken_back(api: FakeApi) -> No
     seen = nvml.read(FakeNvml(V100), Path("/none"))
     scene.view = lambda: replace(seen, nics=(NearNic("mlx5_0", (0, 1)),))  # type: ignore[method-assign]
     scene.agent.look()
-    assert nics.decode(scene.node()[nics.KEY]) == (8, (NearNic("mlx5_0", (0, 1)),))
+    assert annotation.decode_nics(scene.node()[annotation.NICS]) == (8, (NearNic("mlx5_0", (0, 1)),))
     assert scene.agent.counts["node writes"] == 1
     scene.agent.look()
     assert scene.agent.counts["node writes"] == 1  # the same is not written again
     scene.view = lambda: seen  # type: ignore[method-assign]
     scene.agent.look()
-    assert nics.KEY not in scene.node()
+    assert annotation.NICS not in scene.node()
     assert scene.stated().links == V100.links
 
 
@@ -316,9 +316,9 @@ def test_every_recorded_text_is_a_view_or_a_reason(name: str) -> None:
         assert "mp" in name or "malformed" in name or "partial" in name or "abbreviated" in name, seen
     else:
         assert replace(annotation.decode(annotation.encode(seen)), nics=seen.nics) == seen
-        stated = nics.encode(seen)
+        stated = annotation.encode_nics(seen)
         assert (stated is None) == (seen.nics is None)
-        assert stated is None or nics.decode(stated) == (seen.gpus, seen.nics)
+        assert stated is None or annotation.decode_nics(stated) == (seen.gpus, seen.nics)
 
 
 def test_commands_that_are_not_there() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core.links import LinkShapes
-from extender.topologies import annotation, nics, resolve
+from extender.topologies import annotation, resolve
 from extender.topologies.load import read
 from extender.topologies.topology import NearNic, Topology
 
@@ -29,31 +29,31 @@ def said(**changes: Any) -> str:
     return orjson.dumps({"v": 1, "gpus": 4, "nics": {"mlx5_0": [0, 1]}} | changes).decode()
 
 
-names = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=nics.MOST_NAME)
+names = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=annotation.MOST_NAME)
 near = st.sets(st.integers(0, 15), min_size=1).map(sorted)
 
 
-@given(st.dictionaries(names, near, max_size=nics.MOST_NICS))
+@given(st.dictionaries(names, near, max_size=annotation.MOST_NICS))
 def test_what_is_written_is_read_back(found: dict[str, list[int]]) -> None:
-    there = nics.near_nics(found.items())
-    text = nics.encode(Topology(16, None, nics=there))
+    there = annotation.near_nics(found.items())
+    text = annotation.encode_nics(Topology(16, None, nics=there))
     assert text is not None
     assert "\n" not in text
-    assert nics.decode(text) == (16, there)
+    assert annotation.decode_nics(text) == (16, there)
 
 
 def test_unknown_nics_have_no_annotation() -> None:
-    assert nics.encode(FOUR) is None
-    assert nics.encode(replace(FOUR, nics=())) == '{"v":1,"gpus":4,"nics":{}}'
+    assert annotation.encode_nics(FOUR) is None
+    assert annotation.encode_nics(replace(FOUR, nics=())) == '{"v":1,"gpus":4,"nics":{}}'
 
 
 def test_the_topology_has_them() -> None:
-    stated = {annotation.KEY: TEXT, nics.KEY: str(nics.encode(replace(FOUR, nics=ONE_EACH)))}
+    stated = {annotation.KEY: TEXT, annotation.NICS: str(annotation.encode_nics(replace(FOUR, nics=ONE_EACH)))}
     assert resolve(stated, {}, 4) == replace(FOUR, nics=ONE_EACH)
     assert resolve({annotation.KEY: TEXT}, {}, 4) == FOUR
-    catalogued = resolve({nics.KEY: stated[nics.KEY]}, {"nvidia.com/gpu.product": "NVIDIA-L40S"}, 4)
+    catalogued = resolve({annotation.NICS: stated[annotation.NICS]}, {"nvidia.com/gpu.product": "NVIDIA-L40S"}, 4)
     assert (catalogued.source, catalogued.nics) == ("catalogue", ONE_EACH)
-    assert resolve({nics.KEY: stated[nics.KEY]}, {}, 4).nics is None  # of GPUs of which nothing is known
+    assert resolve({annotation.NICS: stated[annotation.NICS]}, {}, 4).nics is None  # of GPUs of which nothing is known
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_the_topology_has_them() -> None:
         (said(nics={"x" * 65: [0]}), "a name has"),
         (said(nics={"a\u0007": [0]}), "a name has"),
         (said(nics={f"n{i}": [0] for i in range(65)}), "64 NICs at most"),
-        (" " * (nics.MOST_BYTES + 1), "bytes; at most"),
+        (" " * (annotation.MOST_NICS_BYTES + 1), "bytes; at most"),
         ("[" * 10_000, "not JSON"),
     ],
 )
 def test_an_invalid_one_is_a_warning_and_the_links_stand(text: str, why: str) -> None:
-    found = resolve({annotation.KEY: TEXT, nics.KEY: text}, {}, 4)
+    found = resolve({annotation.KEY: TEXT, annotation.NICS: text}, {}, 4)
     assert (found.links, found.nics) == (LINKS, None)
     assert len(found.warnings) == 1
     assert found.warnings[0].startswith("annotation gpu-extender.io/topology-nics: ")
@@ -99,7 +99,7 @@ numbers = st.integers(-(2**63), 2**63 - 1)
 def test_any_json_is_read_or_refused(value: Any) -> None:
     for text in (json.dumps(value), said(nics={"a": value}), said(nics=value), said(gpus=value)):
         try:
-            gpus, there = nics.decode(text)
+            gpus, there = annotation.decode_nics(text)
         except annotation.TopologyError:
             continue
         assert all(set(nic.gpus) <= set(range(gpus)) for nic in there)
@@ -111,9 +111,9 @@ def test_an_old_reader_reads_the_topology() -> None:
 
 
 def test_more_than_are_read_are_not_written() -> None:
-    there = nics.near_nics([*((f"n{i:03}", [0]) for i in range(70)), ("x" * 65, [0]), ("far", [])])
+    there = annotation.near_nics([*((f"n{i:03}", [0]) for i in range(70)), ("x" * 65, [0]), ("far", [])])
     assert [nic.name for nic in there] == [f"n{i:03}" for i in range(64)]
-    assert nics.decode(str(nics.encode(replace(FOUR, nics=there)))) == (4, there)
+    assert annotation.decode_nics(str(annotation.encode_nics(replace(FOUR, nics=there)))) == (4, there)
 
 
 def test_without_room_for_a_shape_the_links_stay_known() -> None:

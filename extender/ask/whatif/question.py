@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from extender.ask.invalid_metadata import unread
 from extender.errors import BadCluster, BadInput
 from extender.objects import decode, gangs, records
 from extender.objects.gangs.roles import Section
 from extender.objects.parts import api_group
 from extender.objects.records import Event, GroupRecord, PodRecord, Record
-from extender.objects.unread import unread
 
 MOST_PODS: Final = 1_000
 """Pods of one question."""

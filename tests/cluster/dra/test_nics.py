@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from extender.sim import claims as dra
-from extender.topologies.nics import KEY
+from extender.topologies.annotation import NICS as KEY
 from extender.topologies.topology import NearNic
 from tests.cluster.dra.world import MACHINE, DraWorld
 from tests.world import JSON
