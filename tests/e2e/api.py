@@ -69,6 +69,11 @@ KINDS = {
     "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
+    "ValidatingAdmissionPolicy": Kind("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", False),
+    "ValidatingAdmissionPolicyBinding": Kind(
+        "admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", False
+    ),
+    "DaemonSet": Kind("apps/v1", "daemonsets"),
     "MutatingAdmissionPolicy": Kind("admissionregistration.k8s.io/v1", "mutatingadmissionpolicies", False),
     "MutatingAdmissionPolicyBinding": Kind("admissionregistration.k8s.io/v1", "mutatingadmissionpolicybindings", False),
     "ProvisioningRequest": Kind("autoscaling.x-k8s.io/v1", "provisioningrequests"),

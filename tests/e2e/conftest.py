@@ -38,6 +38,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """A fixture needs a program that cannot be had: the test is skipped, but fails when ``CI`` is set."""
+    try:
+        return (yield)
+    except ControlPlaneUnavailable as reason:
+        item.config.stash[UNAVAILABLE] = str(reason)
+        lacking(str(reason))
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """A failed test shows the end of each log, and the logs are kept."""
     report: Any = yield
@@ -68,23 +78,19 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """After pytest's own last line: a green run without these tests must not look like one with them."""
     if reason := config.stash.get(UNAVAILABLE, None):
-        print(f"\ne2e tests were SKIPPED, no control plane: {reason}")
+        print(f"\ne2e tests were SKIPPED: {reason}")
 
 
 @pytest.fixture(scope="session")
 def binaries(request: pytest.FixtureRequest) -> Path:
-    """The control plane's programs. Without Go: skipped, but a failure when ``CI`` is set."""
+    """The control plane's programs."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def say(line: str) -> None:
         with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
             print(f"\n{line}", end="", flush=True)
 
-    try:
-        return build(say)
-    except ControlPlaneUnavailable as reason:
-        request.config.stash[UNAVAILABLE] = str(reason)
-        lacking(f"no control plane: {reason}")
+    return build(say)
 
 
 @pytest.fixture(scope="session")

@@ -27,9 +27,7 @@ from tests.act.queue.test_controller import gang
 from tests.act.queue.test_unled import Lease, posted
 from tests.act.queue.test_unled import gated as gated_pods
 from tests.act.test_settings_file import HEAD
-from tests.e2e.build import ControlPlaneUnavailable
 from tests.e2e.promtool import promtool
-from tests.needs import lacking
 from tests.server.certificate_files import serving as serving_certificate
 from tests.server.certificate_files import trusting, written
 from tests.server.served import serving
@@ -223,10 +221,7 @@ HAPPENS: dict[Callable[[Path], World], str] = {
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    try:
-        return promtool()
-    except ControlPlaneUnavailable as reason:
-        lacking(str(reason))
+    return promtool()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane, Scheduler
 from tests.e2e.kubelet import RUN_SECONDS, SimulatedKubelets
-from tests.e2e.queueing import refusal
 from tests.waiting import wait_for
 
 Schedulers = Callable[..., Scheduler]
@@ -138,29 +137,6 @@ def test_more_pods_than_gpus_are_refused_at_the_node(api: Api, namespace: str, k
     in_phase(api, "lucky", namespace, "Running")
 
 
-def test_init_containers_hand_their_gpus_on(api: Api, namespace: str, kubelets: Kubelets) -> None:
-    nodes = kubelets()
-    nodes.add_node("gpu-0", topology=None, count=4)
-    pod = builders.pod(
-        "staged",
-        namespace,
-        init_containers=[
-            builders.container("prepare", 2),
-            builders.container("proxy", 1, sidecar=True),
-        ],
-        containers=[builders.container("main", 2), builders.container("other")],
-        node_name="gpu-0",
-    )
-    api.create(pod)
-    running = in_phase(api, "staged", namespace, "Running")
-    (event,) = nodes.truth.log()
-    # prepare takes two; proxy takes one of these and keeps it; main takes the other one and a new one.
-    assert len(event.gpus) == 3
-    assert event.by_container["proxy"] < event.by_container["prepare"]
-    assert not event.by_container["proxy"] & event.by_container["main"]
-    assert len(reported(running)) == 2
-
-
 def test_a_plan_is_obeyed_or_refused(api: Api, namespace: str, kubelets: Kubelets) -> None:
     nodes = kubelets(report_seconds=0.2)
     nodes.add_node("gpu-0", topology="dgx1-v100", plugin="plan")
@@ -214,23 +190,6 @@ def test_budgets_are_counted_and_kept(api: Api, namespace: str, kubelets: Kubele
     with pytest.raises(ApiError) as exhausted:
         api.evict("b", namespace)
     assert exhausted.value.status == 429
-
-
-def test_quota_on_gpus(api: Api, namespace: str) -> None:
-    hard = {f"requests.{builders.GPU}": "2"}
-    meta = {"name": "team", "namespace": namespace}
-    api.create({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}})
-
-    def counted() -> bool:
-        return bool(api.get("ResourceQuota", "team", namespace).get("status", {}).get("used"))
-
-    wait_for(counted, 60, "the controller sets the status")
-    # Admission has the quota by a watch of its own, and rejects every pod until it knows the status.
-    within = builders.pod("within", namespace, gpus=2)
-    wait_for(lambda: not refusal(api.create, within), 60, "a pod within the quota")
-    with pytest.raises(ApiError) as over:
-        api.create(builders.pod("over", namespace, gpus=1))
-    assert over.value.status == 403
 
 
 def test_gpu_failure_shows_on_the_node(api: Api, kubelets: Kubelets) -> None:

@@ -26,15 +26,6 @@ from tests.waiting import wait_for
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "node"
 SAMPLES = Path(__file__).parents[1] / "topologies" / "samples"
 NAMESPACE = "gpu-extender-node"
-PATHS = {
-    "Namespace": "/api/v1/namespaces",
-    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-    "DaemonSet": f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets",
-}
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +47,14 @@ def installed(api: Api) -> Iterator[Api]:
         for one in yaml.load_all((MANIFESTS / name).read_text())
     ]
     for one in made:
-        api.request("POST", PATHS[one["kind"]], one)
+        api.create(one)
     all_at_work(api)
     api.create(builders.namespace(SYSTEM))
     api.create(builders.node("other"))
     yield api
     for one in made:
         if one["kind"] not in ("Namespace", "ServiceAccount"):
-            api.request("DELETE", f"{PATHS[one['kind']]}/{one['metadata']['name']}")
+            api.delete(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace"))
 
 
 @pytest.fixture
@@ -88,11 +79,11 @@ def all_at_work(api: Api) -> None:
         "ValidatingAdmissionPolicyBinding": {"policyName": name, "validationActions": ["Deny"]},
     }
     for kind, spec in specs.items():
-        api.request("POST", PATHS[kind], {**head, "kind": kind, "spec": spec})
+        api.create({**head, "kind": kind, "spec": spec})
     probe = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
     wait_for(lambda: "all are at work" in refusal(tried, api, probe), 60, "the policies are at work")
     for kind in specs:
-        api.request("DELETE", f"{PATHS[kind]}/{name}")
+        api.delete(kind, name)
 
 
 def token(control_plane: ControlPlane, program: str, node: str) -> str:

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.api import Object
-from tests.e2e.build import ControlPlaneUnavailable
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.gang_controllers import JOBSET, LWS, build, running
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_queue import H100, RACK, gated
-from tests.needs import lacking
 from tests.waiting import wait_for
 
 LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/"
@@ -27,10 +25,7 @@ NODES = {name: {**H100, "labels": {RACK: rack}} for name, rack in RACK_OF.items(
 
 @pytest.fixture(scope="module")
 def controllers() -> Path:
-    try:
-        return build()
-    except ControlPlaneUnavailable as reason:
-        lacking(f"the controllers cannot be built: {reason}")
+    return build()
 
 
 @pytest.fixture
