@@ -104,6 +104,7 @@ def test_gangs_whole_or_not_at_all(scene: SceneFactory, ask: Ask, settings: Any)
     cluster = scene({f"n{i}": H100 for i in range(5)}, settings=settings)
     jobs = [builders.job(name, 3, gated(cluster, name, 8)) for name in ("first", "second")]
     code, answer = ask(cluster, jobs)
+    assert code == 11, answer
     first, second = answer["groups"]
     assert (code, first["verdict"], second["verdict"]) == (11, "fits", "cannot"), answer
     assert {pod["node"] for pod in second["pods"]} == {None}
