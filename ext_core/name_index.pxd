@@ -5,10 +5,10 @@ from libc.string cimport memcpy
 
 from ext_core.ints cimport row_t, text_t
 
-cdef struct slot:
+cdef struct slot:        # 32 bytes: as small as it can be, since each name of a request meets one
     unsigned char* name  # owned copy; NULL = free slot
     uint64_t key         # hash of the name
-    Py_ssize_t size      # bytes of the name
+    uint32_t size        # bytes of the name
     row_t row
     uint32_t seen        # stamp of the last lookup that met the name
 

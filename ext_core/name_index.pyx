@@ -16,6 +16,13 @@ cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 
+cdef slot* free_slots(Py_ssize_t count) except NULL:
+    cdef slot* slots = <slot*>calloc(count, sizeof(slot))
+    if slots == NULL:
+        raise MemoryError()
+    return slots
+
+
 @cython.final
 cdef class NameIndex:
     """Node name -> row: an open-addressing hash table over UTF-8 bytes, linear probing, at most half full."""
@@ -24,9 +31,7 @@ cdef class NameIndex:
         self.room = 16
         self.used = 0
         self.calls = 0
-        self.slots = <slot*>calloc(self.room, sizeof(slot))
-        if self.slots == NULL:
-            raise MemoryError()
+        self.slots = free_slots(self.room)
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -41,14 +46,11 @@ cdef class NameIndex:
     cdef int grow(self) except -1:
         cdef Py_ssize_t i, old_room = self.room
         cdef slot* old = self.slots
-        cdef slot* fresh = <slot*>calloc(2 * old_room, sizeof(slot))
-        if fresh == NULL:
-            raise MemoryError()
-        self.slots = fresh
+        self.slots = free_slots(2 * old_room)
         self.room = 2 * old_room
         for i in range(old_room):
             if old[i].name != NULL:
-                self.find(old[i].name, old[i].size, old[i].key)[0] = old[i]
+                self.find(old[i].name, <Py_ssize_t>old[i].size, old[i].key)[0] = old[i]
         free(old)
         return 0
 
@@ -79,7 +81,7 @@ cdef class NameIndex:
         if copy == NULL:
             raise MemoryError()
         memcpy(copy, utf8, size)
-        s.name, s.key, s.size, s.row, s.seen = copy, key, size, row, 0
+        s.name, s.key, s.size, s.row, s.seen = copy, key, <uint32_t>size, row, 0
         self.used += 1
 
     def remove(self, str name not None):

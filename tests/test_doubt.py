@@ -8,7 +8,7 @@ import json
 import pytest
 
 from extender.act.controller import ClusterSource
-from extender.decide.bind import Written
+from extender.decide.decisions import Written
 from extender.objects import decode
 from extender.objects.records import Event
 from extender.policy.rules import REASONS

@@ -14,12 +14,12 @@ import pytest
 from ext_core.links import LinkShapes
 from extender.cluster import demand, node_health
 from extender.cluster.demand import MachineModels
-from extender.decide.named_nodes import UnknownNodes
+from extender.decide.filter import UnknownNodes
 from extender.objects.parts import Shared
 from extender.policy import policy
 from extender.policy.policy import Policy
-from extender.reservations import attempts
-from extender.reservations.attempts import Attempts
+from extender.reservations import assumed
+from extender.reservations.assumed import Attempts
 from extender.settings import Settings
 from tests.reference import links as twin
 from tests.world import World, machine, pairs, workload
@@ -38,8 +38,8 @@ def test_a_churn_of_pods_leaves_nothing_behind() -> None:
 
 
 def test_the_oldest_attempts_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "MOST_ATTEMPTS", 3)
-    monkeypatch.setattr(attempts, "MOST_NAMES", 10)
+    monkeypatch.setattr(assumed, "MOST_ATTEMPTS", 3)
+    monkeypatch.setattr(assumed, "MOST_NAMES", 10)
     made = Attempts()
     for number in range(5):
         made.record(f"a{number}", 0.0)

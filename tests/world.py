@@ -20,7 +20,7 @@ from extender.act.queue.controller import QueueController
 from extender.ask import forks
 from extender.ask.forks import Forks
 from extender.cluster.cluster import Cluster
-from extender.decide.answer import Answer
+from extender.decide.decisions import Answer
 from extender.errors import Busy
 from extender.objects import decode, records
 from extender.objects.records import Event
@@ -283,8 +283,9 @@ class World:
 
     async def answered(self, verb: str, body: bytes) -> Answer:
         """What the server answers to a body, on the running event loop: without HTTP."""
-        call: Callable[[bytes], Awaitable[Answer]] = getattr(self.server.calls, verb)
-        return await call(body)
+        call: Callable[[bytes], Answer | Awaitable[Answer]] = getattr(self.server.calls, verb)
+        coming = call(body)
+        return coming if isinstance(coming, Answer) else await coming
 
     def post(self, verb: str, request: Any) -> Any:
         """The answer of a verb that has to be 200."""

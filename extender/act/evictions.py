@@ -31,8 +31,7 @@ from extender.act.controller import Controller, Leadership
 from extender.act.events import EventRecorder, named, price_text
 from extender.act.reservations import ReservationStore
 from extender.decide import wire
-from extender.decide.answer import Answer
-from extender.decide.decisions import WORK_LOST, Decision
+from extender.decide.decisions import WORK_LOST, Answer, Decision
 from extender.decide.verbs import Verbs
 from extender.kube.pod_writes import PodEvictions
 from extender.log import get_log

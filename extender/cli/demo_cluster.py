@@ -17,7 +17,7 @@ from extender.act.queue.controller import QueueController
 from extender.act.queue.replicas import SIGNS
 from extender.act.queue.seat_store import SHARDS
 from extender.cluster.cluster import Cluster
-from extender.decide.bind import Written
+from extender.decide.decisions import Written
 from extender.decide.wire import Binding
 from extender.kube.own_objects import StoredTexts, VersionConflict
 from extender.kube.pod_writes import NO_ANNOTATIONS, REQUIRED, Patched, pinned_terms

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
-from typing import Literal
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.statements import PLAN, gpus_of, planned_text
 from extender.decide import wire
-from extender.decide.answer import Answer, BindCall, History, WrittenCall
-from extender.decide.decisions import Decision
+from extender.decide.decisions import Answer, BindCall, BindIntent, Decision, History, Written, WrittenCall
 from extender.decide.hold_back import HoldBack, promise_no_links
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
@@ -19,26 +16,6 @@ from extender.policy.policy import Policy
 from extender.policy.rules import UNKNOWN_NODE, texts
 from extender.reservations.claims import Claims
 from extender.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class BindIntent:
-    """The write that bind asks for."""
-
-    binding: wire.Binding
-    annotations: dict[str, str]  # they go into the Binding: the API server puts them on the pod
-    amounts: tuple[int, ...]
-    gpus: int
-    decision: Decision
-    first: bool = False  # no Binding to the node that is asked for later is written before this one
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What became of the Binding."""
-
-    state: Literal["bound", "failed", "unknown"]  # whether the pod is on the node; "unknown": it may be
-    message: str = ""  # what went wrong, for people
 
 
 class Bind:
@@ -54,16 +31,12 @@ class Bind:
         history: History,
     ) -> None:
         self._cluster, self._policy, self._claims = cluster, policy, claims
-        self._freshness, self._decisions = hold_back.freshness, history.decisions
-        self._journal = history.journal
+        self._freshness, self._history = hold_back.freshness, history
         self._texts = texts(settings.failing_nodes)  # by code
 
     def answer(self, binding: wire.Binding, pod: PodRecord, now: float, wall: float) -> Answer | BindIntent:
         """The write to perform, or the answer where there is none. `pod`: the one that has the uid of the request."""
-        call = BindCall(binding, pod)
-        if self._journal is None:
-            return self.decide(call, now, wall)
-        return self._journal.answer(call, now, wall, lambda call: self.decide(call, now, wall))
+        return self._history.answer(BindCall(binding, pod), now, wall, lambda call: self.decide(call, now, wall))
 
     def decide(self, call: BindCall, now: float, wall: float) -> Answer | BindIntent:
         """As `answer`."""
@@ -100,10 +73,7 @@ class Bind:
     def follow(self, binding: wire.Binding, pod: PodRecord, now: float, wall: float) -> BindIntent:
         """The write as kube-scheduler asks for it, without planned GPUs, whatever our rules say of the node; for shadow
         mode. The record states what they say."""
-        call = BindCall(binding, pod)
-        if self._journal is None:
-            return self.accept(call, now, wall)
-        return self._journal.answer(call, now, wall, lambda call: self.accept(call, now, wall))
+        return self._history.answer(BindCall(binding, pod), now, wall, lambda call: self.accept(call, now, wall))
 
     def accept(self, call: BindCall, now: float, wall: float) -> BindIntent:
         """As `follow`."""
@@ -124,10 +94,7 @@ class Bind:
 
     def written(self, intent: BindIntent, outcome: Written, now: float) -> Answer:
         """The answer once the write has an outcome."""
-        call = WrittenCall(intent, outcome)
-        if self._journal is None:
-            return self.settle(call, now)
-        return self._journal.answer(call, now, 0.0, lambda call: self.settle(call, now))
+        return self._history.answer(WrittenCall(intent, outcome), now, 0.0, lambda call: self.settle(call, now))
 
     def settle(self, call: WrittenCall, now: float) -> Answer:
         """As `written`."""
@@ -156,5 +123,5 @@ class Bind:
     def _answer(self, decision: Decision, error: str) -> Answer:
         decision.result = "refused" if error else "bound"
         decision.error = error
-        self._decisions.add(decision)
+        self._history.decisions.add(decision)
         return Answer(wire.binding(error), decision.result, decision)

@@ -1,4 +1,4 @@
-"""Decision records: what was answered and why, kept in a ring that is bounded in bytes.
+"""Decision records: what was answered and why, kept in a ring that is bounded in bytes; and the answers and calls.
 
 A record keeps one code for each node, as run lengths, and columns of the best few nodes. Names and sentences are
 written when a client asks, so that keeping costs a request next to nothing.
@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from ext_core import runs, score
 from extender.cluster.tables import Tables
-from extender.policy.contracts import PodRequest
+from extender.decide.wire import Args, Binding, PreemptionArgs
+from extender.objects.records import PodRecord
+from extender.policy.contracts import Class, PodRequest, Reason
 from extender.policy.policy import Column, Policy, Price
+from extender.policy.rules import REASONS
+from extender.reservations.assumed import Attempts
 from extender.settings import Settings
 
 WORK_LOST: Final = "work_lost_gpu_seconds"
@@ -230,3 +235,115 @@ class Decisions:
     def latest(self) -> Iterator[Decision]:
         """Newest first."""
         return reversed(self._kept)
+
+
+# -- what the verbs answer -------------------------------------------------------------------------------------------
+
+Asked = TypeVar("Asked", bound="Call")
+Answered = TypeVar("Answered", bound="Answer | BindIntent")
+
+
+class Answer(NamedTuple):
+    """What a verb answers."""
+
+    body: bytes
+    result: str  # metric label
+    decision: Decision | None = None  # None for pods that ask for no GPU
+
+
+@dataclass(frozen=True, slots=True)
+class BindIntent:
+    """The write that bind asks for."""
+
+    binding: Binding
+    annotations: dict[str, str]  # they go into the Binding: the API server puts them on the pod
+    amounts: tuple[int, ...]
+    gpus: int
+    decision: Decision
+    first: bool = False  # no Binding to the node that is asked for later is written before this one
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the Binding."""
+
+    state: Literal["bound", "failed", "unknown"]  # whether the pod is on the node; "unknown": it may be
+    message: str = ""  # what went wrong, for people
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What earlier calls leave."""
+
+    attempts: Attempts  # for the next filter calls
+    decisions: Decisions  # for people
+    journal: CallJournal | None = None  # hears of each call; None: nothing does
+
+    def answer(self, call: Asked, now: float, wall: float, decide: Callable[[Asked], Answered]) -> Answered:
+        """What `decide` answers to the call, or raises, with the journal hearing of it."""
+        return decide(call) if self.journal is None else self.journal.answer(call, now, wall, decide)
+
+
+def known(args: Args) -> array[int]:
+    """The rows of known nodes, in the order they came."""
+    return array("i", [row for row in args.rows if row >= 0]) if args.unknown else args.rows
+
+
+def _marks(wanted: Callable[[Reason], bool]) -> bytes:
+    """One byte a code: 1 where the reason is wanted."""
+    return bytes(code in REASONS and wanted(REASONS[code]) for code in range(256))
+
+
+LINKS_ONLY = _marks(lambda reason: reason.links_only)
+HOPELESS = _marks(lambda reason: reason.cls is Class.HOPELESS)
+HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
+TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT and not reason.lasting)
+BY_COUNT = _marks(lambda reason: reason.by_count)
+ANY = _marks(lambda reason: True)
+
+
+# -- what hears of each call ------------------------------------------------------------------------------------------
+
+
+class FilterCall(NamedTuple):
+    """A filter call."""
+
+    args: Args
+    again: bool  # a second look of the same attempt
+
+
+class PrioritizeCall(NamedTuple):
+    """A prioritize call."""
+
+    args: Args
+
+
+class PreemptCall(NamedTuple):
+    """A preempt call."""
+
+    asked: PreemptionArgs
+
+
+class BindCall(NamedTuple):
+    """A bind call, with the pod that it names."""
+
+    binding: Binding
+    pod: PodRecord
+
+
+class WrittenCall(NamedTuple):
+    """What became of the write that a bind call asked for."""
+
+    intent: BindIntent
+    outcome: Written
+
+
+Call = FilterCall | PrioritizeCall | PreemptCall | BindCall | WrittenCall
+
+
+class CallJournal(Protocol):
+    """Hears of all calls."""
+
+    def answer(self, call: Asked, now: float, wall: float, decide: Callable[[Asked], Answered]) -> Answered:
+        """What `decide` answers to the call, or raises. What it changes in the stores is the call's own doing."""
+        ...

@@ -1,35 +1,47 @@
-"""filter: which candidate nodes fit; the best K of them on a pod's first attempt. Bytes in, bytes out."""
+"""filter: which candidate nodes fit; the best K of them on a pod's first attempt. prioritize: 0 to 10 points for each
+candidate; the best alone has 10. Bytes in, bytes out.
+
+kube-scheduler names no node that is full, tainted or not selected. So fewer names than nodes mean nothing by
+themselves: a node that is not named counts only where the pod fits on it by all that kube-scheduler looks at and we
+know. Such a node shows that kube-scheduler samples (`Sampling`).
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Final, TypeAlias
 
-from ext_core import encode, fit, score
+from ext_core import encode, fit, score, survey
 from ext_core.rows import Rejections
-from extender.cluster.cluster import Cluster
+from extender.cluster.cluster import Cluster, ClusterView
 from extender.decide import wire
-from extender.decide.answer import (
+from extender.decide.decisions import (
     ANY,
     BY_COUNT,
+    FEW,
     HOPEFUL,
     HOPELESS,
     LINKS_ONLY,
     TRANSIENT,
     Answer,
+    Decision,
     FilterCall,
     History,
+    Judged,
+    PrioritizeCall,
+    Ranking,
     known,
 )
-from extender.decide.decisions import FEW, Decision, Judged, Ranking
 from extender.decide.hold_back import HeldBack, HoldBack, put_last
-from extender.decide.named_nodes import Sampling, UnknownNodes
 from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
+from extender.policy.roles import Unplaceable, admitted
 from extender.policy.rules import SEATED, STALE, UNKNOWN_NODE, texts
 from extender.preemption.candidates import Preemptor
-from extender.reservations.attempts import Attempt
+from extender.reservations.assumed import Attempt
 from extender.reservations.claims import Claims
 from extender.settings import Settings
 
@@ -62,10 +74,7 @@ class Filter:
         BadRequest."""
         began = perf_counter()
         call = FilterCall(wire.read_args(body, self._cluster, self._settings.limits.names), again)
-        journal = self._history.journal
-        if journal is None:
-            return self.decide(call, now, wall, began)
-        return journal.answer(call, now, wall, lambda call: self.decide(call, now, wall, began))
+        return self._history.answer(call, now, wall, lambda call: self.decide(call, now, wall, began))
 
     def decide(self, call: FilterCall, now: float, wall: float, began: float) -> Answer:
         """The answer to a call that is read. `began`: `time.perf_counter` when the body was whole."""
@@ -215,3 +224,141 @@ def _best_class_alone(decision: Decision, ranking: Ranking) -> None:
     scored.ranked = scored.ranked[: score.points(ranking.scores[: len(scored.ranked)]).count(10)]
     if len(scored.ranked) < fits:
         decision.detail["best_class"] = {"answered": len(scored.ranked), "fit": fits}
+
+
+# -- nodes that are left out ------------------------------------------------------------------------------------------
+
+LEAST_NAMED: Final = 100
+"""kube-scheduler stops its search at no fewer feasible nodes (minFeasibleNodesToFind)."""
+LEAST_LEFT_OUT: Final = 5
+"""Of fewer nodes it may know pods that we do not know yet."""
+SECONDS: Final = 1.0
+"""From one look to the next: a look reads all nodes."""
+
+
+class Sampling:
+    """Looks at the nodes that a request leaves out, now and then."""
+
+    def __init__(self, cluster: ClusterView, policy: Policy, claims: Claims) -> None:
+        self._cluster, self._policy, self._claims = cluster, policy, claims
+        self._next = 0.0
+
+    def left_out(self, pod: PodRecord, request: PodRequest, named: array[int], now: float) -> int:
+        """How many nodes are not named though the pod fits there; 0 where that is no sample, or is not looked at."""
+        if not LEAST_NAMED <= len(named) < self._cluster.schedulable_gpu_nodes or now < self._next:
+            return 0
+        if not request.exchangeable or pod.group is not None:
+            return 0  # filters that we do not know may have dropped the others
+        self._next = now + SECONDS
+        others = array("i", sorted(set(self._cluster.rows.all()).difference(named)))
+        try:
+            others = admitted(self._cluster, pod, others)
+        except Unplaceable:
+            return 0
+        tables = self._cluster.tables
+        with self._claims.of(request, now, rows=others):
+            others = fit.passed(others, self._policy.judge(tables, request, others))
+            left_out = survey.short(tables.nodes, request.ask, others).count(0)
+        return left_out if left_out >= LEAST_LEFT_OUT else 0
+
+
+# -- nodes that the watch has not shown -------------------------------------------------------------------------------
+
+APPEAR_SECONDS = 60.0  # a node that stays unknown for longer is not about to appear in our watch
+MOST_NODES = 10_000
+LONGEST_NAME = 253  # characters: no node has a longer name
+
+
+class UnknownNodes:
+    """When each was named first and last."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    @property
+    def kept(self) -> list[tuple[str, float, float]]:
+        """Each name, with when it was named first and last."""
+        return [(name, first, last) for name, (first, last) in self._named.items()]
+
+    def restore(self, entries: Iterable[tuple[str, float, float]]) -> None:
+        """Remember these and no others."""
+        self._named = {name: (first, last) for name, first, last in entries}
+
+    def may_appear(self, names: Sequence[str], now: float) -> bool:
+        """Whether any of these nodes may be about to appear: it was named for the first time a moment ago.
+
+        A name that was not asked for during a minute, or became known, is new when it comes again.
+        """
+        if not names:
+            return False
+        for name in [name for name, (_, last) in self._named.items() if now - last > APPEAR_SECONDS]:
+            del self._named[name]
+        if len(self._named) > MOST_NODES:
+            self._named.clear()
+        young = False
+        for name in names[: MOST_NODES // 2]:  # so many are remembered; no cluster is so far ahead of our watch
+            if len(name) > LONGEST_NAME:
+                continue
+            first = self._named.get(name, (now, now))[0]
+            self._named[name] = (first, now)
+            young = young or now - first <= APPEAR_SECONDS
+        return young
+
+
+# -- prioritize ------------------------------------------------------------------------------------------------------
+
+PRIORITIZE_STAGES: Final = ("read", "score", "encode")
+
+
+class Prioritize:
+    """Answers prioritize. Time is an argument: `now` is seconds on the server's monotonic clock, `wall` since 1970."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        policy: Policy,
+        claims: Claims,
+        hold_back: HoldBack,
+        history: History,
+    ) -> None:
+        self._settings, self._cluster, self._policy, self._claims = settings, cluster, policy, claims
+        self._hold_back, self._history = hold_back, history
+
+    def answer(self, body: bytes, now: float, wall: float) -> Answer:
+        """The answer to ExtenderArgs. Raises BadRequest."""
+        began = perf_counter()
+        call = PrioritizeCall(wire.read_args(body, self._cluster, self._settings.limits.names))
+        return self._history.answer(call, now, wall, lambda call: self.decide(call, now, wall, began))
+
+    def decide(self, call: PrioritizeCall, now: float, wall: float, began: float) -> Answer:
+        """The answer to a call that is read. `began`: `time.perf_counter` when the body was whole."""
+        cluster, policy, claims, args = self._cluster, self._policy, self._claims, call.args
+        request = claims.request(args.pod, now)
+        if not request.gpus:
+            return Answer(wire.flat_priorities(args), "untouched")
+        rows = known(args)
+        judged = Judged(rows, array("B", bytes(len(rows))), rows)
+        decision = Decision("prioritize", wall, cluster.generation, request, judged, stages=PRIORITIZE_STAGES)
+        scored = decision.scored
+        unknown = [name for _, name in args.unknown] if args.unknown else []
+        judged.lack(unknown)
+        decision.times = [began, perf_counter()]
+        with claims.of(request, now, rows=rows):
+            total, columns = policy.score(cluster.tables, request, rows)
+            put_last(total, rows, self._hold_back.reserved(request, rows, now))
+            order = score.top(cluster.tables.nodes, rows, total, 0)
+            ranking = Ranking(*score.ranked(rows, total, order), order, total, columns)
+            scored.ranked, scored.points = ranking.rows, score.points(ranking.scores)
+            decision.times.append(perf_counter())
+            decision.choose(ranking, cluster.tables, policy, priced=self._settings.decisions.max_bytes > 0)
+        if scored.ranked:
+            claims.assume(request, scored.ranked[0], scored.gpus[0], now)
+        decision.result = "scored"
+        body = encode.priorities(cluster.rows.heads, scored.ranked, scored.points, unknown)
+        decision.times.append(perf_counter())
+        self._history.decisions.add(decision)
+        return Answer(body, decision.result, decision)

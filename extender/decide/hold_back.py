@@ -26,12 +26,10 @@ from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.policy.rules import HANDOVER, MOVING, QUEUED, SEATED, STALE, STARTED, WHOLE
 from extender.policy.rules.count import PROMISED
-from extender.preemption.candidates import Preemptor
+from extender.preemption.candidates import CERTAIN, Preemptor
 from extender.preemption.outbid import Leave
-from extender.preemption.set_tables import CERTAIN
-from extender.reservations.attempts import Attempt
+from extender.reservations.assumed import Attempt, Freshness
 from extender.reservations.claims import Claims, uniform
-from extender.reservations.freshness import Freshness
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat

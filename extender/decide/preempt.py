@@ -6,12 +6,11 @@ from time import perf_counter
 
 from extender.cluster.cluster import Cluster
 from extender.decide import wire
-from extender.decide.answer import Answer, History, PreemptCall
-from extender.decide.decisions import Decision
+from extender.decide.decisions import Answer, Decision, History, PreemptCall
 from extender.policy import pod_request
 from extender.preemption.candidates import Preemptor
 from extender.preemption.preemption import Preemption, PreemptionOutcome
-from extender.reservations.attempts import Attempt
+from extender.reservations.assumed import Attempt
 
 RESULTS = {"evict": "evict", "standing": "standing-plan", "none": "none"}  # metric labels
 
@@ -27,10 +26,7 @@ class Preempt:
         Raises BadRequest."""
         began = perf_counter()
         call = PreemptCall(wire.read_preemption(body, self._cluster))
-        journal = self._history.journal
-        if journal is None:
-            return self.decide(call, now, wall, began)
-        return journal.answer(call, now, wall, lambda call: self.decide(call, now, wall, began))
+        return self._history.answer(call, now, wall, lambda call: self.decide(call, now, wall, began))
 
     def decide(self, call: PreemptCall, now: float, wall: float, began: float) -> Answer:
         """The answer to a call that is read. `began`: `time.perf_counter` when the body was whole."""

@@ -6,24 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from extender.cluster.cluster import Cluster
-from extender.decide.answer import CallJournal, History
 from extender.decide.bind import Bind
-from extender.decide.decisions import Decisions, Stamp
+from extender.decide.decisions import CallJournal, Decisions, History, Stamp
 from extender.decide.evicted import EvictedPods
-from extender.decide.filter import Filter
+from extender.decide.filter import Filter, Prioritize
 from extender.decide.hold_back import HoldBack
 from extender.decide.preempt import Preempt
-from extender.decide.prioritize import Prioritize
 from extender.policy.pod_request import PodRequests
 from extender.policy.policy import Policy
-from extender.preemption.limits import SearchTime
+from extender.preemption.cost_inputs import SearchTime
 from extender.preemption.outbid import Leave, Outbid
 from extender.preemption.preemption import Preemption
 from extender.preemption.search import VictimSearch
-from extender.reservations.assumed import AssumedPods
-from extender.reservations.attempts import Attempts
+from extender.reservations.assumed import AssumedPods, Attempts, Freshness
 from extender.reservations.claims import Claims
-from extender.reservations.freshness import Freshness
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation, Reservations
 from extender.settings import Settings

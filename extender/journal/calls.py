@@ -12,10 +12,19 @@ import orjson
 
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.decide import wire
-from extender.decide.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
-from extender.decide.answer import Asked as Asking
-from extender.decide.bind import BindIntent, Written
-from extender.decide.decisions import Decision
+from extender.decide.decisions import (
+    Answer,
+    BindCall,
+    BindIntent,
+    Call,
+    Decision,
+    FilterCall,
+    PreemptCall,
+    PrioritizeCall,
+    Written,
+    WrittenCall,
+)
+from extender.decide.decisions import Asked as Asking
 from extender.decide.wire import Args, Binding, PreemptionArgs
 from extender.errors import BadInput
 from extender.journal import entries
@@ -24,7 +33,7 @@ from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.preemption.preemption import Offered, Offers
-from extender.reservations.freshness import Staleness
+from extender.reservations.assumed import Staleness
 
 NONE: Final = array("i")
 NAMING: Final = (FilterCall, PrioritizeCall)

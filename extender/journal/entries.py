@@ -14,9 +14,7 @@ import msgspec
 from extender.cluster.saved import SavedCluster
 from extender.objects import records
 from extender.objects.records import Event, Kind, PodRecord, Record
-from extender.reservations.assumed import AssumedPod
-from extender.reservations.attempts import Attempt
-from extender.reservations.freshness import Staleness
+from extender.reservations.assumed import AssumedPod, Attempt, Staleness
 from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat
 

@@ -7,15 +7,23 @@ from dataclasses import dataclass
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.saved import restore
-from extender.decide.answer import Answer, BindCall, Call, FilterCall, PreemptCall, PrioritizeCall, WrittenCall
-from extender.decide.bind import BindIntent
+from extender.decide.decisions import (
+    Answer,
+    BindCall,
+    BindIntent,
+    Call,
+    FilterCall,
+    PreemptCall,
+    PrioritizeCall,
+    WrittenCall,
+)
 from extender.decide.verbs import Verbs
 from extender.journal import entries
 from extender.journal.calls import Unpacker, pod_of, reply_of
 from extender.journal.entries import Asked, Remembered, Reply
 from extender.journal.files import BadRecord, Input
 from extender.objects.records import Event
-from extender.reservations.freshness import Freshness, Staleness
+from extender.reservations.assumed import Freshness, Staleness
 from extender.settings import Settings
 
 FRESH = Staleness(stale=False, known_at=None)

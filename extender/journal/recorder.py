@@ -19,8 +19,7 @@ import msgspec
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.saved import Saved, save
-from extender.decide.answer import Answer, Answered, Asked, BindCall, Call, WrittenCall
-from extender.decide.bind import BindIntent
+from extender.decide.decisions import Answer, Answered, Asked, BindCall, BindIntent, Call, WrittenCall
 from extender.decide.verbs import Verbs
 from extender.journal import entries
 from extender.journal.calls import NAMING, CallTimes, Packer, candidates_of, kept, pod_of, watched
@@ -29,7 +28,7 @@ from extender.journal.files import Header
 from extender.journal.writer import Item, Writer
 from extender.metrics import Metrics
 from extender.objects.records import Event
-from extender.reservations.freshness import Freshness
+from extender.reservations.assumed import Freshness
 from extender.reservations.reservations import Change as StoreChange
 from extender.reservations.reservations import Journal
 from extender.settings import Settings

@@ -35,14 +35,13 @@ class Class(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason of the closed list. `code`: its number in columns; `key`: metric label; `text`: one constant
-    sentence, since kube-scheduler counts equal strings; `remedy`: what a person can do."""
+    """One reason of the closed list."""
 
-    code: int
-    key: str
+    code: int  # its number in columns
+    key: str  # metric label
     cls: Class
-    text: str
-    remedy: str
+    text: str  # one constant sentence, since kube-scheduler counts equal strings
+    remedy: str  # what a person can do
     links_only: bool = False
     lasting: bool = False  # transient, but for minutes: no pod waits for it, and pods may be evicted elsewhere
     by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
@@ -133,19 +132,17 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The pods that may be victims, gathered node by node, most important first. `pods`: pod rows; the columns are
-    one number per gathered pod: `priority`, `start_ms`, `saved_ms` (0 unknown), `restart_s`, `grace_s`, `gpus`,
-    `terminating` (1 = deletionTimestamp is set). `now_ms`: milliseconds since 1970."""
+    """The pods that may be victims, gathered node by node, most important first: columns of one number a pod."""
 
-    pods: array[int]
+    pods: array[int]  # pod rows
     priority: array[int]
     start_ms: array[int]
-    saved_ms: array[int]
+    saved_ms: array[int]  # 0 unknown
     restart_s: array[int]
     grace_s: array[int]
     gpus: array[int]
-    terminating: array[int]
-    now_ms: int
+    terminating: array[int]  # 1 = deletionTimestamp is set
+    now_ms: int  # since 1970
     budgets: VictimGroups
     gangs: VictimGroups
     gang_work: array[int]  # GPU-seconds lost by all running members of each gang, when it breaks
@@ -156,13 +153,12 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class VictimGroups:
-    """Which groups each gathered pod is in: pod i is in members[starts[i]:starts[i+1]]; group g may lose
-    allowance[g] pods; `names` for people."""
+    """Which groups each gathered pod is in: pod i is in members[starts[i]:starts[i+1]]."""
 
     starts: array[int]
     members: array[int]
-    allowance: array[int]
-    names: tuple[str, ...]
+    allowance: array[int]  # so many pods may group g lose
+    names: tuple[str, ...]  # for people
 
 
 Bound = Literal["priority", "work", ""]

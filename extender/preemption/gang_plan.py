@@ -34,12 +34,11 @@ from extender.policy.roles import PodRole, Unplaceable, admitted, roles_of
 from extender.policy.rules import count, hazard, links
 from extender.preemption import certificate
 from extender.preemption.candidates import Inquiry, Preemptor, ends
-from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
+from extender.preemption.cost_inputs import CostCeiling, NodeInputs, Rooms, ceiling_of, columns
+from extender.preemption.cost_inputs import terms as cost_terms
 from extender.preemption.gang_charges import Charges, Vector
 from extender.preemption.gang_options import Counts, Field, Node, Option, Options, RoleCapacity
 from extender.preemption.gang_search import NEVER, Freed, Plan, Prices, Room, Search, SearchOutcome, floor
-from extender.preemption.limits import CostCeiling, ceiling_of
-from extender.preemption.limits import terms as cost_terms
 from extender.preemption.search import LOWEST
 from extender.settings import PreemptionSettings as Limits
 

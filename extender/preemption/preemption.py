@@ -23,7 +23,7 @@ from extender.preemption import candidates, certificate
 from extender.preemption.candidates import Preemptor, may_come_back, releases
 from extender.preemption.outbid import MOST_OUTBID, Outbid
 from extender.preemption.search import SearchResult, VictimSearch, amounts_short
-from extender.reservations.attempts import Attempt
+from extender.reservations.assumed import Attempt
 from extender.reservations.claims import Claims
 from extender.reservations.release import CARRY_SECONDS, Releases
 from extender.reservations.reservations import Reservation
@@ -33,19 +33,18 @@ FRESH_SECONDS = 2.0  # preempt follows its filter call within milliseconds; an o
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """One candidate node of kube-scheduler: uids of the victims that it found (may be none), and its count of violated
-    budgets."""
+    """One candidate node of kube-scheduler."""
 
-    uids: tuple[str, ...]
-    violations: int
+    uids: tuple[str, ...]  # of the victims that it found, if any
+    violations: int  # its count of violated budgets
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The nodes that kube-scheduler offers. `rows`: -1 where a name is not known; `victims`: by node name."""
+    """The nodes that kube-scheduler offers."""
 
-    rows: array[int] = field(default_factory=lambda: array("i"))
-    victims: Mapping[str, Offered] = field(default_factory=dict)
+    rows: array[int] = field(default_factory=lambda: array("i"))  # -1 where a name is not known
+    victims: Mapping[str, Offered] = field(default_factory=dict)  # by node name
 
     def on(self, row: int) -> Offers:
         """Those on one node."""

@@ -27,8 +27,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.costs import FreedBeyond, LeftoverFragmentation
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, VictimProblem, ends
-from extender.preemption.cost_inputs import Rooms
-from extender.preemption.limits import CostCeiling, SearchTime, ceiling_of
+from extender.preemption.cost_inputs import CostCeiling, Rooms, SearchTime, ceiling_of
 from extender.settings import PreemptionSettings as Limits
 
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims

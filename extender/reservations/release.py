@@ -7,8 +7,7 @@ from collections.abc import Callable
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
 from extender.objects.records import PodRecord
-from extender.reservations.assumed import AssumedPods
-from extender.reservations.freshness import Freshness
+from extender.reservations.assumed import AssumedPods, Freshness
 from extender.reservations.reservations import Reservation, Reservations
 
 CAUSES = {

@@ -30,20 +30,18 @@ SILENT: Final = Journal()
 
 @dataclass(slots=True)
 class Reservation:
-    """One pod's. `victims`: uids; `amounts`: R amounts of the preemptor; `at`: when it was made, `emptied`: when its
-    last victim was first seen to be gone, on the caller's clock; `pod`: its namespace/name, for people; `grace`: the
-    victims' longest, in seconds; `own`: the evictions are our own."""
+    """One pod's. Times are on the caller's clock."""
 
     uid: str
     node: str
-    victims: tuple[str, ...]
-    amounts: tuple[int, ...]
+    victims: tuple[str, ...]  # uids
+    amounts: tuple[int, ...]  # R amounts of the preemptor
     priority: int
-    at: float
-    emptied: float | None = None
-    pod: str = ""
-    grace: float = 0.0
-    own: bool = False
+    at: float  # when it was made
+    emptied: float | None = None  # when its last victim was first seen to be gone
+    pod: str = ""  # namespace/name, for people
+    grace: float = 0.0  # the victims' longest, in seconds
+    own: bool = False  # the evictions are our own
 
     @property
     def id(self) -> str:

@@ -30,22 +30,20 @@ def is_absent(uid: str) -> bool:
 
 
 class Seat(NamedTuple):
-    """One pod's. `pod`: its namespace/name, for people; `gang`: the text of the gang's reference; `amounts`: R amounts
-    of the pod; `gpus`: mask of its planned GPUs, 0 where positions are not modelled; `at`: when it was reserved, on the
-    caller's clock; `role`, `ordinal`: the rank of the pod in its gang (`queueing.rank_of`); `awaits`: uids of pods of
-    the node that are evicted for the gang: before they are gone no pod of it is released."""
+    """One pod's."""
 
     uid: str
-    pod: str
-    gang: str
+    pod: str  # namespace/name, for people
+    gang: str  # the text of the gang's reference
     node: str
-    amounts: tuple[int, ...]
-    gpus: int
+    amounts: tuple[int, ...]  # R amounts of the pod
+    gpus: int  # mask of its planned GPUs, 0 where positions are not modelled
     priority: int
-    at: float
-    role: str = ""
+    at: float  # when it was reserved, on the caller's clock
+    role: str = ""  # with `ordinal` the rank of the pod in its gang (`queueing.rank_of`)
     ordinal: int = -1
     awaits: tuple[str, ...] = ()
+    """Uids of pods of the node that are evicted for the gang: before they are gone no pod of it is released."""
 
     @property
     def absent(self) -> bool:

@@ -10,8 +10,7 @@ from extender.act.controller import ClusterSource, Supervisor
 from extender.act.evictions import OwnEvictions
 from extender.act.parked import ParkedPods
 from extender.decide import wire
-from extender.decide.answer import Answer
-from extender.decide.bind import BindIntent
+from extender.decide.decisions import Answer, BindIntent
 from extender.decide.verbs import Verbs
 from extender.log import get_log
 from extender.server.writes import Writes, aside
@@ -46,13 +45,9 @@ class Calls:
         self._outage, self._settling = outage, settling
         self._writes, (self._evictions, self._parked) = writes, hears or Hears()
 
-    async def filter(self, body: bytes) -> Answer:
-        """Which candidate nodes fit. A rejection of all nodes may wait for the watch, and be decided again."""
-        answer = self.filter_at_once(body)
-        return answer if isinstance(answer, Answer) else await answer
-
-    def filter_at_once(self, body: bytes) -> Answer | Awaitable[Answer]:
-        """As `filter`; an awaitable only where all nodes are rejected: the event loop makes no task for the others."""
+    def filter(self, body: bytes) -> Answer | Awaitable[Answer]:
+        """Which candidate nodes fit. A rejection of all nodes may wait for the watch, and be decided again: an
+        awaitable, so that the event loop makes no task for the others."""
         answer = self._verbs.filter.answer(body, self._now(), self._wall())
         if answer.result in ("refused", "try-again"):
             return self._settled(body, answer)
@@ -84,12 +79,8 @@ class Calls:
             return False
         return self._verbs.reservations.of(answer.decision.request.uid, self._now()) is not None
 
-    async def prioritize(self, body: bytes) -> Answer:
+    def prioritize(self, body: bytes) -> Answer:
         """0..10 for each candidate node."""
-        return self.prioritize_at_once(body)
-
-    def prioritize_at_once(self, body: bytes) -> Answer:
-        """As `prioritize`, which never waits."""
         return self._verbs.prioritize.answer(body, self._now(), self._wall())
 
     async def preempt(self, body: bytes) -> Answer:
@@ -128,11 +119,11 @@ class Calls:
 class VerbCalls(Protocol):
     """The verbs of one server, bytes in and answers out. All raise BadRequest."""
 
-    def filter_at_once(self, body: bytes) -> Answer | Awaitable[Answer]:
+    def filter(self, body: bytes) -> Answer | Awaitable[Answer]:
         """Which candidate nodes fit; an awaitable where it has to wait."""
         ...
 
-    def prioritize_at_once(self, body: bytes) -> Answer:
+    def prioritize(self, body: bytes) -> Answer:
         """0..10 for each candidate node."""
         ...
 

@@ -27,7 +27,7 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from extender.act.controller import Controller
-from extender.decide.answer import Answer
+from extender.decide.decisions import Answer
 from extender.errors import BadRequest, BodiesFull, BodyTooLate, ExtenderError
 from extender.log import get_log
 from extender.metrics import Metrics

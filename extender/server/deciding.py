@@ -16,7 +16,7 @@ from extender.journal.recorder import RecordedCluster, Recorder, header_of
 from extender.journal.writer import Writer
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.reservations.freshness import Freshness
+from extender.reservations.assumed import Freshness
 from extender.server.calls import Calls, Hears, Outage, Readiness, Settling, VerbCalls
 from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.shadow import Shadow, ShadowCalls, ShadowWatch

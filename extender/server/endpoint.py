@@ -14,8 +14,7 @@ from prometheus_client import Counter
 from starlette.requests import ClientDisconnect
 
 from extender.decide import wire
-from extender.decide.answer import Answer
-from extender.decide.decisions import Decision
+from extender.decide.decisions import Answer, Decision
 from extender.errors import BadRequest, BodyTooLarge, ExtenderError
 from extender.log import Allowance, get_log, info
 from extender.metrics import Durations, Metrics
@@ -52,16 +51,16 @@ class Endpoint:
         most_bytes: int,
     ) -> None:
         """`missing`: what is not known yet, in words, empty when verbs may be answered; `most_bytes`: of a body."""
-        self._calls: dict[str, Perform] = {
-            "filter": calls.filter_at_once,
-            "prioritize": calls.prioritize_at_once,
+        performs: dict[str, Perform] = {
+            "filter": calls.filter,
+            "prioritize": calls.prioritize,
             "preempt": calls.preempt,
             "bind": calls.bind,
         }
         self.missing, self.metrics, self.lines, self.most_bytes = missing, metrics, lines, most_bytes
         self.sampling = SampledRequests(metrics)
         self.refused: dict[int, Counter] = {}  # by reason code
-        self.verbs = {verb: VerbApp(self, verb, perform) for verb, perform in self._calls.items()}
+        self.verbs = {verb: VerbApp(self, verb, perform) for verb, perform in performs.items()}
 
 
 class VerbApp:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 from extender.ask.shadow import Comparison, Effects, compare
 from extender.ask.shadow_report import Eviction, Report
 from extender.decide import wire
-from extender.decide.answer import Answer
+from extender.decide.decisions import Answer
 from extender.decide.verbs import Verbs
 from extender.errors import BadRequest
 from extender.log import Allowance, get_log
@@ -191,7 +191,7 @@ class ShadowCalls:
         self._verbs, self._cluster, self._writes, self._shadow = verbs, verbs.cluster, writes, shadow
         self._now, self._wall = clock.monotonic, clock.wall
 
-    def filter_at_once(self, body: bytes) -> Answer:
+    def filter(self, body: bytes) -> Answer:
         """Every candidate passes."""
         candidates = wire.read_candidates(body, self._cluster, self._verbs.settings.limits.names)
         answer = self._decided(lambda: self._verbs.filter.answer(body, self._now(), self._wall()))
@@ -199,7 +199,7 @@ class ShadowCalls:
             self._shadow.watch.filtered(answer.decision.request.uid, candidates.rows)
         return _answered(answer, wire.untouched(candidates))
 
-    def prioritize_at_once(self, body: bytes) -> Answer:
+    def prioritize(self, body: bytes) -> Answer:
         """Every candidate gets 0 points."""
         candidates = wire.read_candidates(body, self._cluster, self._verbs.settings.limits.names)
         answer = self._decided(lambda: self._verbs.prioritize.answer(body, self._now(), self._wall()))

@@ -7,9 +7,7 @@ from typing import Protocol
 
 from extender.act.events import EventRecorder
 from extender.decide import decisions, wire
-from extender.decide.answer import Answer
-from extender.decide.bind import BindIntent, Written
-from extender.decide.decisions import Decision
+from extender.decide.decisions import Answer, BindIntent, Decision, Written
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.pod_writes import Bindings, Turns

@@ -12,7 +12,7 @@ from extender.act.watches import Watches
 from extender.ask.shadow import MOST_SETS, Effects
 from extender.cli.shadow import _lines
 from extender.decide import wire
-from extender.decide.bind import Written
+from extender.decide.decisions import Written
 from extender.kube.client import ApiServer
 from extender.kube.feed import Feed
 from extender.objects import records

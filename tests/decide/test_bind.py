@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ext_core.links import LinkShapes
-from extender.decide.bind import BindIntent, Written
+from extender.decide.decisions import BindIntent, Written
 from extender.decide.wire import Binding
 from extender.objects.records import PodRecord
 from extender.objects.records import pod as read_pod

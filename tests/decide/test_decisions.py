@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from extender.decide.decisions import MOST_UNKNOWN, Decision, Decisions
-from extender.decide.named_nodes import MOST_NODES
+from extender.decide.filter import MOST_NODES
 from extender.settings import DecisionSettings as Kept
 from extender.settings import Settings
 from tests.tables import request

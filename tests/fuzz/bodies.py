@@ -16,7 +16,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from extender.decide import wire
-from extender.decide.bind import Written
+from extender.decide.decisions import Written
 from extender.objects import decode, records
 from extender.objects.records import Event, PodRecord, RecordError
 from extender.server.endpoint import VERBS

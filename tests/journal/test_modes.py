@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from extender.decide.bind import Written
+from extender.decide.decisions import Written
 from extender.journal import files
 from extender.journal.files import Input
 from extender.journal.recorder import Recorder

@@ -12,7 +12,7 @@ import pytest
 from extender import cli
 from extender.ask import frozen
 from extender.cluster.tables import MOST_AMOUNT, MOST_SUM
-from extender.decide.bind import Written
+from extender.decide.decisions import Written
 from extender.errors import BadCluster
 from extender.objects import decode, tolerant
 from extender.objects.records import Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from extender.preemption.limits import SearchTime
+from extender.preemption.cost_inputs import SearchTime
 
 
 def test_stops_are_repeated_whatever_the_clock_shows() -> None:

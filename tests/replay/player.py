@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from extender.cluster.cluster import Cluster
-from extender.decide.bind import Written
+from extender.decide.decisions import Written
 from extender.settings import Settings
 from tests.world import JSON, World, logged
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from extender.policy.contracts import PodRequest
-from extender.reservations.assumed import AssumedPods
-from extender.reservations.freshness import Freshness
+from extender.reservations.assumed import AssumedPods, Freshness
 from tests.tables import request
 
 AMOUNTS = (1000, 0, 1, 2)

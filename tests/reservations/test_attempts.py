@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.reservations.attempts import Attempts
+from extender.reservations.assumed import Attempts
 
 
 def test_the_first_call_is_remembered_while_calls_come() -> None:

@@ -6,8 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from extender.decide.answer import Answer
-from extender.decide.decisions import Decision, Judged
+from extender.decide.decisions import Answer, Decision, Judged
 from extender.metrics import Metrics
 from extender.policy.contracts import PodRequest
 from extender.server.endpoint import MOST_REJECTED, DecisionLog

@@ -12,7 +12,7 @@ from extender.ask.judge import Judge, blocks
 from extender.ask.nodes import JudgedNodes
 from extender.ask.ways.machines import some_linked
 from extender.ask.ways.way import Way
-from extender.decide.answer import LINKS_ONLY
+from extender.decide.decisions import LINKS_ONLY
 from extender.preemption import certificate
 from extender.preemption.candidates import Eviction, Preemptor
 from extender.queue.report import first_names

@@ -22,7 +22,7 @@ from extender.ask.ways.evict import found_way
 from extender.ask.whatif.spared import remedies, spared
 from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of
-from extender.decide.answer import LINKS_ONLY
+from extender.decide.decisions import LINKS_ONLY
 from extender.errors import BadInput
 from extender.objects.queueing import opened
 from extender.objects.records import PodRecord
@@ -30,9 +30,8 @@ from extender.policy.contracts import PodRequest
 from extender.policy.costs import LeftoverFragmentation
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
-from extender.preemption.candidates import Preemptor
+from extender.preemption.candidates import PRICED_GPUS, Preemptor
 from extender.preemption.search import SearchResult
-from extender.preemption.set_tables import PRICED_GPUS
 from extender.queue.report import first_names
 
 CHECKED = (
