@@ -151,7 +151,10 @@ def _items(document: Document, depth: int) -> Iterator[Document]:
     item, path = document
     kind, api = _kind(item, path)
     if (api, kind) == APP_WRAPPER and depth < MOST_DEPTH:
-        components = Section(item, path).section("spec").sections("components")
+        try:
+            components = Section(item, path).section("spec").sections("components")
+        except records.RecordError as error:
+            raise BadCluster(error.message, path=error.path) from error
         for component in components:
             yield from _items(Document(component.raw("template"), component.at("template")), depth + 1)
         return

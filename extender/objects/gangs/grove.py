@@ -78,11 +78,11 @@ def pod_clique_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
 
 
 def _members(group: Section, cliques: dict[str, Section]) -> list[str]:
-    names = group.raw("cliqueNames")
-    for name in names if isinstance(names, list) else ():
+    names = group.texts("cliqueNames")
+    for name in names:
         if name not in cliques:
             raise RecordError(group.at("cliqueNames"), f"there is no clique {name!r}")
-    return list(names or ()) if isinstance(names, list) else []
+    return names
 
 
 def _role(clique: Section, name: str, priority: str) -> tuple[Role, int]:
@@ -91,7 +91,7 @@ def _role(clique: Section, name: str, priority: str) -> tuple[Role, int]:
     pod_spec = spec.section("podSpec")
     template = templates.of_spec(spec.raw("podSpec"), clique.raw("labels"), clique.raw("annotations"))
     if priority and not pod_spec.text("priorityClassName"):
-        template["spec"] = {**(spec.raw("podSpec") or {}), "priorityClassName": priority}
+        template["spec"] = {**pod_spec.fields, "priorityClassName": priority}
     count = min(spec.count("replicas"), MOST + 1)
     least = spec.number("minAvailable")
     role = Role(template, spec.at("podSpec"), count, name=name, index_label=INDEX, labels={CLIQUE: name})

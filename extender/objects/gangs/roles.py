@@ -126,6 +126,11 @@ class Section:
         """A text, "" where it is absent."""
         return self._read(key, _TEXT) or ""
 
+    def texts(self, key: str) -> list[str]:
+        """A list of texts."""
+        items: list[Any] = _typed(self.raw(key), list, "a list", self.at(key)) or []
+        return [_typed(item, str, "text", f"{self.at(key)}[{number}]") or "" for number, item in enumerate(items)]
+
     def flag(self, key: str) -> bool:
         """True or false, false where it is absent."""
         return bool(self._read(key, _FLAG))

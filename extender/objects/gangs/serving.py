@@ -79,16 +79,16 @@ def _predictor(owner: OwnerObject, section: Section, assumed: list[str]) -> tupl
 
 
 def _with_gpus(spec: Any, gpus: int | None) -> Any:
-    """The specification; its first container gets GPUs where it has none and their number is stated."""
+    """The specification; its first container gets GPUs where it names no devices and their number is stated."""
     containers = spec.get("containers") if isinstance(spec, Mapping) else None
     if not gpus or not isinstance(containers, list) or not containers or not isinstance(containers[0], Mapping):
         return spec
     first = containers[0]
-    resources = first.get("resources")
-    limits = (resources.get("limits") if isinstance(resources, Mapping) else None) or {}
-    if any("/" in str(name) for name in limits):
+    resources = first.get("resources") or {}
+    limits = resources.get("limits") or {} if isinstance(resources, Mapping) else None
+    if not isinstance(limits, Mapping) or any("/" in str(name) for name in limits):
         return spec
-    stated = {**(resources or {}), "limits": {**limits, GPU: gpus}}
+    stated = {**resources, "limits": {**limits, GPU: gpus}}
     return {**spec, "containers": [{**first, "resources": stated}, *containers[1:]]}
 
 
@@ -169,7 +169,7 @@ def _nim(owner: OwnerObject, spec: Section, name: str) -> OwnerRoles:
     ]
     fields = {**spec.fields, "resourceClaims": claims} if claims else spec.fields
     if claims:
-        resources = {**(resources or {}), "claims": [{"name": claim["name"]} for claim in claims]}
+        resources = {**spec.section("resources").fields, "claims": [{"name": claim["name"]} for claim in claims]}
     template = templates.of_container(resources, fields, labels=spec.raw("labels"), annotations=spec.raw("annotations"))
     parallel = nodes.section("parallelism")
     gpus = parallel.number("tensor") or nodes.number("gpusPerPod")
@@ -198,11 +198,13 @@ def dynamo_graph(owner: OwnerObject) -> OwnerRoles:
     for name, service in services:
         pod = service.raw("podTemplate")
         if pod is None:
-            spec = dict(service.section("extraPodSpec").fields)
-            main = spec.pop("mainContainer", None) or {}
+            stated = service.section("extraPodSpec")
+            spec = {key: value for key, value in stated.fields.items() if key != "mainContainer"}
+            main = stated.section("mainContainer").fields
+            beside = [container.fields for container in stated.sections("containers")]
             resources = _dynamo_resources(service.section("resources"))
             container = {**main, "name": templates.CONTAINER, **({"resources": resources} if resources else {})}
-            pod = templates.of_spec({**spec, "containers": [container, *(spec.get("containers") or [])]})
+            pod = templates.of_spec({**spec, "containers": [container, *beside]})
         nodes = service.section("multinode").number("nodeCount") or 1
         path, replicas = service.path, service.count("replicas")
         if nodes == 1:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from functools import reduce
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -48,6 +52,42 @@ def described(asked: Question) -> str:
         size = gangs.size(ref, counted, objects)
         parts.append(f"gang {ref} {gangs.minimum(ref, counted, objects)} of {len(pods) if size is None else size}")
     return ", ".join(parts + ([f"assumed {len(asked.assumed)}"] if asked.assumed else []))
+
+
+VALUES: list[Any] = [
+    None, 0, -1, 2**40, 2**70, 1.5, True, "", "8", [], {}, [None], [{"name": "x"}], {"containers": [{}]},
+]  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of each value in a document."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in inner:
+        yield from places(below, (*path, key))
+
+
+def spoiled(document: Any, rng: Random) -> None:
+    """One value of the document is left out, or is another one of it, or one that nobody expects."""
+    paths = [path for path in places(document) if path]
+    at, source = rng.choice(paths), rng.choice(paths)
+    holder = reduce(lambda value, key: value[key], at[:-1], document)
+    if rng.random() < 0.25 and isinstance(holder, dict):
+        del holder[at[-1]]
+    else:
+        copied = reduce(lambda value, key: value[key], source, document)
+        holder[at[-1]] = deepcopy(rng.choice([copied, *VALUES]))
+
+
+def test_a_spoiled_manifest_is_read_or_refused() -> None:
+    rng = Random(29)
+    originals = [frozen.documents(case.text.encode(), "manifest") for case in cases()]
+    for _ in range(3_000):
+        documents = deepcopy(rng.choice(originals))
+        for _ in range(rng.randint(1, 3)):
+            spoiled(rng.choice(documents).item, rng)
+        with suppress(ExtenderError):
+            question.read(documents, GPUS)
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
