@@ -62,6 +62,7 @@ _PLAIN: Final = msgspec.json.Decoder(_Wire[dict[str, Any]])
 _POD: Final = msgspec.json.Decoder(schema.Pod | None)
 _OBJECT: Final = _Type(Fields, dict[Any, Any])
 _OBJECTS: Final = _Type(list[Fields | None], list[dict[Any, Any] | None])
+_TEXTS: Final = _Type(list[str])
 _TEXT, _FLAG, _NUMBER, _TIME = map(_Type, (str, bool, int, datetime.datetime))
 
 
@@ -128,8 +129,7 @@ class Section:
 
     def texts(self, key: str) -> list[str]:
         """A list of texts."""
-        items: list[Any] = _typed(self.raw(key), list, "a list", self.at(key)) or []
-        return [_typed(item, str, "text", f"{self.at(key)}[{number}]") or "" for number, item in enumerate(items)]
+        return self._read(key, _TEXTS) or []
 
     def flag(self, key: str) -> bool:
         """True or false, false where it is absent."""
