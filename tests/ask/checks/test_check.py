@@ -420,7 +420,7 @@ class FakeServer:
     async def __aexit__(self, *_: object) -> None:
         return None
 
-    async def get(self, path: str, params: dict[str, str]) -> bytes:
+    async def get(self, path: str, params: dict[str, str], most: int | None = None) -> bytes:
         if path == self.without:
             raise client.ApiError(403, "forbidden")
         kind = next(kind for kind, at in LISTS.items() if at == path)
