@@ -82,7 +82,7 @@ def show_nodes_wanted(gauge: Gauge, wanted: Mapping[str, int]) -> None:
     """How many more nodes of each GPU model the pods that wait would need.
 
     Cluster Autoscaler and Karpenter judge by counts: where we reject a node they see room, and add none. The rule is
-    that of `gpu-extender capacity` (extender.ask.capacity.growth), so the numbers agree.
+    that of `gpu-extender capacity` (extender.ask.growth), so the numbers agree.
     """
     gauge.clear()
     for model, nodes in sorted(wanted.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_MODELS]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from extender.ask import evictions, fleet, pending, place, quotas, sentence, unchecked
 from extender.ask import nodes as judged_nodes
-from extender.ask.capacity.report import advice, capacity, nodes_wanted
+from extender.ask.capacity import advice, capacity, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict, before, latest, runs
 from extender.ask.judge import over
 from extender.ask.nearest import nearest

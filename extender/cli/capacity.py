@@ -47,7 +47,7 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         name = waiting["gang"] or waiting["pod"]
         about = f"{count(waiting['pods'], 'pod')} with {count(waiting['gpus'], 'GPU')}"
         yield f"  {short(name)} ({about}) {waiting['sentence']}"
-    from extender.ask.capacity.growth import sentence  # here: it loads the core
+    from extender.ask.growth import sentence  # here: it loads the core
 
     for more in answer["advice"]["nodes"]:
         yield f"advice: {sentence(more)}"

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from extender.ask.capacity import growth
+from extender.ask import growth
 from extender.ask.text import HOW, count, label, seconds
 from extender.web import drawing
 

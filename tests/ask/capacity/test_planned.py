@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from extender.ask import judge
-from extender.ask.capacity import machines
-from extender.ask.capacity.growth import growth
-from extender.ask.capacity.machines import takes, usual
+from extender.ask import judge, machines
+from extender.ask.growth import growth
+from extender.ask.machines import takes, usual
 from extender.ask.pending import alike
 from extender.objects.queueing import GATE
 from tests.act.queue.devices_rig import world

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from extender.ask.capacity.growth import sentence
+from extender.ask.growth import sentence
 from extender.reservations.seats import Seat
 from extender.settings import Settings
 from extender.web import render

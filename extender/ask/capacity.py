@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from extender.ask.capacity import machines
-from extender.ask.capacity.growth import growth, waiting_units
-from extender.ask.capacity.largest import gangs, largest, whole_nodes
-from extender.ask.capacity.machines import Look, usual
+from extender.ask import machines
 from extender.ask.explanation import Explanation
+from extender.ask.growth import growth, waiting_units
 from extender.ask.judge import Judge
+from extender.ask.largest import gangs, largest, whole_nodes
+from extender.ask.machines import Look, usual
 from extender.ask.pending import FITS, alike
 from extender.ask.text import count
 from extender.cluster.tables import FIRST_GPU

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from ext_core import fit
 from extender.ask.admission import rejected
-from extender.ask.capacity.machines import Machine, takes
 from extender.ask.judge import Judge
+from extender.ask.machines import Machine, takes
 from extender.ask.pending import FITS
 from extender.ask.text import count, short
 from extender.ask.ways.machines import copy

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from ext_core import fit, survey
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
-from extender.ask.capacity.machines import Fleet, Look, probe
 from extender.ask.judge import blocks
+from extender.ask.machines import Fleet, Look, probe
 from extender.cluster.cluster import ClusterView
 from extender.cluster.gpus import MOST_GPUS
 from extender.objects.records import PodRecord
