@@ -133,7 +133,7 @@ def answer(
     pods = _admitted(cluster, daemons.on_nodes(cluster, question), answered)
     cluster.expect(pods)
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
-    passed: list[single.NotOurs] = []
+    passed: dict[object, list[single.NotOurs]] = {}  # by owner
     queue = _queue(snapshot, pods, wall) if queue is None else queue
     answered.warn(_before(queue, pods))
     for unit in units(cluster, pods):
@@ -147,10 +147,13 @@ def answer(
             try:
                 asking.place(waiting, alone=gang is None)
             except single.NotOurs as error:
-                passed.append(error)
+                pod = waiting.pods[0]
+                passed.setdefault(pod.owner or pod.uid, []).append(error)
     if passed and not (answered.results or answered.groups):
-        raise passed[0]
-    answered.warn(warning("not-ours", f"{error}; kube-scheduler places it by all else") for error in passed)
+        raise next(iter(passed.values()))[0]
+    for first, *others in passed.values():
+        more = f", and so do {len(others)} more of its owner" if others else ""
+        answered.warn([warning("not-ours", f"{first}; kube-scheduler places it by all else{more}")])
     return answered
 
 

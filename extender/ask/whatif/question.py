@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from extender.ask.invalid_metadata import unread
 from extender.errors import BadCluster, BadInput
 from extender.objects import decode, gangs, records
@@ -102,8 +104,9 @@ def read(
     """The question. BadCluster: an object cannot be read. BadInput: there is no pod in it and no drain, or more than
     MOST_PODS."""
     unwrapped = [entry for document in documents for entry in _items(document, 0)]
-    owned = {key for entry in unwrapped for key in _owner(entry.item)}
-    others = {(api, kind, _name(item)): item for item, path in unwrapped for kind, api in (_kind(item, path),)}
+    owned = {key for entry in unwrapped if _stands_for_pods(entry) for key in _owner(entry.item)}
+    others = {(api, kind, *_key(item)): item for item, path in unwrapped for kind, api in (_kind(item, path),)}
+    names: dict[tuple[str, str], str] = {}
     pods: list[PodRecord] = []
     expanded: list[tuple[str, str]] = []
     per_node: list[tuple[str, str]] = []
@@ -121,16 +124,18 @@ def read(
             objects.append(Event(beside, "set", _record(item, path, beside, gpus)))
         elif kind == "Pod":
             pods.append(_pod(item, path, gpus))
-        elif not known and (owner := _read_owner(item, path, gpus, others)).creates:
-            stands_there = (kind, _name(item)) in owned  # with what it owns
+        elif not known and (owner := _read_owner(item, path, gpus, others)) is not None and owner.creates:
+            stands_there = (kind, *_key(item)) in owned  # with what it owns
             created, stated = _created(owner, path, None if stands_there else MOST_PODS - len(pods))
+            created = _named(created, kind, names)
             pods += created
             groups += stated if created or (api, kind) in gangs.GROUP_KINDS else ()
             expanded += [(pod.namespace, pod.name) for pod in created]
             per_node += [(pod.namespace, pod.name) for pod in created] if owner.per_node else ()
             assumed += owner.assumed
             if not created and not stands_there:
-                assumed.append(f"{kind} {_name(item)} has no replicas: it creates no pod")
+                why = "has no replicas" if owner.has_roles else "states no pods"
+                assumed.append(f"{kind} {_key(item)[1]} {why}: it creates no pod")
         elif not known:
             ignored[kind] = None
         if len(pods) + len(named) > MOST_PODS:
@@ -180,18 +185,38 @@ def _kind(item: Any, path: str) -> tuple[str, str]:
     return kind, api_group(api if isinstance(api, str) else None)
 
 
-def _name(item: dict[str, Any]) -> str:
+def _key(item: dict[str, Any]) -> tuple[str, str]:
+    """(namespace as it is stated, name)."""
     meta = item.get("metadata")
-    return str(meta.get("name")) if isinstance(meta, dict) else ""
+    if not isinstance(meta, dict):
+        return "", ""
+    return str(meta.get("namespace") or ""), str(meta.get("name") or meta.get("generateName") or "")
 
 
-def _owner(item: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(kind, name) of the owners of an object."""
+def _owner(item: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(kind, namespace as it is stated, name) of the owners of an object."""
     meta = item.get("metadata")
     references = meta.get("ownerReferences") if isinstance(meta, dict) else None
     for reference in references if isinstance(references, list) else ():
         if isinstance(reference, dict):
-            yield str(reference.get("kind")), str(reference.get("name"))
+            yield str(reference.get("kind")), _key(item)[0], str(reference.get("name"))
+
+
+def _stands_for_pods(document: Document) -> bool:
+    """Whether the object is a pod, or an owner that creates pods itself: its own owner is not expanded then."""
+    kind, api = _kind(document.item, document.path)
+    spec = document.item.get("spec")
+    empty = isinstance(spec, dict) and spec.get("replicas") == 0  # an old ReplicaSet
+    return kind == "Pod" or (gangs.creates_pods(api, kind) and not empty)
+
+
+def _named(pods: list[PodRecord], kind: str, names: dict[tuple[str, str], str]) -> list[PodRecord]:
+    """The pods of an owner, with the kind in their names where an owner of another kind has this name. `names`: of the
+    pods of owners so far, each with the kind."""
+    if any(names.get((pod.namespace, pod.name), kind) != kind for pod in pods):
+        pods = [msgspec.structs.replace(pod, name=f"{kind.lower()}-{pod.name}") for pod in pods]
+    names.update({(pod.namespace, pod.name): kind for pod in pods})
+    return pods
 
 
 def _group(item: dict[str, Any], path: str, gpus: frozenset[str]) -> GroupRecord:
@@ -216,11 +241,15 @@ def _pod(item: dict[str, Any], path: str, gpus: frozenset[str]) -> PodRecord:
 
 
 def _read_owner(
-    item: dict[str, Any], path: str, gpus: frozenset[str], others: Mapping[tuple[str, str, str], Any]
-) -> gangs.OwnerPods:
+    item: dict[str, Any], path: str, gpus: frozenset[str], others: Mapping[tuple[str, str, str, str], Any]
+) -> gangs.OwnerPods | None:
+    """None: an object of an unknown kind that is none as the API server has them."""
+    kind, api = _kind(item, path)
     try:
         return gangs.read_owner(item, gpus, others)
     except records.RecordError as error:
+        if not gangs.creates_pods(api, kind):
+            return None
         raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
 
 

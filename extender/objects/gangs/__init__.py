@@ -260,6 +260,11 @@ class OwnerPods:
         return creates_pods(self._owner.api, self._owner.kind) or any(stated.roles for stated in self._stated)
 
     @property
+    def has_roles(self) -> bool:
+        """Whether it states roles, be it with no pods."""
+        return any(stated.roles for stated in self._stated)
+
+    @property
     def assumed(self) -> tuple[str, ...]:
         """What it does not state and was assumed, for people."""
         return tuple(text for stated in self._stated for text in stated.assumed)
@@ -291,7 +296,7 @@ def creates_pods(api: str, kind: str) -> bool:
 
 
 def read_owner(
-    source: schema.Source, gpus: frozenset[str], others: Mapping[tuple[str, str, str], Any] | None = None
+    source: schema.Source, gpus: frozenset[str], others: Mapping[tuple[str, str, str, str], Any] | None = None
 ) -> OwnerPods:
     """An object that creates pods; one of an unknown kind is read by the usual places (`any_owner.py`). `others`: the
     objects of a question beside it. RecordError where it cannot be read."""

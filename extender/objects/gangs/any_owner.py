@@ -1,8 +1,8 @@
 """An owner of a kind that is not known: pod templates and numbers of pods at the usual places.
 
-A pod template is an object whose `spec` has a list `containers`; a pod specification has that list itself. Where an
-object has neither, an object with `resources` that name GPUs stands for a pod with one container. The numbers of
-replicas on the way from `spec` to it are multiplied. All of that is assumed, and said.
+A pod template is an object whose `spec` has a list `containers`; a pod specification has that list itself. An object
+with `resources` that name GPUs, and no template in it, stands for a pod with one container. The numbers of replicas on
+the way from `spec` to it are multiplied. All of that is assumed, and said.
 """
 
 from __future__ import annotations
@@ -14,59 +14,64 @@ from extender.objects.gangs import templates
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section
 from extender.objects.schema import RecordError
 
-NUMBERS: Final = ("replicas", "parallelism", "numNodes", "numWorkers", "minReplicas", "count", "size")
+NUMBERS: Final = ("replicas", "numNodes", "numWorkers", "minReplicas")
 """Fields that state a number of pods; of an object the first counts."""
-NO_OWNERS: Final = ("Runtime", "Config", "Template", "Policy", "Definition", "Class", "Profile", "List")
+NO_OWNERS: Final = (
+    "Runtime", "Config", "Template", "Policy", "Definition", "Class", "Profile", "List", "Claim", "Cache", "Spread",
+)  # fmt: skip
 """Ends of kinds whose objects are read by others and create no pods themselves."""
+NO_APIS: Final = (
+    "kueue.x-k8s.io", "karpenter.sh", "karpenter.k8s.aws", "cluster.x-k8s.io", "autoscaling.x-k8s.io", "fluxcd.io",
+    "monitoring.coreos.com", "apiextensions.k8s.io", "nvidia.com/ClusterPolicy", "argoproj.io/Application",
+    "argoproj.io/ApplicationSet", "argoproj.io/AppProject",
+)  # fmt: skip
+"""Ends of API groups, and GROUP/KIND, whose objects create no pods by what they state."""
+NO_PLACES: Final = frozenset({"patch", "patches", "values", "valuesObject"})
+"""Fields in which what looks like a template is none."""
 DEEPEST: Final = 8
 
 
 def any_owner(owner: OwnerObject, gpus: frozenset[str]) -> OwnerRoles:
-    """Its roles; none where it has no template."""
-    if owner.kind.endswith(NO_OWNERS):
+    """Its roles; none where it has no template, or one that cannot be read."""
+    if owner.kind.endswith(NO_OWNERS) or owner.api.endswith(NO_APIS) or f"{owner.api}/{owner.kind}" in NO_APIS:
         return OwnerRoles()
-    walk = _Walk(gpus)
-    roles = tuple(walk.templates(owner.spec, _number(owner.spec), 0))
-    if not roles:
-        roles = tuple(walk.resources(owner.spec, _number(owner.spec), 0))
+    try:
+        roles = tuple(_roles(owner.spec, _number(owner.spec), gpus, 0))
+    except RecordError:  # it may be anything
+        return OwnerRoles()
     if not roles:
         return OwnerRoles()
     places = ", ".join(f"{role.count} of {role.path}" for role in roles)
-    text = f"how {owner.kind} creates pods is not known: {places} are assumed, which start independently of each other"
+    kind = f"{owner.kind} of {owner.api or 'the core API'}"
+    text = f"how {kind} creates pods is not known: {places} are assumed, which start independently of each other"
     return OwnerRoles(roles, assumed=(text,))
 
 
-class _Walk:
-    def __init__(self, gpus: frozenset[str]) -> None:
-        self._gpus = gpus
+def _roles(section: Section, pods: int, gpus: frozenset[str], depth: int) -> Iterator[Role]:
+    """The roles in a section, of which there are so many."""
+    for key, inner in _objects(section):
+        count = pods * _of_key(section, key) * _number(inner)
+        if _has_containers(inner.raw("spec")):
+            yield Role(inner.fields, inner.path, count, name=key)
+        elif _has_containers(inner.fields):
+            yield Role(templates.of_spec(inner.fields), inner.path, count, name=key)
+        elif depth < DEEPEST:
+            below = tuple(_roles(inner, count, gpus, depth + 1))
+            if not below and _asks(inner.raw("resources"), gpus):
+                below = (Role(templates.of_container(inner.raw("resources"), inner.fields), inner.path, count),)
+            yield from below
 
-    def templates(self, section: Section, pods: int, depth: int) -> Iterator[Role]:
-        """Roles by the templates in a section, of which there are so many."""
-        for key, inner in _objects(section):
-            if _has_containers(inner.raw("spec")):
-                yield Role(inner.fields, inner.path, pods * _of_key(section, key), name=key)
-            elif _has_containers(inner.fields):
-                yield Role(templates.of_spec(inner.fields), inner.path, pods * _of_key(section, key), name=key)
-            elif depth < DEEPEST:
-                yield from self.templates(inner, pods * _number(inner), depth + 1)
 
-    def resources(self, section: Section, pods: int, depth: int) -> Iterator[Role]:
-        """The same by the resources of containers."""
-        if self._asks(section.raw("resources")):
-            yield Role(templates.of_container(section.raw("resources"), section.fields), section.path, pods)
-            return
-        for _, inner in _objects(section):
-            if depth < DEEPEST:
-                yield from self.resources(inner, pods * _number(inner), depth + 1)
-
-    def _asks(self, resources: Any) -> bool:
-        parts = [resources.get(part) for part in ("limits", "requests")] if isinstance(resources, Mapping) else []
-        return any(isinstance(part, Mapping) and not self._gpus.isdisjoint(part) for part in parts)
+def _asks(resources: Any, gpus: frozenset[str]) -> bool:
+    parts = [resources.get(part) for part in ("limits", "requests")] if isinstance(resources, Mapping) else []
+    return any(isinstance(part, Mapping) and not gpus.isdisjoint(part) for part in parts)
 
 
 def _objects(section: Section) -> Iterator[tuple[str, Section]]:
     """(the field, the object) of all objects in it, those of lists included."""
     for key, value in section.fields.items():
+        if not isinstance(key, str) or key in NO_PLACES:
+            continue
         if isinstance(value, Mapping):
             yield key, section.section(key)
         elif isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value):

@@ -42,7 +42,7 @@ class LeaderWorkerSet(GangSource):
         """The leader and the workers of each group. The workers come late where they are created once the leader is
         ready, or has a node."""
         spec = owner.spec.section("leaderWorkerTemplate")
-        size, exclusive = spec.number("size"), owner.annotations.get(EXCLUSIVE, "")
+        size, exclusive = spec.count("size"), owner.annotations.get(EXCLUSIVE, "")
         late = owner.spec.text("startupPolicy") == "LeaderReady" or bool(exclusive)
         notes = {SIZE: str(size or 0)} | ({EXCLUSIVE: exclusive} if exclusive else {})
         leader = "workerTemplate" if spec.raw("leaderTemplate") is None else "leaderTemplate"

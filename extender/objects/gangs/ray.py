@@ -39,6 +39,8 @@ class Ray(GangSource):
 
 def ray_job(owner: OwnerObject) -> OwnerRoles:
     """The RayCluster that a RayJob creates; its submitter, which asks for no GPU, is left out."""
+    if owner.spec.raw("clusterSelector") is not None:
+        return OwnerRoles()  # it runs on a cluster that exists
     return ray_cluster(owner.spec.section("rayClusterSpec"), owner.name)._replace(stated_in=CLUSTER, owned_by=CLUSTER)
 
 
@@ -56,6 +58,8 @@ def ray_cluster(spec: Section, name: str) -> OwnerRoles:
     least = 1
     for group in spec.sections("workerGroupSpecs"):
         fewest, replicas = group.number("minReplicas") or 0, group.number("replicas")
+        if group.flag("suspend"):
+            fewest = replicas = 0
         hosts = group.count("numOfHosts")
         roles.append(_workers(group, name, hosts, fewest if replicas is None else replicas))
         least += hosts * (fewest if autoscaled or replicas is None else replicas)

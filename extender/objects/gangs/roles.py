@@ -166,13 +166,14 @@ class OwnerObject(NamedTuple):
     meta: schema.Metadata
     spec: Section
     status: Section
-    others: Mapping[tuple[str, str, str], Any] = MappingProxyType({})
-    """Of a question: the objects beside it, by API group, kind and name."""
+    others: Mapping[tuple[str, str, str, str], Any] = MappingProxyType({})
+    """Of a question: the objects beside it, by API group, kind, namespace as it is stated ("" without one) and name."""
 
     def beside(self, api: str, kind: str, name: str) -> OwnerObject | None:
-        """The object of a question that this one names."""
-        found = self.others.get((api, kind, name))
-        return None if found is None else owner_object(found)
+        """The object of a question that this one names: of its namespace, else one that states none."""
+        keys = (api, kind, self.meta.namespace or "", name), (api, kind, "", name)
+        other = next((self.others[key] for key in keys if key in self.others), None)
+        return None if other is None else owner_object(other)
 
     @property
     def annotations(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from extender.objects.gangs import templates
 from extender.objects.gangs.leaderworkerset import GROUP, NAME, SIZE, WORKER
 from extender.objects.gangs.pod_groups import COSCHEDULING, VOLCANO
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, owner_object
 from extender.objects.schema import RecordError
 
 COSCHEDULING_GROUP: Final = ("scheduling.x-k8s.io", "PodGroup")
@@ -31,7 +31,6 @@ def groups_of(name: str, replicas: int, head: tuple[Any, str], worker: tuple[Any
 # -- KServe
 
 
-_SERVING_KEYS: Final = frozenset({"model", "containers"})
 RUNTIME_KINDS: Final = ("ServingRuntime", "ClusterServingRuntime")
 
 
@@ -42,40 +41,48 @@ def inference_service(owner: OwnerObject) -> OwnerRoles:
     assumed: list[str] = []
     for part in ("predictor", "transformer", "explainer"):
         section = owner.spec.section(part)
-        if not section:
-            continue
-        template, worker = _predictor(owner, section, assumed)
-        least = section.number("minReplicas")
-        replicas = 1 if least is None else least
-        stated = section.section("workerSpec")
-        if section.raw("workerSpec") is None:
-            roles.append(Role(template, section.path, replicas, name=part, labels={"component": part}))
-            continue
-        size = stated.number("pipelineParallelSize") or DEFAULT_SIZE
-        pair = (template, section.path), (worker, stated.path)
-        roles += groups_of(f"{owner.name}-{part}", max(1, replicas), *pair, size)
+        if section:
+            roles += _component(owner, part, section, assumed)
     return OwnerRoles(tuple(roles), assumed=tuple(assumed))
 
 
-def _predictor(owner: OwnerObject, section: Section, assumed: list[str]) -> tuple[Any, Any]:
-    """(template of the head, template of the workers)."""
-    worker = section.section("workerSpec")
+def _component(owner: OwnerObject, part: str, section: Section, assumed: list[str]) -> Iterator[Role]:
+    """The pods of a part. With `workerSpec` they are those of two Deployments, a head and its workers."""
     fields = section.fields
     framework = next((key for key in ("model", *fields) if section.is_object(key, "resources")), "model")
     model = section.section(framework) if section.is_object(framework) else Section({}, section.at("model"))
-    spec = {key: value for key, value in fields.items() if key not in {framework, "workerSpec", "minReplicas"}}
-    containers = spec.get("containers")
-    if not containers:
-        resources = dict(model.section("resources").fields)
+    runtime = _runtime(owner, model) if section.is_object(framework) else None
+    base = {} if runtime is None else {key: value for key, value in runtime.fields.items() if key not in _OF_RUNTIME}
+    spec = {key: value for key, value in fields.items() if key not in {framework, *_OF_COMPONENT}}
+    resources = model.raw("resources")
+    if runtime is None and section.is_object(framework):
+        base = {"containers": [{"name": _MODEL_CONTAINER}]}
         if not resources:
-            base, text = _runtime(owner, model.text("runtime"))
-            assumed.append(text)
-            spec = templates.patched(base, spec)
-        if resources or not spec.get("containers"):
-            spec = {**spec, "containers": [{"name": templates.CONTAINER, "resources": resources}]}
-    gpus = worker.number("tensorParallelSize")
-    head = _with_gpus(spec, gpus)
-    return templates.of_spec(head), templates.of_spec(_with_gpus(templates.patched(head, worker.fields), gpus))
+            text = f"{owner.kind} {owner.name} states no resources, and its runtime is not in the question"
+            assumed.append(f"{text}: it is read as asking for none")
+    if resources:
+        base = templates.patched(base, {"containers": [{"name": _MODEL_CONTAINER, "resources": resources}]})
+    head = templates.patched(base, spec)
+    least = section.number("minReplicas")
+    replicas = 1 if least is None else least
+    stated = [section.section("workerSpec")] + ([] if runtime is None else [runtime.section("workerSpec")])
+    if section.raw("workerSpec") is None:
+        yield Role(templates.of_spec(head), section.path, replicas, name=part, labels={"component": part})
+        return
+    size = next((n for worker in stated if (n := worker.number("pipelineParallelSize"))), DEFAULT_SIZE)
+    gpus = next((n for worker in stated if (n := worker.number("tensorParallelSize"))), 1)
+    worker = {key: value for section in reversed(stated) for key, value in section.fields.items()}
+    pods = _with_gpus(head, gpus)
+    workers = _with_gpus(templates.patched(head, worker), gpus)
+    yield Role(templates.of_spec(pods), section.path, 1, name=part, labels={"component": part})
+    yield Role(templates.of_spec(workers), stated[0].path, size - 1, name=f"{part}-worker", labels={"component": part})
+
+
+_MODEL_CONTAINER: Final = "kserve-container"
+_OF_RUNTIME: Final = frozenset(
+    {"supportedModelFormats", "protocolVersions", "multiModel", "workerSpec", "annotations", "labels"}
+)
+_OF_COMPONENT: Final = frozenset({"workerSpec", "minReplicas", "maxReplicas", "annotations", "labels"})
 
 
 def _with_gpus(spec: Any, gpus: int | None) -> Any:
@@ -92,16 +99,20 @@ def _with_gpus(spec: Any, gpus: int | None) -> Any:
     return {**spec, "containers": [{**first, "resources": stated}, *containers[1:]]}
 
 
-def _runtime(owner: OwnerObject, name: str) -> tuple[Any, str]:
-    """(the pod's specification of the runtime, what is assumed)."""
-    for kind in RUNTIME_KINDS:
-        runtime = owner.beside("serving.kserve.io", kind, name) if name else None
-        if runtime is not None:
-            return dict(
-                runtime.spec.fields
-            ), f"the resources of {owner.kind} {owner.name} are those of its {kind} {name}"
-    missing = f"its runtime {name} is not in the question" if name else "it names no runtime"
-    return {}, f"{owner.kind} {owner.name} states no resources and {missing}: it is read as asking for none"
+def _runtime(owner: OwnerObject, model: Section) -> Section | None:
+    """The specification of the runtime that the model names, else of the only one in the question for its format."""
+    name = model.text("runtime")
+    if name:
+        found = [owner.beside("serving.kserve.io", kind, name) for kind in RUNTIME_KINDS]
+        return next((runtime.spec for runtime in found if runtime is not None), None)
+    wanted = model.section("modelFormat").text("name")
+    runtimes = [owner_object(item) for key, item in owner.others.items() if key[1] in RUNTIME_KINDS]
+    fitting = [runtime.spec for runtime in runtimes if wanted in _formats(runtime.spec)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _formats(runtime: Section) -> list[str]:
+    return [entry.text("name") for entry in runtime.sections("supportedModelFormats")]
 
 
 def llm_inference_service(owner: OwnerObject) -> OwnerRoles:
@@ -174,8 +185,11 @@ def _nim(owner: OwnerObject, spec: Section, name: str) -> OwnerRoles:
     parallel = nodes.section("parallelism")
     gpus = parallel.number("tensor") or nodes.number("gpusPerPod")
     template["spec"] = _with_gpus(template["spec"], gpus)
+    made = sum(claim.raw("claimCreationSpec") is not None for claim in spec.sections("draResources"))
     text = f"{owner.kind} {name} states no resources: its operator sets the GPUs by the profile"
-    assumed = () if resources or gpus else (text,)
+    if made:
+        text = f"the claims that its operator creates for {owner.kind} {name} are not read"
+    assumed = () if not made and (resources or gpus) else (text,)
     replicas = spec.count("replicas")
     scale = spec.section("scale")
     if scale.flag("enabled"):
@@ -211,7 +225,8 @@ def dynamo_graph(owner: OwnerObject) -> OwnerRoles:
             roles.append(Role(pod, path, replicas, name=name))
         else:
             roles += groups_of(f"{owner.name}-{name}".lower(), replicas, (pod, path), (pod, path), nodes)
-    return OwnerRoles(tuple(roles))
+    text = f"{owner.kind} {owner.name} is read as its Deployments and LeaderWorkerSets; with Grove it is a PodCliqueSet"
+    return OwnerRoles(tuple(roles), assumed=(text,))
 
 
 def _dynamo_resources(stated: Section) -> dict[str, Any]:

@@ -110,18 +110,25 @@ def train_job(owner: OwnerObject) -> OwnerRoles:
         nodes = runtime.spec.section("mlPolicy").number("numNodes")
     stated = trainer.number("numNodes")
     number = next((value for value in (stated, nodes) if value is not None), 1)
-    overridden = [_overridden(owner, _trained(job, trainer, number)) for job in jobs]
+    mpi = None if runtime is None else runtime.spec.section("mlPolicy").section("mpi")
+    if mpi is not None and mpi.flag("runLauncherAsNode"):
+        number = max(number - 1, 1)  # the launcher is one of the nodes
+    named = any(job.text("name") == TRAINER[1] for job in jobs)
+    overridden = [_overridden(owner, _trained(job, trainer, number, named=named)) for job in jobs]
     job_set = owner._replace(api=JOBSET[0], kind=JOBSET[1], spec=Section({"replicatedJobs": overridden}, "spec"))
     return JobSet().read(job_set)._replace(stated_in=JOBSET, owned_by=JOBSET, assumed=assumed)
 
 
-def _trained(job: Section, trainer: Section, nodes: int) -> Mapping[str, Any]:
-    """A replicated Job of the runtime; the trainer's runs on so many nodes, with the resources that it states."""
+def _trained(job: Section, trainer: Section, nodes: int, *, named: bool) -> Mapping[str, Any]:
+    """A replicated Job of the runtime; the trainer's runs on so many nodes, with the resources that it states. `named`:
+    whether one has the name of the trainer's, which then has the nodes; others of the trainer (a launcher) have one."""
     template = job.section("template")
     step = template.section("metadata").section("labels").text(STEP)
     if step != TRAINER[0] and job.text("name") != TRAINER[1]:
         return job.fields
-    spec: dict[str, Any] = {"parallelism": nodes, "completions": nodes}
+    spec: dict[str, Any] = {}
+    if job.text("name") == TRAINER[1] or not named:
+        spec = {"parallelism": nodes, "completions": nodes}
     if (resources := trainer.raw("resourcesPerNode")) is not None:
         containers = template.section("spec").section("template").section("spec").sections("containers")
         names = [container.text("name") for container in containers]
