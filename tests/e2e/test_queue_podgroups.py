@@ -76,11 +76,14 @@ def test_all_gates_of_a_pod_group_open_or_none(scene: SceneFactory, settings: An
     """Two must run, and there is room for two; with the third gated kube-scheduler would try none."""
     cluster = scene({f"n{i}": H100 for i in range(2)}, settings=settings)
     group(cluster, "g", {"gang": {"minCount": 2}})
-    cluster.pod("before", 8)
-    cluster.running("before")
+    for name in ("before", "until-all-exist"):
+        cluster.pod(name, 8)
+    cluster.running("before", "until-all-exist")
     names = [f"g-{i}" for i in range(3)]
     for name in names:
         member(cluster, name, "g", 4)
+    quiet(1)  # two that the queue sees before the third exists are a gang that may start
+    cluster.api.delete("Pod", "until-all-exist", cluster.namespace, grace=0)
     quiet(3)
     assert closed(cluster, *names) == set(names)
     cluster.api.delete("Pod", "before", cluster.namespace, grace=0)
