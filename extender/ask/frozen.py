@@ -199,14 +199,13 @@ def _documents(raw: bytes, source: str, invalid: list[Invalid], repeated: list[s
                 return several
     try:
         return list(yaml_documents.documents(raw, repeated=repeated))
-    except RecursionError as error:
+    except (RecursionError, yaml_documents.Error, ValueError) as error:
+        message = f"malformed YAML: {' '.join(str(error).split())}"
         if malformed is not None:
-            raise BadCluster(f"malformed JSON: {malformed}", path=source) from malformed
-        raise BadCluster("nested too deep: write the object that is as JSON", path=source) from error
-    except (yaml_documents.Error, ValueError) as error:
-        if malformed is not None:
-            raise BadCluster(f"malformed JSON: {malformed}", path=source) from malformed
-        raise BadCluster(f"malformed YAML: {' '.join(str(error).split())}", path=source) from error
+            message = f"malformed JSON: {malformed}"
+        elif isinstance(error, RecursionError):
+            message = "nested too deep: write the object that is as JSON"
+        raise BadCluster(message, path=source) from (malformed or error)
 
 
 def _deep(raw: bytes, invalid: list[Invalid]) -> list[Any] | None:

@@ -8,12 +8,13 @@ from typing import Final
 
 import msgspec
 
+from ext_core import columns
 from extender.ask.whatif.question import MOST_PODS, Question
 from extender.cluster.cluster import ClusterView
+from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.errors import BadInput
-from extender.objects.nodes import NodeRecord
 from extender.objects.pods import PodRecord
-from extender.objects.selectors import NodeTerm, Requirement, Toleration, untolerated
+from extender.objects.selectors import NodeTerm, Requirement, Toleration
 
 TOLERATIONS: Final = (
     Toleration("node.kubernetes.io/not-ready", "Exists", "", "NoExecute"),
@@ -51,16 +52,17 @@ def _of(cluster: ClusterView, pod: PodRecord) -> Iterator[PodRecord]:
     }
     tolerating = msgspec.structs.replace(pod, daemon=True, tolerations=(*pod.tolerations, *TOLERATIONS))
     prefix = pod.name if owner is None else owner.name
-    for name, node in sorted(cluster.nodes.items()):
-        if name not in running and _admits(tolerating, node):
+    for name in _admitting(cluster, tolerating):
+        if name not in running:
             pin = NodeTerm(fields=(Requirement("metadata.name", "In", (name,)),))
             yield msgspec.structs.replace(tolerating, name=f"{prefix}-{name}", node_terms=(pin,))
 
 
-def _admits(pod: PodRecord, node: NodeRecord) -> bool:
-    """Whether the controller makes a pod for the node; what the node has left does not count."""
-    if any(node.labels.get(key) != value for key, value in pod.node_selector):
-        return False
-    if pod.node_terms is not None and not any(term.matches(node.name, node.labels) for term in pod.node_terms):
-        return False
-    return untolerated(node.taints, pod.tolerations) is None
+def _admitting(cluster: ClusterView, pod: PodRecord) -> list[str]:
+    """The nodes for which the controller makes a pod; what a node has left does not count."""
+    eligibility = cluster.eligibility
+    try:
+        program = eligibility.program(pod.node_selector, pod.node_terms, pod.tolerations, MOST_PARTS)
+    except TooLong:
+        raise BadInput("its node selector has too many parts", path=f"pod {pod.namespace}/{pod.name}") from None
+    return sorted(cluster.names[row] for row in columns.kept(cluster.rows.all(), eligibility.rows(program)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -14,7 +15,7 @@ from extender.errors import BadCluster, BadInput
 from extender.objects import decode, gangs, records
 from extender.objects.gangs.roles import Section
 from extender.objects.parts import api_group
-from extender.objects.records import Event, GroupRecord, PodRecord, Record
+from extender.objects.records import Event, GroupRecord, PodRecord
 
 MOST_PODS: Final = 1_000
 """Pods of one question."""
@@ -118,12 +119,15 @@ def read(
         kind, api = _kind(item, path)
         known = False
         if (api, kind) in gangs.GROUP_KINDS and not gangs.creates_pods(api, kind):
-            groups.append(_group(item, path, gpus))
+            with _read_at(path):
+                groups.append(gangs.group(item, gpus=gpus))
             known = True
         if beside := BESIDE.get((api, kind)):
-            objects.append(Event(beside, "set", _record(item, path, beside, gpus)))
+            with _read_at(path):
+                objects.append(Event(beside, "set", decode.record(beside, item, gpus)))
         elif kind == "Pod":
-            pods.append(_pod(item, path, gpus))
+            with _read_at(path):
+                pods.append(records.pod(item, gpus))
         elif not known and (owner := _read_owner(item, path, gpus, others)) is not None and owner.creates:
             stands_there = (kind, *_key(item)) in owned  # with what it owns
             created, stated = _created(owner, path, None if stands_there else MOST_PODS - len(pods))
@@ -219,23 +223,11 @@ def _named(pods: list[PodRecord], kind: str, names: dict[tuple[str, str], str]) 
     return pods
 
 
-def _group(item: dict[str, Any], path: str, gpus: frozenset[str]) -> GroupRecord:
+@contextmanager
+def _read_at(path: str) -> Iterator[None]:
+    """An object that cannot be read is BadCluster, with the place of its field below `path`."""
     try:
-        return gangs.group(item, gpus=gpus)
-    except records.RecordError as error:
-        raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
-
-
-def _record(item: dict[str, Any], path: str, kind: records.Kind, gpus: frozenset[str]) -> Record:
-    try:
-        return decode.record(kind, item, gpus)
-    except records.RecordError as error:
-        raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
-
-
-def _pod(item: dict[str, Any], path: str, gpus: frozenset[str]) -> PodRecord:
-    try:
-        return records.pod(item, gpus)
+        yield
     except records.RecordError as error:
         raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
 
@@ -245,21 +237,16 @@ def _read_owner(
 ) -> gangs.OwnerPods | None:
     """None: an object of an unknown kind that is none as the API server has them."""
     kind, api = _kind(item, path)
-    try:
+    with _read_at(path), nullcontext() if gangs.creates_pods(api, kind) else suppress(records.RecordError):
         return gangs.read_owner(item, gpus, others)
-    except records.RecordError as error:
-        if not gangs.creates_pods(api, kind):
-            return None
-        raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
+    return None
 
 
 def _created(owner: gangs.OwnerPods, path: str, most: int | None) -> tuple[list[PodRecord], list[GroupRecord]]:
     """(the pods of an owner, what states the minima of its gangs). `most`: None where its pods stand there."""
-    try:
+    with _read_at(path):
         created = [] if most is None else list(islice(owner.pods(), most + 1))
         groups = list(owner.groups())
-    except records.RecordError as error:
-        raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
     if most is not None and len(created) > most:
         raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
     return created, groups

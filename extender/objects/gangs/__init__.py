@@ -257,7 +257,7 @@ class OwnerPods:
     @property
     def creates(self) -> bool:
         """Whether it has a template of pods, or is of a kind that has."""
-        return creates_pods(self._owner.api, self._owner.kind) or any(stated.roles for stated in self._stated)
+        return creates_pods(self._owner.api, self._owner.kind) or self.has_roles
 
     @property
     def has_roles(self) -> bool:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from extender.objects.gangs.builtin import job_role
 from extender.objects.gangs.grove import pod_clique_set
-from extender.objects.gangs.pod_groups import VOLCANO
+from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP
 from extender.objects.gangs.ray import ray_job, ray_service
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
 from extender.objects.gangs.serving import (
@@ -60,7 +60,7 @@ def volcano_job(owner: OwnerObject) -> OwnerRoles:
     of_tasks = [role.count if least is None else least for role, least in zip(roles, stated, strict=True)]
     least = max(owner.spec.number("minAvailable") or sum(of_tasks), sum(number or 0 for number in stated))
     size = sum(role.count for role in roles)
-    return OwnerRoles(roles, minimum=least, size=size, stated_in=("scheduling.volcano.sh", "PodGroup"))
+    return OwnerRoles(roles, minimum=least, size=size, stated_in=VOLCANO_GROUP)
 
 
 def _task(owner: OwnerObject, task: Section, number: int) -> Role:

@@ -10,7 +10,9 @@ from extender.objects.gangs.source import SIZES, GangSource, Members, Objects, R
 from extender.objects.records import PodRecord
 
 COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
+COSCHEDULING_GROUP: Final = ("scheduling.x-k8s.io", "PodGroup")
 VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+VOLCANO_GROUP: Final = ("scheduling.volcano.sh", "PodGroup")
 
 
 class _PodGroups(GangSource):
@@ -29,7 +31,7 @@ class Coscheduling(_PodGroups):
 
     name = "coscheduling"
     states = "podgroups.scheduling.x-k8s.io"
-    kinds = (("scheduling.x-k8s.io", "PodGroup"),)
+    kinds = (COSCHEDULING_GROUP,)
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the label."""
@@ -42,7 +44,7 @@ class Volcano(_PodGroups):
 
     name = "volcano"
     states = "podgroups.scheduling.volcano.sh"
-    kinds = (("scheduling.volcano.sh", "PodGroup"),)
+    kinds = (VOLCANO_GROUP,)
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the annotation."""

@@ -8,12 +8,10 @@ from typing import Any, Final
 
 from extender.objects.gangs import templates
 from extender.objects.gangs.leaderworkerset import GROUP, NAME, SIZE, WORKER
-from extender.objects.gangs.pod_groups import COSCHEDULING, VOLCANO
+from extender.objects.gangs.pod_groups import COSCHEDULING, COSCHEDULING_GROUP, VOLCANO, VOLCANO_GROUP
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, owner_object
 from extender.objects.schema import RecordError
 
-COSCHEDULING_GROUP: Final = ("scheduling.x-k8s.io", "PodGroup")
-VOLCANO_GROUP: Final = ("scheduling.volcano.sh", "PodGroup")
 GPU: Final = "nvidia.com/gpu"
 DEFAULT_SIZE: Final = 2
 """Pods of a predictor with workers whose number nothing states: a head and a worker."""

@@ -90,7 +90,7 @@ TRAINER_API: Final = "trainer.kubeflow.org"
 STEP: Final = f"{TRAINER_API}/trainjob-ancestor-step"
 TRAINER: Final = ("trainer", "node")
 """The ancestor step of the trainer's Job, and the name of that Job and its container."""
-JOBSET: Final = ("jobset.x-k8s.io", "JobSet")
+JOBSET: Final = JobSet.kinds[0]
 
 
 def train_job(owner: OwnerObject) -> OwnerRoles:
