@@ -221,3 +221,14 @@ def test_who_belongs_to_the_node(annotations: JSON, owners: list[JSON], daemon: 
 def test_an_empty_text_with_the_tag_of_a_number_is_malformed() -> None:
     with pytest.raises(BadCluster, match="malformed YAML"):
         frozen.documents(b"kind: !!int ''\n", "file")
+
+
+def test_of_a_repeated_key_of_a_manifest_the_last_one_counts_and_is_named() -> None:
+    repeated: list[str] = []
+    (document,) = frozen.documents(b"kind: X\na: 1\na: 2\n", "file", repeated)
+    assert document.item == {"kind": "X", "a": 2}
+    assert repeated == ["file: line 3 repeats the key a: the last one counts"]
+
+
+def test_yaml_in_flow_style_is_read() -> None:
+    assert frozen.objects(b"{kind: X, a: [1, 'b'],}", "file") == [{"kind": "X", "a": [1, "b"]}]

@@ -191,3 +191,20 @@ def test_a_daemon_set_has_a_pod_on_each_node_that_its_template_admits() -> None:
     assert [(shown["pod"]["name"], shown["verdict"], shown["node"]) for shown in answer["results"]] == [
         ("dcgm-b", "fits", "b"), ("dcgm-d", "fits", "d"), ("dcgm-full", "cannot", None),
     ]  # fmt: skip
+
+
+def test_a_pod_without_gpus_is_named_and_the_others_are_answered() -> None:
+    router = owner("apps/v1", "Deployment", {"replicas": 3, "template": template(0)}, name="router")
+    answer = ask([node("n1")], [router, owner("apps/v1", "Deployment", {"template": template(1)}, name="engine")])
+    assert [shown["pod"]["name"] for shown in answer["results"]] == ["engine-0"]
+    (warning,) = [warning for warning in answer["warnings"] if warning["code"] == "not-ours"]
+    assert warning["message"].startswith("pod team/router-0: it asks for no GPU")
+    assert warning["message"].endswith("and so do 2 more of its owner")
+
+
+def test_a_priority_class_of_the_question_counts() -> None:
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 7}
+    spec = template(1)
+    spec["spec"]["priorityClassName"] = "urgent"
+    answer = ask([node("n1")], [urgent, owner("apps/v1", "Deployment", {"template": spec})])
+    assert [shown["pod"]["priority"] for shown in answer["results"]] == [7]
