@@ -1,4 +1,4 @@
-"""Wakes the pods that kube-scheduler has parked because no pod was evicted for them while that was not possible.
+"""Wakes pods that kube-scheduler has parked: those for which no pod could be evicted, and those that fit now.
 
 Theory of operation
 -------------------
@@ -10,7 +10,10 @@ Theory of operation
    once. All waiting pods of its priority and below are tried again, each after its ordinary backoff.
 3. The pod is the one of the highest priority, for each `schedulerName`: a kube-scheduler ignores pods of others. After
    a start it is not known whether a pod has met us dead: that counts as a call that was answered in vain.
-4. Both writes state the version of the pod that they change. A withdrawal that is not written is tried again. A
+4. kube-scheduler may know of an event some milliseconds before we do. A pod that it tries upon that event, and that is
+   refused by what was true before it, is parked as well, though there is room. A look at all pods that wait finds
+   these (`Explainer.waiting_pods`); each refusal is woken from once.
+5. Both writes state the version of the pod that they change. A withdrawal that is not written is tried again. A
    nomination with a reservation is kube-scheduler's, and stays.
 """
 
@@ -52,10 +55,17 @@ class ParkedPods(Controller):
         self._quiet_until = 0.0
         self._nominated: dict[str, tuple[str, float]] = {}  # uid -> the node, and until when the withdrawal is tried
         self._refused = False
+        self._passed_over: dict[str, float] = {}  # as of the latest look
+        self._to_wake: set[str] = set()  # uids of those of them that have not been woken
 
     def not_evicted(self) -> None:
         """A preempt call could evict no pod: kube-scheduler parks its pod."""
         self._parked = True
+
+    def passed_over(self, pods: Mapping[str, float]) -> None:
+        """There was a look at all pods that wait. `pods`: as `WaitingPods.passed_over`."""
+        self._to_wake = {uid for uid, at in pods.items() if uid in self._to_wake or self._passed_over.get(uid) != at}
+        self._passed_over = dict(pods)
 
     async def run(self) -> None:
         """One turn after another."""
@@ -67,33 +77,43 @@ class ParkedPods(Controller):
         """Wake the pods, once that helps."""
         await self._withdraw()
         now = self._clock()
-        if not self._parked or now < self._quiet_until or not self._can_evict():
+        if not (self._parked or self._to_wake) or now < self._quiet_until or not self._can_evict():
             return
+        wakes = self._preemptors() if self._parked else {}
+        for scheduler, pod in self._first(lambda pod: pod.uid in self._to_wake).items():
+            before = wakes.get(scheduler)
+            if before is None or before[0].priority < pod.priority:
+                wakes[scheduler] = pod, min(self._verbs.cluster.nodes)
         self._parked, self._quiet_until = False, now + PAUSE_SECONDS
-        for pod, node in self._first():
+        self._to_wake.clear()
+        for _, (pod, node) in sorted(wakes.items()):
             await self._wake(pod, node)
 
-    def _first(self) -> list[tuple[PodRecord, str]]:
-        """For each scheduler the pod of the highest priority that may have been parked, and a node where it could
-        preempt."""
+    def _first(self, wakes: Callable[[PodRecord], bool]) -> dict[str, PodRecord]:
+        """For each scheduler the pod of the highest priority of those that wait. `wakes`: whether it is to be woken."""
         cluster, now = self._verbs.cluster, self._clock()
         first: dict[str, PodRecord] = {}
         for uid in cluster.placements.waiting:
             pod = cluster.pods[uid]
-            parked = not pod.never and not pod.nominated_node and self._verbs.reservations.of(uid, now) is None
+            free = wakes(pod) and not pod.nominated_node and self._verbs.reservations.of(uid, now) is None
             before = first.get(pod.scheduler_name)
-            if parked and (before is None or (-pod.priority, uid) < (-before.priority, before.uid)):
+            if free and (before is None or (-pod.priority, uid) < (-before.priority, before.uid)):
                 first[pod.scheduler_name] = pod
+        return first
+
+    def _preemptors(self) -> dict[str, tuple[PodRecord, str]]:
+        """For each scheduler the first that may preempt, and a node where it could."""
+        cluster = self._verbs.cluster
         held: dict[str, int] = {}
         for name in sorted(cluster.placements.bound):
             priorities = [bound.priority for bound in cluster.pods_on(name) if bound.gpus]
             if priorities:
                 held[name] = min(priorities)
-        wakes = []
-        for _, pod in sorted(first.items()):
+        wakes = {}
+        for scheduler, pod in self._first(lambda pod: not pod.never).items():
             node = next((name for name, lowest in held.items() if lowest < pod.priority), "")
             if node:
-                wakes.append((pod, node))
+                wakes[scheduler] = pod, node
         return wakes
 
     async def _wake(self, pod: PodRecord, node: str) -> None:

@@ -14,6 +14,7 @@ from extender.ask.explanation import Explanation, Verdict, before, latest, runs
 from extender.ask.judge import over
 from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
+from extender.ask.pending import WaitingPods
 from extender.ask.place import GangCase, QueueLook, by_itself
 from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
@@ -147,9 +148,16 @@ class Explainer:
         self._judge.cluster.at(wall)
         return now, wall
 
-    def waiting_by_size(self) -> Mapping[tuple[str, str], int]:
-        """How many pods wait, by reason and size."""
-        return pending.by_size(self.waiting())
+    def waiting_pods(self) -> WaitingPods:
+        """How many pods wait, and which of them kube-scheduler has passed over."""
+        waiting, until = self.waiting(), self._times.wall() - pending.LONGEST_BACKOFF
+        fit = {pod.uid for pod, why in waiting if why.reason == pending.FITS}
+        last: dict[str, Decision] = {}
+        for decision in self._decisions.latest() if fit else ():
+            if decision.verb == "filter" and decision.request.uid in fit:
+                last.setdefault(decision.request.uid, decision)
+        refused = {uid: call.at for uid, call in last.items() if call.result == "refused" and call.at <= until}
+        return WaitingPods(pending.by_size(waiting), refused)
 
     def capacity(self) -> dict[str, Any]:
         """`kind: Capacity`: what could start now, what would start the first that wait, and advice."""

@@ -49,8 +49,20 @@ NO_CLASS, OTHER = "none", "other"
 """Instead of a name: the pod has no class; its class is none of the first."""
 PARTIAL_SECONDS: Final = 300.0
 """For which a gang may be partial before it is reported: pods of one gang do not start at the same moment."""
+LONGEST_BACKOFF: Final = 12.0
+"""Seconds within which kube-scheduler tries a pod again that an event woke: podMaxBackoffSeconds is 10."""
 MOST_NAMED: Final = 20
 """Such gangs that an answer names, those that hold the most GPUs."""
+
+
+class WaitingPods(NamedTuple):
+    """All pods that wait."""
+
+    by_size: Mapping[tuple[str, str], int]
+    """How many, as the function `by_size`."""
+    passed_over: Mapping[str, float]
+    """Uids of those that fit now, that this server refused at their last call, and that kube-scheduler has not tried
+    again since, though its longest backoff is over; when that was, in seconds since 1970."""
 
 
 def pods_that_wait(cluster: ClusterView) -> Iterator[PodRecord]:

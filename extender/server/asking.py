@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from extender import log
 from extender.act.controller import Controller, Supervisor
-from extender.act.queue.controller import QueueController
+from extender.act.parked import ParkedPods
 from extender.act.surveys import (
     PartialGangEvents,
     Survey,
@@ -20,9 +20,10 @@ from extender.act.surveys import (
 )
 from extender.ask.explain import Explainer, Times
 from extender.ask.forks import Forks
-from extender.ask.pending import PartialGang
+from extender.ask.pending import PartialGang, WaitingPods
 from extender.journal.recorder import RecordedCluster
-from extender.queue.report import QueueLeader, QueueReport
+from extender.queue.report import QueueReport
+from extender.server.acting import Outside
 from extender.server.connections import lost
 from extender.server.deciding import Core
 from extender.server.shadow import ShadowWatch
@@ -54,9 +55,9 @@ class Answering(NamedTuple):
     surveys: list[Controller]  # count over the whole cluster, at times of their own
 
 
-def explaining(core: Core, queue: QueueController | None, leader: QueueLeader | None, asks: Forks) -> Answering:
-    """What explains the pods of a core. `queue`: None where nothing is released; `asks`: where questions are
-    answered."""
+def explaining(core: Core, outside: Outside, asks: Forks) -> Answering:
+    """What explains the pods of a core. `asks`: where questions are answered."""
+    queue, leader = outside.queue, outside.leader
 
     def report() -> QueueReport | None:
         return queue.report if queue else None
@@ -64,7 +65,8 @@ def explaining(core: Core, queue: QueueController | None, leader: QueueLeader | 
     times = Times(core.clock.monotonic, core.clock.wall)
     explainer = Explainer(core.verbs, times, report, leader=leader)
     asks.begin = partial(_stand_still, core, times)
-    return Answering(Content(core.verbs, explainer, times, report, leader), asks, _surveys(explainer, core, asks))
+    surveys = _surveys(explainer, core, asks, outside.parked)
+    return Answering(Content(core.verbs, explainer, times, report, leader), asks, surveys)
 
 
 def _stand_still(core: Core, times: Times) -> None:
@@ -96,13 +98,18 @@ def views(
     )
 
 
-def _surveys(explainer: Explainer, core: Core, asks: Forks) -> list[Controller]:
+def _surveys(explainer: Explainer, core: Core, asks: Forks, parked: ParkedPods | None) -> list[Controller]:
     """What is counted over the whole cluster, once that has been read."""
     metrics, reports = core.metrics, PartialGangEvents(core.events)
     wanted, waiting = metrics.nodes_wanted, metrics.waiting_pods
 
     def known() -> bool:
         return not core.source.missing()
+
+    def waiting_pods(pods: WaitingPods) -> None:
+        show_waiting_pods(waiting, pods.by_size)
+        if parked is not None:
+            parked.passed_over(pods.passed_over)
 
     def partial_gangs(gangs: list[PartialGang]) -> None:
         show_partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, gangs)
@@ -118,5 +125,5 @@ def _surveys(explainer: Explainer, core: Core, asks: Forks) -> list[Controller]:
         ),
         Survey("partial-gangs", explainer.partial_gangs, partial_gangs, known, asks),
         Survey("nodes-wanted", explainer.nodes_wanted, partial(show_nodes_wanted, wanted), known, asks),
-        Survey("waiting-pods", explainer.waiting_by_size, partial(show_waiting_pods, waiting), known, asks),
+        Survey("waiting-pods", explainer.waiting_pods, waiting_pods, known, asks),
     ]

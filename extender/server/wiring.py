@@ -73,7 +73,7 @@ def connect(core: Core, outside: Outside | None = None, asks: Forks | None = Non
     metrics.degraded.ask("rights", lambda: "; ".join(filter(None, (source.forbidden(), outside.forbidden()))))
     reached_by = (connections, _, _) = _reached_by(settings, metrics)
     certificates = _certificates(settings.server, metrics)
-    asked = asking.explaining(core, outside.queue, outside.leader, asks or Forks())
+    asked = asking.explaining(core, outside, asks or Forks())
     supervisor = Supervisor([*reached_by, *certificates.values(), *outside.controllers, *asked.surveys, source])
     writes = Writes(
         core.verbs, metrics, core.clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper

@@ -126,3 +126,35 @@ def test_a_pod_that_has_changed_is_tried_again_and_a_missing_right_is_logged_onc
         scene.pods.outcomes = ["refused"]
         assert scene.turn() == [("urgent", "7", "n")]
     assert len([line for line in lines if "pods/status" in line["event"]]) == 1
+
+
+def test_a_pod_that_was_passed_over_is_woken_once_for_each_refusal() -> None:
+    """Also one that never preempts, and one that outranks no pod."""
+    scene = Scene()
+    scene.world.gone("urgent", "middle")
+    scene.world.pod("never", 4, never=True)
+    scene.world.pod("last", 4)
+    assert scene.turn() == []
+    scene.parked.passed_over({"uid-never": 10.0, "uid-last": 10.0, "uid-gone": 10.0})
+    assert scene.turn() == []
+    scene.world.now += PAUSE_SECONDS
+    assert scene.turn() == [("last", "7", "a"), ("last", "7+", "")]
+    scene.world.now += PAUSE_SECONDS
+    scene.parked.passed_over({"uid-never": 10.0, "uid-last": 10.0})
+    assert scene.turn() == []
+    scene.parked.passed_over({"uid-never": 20.0, "uid-last": 10.0})
+    assert scene.turn() == [("never", "7", "a"), ("never", "7+", "")]
+    scene.parked.passed_over({})
+    scene.world.now += PAUSE_SECONDS
+    assert scene.turn() == []
+
+
+def test_of_a_preemptor_and_a_pod_that_was_passed_over_the_higher_priority_wakes_both() -> None:
+    scene = Scene()
+    scene.world.pod("above", 4, priority=95, never=True)
+    scene.parked.passed_over({"uid-above": 10.0, "uid-middle": 10.0})
+    assert scene.turn() == [("above", "7", "a"), ("above", "7+", "")]
+    scene.parked.not_evicted()
+    scene.parked.passed_over({"uid-middle": 20.0})
+    scene.world.now += PAUSE_SECONDS
+    assert scene.turn() == ONCE

@@ -13,7 +13,7 @@ import pytest
 from extender.act.surveys import FIRST_SECONDS, MOST_MODELS, Survey, show_nodes_wanted, show_waiting_pods
 from extender.ask import pending
 from extender.ask.explain import Explainer, Times
-from extender.ask.pending import POD_SIZES
+from extender.ask.pending import LONGEST_BACKOFF, POD_SIZES
 from extender.metrics import Metrics
 from extender.objects.queueing import GATE
 from tests.ask.capacity.clusters import MODEL
@@ -132,7 +132,7 @@ def test_pods_that_wait_are_counted_by_reason_and_size() -> None:
     world.pod("gated", 8, spec={"schedulingGates": [{"name": GATE}]})
     world.pod("elsewhere", 1, spec={"nodeSelector": {"no": "node"}})
     world.pod("plain", 0, cpu="10000")
-    counted = explainer(world).waiting_by_size()
+    counted = explainer(world).waiting_pods().by_size
     assert counted == {
         ("gpus-held", "1"): 1, ("gpus-held", "2"): 1, ("gpus-held", "3-4"): 2, ("gpus-held", "5-8"): 2,
         ("too-few-gpus", "9-16"): 1, ("too-few-gpus", "17+"): 1, ("gated", "5-8"): 1, ("not-admitted", "1"): 1,
@@ -141,6 +141,23 @@ def test_pods_that_wait_are_counted_by_reason_and_size() -> None:
     for (reason, _), pods in counted.items():
         by_reason[reason] = by_reason.get(reason, 0) + pods
     assert by_reason == {one["reason"]: one["pods"] for one in explainer(world).fleet()["waiting"]}
+
+
+def test_pods_that_fit_and_are_not_tried_again_are_passed_over() -> None:
+    """After the longest backoff; not those that wait for another reason, nor those whose latest filter call fitted."""
+    world = World()
+    world.node("a", 4, links=pairs(4))
+    world.pod("holds", 4, "a")
+    late, large = world.pod("late", 4), world.pod("large", 8)
+    for pod in (late, large):
+        assert not world.filter(pod)["NodeNames"]
+    refused = world.wall
+    world.gone("holds")
+    assert not explainer(world).waiting_pods().passed_over
+    world.now, world.wall = world.now + LONGEST_BACKOFF, world.wall + LONGEST_BACKOFF
+    assert explainer(world).waiting_pods().passed_over == {"uid-late": refused}
+    assert world.filter(late)["NodeNames"] == ["a"]
+    assert not explainer(world).waiting_pods().passed_over
 
 
 def test_a_server_counts_both() -> None:
@@ -175,7 +192,7 @@ def test_pods_that_ask_for_the_same_are_judged_once(monkeypatch: pytest.MonkeyPa
         return judge(*given)
 
     monkeypatch.setattr(pending, "_reason", counted)
-    explainer(world).waiting_by_size()
+    explainer(world).waiting_pods()
     assert sum(judged) == 40
 
 

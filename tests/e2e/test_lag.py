@@ -65,6 +65,39 @@ def test_the_watch_is_2_seconds_behind_while_a_full_node_empties(
         assert cluster.evictions() == {}
 
 
+def test_a_pod_that_is_refused_by_what_was_true_before_the_event_lands_all_the_same(
+    scene: SceneFactory, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """By count it fits all the time, so the question alone shows no lag: the pair is complete, we do not know it yet,
+    and no other event follows. By itself kube-scheduler would try it again after 5 minutes."""
+    with Lag(control_plane.url) as lag:
+        kubeconfig = lag.kubeconfig(control_plane.kubeconfig(), tmp_path / "through-the-lag")
+        cluster = scene({"p1": {"topology": "a100-pcie-4"}}, kubeconfig=kubeconfig)
+        names = [f"one{i}" for i in range(4)]
+        for name in names:
+            cluster.pod(name, 1, grace=1)
+        cluster.running(*names)
+        holder = {next(iter(cluster.gpus(name))): name for name in names}
+        for gpu in (0, 2):
+            cluster.api.delete("Pod", holder[gpu], cluster.namespace)
+        cluster.kubelets.settle()
+        cluster.pod("pair", 2, links="required")
+        cluster.unschedulable("pair", "the free GPUs are not linked")
+        quiet(12)  # the longest backoff: the next event has it tried at once
+        before = len(cluster.decisions("pair"))
+        with lag.held():
+            cluster.api.delete("Pod", holder[1], cluster.namespace)
+            cluster.kubelets.settle()
+            wait_for(lambda: len(cluster.decisions("pair")) > before, 60, "the server is asked")
+            quiet(1)
+        began = time.monotonic()
+        assert cluster.running("pair", timeout=90) == ["p1"]
+        print(f"refused by an old view: it runs {time.monotonic() - began:.0f} s after that is over")
+        filtered = [d["result"] for d in cluster.decisions("pair") if d["verb"] == "filter"]
+        assert filtered[0] == "fits"
+        assert set(filtered[1:]) == {"refused"}
+
+
 def test_a_device_plugin_restarts(scene: SceneFactory) -> None:
     """For 3 s the node offers no GPUs, though it has them. The pod lands there afterwards; nobody is evicted."""
     cluster = scene({"n1": H100})
