@@ -350,12 +350,22 @@ def value(text: str | int | float) -> int:
 
 
 @lru_cache(maxsize=2048)
+def nano(text: str | int | float) -> int:
+    """The quantity in billionths, rounded up, as exact as Kubernetes keeps it."""
+    return _exact(text, 9)
+
+
+@lru_cache(maxsize=2048)
 def milli(text: str | int | float) -> int:
     """The quantity in thousandths (CPU), rounded up, LARGEST at most."""
     return _scaled(text, 3)
 
 
 def _scaled(text: str | int | float, scale: int) -> int:
+    return min(_exact(text, scale), LARGEST)
+
+
+def _exact(text: str | int | float, scale: int) -> int:
     written = text if isinstance(text, str) else repr(text)
     match = _GRAMMAR.fullmatch(written) if len(written) <= _LONGEST else None
     if match is None:
@@ -373,4 +383,4 @@ def _scaled(text: str | int | float, scale: int) -> int:
     if sign == "-" and mantissa:
         raise QuantityError(f"negative quantity: {written!r}")
     result: int = mantissa * 10**power if power >= 0 else -(-mantissa // 10**-power)
-    return min(result, LARGEST)
+    return result

@@ -222,14 +222,21 @@ def affinity(
     terms: tuple[NodeTerm, ...] | None = None
     if nodes is not None and nodes.required is not None:
         path = "spec.affinity.nodeAffinity"
-        terms = tuple(
+        terms = node_terms(nodes.required, path)
+    return preferred, repelling, attracting, terms
+
+
+def node_terms(wire: schema.NodeSelector, path: str) -> tuple[NodeTerm, ...]:
+    """The terms of a node selector, of which one must match."""
+    return tuple(
+        [
             NodeTerm(
                 tuple(requirements(term.match_expressions, f"{path}.matchExpressions")),
                 tuple(requirements(term.match_fields, f"{path}.matchFields")),
             )
-            for term in nodes.required.node_selector_terms or ()
-        )
-    return preferred, repelling, attracting, terms
+            for term in wire.node_selector_terms or ()
+        ]
+    )
 
 
 def crosses_namespaces(wire: schema.Affinity | None) -> bool:

@@ -12,7 +12,9 @@ from extender.objects.devices import MOST_COUNT
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import (
     AllocatedDevice,
+    ClaimSpec,
     DeviceChoice,
+    DeviceRequest,
     DeviceTaintRuleRecord,
     PodRecord,
     ResourceClaimRecord,
@@ -158,9 +160,9 @@ class ResourceClaims:
         """Uids of all pods that claims are reserved for."""
         return list(self._reserved)
 
-    def of(self, pod: PodRecord) -> Iterator[tuple[ResourceClaimRecord | None, tuple[tuple[DeviceChoice, ...], ...]]]:
-        """For each claim that the pod names, once: the claim if it exists, and its requests; those of its template
-        where it is not created yet."""
+    def of(self, pod: PodRecord) -> Iterator[tuple[ResourceClaimRecord | None, ClaimSpec]]:
+        """For each claim that the pod names, once: the claim if it exists, and what it asks for; what its template
+        states where it is not created yet."""
         seen: set[str] = set()
         for ref in pod.claim_refs:
             if ref.claim and ref.claim in seen:
@@ -170,27 +172,37 @@ class ResourceClaims:
             template = self.templates.get((pod.namespace, ref.template)) if not ref.claim else None
             stated = claim or template
             if stated is not None:
-                yield claim, stated.requests
+                yield claim, stated.spec
 
 
-def is_plain(requests: tuple[tuple[DeviceChoice, ...], ...], classes: Container[str]) -> bool:
+def is_plain(spec: ClaimSpec, classes: Container[str]) -> bool:
     """Whether there is a request, any devices of these classes will do for each, and how many is stated."""
-    return not beyond(requests, classes)
+    return not beyond(spec, classes)
 
 
-def beyond(requests: tuple[tuple[DeviceChoice, ...], ...], classes: Container[str]) -> str:
-    """What the requests ask for beyond a number of any devices of these classes, "" for nothing."""
-    if not requests:
+def beyond(spec: ClaimSpec, classes: Container[str]) -> str:
+    """What a claim asks for beyond a number of any devices of these classes, "" for nothing."""
+    if not spec.requests:
         return "its claim asks for no devices"
-    return next((why for choices in requests if (why := _beyond(choices, classes))), "")
+    if spec.constraints:
+        return "the constraints of its claim cannot be evaluated"
+    return next((why for request in spec.requests if (why := _beyond(request.choices, classes))), "")
 
 
 def _beyond(choices: tuple[DeviceChoice, ...], classes: Container[str]) -> str:
     if len(choices) != 1:
-        return "its claim names alternatives (firstAvailable)" if choices else "its claim asks for admin access"
+        return "its claim names alternatives (firstAvailable)"
     [choice] = choices
-    if choice.beyond:
-        return f"the {choice.beyond} of its claim cannot be evaluated"
+    if choice.admin:
+        return "its claim asks for admin access"
+    asked = {
+        "selectors": choice.selectors,
+        "tolerations": choice.tolerations,
+        "capacity": choice.capacity,
+        "derived attributes": choice.derived,
+    }
+    if name := next((name for name, is_stated in asked.items() if is_stated), ""):
+        return f"the {name} of its claim cannot be evaluated"
     if not choice.number:
         return "its claim asks for all devices of a node (allocationMode: All)"
     if choice.device_class not in classes:
@@ -199,7 +211,7 @@ def _beyond(choices: tuple[DeviceChoice, ...], classes: Container[str]) -> str:
 
 
 def numbers(
-    requests: Iterable[tuple[DeviceChoice, ...]], drivers: Mapping[str, str], classes: Container[str]
+    requests: Iterable[DeviceRequest], drivers: Mapping[str, str], classes: Container[str]
 ) -> dict[str, tuple[int, ...]]:
     """Driver -> how many of its whole GPUs the requests may take together of a node, the number that the in-tree
     allocator tries first before the others; ALL: whatever the node has. `drivers`: by DeviceClass, "" where its devices
@@ -208,7 +220,8 @@ def numbers(
     All devices of a class that selects some GPUs alone are at most all GPUs of the node: they count as that.
     """
     by_driver: dict[str, tuple[int, ...]] = {}
-    for choices in requests:
+    for request in requests:
+        choices = tuple([choice for choice in request.choices if not choice.admin])
         of = {drivers.get(choice.device_class, "") for choice in choices}
         if len(of) == 1 and (driver := of.pop()):
             by_driver[driver] = _sums(by_driver.get(driver), _tried(choices, classes))
@@ -223,7 +236,8 @@ def _tried(choices: tuple[DeviceChoice, ...], classes: Container[str]) -> list[i
     for choice in choices:
         if not choice.number or choice.number < bound:
             tried.append(choice.number)
-        if choice.number and not choice.beyond and choice.device_class in classes:
+        asks_more = choice.selectors or choice.tolerations or choice.capacity or choice.derived
+        if choice.number and not asks_more and choice.device_class in classes:
             bound = min(bound, choice.number)
     return tried
 
@@ -237,6 +251,11 @@ def _sums(before: tuple[int, ...] | None, more: Sequence[int]) -> tuple[int, ...
     )
     least = min((number for number in sums if number), default=ALL)
     return tuple(dict.fromkeys([number for number in sums if number <= max(least, MOST_OF_NODE)]))
+
+
+def _takes(request: DeviceRequest) -> bool:
+    """Whether its devices are taken from others."""
+    return any(not choice.admin for choice in request.choices)
 
 
 def _remove(index: dict[str, dict[Key, None]], name: str, key: Key) -> None:
@@ -351,8 +370,8 @@ class PlannedClaims:
         """Why kube-scheduler allocates the devices of a pod with claims, "" where the queue can."""
         if pod.gpus != pod.claimed:
             return MIXED
-        for claim, requests in self._claims.of(pod):
-            if more := beyond(requests, self._classes):
+        for claim, spec in self._claims.of(pod):
+            if more := beyond(spec, self._classes):
                 return more
             if claim is not None and not self._claims.is_of(claim, pod.uid):
                 return SHARED
@@ -380,10 +399,10 @@ class PlannedClaims:
             return why
         assigned: list[ClaimDevices] = []
         unassigned = list(gpus)
-        for claim, requests in self._claims.of(pod):
+        for claim, spec in self._claims.of(pod):
             if claim is None:
                 return None
-            count = sum(choices[0].number for choices in requests)
+            count = sum(request.choices[0].number for request in spec.requests)
             assigned.append(ClaimDevices(claim, tuple(map(device_of, unassigned[:count]))))
             del unassigned[:count]
         if len(assigned) < len(set(pod.claim_refs)):
@@ -427,7 +446,8 @@ class PlannedClaims:
         """The uids of the pods without a node to which kube-scheduler may allocate a claim: no claim of theirs is
         terminating, or asks for more devices than any node has."""
         most = self._slices.most
-        uids = dict.fromkeys(uid for claim in self.unallocated() if any(claim.requests) for uid in self.users(claim))
+        takes = (claim for claim in self.unallocated() if any(map(_takes, claim.spec.requests)))
+        uids = dict.fromkeys(uid for claim in takes for uid in self.users(claim))
         return {uid: None for uid in uids if not any(self._is_vain(claim, most) for claim in self.named(uid))}
 
     def _is_vain(self, claim: ResourceClaimRecord, most: int | None) -> bool:
@@ -435,9 +455,9 @@ class PlannedClaims:
         if claim.allocated is not None:
             return False
         ours = [
-            choices
-            for choices in claim.requests
-            if choices and all(choice.device_class in self._classes for choice in choices)
+            request.choices
+            for request in claim.spec.requests
+            if _takes(request) and all(choice.device_class in self._classes for choice in request.choices)
         ]
         least = sum(min(choice.number for choice in choices) for choices in ours)
         return claim.terminating or (most is not None and least > most)

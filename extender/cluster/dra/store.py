@@ -25,8 +25,8 @@ from extender.cluster.dra import node_gpus
 from extender.cluster.dra.claims import ALL, Key, PlannedClaims, ResourceClaims, is_plain, numbers
 from extender.cluster.dra.resource_slices import NVIDIA, Slices, TaintRules, driver_of, identity, is_every
 from extender.objects.records import (
-    DeviceChoice,
     DeviceClassRecord,
+    DeviceRequest,
     DeviceTaintRuleRecord,
     DraRecord,
     NodeRecord,
@@ -283,15 +283,15 @@ class DraStore:
     def _asking(self, pod: PodRecord) -> PodRecord:
         """A bare pod without a node, with what it will take. A claim that several pods name counts for each of them."""
         added, allocated, first_fit, node = Counter[str](), False, True, ""
-        wanted: list[tuple[DeviceChoice, ...]] = []
-        for claim, requests in self._claims.of(pod):
+        wanted: list[DeviceRequest] = []
+        for claim, spec in self._claims.of(pod):
             taken = claim is not None and claim.allocated is not None and not self.planned.node_of(claim)
             home = "" if claim is None else self._home(claim)
             node, allocated = node or home, allocated or taken
             if not taken and not home:
-                wanted += requests
-                asks = bool(numbers(requests, self._drivers, self._every))
-                first_fit = first_fit and (not asks or is_plain(requests, self._every))
+                wanted += spec.requests
+                asks = bool(numbers(spec.requests, self._drivers, self._every))
+                first_fit = first_fit and (not asks or is_plain(spec, self._every))
         numbers_of = numbers(wanted, self._drivers, self._every)
         for driver, counts in numbers_of.items():
             added[self._resources[driver]] += min(number or self._slices.smallest.get(driver, 1) for number in counts)
