@@ -16,6 +16,23 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Gives the pods of Deployments what the values say of their place and their resources. */}}
+{{- define "gpu-extender.placement" -}}
+{{- range .objects -}}
+{{- if eq .kind "Deployment" -}}
+{{- $pod := .spec.template.spec -}}
+{{- range $field, $value := pick $.Values "nodeSelector" "affinity" -}}
+{{- if $value -}}{{- $_ := set $pod $field (mergeOverwrite (index $pod $field | default dict) (deepCopy $value)) -}}{{- end -}}
+{{- end -}}
+{{- $_ := unset $pod "tolerations" -}}
+{{- with $.Values.tolerations -}}{{- $_ := set $pod "tolerations" . -}}{{- end -}}
+{{- range concat ($pod.initContainers | default list) $pod.containers -}}
+{{- if eq .name "gpu-extender" -}}{{- $_ := mergeOverwrite .resources (deepCopy $.Values.resources) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Sets the settings' `schedulerVersion` to the version of kube-scheduler's image, as `replacements` in
 kustomization.yaml does; then merges `settings` and `schedulerConfiguration` into the files. */}}
 {{- define "gpu-extender.files" -}}

@@ -176,6 +176,22 @@ def test_the_version_and_the_components_are_those_of_the_project() -> None:
     assert values["components"] == dict.fromkeys(CHOICES, False)
 
 
+def test_the_chart_lists_its_values() -> None:
+    """The table of manifests/README.md has each value, and its default."""
+    values = yaml.safe_load((MANIFESTS / "values.yaml").read_text())
+    wanted = {
+        f"{name}.{inner}" if name in ("components", "image", "kubeSchedulerImage") else name
+        for name, value in values.items()
+        for inner in (value if isinstance(value, dict) and value else ("",))
+    }
+    rows = [line.split("|") for line in (MANIFESTS / "README.md").read_text().splitlines() if line.startswith("| `")]
+    listed = {row[1].strip(" `"): yaml.safe_load(row[2].strip(" `")) for row in rows}
+    assert set(listed) == wanted
+    for name, default in listed.items():
+        outer, _, inner = name.partition(".")
+        assert default == (values[outer][inner] if inner else values[outer]), name
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -186,6 +202,8 @@ def test_the_version_and_the_components_are_those_of_the_project() -> None:
         ("kubeSchedulerImage: {tag: '1.36'}", "does not match pattern"),
         ("image: {repository: 'a@sha256:b'}", "does not match pattern"),
         ("settings: 'evictions: {}'", "want object"),
+        ("resources: {memory: 1Gi}", "'memory' not allowed"),
+        ("nodeSelector: {gpu: true}", "got boolean, want string"),
         ("overrides: {gpu-scheduler: {}}", "does not match pattern"),
         ("overrides: {Deployment/gpu-schedular: {spec: {}}}", "objects that do not exist: Deployment/gpu-schedular"),
     ],
@@ -200,8 +218,12 @@ kubeSchedulerImage: {tag: v1.36.3}
 settings: {evictions: {enabled: true}, claims: {heldGpus: policy}}
 schedulerConfiguration: {podMaxBackoffSeconds: 60}
 overrides:
-  Deployment/gpu-scheduler: {spec: {replicas: 3, template: {spec: {nodeSelector: {a: b}}}}}
+  Deployment/gpu-scheduler: {spec: {replicas: 3}}
+nodeSelector: {a: b}
 createNamespaces: false
+resources: {limits: {memory: 3Gi}}
+affinity: {nodeAffinity: {}}
+tolerations: []
 """
 
 
@@ -219,6 +241,9 @@ def test_values_change_what_they_name_and_nothing_else() -> None:
     wanted["spec"]["replicas"] = 3
     pod = wanted["spec"]["template"]["spec"]
     pod["nodeSelector"] = {"a": "b"}
+    pod["affinity"] = {"nodeAffinity": {}}
+    assert [taint["key"] for taint in pod.pop("tolerations")] == ["node-role.kubernetes.io/control-plane"]
+    pod["initContainers"][0]["resources"]["limits"]["memory"] = "3Gi"
     pod["initContainers"][0]["image"] = "registry.example.com/gpu-extender:1.2.3"
     pod["containers"][0]["image"] = "registry.k8s.io/kube-scheduler:v1.36.3"
     for volume in pod["volumes"]:

@@ -45,5 +45,5 @@ def test_a_required_pod_waits_with_our_reason_and_lands_when_gpus_free(scene: Sc
     quiet(12)
     assert cluster.filter_calls() - calls <= 2  # 10 a minute
     cluster.api.delete("Pod", holder[1], cluster.namespace)
-    assert cluster.running("pair", timeout=60) == ["p1"]
+    assert cluster.running("pair", timeout=90) == ["p1"]
     assert cluster.gpus("pair") == {0, 1}
