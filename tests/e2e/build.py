@@ -27,6 +27,8 @@ CLIENT_MODULE = Path(__file__).parent / "kubectl"
 CLIENT_COMMANDS = ("kubectl", "kubelet")
 HELM_MODULE = Path(__file__).parent / "helm"
 HELM_PACKAGE = "helm.sh/helm/v4/cmd/helm"
+ACTIONLINT_MODULE = Path(__file__).parent / "actionlint"
+ACTIONLINT_PACKAGE = "github.com/rhysd/actionlint/cmd/actionlint"
 KUBEADM_MODULE = Path(__file__).parent / "kubeadm"
 KUBEADM_PACKAGE = "k8s.io/kubernetes/cmd/kubeadm"
 # kube-scheduler first: it is the longest, and a failure should show early.
@@ -217,6 +219,16 @@ def build_helm(say: Callable[[str], None] = print) -> Path:
     return once(cache_root() / "helm" / module_hash("go.mod", HELM_MODULE), "Helm", say, make)
 
 
+def build_actionlint(say: Callable[[str], None] = print) -> Path:
+    """actionlint, of the release that its go.mod names; compiled when it is not there yet."""
+
+    def make(go: str, program: Path) -> None:
+        say(f"building actionlint with {go} (less than a minute the first time)")
+        _compile(go, DEFAULT_RELEASE, "go.mod", ACTIONLINT_PACKAGE, program, ACTIONLINT_MODULE)
+
+    return once(cache_root() / "actionlint" / module_hash("go.mod", ACTIONLINT_MODULE), "actionlint", say, make)
+
+
 def build_kubeadm(say: Callable[[str], None] = print) -> Path:
     """kubeadm of the default release; compiled when it is not there yet."""
 
@@ -239,6 +251,7 @@ def main() -> int:
         build_kubectl(say)
         build_helm(say)
         build_kubeadm(say)
+        build_actionlint(say)
         print(build(say))
     except ControlPlaneUnavailable as reason:
         say(f"error: {reason}")
