@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -30,8 +31,21 @@ BESIDE: Final[dict[tuple[str, str], records.Kind]] = {
     ("policy", "PodDisruptionBudget"): "PodDisruptionBudget",
 }
 """Objects that make no pods and decide about those that are asked about, by API group and kind."""
-APP_WRAPPER: Final = ("workload.codeflare.dev", "AppWrapper")
-"""It has whole objects in it."""
+SCALERS: Final = {
+    ("autoscaling", "HorizontalPodAutoscaler"): ("minReplicas", 1, "maxReplicas"),
+    ("keda.sh", "ScaledObject"): ("minReplicaCount", 0, "maxReplicaCount"),
+}
+"""Objects that keep the replicas of another one between two bounds: their fields, and the lower bound where it is
+not stated."""
+WRAPPERS: Final = {
+    ("workload.codeflare.dev", "AppWrapper"): ("spec.components", "template"),
+    ("work.open-cluster-management.io", "ManifestWork"): ("spec.workload.manifests", ""),
+    ("template.openshift.io", "Template"): ("objects", ""),
+    ("kubeflow.org", "Experiment"): ("spec.trialTemplate", "trialSpec"),
+}
+"""Objects with whole objects in them: where these are."""
+TRIALS: Final = 3
+"""Trials of a Katib experiment that run side by side where it does not state their number."""
 MOST_DEPTH: Final = 8
 """Lists within lists."""
 
@@ -104,7 +118,9 @@ def read(
 ) -> Question:
     """The question. BadCluster: an object cannot be read. BadInput: there is no pod in it and no drain, or more than
     MOST_PODS."""
-    unwrapped = [entry for document in documents for entry in _items(document, 0)]
+    assumed: list[str] = []
+    unwrapped = _once([entry for document in documents for entry in _items(document, 0)], assumed)
+    bounds = dict(_bounds(entry) for entry in unwrapped if _kind(*entry)[::-1] in SCALERS)
     owned = {key for entry in unwrapped if _stands_for_pods(entry) for key in _owner(entry.item)}
     others = {(api, kind, *_key(item)): item for item, path in unwrapped for kind, api in (_kind(item, path),)}
     names: dict[tuple[str, str], str] = {}
@@ -114,7 +130,6 @@ def read(
     groups: list[GroupRecord] = []
     objects: list[Event] = []
     ignored: dict[str, None] = {}
-    assumed: list[str] = []
     for item, path in unwrapped:
         kind, api = _kind(item, path)
         known = False
@@ -128,7 +143,9 @@ def read(
         elif kind == "Pod":
             with _read_at(path):
                 pods.append(records.pod(item, gpus))
-        elif not known and (owner := _read_owner(item, path, gpus, others)) is not None and owner.creates:
+        elif (api, kind) in SCALERS:
+            pass
+        elif not known and (owner := _read_owner(_scaled(item, bounds), path, gpus, others)) and owner.creates:
             stands_there = (kind, *_key(item)) in owned  # with what it owns
             created, stated = _created(owner, path, None if stands_there else MOST_PODS - len(pods))
             created = _named(created, kind, names)
@@ -137,6 +154,7 @@ def read(
             expanded += [(pod.namespace, pod.name) for pod in created]
             per_node += [(pod.namespace, pod.name) for pod in created] if owner.per_node else ()
             assumed += owner.assumed
+            objects += _claims(owner, gpus)
             if not created and not stands_there:
                 why = "has no replicas" if owner.has_roles else "states no pods"
                 assumed.append(f"{kind} {_key(item)[1]} {why}: it creates no pod")
@@ -145,8 +163,7 @@ def read(
         if len(pods) + len(named) > MOST_PODS:
             raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
     if not pods and not named and not assumed and not (changes and changes.drain and not ignored):
-        kinds = f": {', '.join(sorted(ignored))} has no pod template that can be read" if ignored else ""
-        raise BadInput(f"there is no pod in it{kinds}", path="--filename")
+        raise _no_pod(ignored)
     _alone(pods)
     return Question(
         tuple(pods), frozenset(expanded), frozenset(per_node), tuple(dict.fromkeys(named)), tuple(groups),
@@ -155,17 +172,26 @@ def read(
     )  # fmt: skip
 
 
+def _no_pod(ignored: Iterable[str]) -> BadInput:
+    """The error of a question without pods. `ignored`: kinds that could not be read."""
+    text = f": {', '.join(sorted(ignored))} has no pod template that can be read" if ignored else ""
+    readable = f"; kinds that are read: {', '.join(gangs.creators())}, and any with a pod template" if ignored else ""
+    return BadInput(f"there is no pod in it{text}{readable}", path="--filename")
+
+
+def _claims(owner: gangs.OwnerPods, gpus: frozenset[str]) -> Iterator[Event]:
+    """What the owner's controller creates beside its pods."""
+    for created in owner.beside:
+        yield Event(created["kind"], "set", decode.record(created["kind"], created, gpus))
+
+
 def _items(document: Document, depth: int) -> Iterator[Document]:
-    """The objects of a document: itself, or those of a List or an AppWrapper."""
+    """The objects of a document: itself, or those of a List or of WRAPPERS."""
     item, path = document
     kind, api = _kind(item, path)
-    if (api, kind) == APP_WRAPPER and depth < MOST_DEPTH:
-        try:
-            components = Section(item, path).section("spec").sections("components")
-        except records.RecordError as error:
-            raise BadCluster(error.message, path=error.path) from error
-        for component in components:
-            yield from _items(Document(component.raw("template"), component.at("template")), depth + 1)
+    if (api, kind) in WRAPPERS and depth < MOST_DEPTH:
+        for inner in _wrapped(item, path, *WRAPPERS[api, kind]):
+            yield from _items(inner, depth + 1)
         return
     if not kind.endswith("List"):
         yield document
@@ -178,6 +204,73 @@ def _items(document: Document, depth: int) -> Iterator[Document]:
         if typed and isinstance(member, dict):  # typed lists leave the items' kind out
             member = {"kind": typed, "apiVersion": item.get("apiVersion")} | member
         yield from _items(Document(member, f"{path}.items[{number}]"), depth + 1)
+
+
+def _wrapped(item: dict[str, Any], path: str, place: str, field: str) -> Iterator[Document]:
+    """The objects at a place of a wrapper: those of a list, or of a Katib experiment as many as run side by side, which
+    have the names of their trials."""
+    try:
+        section = Section(item, path)
+        *outer, last = place.split(".")
+        for key in outer:
+            section = section.section(key)
+        if section.is_object(last):
+            inner, number = section.section(last), section.number("parallelTrialCount")
+            for trial in range(min(TRIALS if number is None else number, MOST_PODS + 1)):
+                meta = {"name": f"{_key(item)[1]}-{trial}", "namespace": _key(item)[0]}
+                yield Document(inner.section(field).fields | {"metadata": meta}, inner.at(field))
+            return
+        for entry in section.sections(last):
+            yield Document(entry.raw(field), entry.at(field)) if field else Document(entry.fields, entry.path)
+    except records.RecordError as error:
+        raise BadCluster(error.message, path=error.path) from error
+
+
+def _once(entries: list[Document], assumed: list[str]) -> list[Document]:
+    """The objects with names of their own: of several with one `generateName` the further ones are numbered, and of one
+    that is repeated the last counts, as `kubectl apply` leaves it. Pods that are repeated stay."""
+    unique: dict[Any, Document] = {}
+    generated: Counter[Any] = Counter()
+    for number, (item, path) in enumerate(entries):
+        kind, api = _kind(item, path)
+        namespace, name = _key(item)
+        key = api, kind, namespace or "default", name
+        if kind == "Pod" or not name:
+            unique[number] = Document(item, path)
+        elif not (meta := item["metadata"]).get("name"):
+            generated[key] += 1
+            if generated[key] > 1:
+                item = item | {"metadata": meta | {"name": f"{name.rstrip('-')}-{generated[key]}"}}
+            unique[number] = Document(item, path)
+        else:
+            if key in unique and unique[key].item != item:
+                assumed.append(f"{kind} {key[2]}/{name} is there more than once: the last one counts")
+            unique[key] = Document(item, path)
+    return list(unique.values())
+
+
+def _bounds(document: Document) -> tuple[tuple[str, str, str], tuple[int, int | None]]:
+    """((kind, namespace as it is stated, name), (fewest, most replicas)) of what an object of SCALERS scales."""
+    item, path = document
+    kind, api = _kind(item, path)
+    lower, least, upper = SCALERS[api, kind]
+    with _read_at(path):
+        spec = Section(item, "").section("spec")
+        target, fewest = spec.section("scaleTargetRef"), spec.number(lower)
+        key = target.text("kind") or "Deployment", _key(item)[0], target.text("name")
+        return key, (least if fewest is None else fewest, spec.number(upper))
+
+
+def _scaled(item: dict[str, Any], bounds: Mapping[tuple[str, str, str], tuple[int, int | None]]) -> dict[str, Any]:
+    """The owner with the replicas that its autoscaler leaves it, which does not touch an owner that is scaled to 0."""
+    spec = item.get("spec")
+    fewest, most = bounds.get((item["kind"], *_key(item)), (0, None))
+    replicas = spec.get("replicas", 1) if isinstance(spec, dict) else None
+    if type(replicas) is not int or replicas <= 0 or not isinstance(spec, dict):
+        return item
+    scaled = max(replicas, fewest)
+    scaled = scaled if most is None else min(scaled, most)
+    return item if scaled == replicas else item | {"spec": spec | {"replicas": scaled}}
 
 
 def _kind(item: Any, path: str) -> tuple[str, str]:

@@ -46,7 +46,7 @@ from extender.objects.gangs.leaderworkerset import LeaderWorkerSet
 from extender.objects.gangs.other_owners import OTHER_OWNERS
 from extender.objects.gangs.pod_groups import Coscheduling, Kubernetes, Kueue, Ours, Volcano
 from extender.objects.gangs.ray import Ray
-from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, owner_object, pods, record_of
+from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Section, owner_object, pods, record_of
 from extender.objects.gangs.source import (
     OUR_MINIMUM,
     OUR_SIZE,
@@ -77,6 +77,7 @@ __all__ = [
     "Ref",
     "Source",
     "creates_pods",
+    "creators",
     "gang",
     "group",
     "is_group",
@@ -101,6 +102,7 @@ SOURCES: Final[dict[str, GangSource]] = {
 }  # fmt: skip
 GROUP_KINDS: Final = {kind: source for source in SOURCES.values() for kind in source.kinds}
 """By (API group, kind) of the objects that state how many pods must run: their source."""
+NO_SPEC: Final = {"apiVersion", "kind", "metadata", "status"}
 HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends here
 
 _CREATORS: Final = OTHER_OWNERS.keys() | {key for key, source in GROUP_KINDS.items() if source.creates}
@@ -270,6 +272,11 @@ class OwnerPods:
         return tuple(text for stated in self._stated for text in stated.assumed)
 
     @property
+    def beside(self) -> tuple[Mapping[str, Any], ...]:
+        """Objects that its controller creates with the pods: templates of their claims."""
+        return tuple(created for stated in self._stated for created in stated.beside)
+
+    @property
     def per_node(self) -> bool:
         """Whether each of its pods stands for one on each node."""
         return any(role.per_node for stated in self._stated for role in stated.roles)
@@ -295,12 +302,19 @@ def creates_pods(api: str, kind: str) -> bool:
     return (api, kind) in _CREATORS
 
 
+def creators() -> list[str]:
+    """The kinds whose pods are known, for people."""
+    return sorted({kind for _, kind in _CREATORS})
+
+
 def read_owner(
     source: schema.Source, gpus: frozenset[str], others: Mapping[tuple[str, str, str, str], Any] | None = None
 ) -> OwnerPods:
     """An object that creates pods; one of an unknown kind is read by the usual places (`any_owner.py`). `others`: the
     objects of a question beside it. RecordError where it cannot be read."""
     owner = owner_object(source)._replace(others=others or {})
+    if isinstance(source, Mapping) and "spec" not in source:  # KAITO states its fields at the top
+        owner = owner._replace(spec=Section({key: source[key] for key in source.keys() - NO_SPEC}, ""))
     key = owner.api, owner.kind
     try:
         if key in OTHER_OWNERS:

@@ -23,7 +23,7 @@ NO_OWNERS: Final = (
 NO_APIS: Final = (
     "kueue.x-k8s.io", "karpenter.sh", "karpenter.k8s.aws", "cluster.x-k8s.io", "autoscaling.x-k8s.io", "fluxcd.io",
     "monitoring.coreos.com", "apiextensions.k8s.io", "nvidia.com/ClusterPolicy", "argoproj.io/Application",
-    "argoproj.io/ApplicationSet", "argoproj.io/AppProject",
+    "argoproj.io/ApplicationSet", "argoproj.io/AppProject", "tekton.dev",
 )  # fmt: skip
 """Ends of API groups, and GROUP/KIND, whose objects create no pods by what they state."""
 NO_PLACES: Final = frozenset({"patch", "patches", "values", "valuesObject"})

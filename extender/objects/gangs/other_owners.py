@@ -12,22 +12,28 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from extender.objects.gangs import applications, workflows
 from extender.objects.gangs.builtin import job_role
 from extender.objects.gangs.grove import pod_clique_set
 from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP
 from extender.objects.gangs.ray import ray_job, ray_service
+from extender.objects.gangs.role_sets import (
+    model_booster,
+    model_serving,
+    role_based_group,
+    role_based_group_set,
+    role_set,
+    storm_service,
+)
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
 from extender.objects.gangs.serving import (
+    dynamo_component,
     dynamo_graph,
     inference_service,
     llm_inference_service,
-    model_booster,
-    model_serving,
     nim_pipeline,
     nim_service,
-    role_based_group,
-    role_set,
-    storm_service,
+    ome_service,
 )
 from extender.objects.gangs.training import train_job
 
@@ -52,24 +58,42 @@ def cron_job(owner: OwnerObject) -> OwnerRoles:
 
 
 def volcano_job(owner: OwnerObject) -> OwnerRoles:
-    """The tasks of a Volcano Job. Its controller creates a PodGroup with the minimum: no less than all minima of its
-    tasks, since Volcano starts no job before each task has its own."""
-    tasks = owner.spec.sections("tasks")
-    roles = tuple(_task(owner, task, number) for number, task in enumerate(tasks))
+    """The tasks of a Volcano Job."""
+    return _volcano_job(owner.spec, owner.name)
+
+
+def volcano_cron_job(owner: OwnerObject) -> OwnerRoles:
+    """One run of a CronJob of Volcano."""
+    return _volcano_job(owner.spec.section("jobTemplate").section("spec"), owner.name)
+
+
+def job_flow(owner: OwnerObject) -> Iterator[OwnerRoles]:
+    """The Jobs of a JobFlow, whose templates are in the question."""
+    text = f"all Jobs of JobFlow {owner.name} are placed at once, although some begin once others have completed"
+    for number, (name, spec) in enumerate(workflows.flow_jobs(owner)):
+        yield _volcano_job(spec, name)._replace(assumed=(text,) if number == 1 else ())
+
+
+def _volcano_job(spec: Section, job: str) -> OwnerRoles:
+    """The controller creates a PodGroup with the minimum: no less than all minima of the tasks, since Volcano starts no
+    Job before each task has its own."""
+    tasks = spec.sections("tasks")
+    roles = tuple(_task(job, task, number, spec.text("schedulerName")) for number, task in enumerate(tasks))
     stated = [task.number("minAvailable") for task in tasks]
     of_tasks = [role.count if least is None else least for role, least in zip(roles, stated, strict=True)]
-    least = max(owner.spec.number("minAvailable") or sum(of_tasks), sum(number or 0 for number in stated))
+    least = max(spec.number("minAvailable") or sum(of_tasks), sum(number or 0 for number in stated))
     size = sum(role.count for role in roles)
-    return OwnerRoles(roles, minimum=least, size=size, stated_in=VOLCANO_GROUP)
+    return OwnerRoles(roles, minimum=least, size=size, stated_in=VOLCANO_GROUP, name=job)
 
 
-def _task(owner: OwnerObject, task: Section, number: int) -> Role:
+def _task(job: str, task: Section, number: int, scheduler: str) -> Role:
+    """A task, which has no pods where it states no number."""
     name = task.text("name") or f"default{number}"
     role = role_at(
-        task, name=name, index_label=f"{VOLCANO_PREFIX}task-index", notes={VOLCANO[0]: owner.name},
-        labels={f"{VOLCANO_PREFIX}job-name": owner.name, f"{VOLCANO_PREFIX}task-spec": name},
+        task, task.number("replicas") or 0, name=name, index_label=f"{VOLCANO_PREFIX}task-index",
+        notes={VOLCANO[0]: job}, labels={f"{VOLCANO_PREFIX}job-name": job, f"{VOLCANO_PREFIX}task-spec": name},
     )  # fmt: skip
-    return replace(role, template=_with_scheduler(role.template, owner.spec.text("schedulerName")))
+    return replace(role, template=_with_scheduler(role.template, scheduler))
 
 
 def _with_scheduler(template: Any, scheduler: str) -> Any:
@@ -98,9 +122,32 @@ OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | I
     ("apps.nvidia.com", "NIMService"): nim_service,
     ("apps.nvidia.com", "NIMPipeline"): nim_pipeline,
     ("nvidia.com", "DynamoGraphDeployment"): dynamo_graph,
+    ("nvidia.com", "DynamoComponentDeployment"): dynamo_component,
+    ("ome.io", "InferenceService"): ome_service,
     ("workloads.x-k8s.io", "RoleBasedGroup"): role_based_group,
+    ("workloads.x-k8s.io", "RoleBasedGroupSet"): role_based_group_set,
     ("orchestration.aibrix.ai", "StormService"): storm_service,
     ("orchestration.aibrix.ai", "RoleSet"): role_set,
     ("workload.serving.volcano.sh", "ModelServing"): model_serving,
     ("workload.serving.volcano.sh", "ModelBooster"): model_booster,
+    ("batch.volcano.sh", "CronJob"): volcano_cron_job,
+    ("flow.volcano.sh", "JobFlow"): job_flow,
+    ("argoproj.io", "Workflow"): workflows.workflow,
+    ("argoproj.io", "CronWorkflow"): workflows.cron_workflow,
+    ("argoproj.io", "Rollout"): applications.rollout,
+    ("tekton.dev", "TaskRun"): workflows.task_run,
+    ("tekton.dev", "PipelineRun"): workflows.pipeline_run,
+    ("sparkoperator.k8s.io", "SparkApplication"): applications.spark_application,
+    ("sparkoperator.k8s.io", "ScheduledSparkApplication"): applications.scheduled_spark_application,
+    ("kubevirt.io", "VirtualMachine"): applications.virtual_machine,
+    ("kubevirt.io", "VirtualMachineInstance"): applications.virtual_machine_instance,
+    ("kubevirt.io", "VirtualMachineInstanceReplicaSet"): applications.virtual_machines,
+    ("pool.kubevirt.io", "VirtualMachinePool"): applications.virtual_machines,
+    ("serving.knative.dev", "Service"): applications.knative_service,
+    ("serving.knative.dev", "Configuration"): applications.knative_service,
+    ("serving.knative.dev", "Revision"): applications.knative_revision,
+    ("slinky.slurm.net", "NodeSet"): applications.slurm_node_set,
+    ("production-stack.vllm.ai", "VLLMRuntime"): applications.vllm_runtime,
+    ("kubeai.org", "Model"): applications.kubeai_model,
+    ("kaito.sh", "Workspace"): applications.kaito_workspace,
 }

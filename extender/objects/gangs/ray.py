@@ -57,12 +57,15 @@ def ray_cluster(spec: Section, name: str) -> OwnerRoles:
     autoscaled = spec.flag("enableInTreeAutoscaling")
     least = 1
     for group in spec.sections("workerGroupSpecs"):
-        fewest, replicas = group.number("minReplicas") or 0, group.number("replicas")
+        fewest, most = group.number("minReplicas") or 0, group.number("maxReplicas")
+        fewest = fewest if most is None else min(fewest, most)
+        replicas = max(group.number("replicas") or 0, fewest)
+        replicas = replicas if most is None else min(replicas, most)
         if group.flag("suspend"):
             fewest = replicas = 0
         hosts = group.count("numOfHosts")
-        roles.append(_workers(group, name, hosts, fewest if replicas is None else replicas))
-        least += hosts * (fewest if autoscaled or replicas is None else replicas)
+        roles.append(_workers(group, name, hosts, replicas))
+        least += hosts * (fewest if autoscaled else replicas)
     size = 1 + sum(role.groups * role.count for role in roles[1:])
     return OwnerRoles(tuple(roles), minimum=least, size=size)
 

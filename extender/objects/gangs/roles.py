@@ -79,7 +79,7 @@ class Section:
         return bool(self._fields)
 
     @property
-    def fields(self) -> Mapping[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """All of its fields as plain values."""
         return {key: _plain(value) for key, value in self._fields.items()}
 
@@ -285,6 +285,8 @@ class OwnerRoles(NamedTuple):
     """Of the object that states the minimum, "" where it has the name of the owner."""
     assumed: tuple[str, ...] = ()
     """What the object does not state and was assumed, for people."""
+    beside: tuple[Mapping[str, Any], ...] = ()
+    """Objects that its controller creates, and that decide where the pods go: the templates of their claims."""
 
 
 # -- the record of a live object

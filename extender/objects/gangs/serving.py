@@ -1,16 +1,16 @@
-"""Owners of serving pods: KServe, NIM, Dynamo, RoleBasedGroup, AIBrix and Kthena. Their replicas are independent, but
-where their controllers make a LeaderWorkerSet or a PodGroup."""
+"""Owners of serving pods: KServe, OME, NIM and Dynamo. Their replicas are independent, but where their controllers make
+a LeaderWorkerSet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from extender.objects.gangs import templates
 from extender.objects.gangs.leaderworkerset import GROUP, NAME, SIZE, WORKER
-from extender.objects.gangs.pod_groups import COSCHEDULING, COSCHEDULING_GROUP, VOLCANO, VOLCANO_GROUP
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, owner_object
-from extender.objects.schema import RecordError
 
 GPU: Final = "nvidia.com/gpu"
 DEFAULT_SIZE: Final = 2
@@ -166,16 +166,24 @@ def nim_pipeline(owner: OwnerObject) -> OwnerRoles:
     """The enabled services of a NIMPipeline."""
     services = [service for service in owner.spec.sections("services") if service.raw("enabled") is not False]
     read = [_nim(owner, service.section("spec"), service.text("name")) for service in services]
-    roles = tuple(role for stated in read for role in stated.roles)
-    return OwnerRoles(roles, assumed=tuple(text for stated in read for text in stated.assumed))
+    return OwnerRoles(
+        tuple(role for stated in read for role in stated.roles),
+        assumed=tuple(text for stated in read for text in stated.assumed),
+        beside=tuple(created for stated in read for created in stated.beside),
+    )
 
 
 def _nim(owner: OwnerObject, spec: Section, name: str) -> OwnerRoles:
     resources, nodes = spec.raw("resources"), spec.section("multiNode")
-    claims = [
-        {"name": f"gpu-{number}", **{key: claim.text(key) for key in _CLAIM_KEYS if claim.text(key)}}
-        for number, claim in enumerate(spec.sections("draResources"))
-    ]
+    claims: list[dict[str, Any]] = []
+    beside: list[Mapping[str, Any]] = []
+    for number, stated in enumerate(spec.sections("draResources")):
+        claim = {"name": f"gpu-{number}", **{key: stated.text(key) for key in _CLAIM_KEYS if stated.text(key)}}
+        if stated.raw("claimCreationSpec") is not None:
+            claim[_CLAIM_KEYS[1]] = f"{name}-gpu-{number}"
+            devices = stated.section("claimCreationSpec").sections("devices")
+            beside.append(_claim_template(owner, claim[_CLAIM_KEYS[1]], devices))
+        claims.append(claim)
     fields = {**spec.fields, "resourceClaims": claims} if claims else spec.fields
     if claims:
         resources = {**spec.section("resources").fields, "claims": [{"name": claim["name"]} for claim in claims]}
@@ -183,208 +191,156 @@ def _nim(owner: OwnerObject, spec: Section, name: str) -> OwnerRoles:
     parallel = nodes.section("parallelism")
     gpus = parallel.number("tensor") or nodes.number("gpusPerPod")
     template["spec"] = _with_gpus(template["spec"], gpus)
-    made = sum(claim.raw("claimCreationSpec") is not None for claim in spec.sections("draResources"))
     text = f"{owner.kind} {name} states no resources: its operator sets the GPUs by the profile"
-    if made:
-        text = f"the claims that its operator creates for {owner.kind} {name} are not read"
-    assumed = () if not made and (resources or gpus) else (text,)
+    assumed = () if resources or gpus else (text,)
     replicas = spec.count("replicas")
     scale = spec.section("scale")
     if scale.flag("enabled"):
         replicas = scale.section("hpa").count("minReplicas")
     if spec.raw("multiNode") is None:
-        return OwnerRoles((Role(template, spec.path, replicas, name=name),), assumed=assumed)
+        return OwnerRoles((Role(template, spec.path, replicas, name=name),), assumed=assumed, beside=tuple(beside))
     size = nodes.number("size") or parallel.number("pipeline") or 1
     pair = template, spec.path
-    return OwnerRoles(groups_of(f"{name}-lws", replicas, pair, pair, size), assumed=assumed)
+    roles = groups_of(f"{name}-lws", replicas, pair, pair, size)
+    return OwnerRoles(roles, assumed=assumed, beside=tuple(beside))
 
 
 _CLAIM_KEYS: Final = ("resourceClaimName", "resourceClaimTemplateName")
+_OPERATORS: Final = {
+    "Equal": "==", "NotEqual": "!=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<",
+    "LessThanOrEqual": "<=",
+}  # fmt: skip
+
+
+def _claim_template(owner: OwnerObject, name: str, devices: list[Section]) -> Mapping[str, Any]:
+    """The ResourceClaimTemplate that the operator creates."""
+    requests = [
+        {
+            "name": device.text("name"),
+            "exactly": {
+                "deviceClassName": device.text("deviceClassName"), "count": device.count("count"),
+                "selectors": [{"cel": {"expression": text}} for text in _selectors(device)],
+            },
+        }
+        for device in devices
+    ]  # fmt: skip
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": owner.namespace},
+        "spec": {"spec": {"devices": {"requests": requests}}},
+    }  # fmt: skip
+
+
+def _selectors(device: Section) -> Iterator[str]:
+    yield from device.texts("celExpressions")
+    for field, of in (("attributeSelectors", "attributes"), ("capacitySelectors", "capacity")):
+        for selector in device.sections(field):
+            path = f'device.{of}["{device.text("driverName")}"].{selector.text("key")}'
+            yield f"{path}{_compared(selector, _OPERATORS.get(selector.text('op'), '=='))}"
+
+
+def _compared(selector: Section, operator: str) -> str:
+    """The operator with the value; quantities and versions are compared by a function."""
+    value = selector.raw("value")
+    if not isinstance(value, Mapping):
+        return f'.compareTo(quantity("{value}")) {operator} 0'
+    stated = selector.section("value")
+    if version := stated.text("versionValue"):
+        return f'.compareTo(semver("{version}")) {operator} 0'
+    if text := stated.text("stringValue"):
+        return f" {operator} {msgspec.json.encode(text).decode()}"
+    other = stated.raw("boolValue") if stated.raw("boolValue") is not None else stated.raw("intValue")
+    return f" {operator} {msgspec.json.encode(other).decode()}"
 
 
 def dynamo_graph(owner: OwnerObject) -> OwnerRoles:
     """The services (v1beta1: components) of a DynamoGraphDeployment; `multinode` makes a group of each replica."""
     services = list(owner.spec.named("services").items())
     services += [(part.text("name"), part) for part in owner.spec.sections("components")]
-    roles: list[Role] = []
-    for name, service in services:
-        pod = service.raw("podTemplate")
-        if pod is None:
-            stated = service.section("extraPodSpec")
-            spec = {key: value for key, value in stated.fields.items() if key != "mainContainer"}
-            main = stated.section("mainContainer").fields
-            beside = [container.fields for container in stated.sections("containers")]
-            resources = _dynamo_resources(service.section("resources"))
-            container = {**main, "name": templates.CONTAINER, **({"resources": resources} if resources else {})}
-            pod = templates.of_spec({**spec, "containers": [container, *beside]})
-        nodes = service.section("multinode").number("nodeCount") or 1
-        path, replicas = service.path, service.count("replicas")
-        if nodes == 1:
-            roles.append(Role(pod, path, replicas, name=name))
-        else:
-            roles += groups_of(f"{owner.name}-{name}".lower(), replicas, (pod, path), (pod, path), nodes)
+    roles = [role for name, service in services for role in _dynamo_service(f"{owner.name}-{name}", name, service)]
     text = f"{owner.kind} {owner.name} is read as its Deployments and LeaderWorkerSets; with Grove it is a PodCliqueSet"
     return OwnerRoles(tuple(roles), assumed=(text,))
 
 
+def dynamo_component(owner: OwnerObject) -> OwnerRoles:
+    """One service of a graph, which a DynamoComponentDeployment states."""
+    return OwnerRoles(_dynamo_service(owner.name, owner.spec.text("serviceName"), owner.spec))
+
+
+def _dynamo_service(group: str, name: str, service: Section) -> tuple[Role, ...]:
+    """Its replicas. `group`: the name of its LeaderWorkerSet."""
+    pod = service.raw("podTemplate")
+    if pod is None:
+        stated = service.section("extraPodSpec")
+        spec = {key: value for key, value in stated.fields.items() if key != "mainContainer"}
+        main = stated.section("mainContainer").fields
+        beside = [container.fields for container in stated.sections("containers")]
+        resources = _dynamo_resources(service.section("resources"))
+        container = {**main, "name": templates.CONTAINER, **({"resources": resources} if resources else {})}
+        pod = templates.of_spec({**spec, "containers": [container, *beside]})
+    nodes = service.section("multinode").number("nodeCount") or 1
+    path, replicas = service.path, service.count("replicas")
+    if nodes == 1:
+        return (Role(pod, path, replicas, name=name),)
+    return groups_of(group.lower(), replicas, (pod, path), (pod, path), nodes)
+
+
 def _dynamo_resources(stated: Section) -> dict[str, Any]:
-    """`gpu` is the GPU of its `gpuType`, NVIDIA's where it has none."""
     resources: dict[str, Any] = {}
     for part in ("requests", "limits"):
-        amounts = dict(stated.section(part).fields)
-        gpus, kind = amounts.pop("gpu", None), amounts.pop("gpuType", None) or GPU
+        amounts = named_gpus(stated.section(part).fields)
         custom = amounts.pop("custom", None)
-        amounts |= custom if isinstance(custom, Mapping) else {}
-        resources[part] = {**amounts, **({str(kind): gpus} if gpus else {})}
+        resources[part] = {**amounts, **(custom if isinstance(custom, Mapping) else {})}
     return {part: amounts for part, amounts in resources.items() if amounts}
 
 
-# -- RoleBasedGroup
+def named_gpus(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Amounts of resources; `gpu` is the GPU of its `gpuType`, NVIDIA's where it has none."""
+    amounts = dict(stated)
+    gpus, kind = amounts.pop("gpu", None), amounts.pop("gpuType", None) or GPU
+    return {**amounts, **({str(kind): gpus} if gpus else {})}
 
 
-RBG_PREFIX: Final = "rbg.workloads.x-k8s.io/"
-RBG_GANG: Final = f"{RBG_PREFIX}group-gang-scheduling"
+# -- OME
 
 
-def role_based_group(owner: OwnerObject) -> OwnerRoles:
-    """All roles of a RoleBasedGroup, of v1alpha1 and v1alpha2. It is one gang where gang scheduling is on."""
-    shared = {entry.text("name"): entry.raw("template") for entry in owner.spec.sections("roleTemplates")}
-    roles = tuple(role for section in owner.spec.sections("roles") for role in _rbg_role(owner, section, shared))
-    policy = owner.spec.section("podGroupPolicy")
-    if owner.annotations.get(RBG_GANG) != "true" and not policy:
-        return OwnerRoles(roles)
-    size = sum(role.pods for role in roles)
-    if policy.raw("volcanoScheduling") is not None:
-        grouped, kind = tuple(role.with_notes({VOLCANO[0]: owner.name}) for role in roles), VOLCANO_GROUP
-    else:
-        grouped, kind = tuple(role.with_labels({COSCHEDULING: owner.name}) for role in roles), COSCHEDULING_GROUP
-    return OwnerRoles(grouped, minimum=size, size=size, stated_in=kind)
+def ome_service(owner: OwnerObject) -> OwnerRoles:
+    """Engine, decoder and router of an InferenceService of OME. What they do not state comes from the runtime, where
+    that is in the question; with a leader or workers each replica is a LeaderWorkerSet's group."""
+    name = owner.spec.section("runtime").text("name")
+    kinds = (owner.spec.section("runtime").text("kind"), *RUNTIME_KINDS)
+    runtimes = [owner.beside("ome.io", kind, name) for kind in kinds] if name else []
+    runtime = next((other.spec for other in runtimes if other is not None), Section({}, "spec"))
+    roles: list[Role] = []
+    for part in ("engine", "decoder", "router", "predictor"):
+        base = runtime.section(f"{part}Config")
+        stated = Section(templates.patched(base.fields, owner.spec.section(part).fields), owner.spec.at(part))
+        if stated or owner.spec.raw(part) is not None:
+            roles += _ome_part(f"{owner.name}-{part}", part, stated)
+    text = f"the runtime of {owner.kind} {owner.name} is not in the question, and a part of it states no resources"
+    unknown = not runtime and not all(_has_resources(role.template) for role in roles)
+    return OwnerRoles(tuple(roles), assumed=(text,) if unknown or not roles else ())
 
 
-def _rbg_role(owner: OwnerObject, section: Section, shared: Mapping[str, Any]) -> Iterator[Role]:
-    name, replicas = section.text("name"), section.count("replicas")
-    labels = {f"{RBG_PREFIX}group-name": owner.name, f"{RBG_PREFIX}role-name": name}
-    custom = section.section("customComponentsPattern").sections("components")
-    for part in custom:
-        size = part.count("size")
-        yield Role(part.raw("template"), part.at("template"), replicas * size, name=part.text("name"), labels=labels)
-    if custom:
-        return
-    group = section.section("leaderWorkerPattern") or section.section("leaderWorkerSet")
-    place = next((part for part in (section.section("standalonePattern"), group) if _stated(part)), section)
-    template = _rbg_template(place, shared)
-    if not group:
-        yield Role(template, place.at("template"), replicas, name=name, labels=labels)
-        return
-    head = templates.patched(template, group.raw("leaderTemplatePatch") or group.raw("patchLeaderTemplate") or {})
-    worker = templates.patched(template, group.raw("workerTemplatePatch") or group.raw("patchWorkerTemplate") or {})
-    path = place.at("template")
-    for role in groups_of(f"{owner.name}-{name}", replicas, (head, path), (worker, path), group.number("size") or 1):
-        yield role.with_labels(labels)
+def _ome_part(name: str, part: str, stated: Section) -> tuple[Role, ...]:
+    replicas = stated.count("minReplicas")
+    leader, worker = stated.section("leader"), stated.section("worker")
+    if not leader and not worker:
+        return (Role(_ome_pod(stated), stated.path, replicas, name=part),)
+    size = 1 + worker.count("size")
+    return groups_of(name, replicas, (_ome_pod(leader), leader.path), (_ome_pod(worker), worker.path), size)
 
 
-def _stated(part: Section) -> bool:
-    return part.raw("template") is not None or part.raw("templateRef") is not None
+def _ome_pod(stated: Section) -> dict[str, Any]:
+    """The pod specification beside the runner, whose container comes first."""
+    runner = {"name": "ome-container", **stated.section("runner").fields}
+    spec = {key: value for key, value in stated.fields.items() if key not in _OF_OME}
+    return templates.of_spec(templates.patched({"containers": [runner]}, spec), stated.raw("labels"))
 
 
-def _rbg_template(place: Section, shared: Mapping[str, Any]) -> Any:
-    """The template that stands there, or that of `spec.roleTemplates` with the patches of the reference and role."""
-    reference = place.section("templateRef")
-    if not reference:
-        return place.raw("template")
-    name = reference.text("name")
-    if name not in shared:
-        raise RecordError(place.at("templateRef.name"), f"there is no role template {name!r}")
-    patch = reference.raw("patch") or place.raw("templatePatch")
-    return templates.patched(shared[name], patch) if patch else shared[name]
+_OF_OME: Final = frozenset({"runner", "leader", "worker", "size", "minReplicas", "maxReplicas", "model", "labels"})
 
 
-# -- AIBrix and Kthena
-
-
-def storm_service(owner: OwnerObject) -> Iterator[OwnerRoles]:
-    """The RoleSets of a StormService."""
-    inner = owner.spec.section("template").section("spec")
-    for replica in range(_replicas(owner.spec)):
-        yield _role_set(inner, f"{owner.name}-{replica}")
-
-
-def role_set(owner: OwnerObject) -> OwnerRoles:
-    """The roles of a RoleSet: one gang where it states how many pods start together."""
-    return _role_set(owner.spec, owner.name)
-
-
-def _role_set(spec: Section, name: str) -> OwnerRoles:
-    roles = tuple(_storm_role(role, name) for role in spec.sections("roles"))
-    strategy, size = spec.section("schedulingStrategy"), sum(role.count for role in roles)
-    least = strategy.section("coschedulingSchedulingStrategy").number("minMember")
-    if least is not None:
-        labelled = tuple(role.with_labels({COSCHEDULING: name}) for role in roles)
-        return OwnerRoles(labelled, minimum=least, size=size, stated_in=COSCHEDULING_GROUP, name=name)
-    least = strategy.section("volcanoSchedulingStrategy").number("minMember")
-    if least is not None:
-        noted = tuple(role.with_notes({VOLCANO[0]: name}) for role in roles)
-        return OwnerRoles(noted, minimum=least, size=size, stated_in=VOLCANO_GROUP, name=name)
-    return OwnerRoles(roles, name=name)
-
-
-def _storm_role(role: Section, role_set_name: str) -> Role:
-    count = role.count("replicas") * role.count("podGroupSize")
-    labels = {"roleset-name": role_set_name, "role-name": role.text("name")}
-    return Role(role.raw("template"), role.at("template"), count, name=role.text("name"), labels=labels)
-
-
-def model_serving(owner: OwnerObject) -> Iterator[OwnerRoles]:
-    """The serving groups of a ModelServing. Each is a gang where it has a gang policy: of each role as many replicas,
-    each an entry pod with its workers, as the policy states, else all."""
-    inner = owner.spec.section("template")
-    minima = inner.section("gangPolicy").section("minRoleReplicas")
-    for replica in range(_replicas(owner.spec)):
-        name, least = f"{owner.name}-{replica}", 0
-        roles: list[Role] = []
-        for section in inner.sections("roles"):
-            pods = _serving_role(section, name)
-            roles += pods
-            replicas, stated = section.count("replicas"), minima.number(section.text("name"))
-            of_each = sum(role.count for role in pods) // replicas if replicas else 0
-            least += of_each * (replicas if stated is None else min(stated, replicas))
-        if inner.raw("gangPolicy") is None:
-            yield OwnerRoles(tuple(roles), name=name)
-            continue
-        noted = tuple(role.with_notes({VOLCANO[0]: name}) for role in roles)
-        size = sum(role.count for role in roles)
-        yield OwnerRoles(noted, minimum=least, size=size, stated_in=VOLCANO_GROUP, name=name)
-
-
-def _serving_role(section: Section, group: str) -> list[Role]:
-    """The entry pods of a role, and their workers."""
-    name, replicas = section.text("name"), section.count("replicas")
-    labels = {"modelserving.volcano.sh/group-name": group, "modelserving.volcano.sh/role": name}
-    entry = Role(section.raw("entryTemplate"), section.at("entryTemplate"), replicas, name=name, labels=labels)
-    if section.raw("workerTemplate") is None:
-        return [entry]
-    workers = replicas * (section.number("workerReplicas") or 0)
-    return [entry, Role(section.raw("workerTemplate"), section.at("workerTemplate"), workers, name=name, labels=labels)]
-
-
-def model_booster(owner: OwnerObject) -> OwnerRoles:
-    """The workers of a ModelBooster's backend at its least number of replicas."""
-    backends = owner.spec.sections("backends") or [owner.spec.section("backend")]
-    roles = []
-    for backend in backends:
-        groups = backend.number("minReplicas") or 0
-        for worker in backend.sections("workers"):
-            count = groups * (worker.number("replicas") or 0) * (worker.number("pods") or 0)
-            template = templates.of_container(worker.raw("resources"), {**worker.fields, **backend.fields})
-            roles.append(Role(template, worker.path, count, name=worker.text("type") or "server"))
-    return OwnerRoles(tuple(roles))
-
-
-MOST_REPLICAS: Final = 2_000
-
-
-def _replicas(spec: Section) -> int:
-    replicas = spec.count("replicas")
-    if replicas > MOST_REPLICAS:
-        raise RecordError(spec.at("replicas"), f"of more than {MOST_REPLICAS} replicas none is read")
-    return replicas
+def _has_resources(template: Any) -> bool:
+    containers = template["spec"].get("containers")
+    return isinstance(containers, list) and any(isinstance(pod, Mapping) and pod.get("resources") for pod in containers)

@@ -15,10 +15,17 @@ def of_spec(spec: Any, labels: Any = None, annotations: Any = None) -> dict[str,
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
-def of_container(resources: Any, fields: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """A template with one container of these resources; `fields`: an object that has some of POD_FIELDS."""
-    spec = {name: fields[name] for name in POD_FIELDS if name in fields} if fields else {}
-    return of_spec({**spec, "containers": [{"name": CONTAINER, "resources": resources}]}, **more)
+def of_container(
+    resources: Any, fields: Mapping[str, Any] | None = None, name: str = CONTAINER, **more: Any
+) -> dict[str, Any]:
+    """A template with one container of these resources; `fields`: an object that has some of POD_FIELDS; `name`: of the
+    container."""
+    return of_spec({**pod_fields(fields or {}), "containers": [{"name": name, "resources": resources}]}, **more)
+
+
+def pod_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of POD_FIELDS that it has."""
+    return {name: fields[name] for name in POD_FIELDS if fields.get(name) is not None}
 
 
 def patched(base: Any, patch: Any) -> Any:

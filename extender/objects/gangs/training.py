@@ -75,9 +75,10 @@ def _role(owner: OwnerObject, name: str, section: Section) -> Role:
         labels = {NAME: owner.name, REPLICA_TYPE: name.lower()}
         return role_at(section, name=name, labels=labels, index_label=REPLICA_INDEX)
     launcher = name == LAUNCHER
+    count = section.count("replicas") if launcher else section.number("replicas") or 0
     waits = launcher and owner.spec.text("launcherCreationPolicy") == "WaitForWorkersReady"
     return role_at(
-        section, name=name, creator=f"{owner.name}-launcher" if launcher else owner.name,
+        section, count, name=name, creator=f"{owner.name}-launcher" if launcher else owner.name,
         labels={NAME: owner.name, ROLE: name.lower()}, index_label=REPLICA_INDEX if name == "Worker" else "",
         early=0 if waits else None,
     )  # fmt: skip

@@ -152,7 +152,8 @@ def test_a_cron_job_is_one_run_of_its_job() -> None:
 
 
 def test_a_volcano_job_states_its_minimum_in_a_pod_group() -> None:
-    tasks = [{"name": "w", "replicas": 3, "minAvailable": 2, "template": template(1)}, {"template": template(0)}]
+    tasks = [{"name": "w", "replicas": 3, "minAvailable": 2, "template": template(1)}]
+    tasks.append({"replicas": 1, "template": template(0)})
     asked = read(owner("batch.volcano.sh/v1alpha1", "Job", {"tasks": tasks, "schedulerName": "volcano"}))
     assert [one[1:] for one in ranks(asked)] == [("team/o", ("w", at)) for at in range(3)] + [
         ("team/o", ("default1", 0))

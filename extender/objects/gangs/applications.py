@@ -1,0 +1,207 @@
+"""Owners that describe their pods in fields of their own: Spark, KubeVirt, Knative, Slinky, vLLM's production stack,
+KubeAI, KAITO, Argo Rollouts. Their pods are independent of each other."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from extender.objects.gangs import templates
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
+from extender.objects.gangs.serving import GPU, named_gpus
+
+# -- Spark
+
+
+def spark_application(owner: OwnerObject) -> OwnerRoles:
+    """The driver and the executors of a SparkApplication that are there first."""
+    return _spark(owner.spec)
+
+
+def scheduled_spark_application(owner: OwnerObject) -> OwnerRoles:
+    """One run of a ScheduledSparkApplication."""
+    return _spark(owner.spec.section("template"))
+
+
+def _spark(spec: Section) -> OwnerRoles:
+    executor, dynamic = spec.section("executor"), spec.section("dynamicAllocation")
+    number = executor.count("instances")
+    if dynamic.flag("enabled"):
+        stated = (executor.number("instances"), dynamic.number("initialExecutors"), dynamic.number("minExecutors"))
+        number = max(value or 0 for value in stated)
+    return OwnerRoles((_spark_role(spec, "driver", 1), _spark_role(spec, "executor", number)))
+
+
+def _spark_role(spec: Section, part: str, count: int) -> Role:
+    """The GPUs are those of `gpu`, else those of Spark's own property, whose vendor is the domain of the resource."""
+    section, properties = spec.section(part), spec.section("sparkConf")
+    limits: dict[str, Any] = {}
+    gpu = section.section("gpu")
+    prefix = f"spark.{part}.resource.gpu"
+    if gpu.text("name"):
+        limits[gpu.text("name")] = gpu.number("quantity")
+    elif vendor := properties.text(f"{prefix}.vendor"):
+        limits[f"{vendor}/gpu"] = properties.text(f"{prefix}.amount")
+    cpu = section.raw("coreRequest") or section.raw("cores")
+    resources = {"limits": limits, "requests": {"cpu": cpu} if cpu else {}}
+    container = f"spark-kubernetes-{part}"
+    stated = templates.of_container(resources, {**spec.fields, **section.fields}, container)
+    template = templates.patched(section.raw("template") or {}, stated)
+    return Role(template, section.path, count, name=part, labels={"spark-role": part})
+
+
+# -- KubeVirt
+
+
+def virtual_machine(owner: OwnerObject) -> OwnerRoles:
+    """The pod of a VirtualMachine that runs."""
+    stopped = owner.spec.raw("running") is False or owner.spec.text("runStrategy") == "Halted"
+    return OwnerRoles((_virtual(owner.spec.section("template").section("spec"), 0 if stopped else 1),))
+
+
+def virtual_machine_instance(owner: OwnerObject) -> OwnerRoles:
+    """The pod of a VirtualMachineInstance."""
+    return OwnerRoles((_virtual(owner.spec, 1),))
+
+
+def virtual_machines(owner: OwnerObject) -> OwnerRoles:
+    """The pods of a VirtualMachineInstanceReplicaSet or VirtualMachinePool."""
+    template = owner.spec.section("virtualMachineTemplate").section("spec") or owner.spec
+    return OwnerRoles((_virtual(template.section("template").section("spec"), owner.spec.count("replicas")),))
+
+
+def _virtual(spec: Section, count: int) -> Role:
+    """A pod with a device for each of the GPUs and host devices of the machine, and its memory."""
+    domain = spec.section("domain")
+    limits: dict[str, Any] = {}
+    claims = []
+    for field in ("gpus", "hostDevices"):
+        for device in domain.section("devices").sections(field):
+            if name := device.text("deviceName"):
+                limits[name] = limits.get(name, 0) + 1
+            elif claim := device.text("claimName"):
+                claims.append({"name": claim, "request": device.text("requestName")})
+    stated = domain.section("resources")
+    requests = {"memory": domain.section("memory").raw("guest"), **stated.section("requests").fields}
+    resources = {
+        "requests": {name: amount for name, amount in requests.items() if amount is not None},
+        "limits": {**stated.section("limits").fields, **limits}, "claims": claims,
+    }  # fmt: skip
+    return Role(templates.of_container(resources, spec.fields, "compute"), spec.path, count)
+
+
+# -- Knative
+
+
+INITIAL_SCALE: Final = "autoscaling.knative.dev/initial-scale"
+MIN_SCALES: Final = ("autoscaling.knative.dev/min-scale", "autoscaling.knative.dev/minScale")
+
+
+def knative_service(owner: OwnerObject) -> OwnerRoles:
+    """The pods of a Knative Service or Configuration: as many as its new revision begins with, one where it states
+    nothing, and not fewer than its minimum."""
+    template = owner.spec.section("template")
+    return _revision(template.raw("spec"), template.path, template.section("metadata").section("annotations"))
+
+
+def knative_revision(owner: OwnerObject) -> OwnerRoles:
+    """The pods of a Revision."""
+    return _revision(owner.spec.fields, owner.spec.path, Section(owner.annotations, "metadata.annotations"))
+
+
+def _revision(spec: Any, path: str, notes: Section) -> OwnerRoles:
+    initial = _number_of(notes.text(INITIAL_SCALE))
+    stated = [_number_of(notes.text(key)) for key in MIN_SCALES]
+    count = max(1 if initial is None else initial, *(number or 0 for number in stated))
+    return OwnerRoles((Role(templates.of_spec(spec), path, count),))
+
+
+def _number_of(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else None
+
+
+# -- Slinky
+
+
+def slurm_node_set(owner: OwnerObject) -> OwnerRoles:
+    """The Slurm nodes of a NodeSet; its `slurmd` is the first container."""
+    spec = owner.spec
+    slurmd = spec.raw("slurmd")
+    template = spec.raw("template") or {}
+    if slurmd is not None:
+        template = templates.patched(
+            {"spec": {"containers": [{**spec.section("slurmd").fields, "name": "slurmd"}]}}, template
+        )
+    per_node = spec.text("scalingMode").lower() == "daemonset"
+    count = 1 if per_node else spec.count("replicas")
+    return OwnerRoles((Role(template, spec.at("template"), count, per_node=per_node),))
+
+
+# -- model servers that state a number of GPUs, or the name of a profile
+
+
+def vllm_runtime(owner: OwnerObject) -> OwnerRoles:
+    """The replicas of a VLLMRuntime; with autoscaling between its bounds."""
+    spec, scaling = owner.spec.section("deploymentConfig"), owner.spec.section("autoscalingConfig")
+    count = spec.count("replicas")
+    if scaling.flag("enabled"):
+        count = min(max(count, scaling.count("minReplicas")), max(scaling.count("maxReplicas"), 0))
+    fields: dict[str, Any] = {"tolerations": spec.raw("toleration")}
+    if terms := spec.raw("nodeSelectorTerms"):
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        fields["affinity"] = {"nodeAffinity": required}
+    template = templates.of_container({"limits": named_gpus(spec.section("resources").fields)}, fields)
+    return OwnerRoles((Role(template, spec.path, count),))
+
+
+def kubeai_model(owner: OwnerObject) -> OwnerRoles:
+    """The replicas of a KubeAI Model. Its profile is PROFILE:NUMBER; what a profile asks for is in KubeAI's
+    settings, which name the GPU (nvidia-gpu-l4)."""
+    spec = owner.spec
+    profile, _, number = spec.text("resourceProfile").partition(":")
+    count = max(spec.number("replicas") or 0, spec.number("minReplicas") or 0)
+    domain = profile.partition("-gpu")[0] if "-gpu" in profile else ""
+    limits = {f"{domain}.com/gpu": number or "1"} if domain else {}
+    text = f"resource profile {profile} of Model {owner.name} is read as {number or 1} x {domain or 'no'} GPU"
+    return OwnerRoles((Role(templates.of_container({"limits": limits}), spec.path, count),), assumed=(text,))
+
+
+AZURE_GPUS: Final = {
+    "Standard_NC6s_v3": 1, "Standard_NC12s_v3": 2, "Standard_NC24s_v3": 4, "Standard_NC24rs_v3": 4,
+    "Standard_NC4as_T4_v3": 1, "Standard_NC8as_T4_v3": 1, "Standard_NC16as_T4_v3": 1, "Standard_NC64as_T4_v3": 4,
+    "Standard_NC24ads_A100_v4": 1, "Standard_NC48ads_A100_v4": 2, "Standard_NC96ads_A100_v4": 4,
+    "Standard_ND96asr_v4": 8, "Standard_ND96amsr_A100_v4": 8, "Standard_NC40ads_H100_v5": 1,
+    "Standard_NC80adis_H100_v5": 2, "Standard_ND96isr_H100_v5": 8, "Standard_NV36ads_A10_v5": 1,
+    "Standard_NV72ads_A10_v5": 2,
+}  # fmt: skip
+"""GPUs of the machines of Azure that KAITO asks for."""
+KAITO_DEFAULT: Final = "Standard_NC24ads_A100_v4"
+
+
+def kaito_workspace(owner: OwnerObject) -> OwnerRoles:
+    """The pods of a KAITO Workspace, one on each of its nodes: of the template, or of a preset, which takes all GPUs of
+    the machine."""
+    spec = owner.spec
+    machines = spec.section("resource")
+    count = machines.count("count")
+    template = spec.section("inference").template("template")
+    if template is not None:
+        return OwnerRoles((Role(template, "inference.template", count),))
+    machine = machines.text("instanceType") or KAITO_DEFAULT
+    gpus = AZURE_GPUS.get(machine)
+    text = f"{owner.kind} {owner.name} is read as {count} pods with {gpus or 'no'} GPUs, those of {machine}"
+    fields = {"nodeSelector": machines.section("labelSelector").raw("matchLabels")}
+    pod = templates.of_container({"limits": {GPU: gpus} if gpus else {}}, fields)
+    return OwnerRoles((Role(pod, "resource", count),), assumed=(text,))
+
+
+def rollout(owner: OwnerObject) -> OwnerRoles:
+    """The replicas of an Argo Rollout, of its own template or of the Deployment that it names."""
+    reference = owner.spec.section("workloadRef")
+    if not reference:
+        return OwnerRoles((role_at(owner.spec),))
+    kind, name = reference.text("kind"), reference.text("name")
+    workload = owner.beside("apps", kind, name)
+    if workload is None:
+        text = f"{kind} {name}, whose template Rollout {owner.name} uses, is not in the question"
+        return OwnerRoles(assumed=(text,))
+    return OwnerRoles((role_at(workload.spec, owner.spec.count("replicas")),))
