@@ -9,7 +9,7 @@ Theory of operation
    below. So once pods can be evicted again, one waiting pod is nominated for a node, and the nomination is withdrawn at
    once. All waiting pods of its priority and below are tried again, each after its ordinary backoff.
 3. The pod is the one of the highest priority, for each `schedulerName`: a kube-scheduler ignores pods of others. After
-   a start it is not known whether a pod has met us dead: that counts as a call that was answered in vain.
+   a start it is not known whether a call failed while no server ran: that counts as a call that was answered in vain.
 4. kube-scheduler may know of an event some milliseconds before we do. A pod that it tries upon that event, and that is
    refused by what was true before it, is parked as well, though there is room. A look at all pods that wait finds
    these (`Explainer.waiting_pods`); each refusal is woken from once.

@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
     if not answer.get("decisions"):
         raise NotFound(
             "the server has kept no decision about this pod: it was not asked since it started, or has dropped the "
-            "record (decisions.maxBytes). Does the pod ask for GPUs and name this scheduler? Of several replicas only "
-            "the one that schedules is asked",
+            "record (decisions.maxBytes). Does the pod ask for GPUs and name this scheduler? With several replicas, "
+            "only the one that schedules is asked",
             path=options.pod or options.server,
         )
     show(answer, options.output, lambda shown: [line for record in shown["decisions"] for line in (*lines(record), "")])

@@ -1,5 +1,5 @@
 """Answer a kube-scheduler. Without --cluster the cluster is the one that the service account (in a pod) or the
-kubeconfig names; it is watched, and nothing is answered before all of it is known. Of a frozen one nothing is written:
+kubeconfig names; it is watched, and nothing is answered before all of it is known. Over a file nothing is written:
 no pod is bound or evicted, and `explain` shows which eviction would help."""
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class HoldBack:
         request, judged = decision.request, decision.judged
         waiting = self._cluster.placements.waiting.values()
         if now < self.freshness.yields_until and any(priority > request.priority for priority in waiting):
-            # The GPUs that victims left may be its: its nomination is lost when the scheduler met us dead.
+            # The GPUs that victims left may be its: its nomination is lost when a call of the scheduler failed.
             for i, code in enumerate(judged.codes):
                 judged.codes[i] = code or PROMISED.code
             return True

@@ -26,7 +26,7 @@ NOT_CARRIED_OUT_SECONDS = 10.0  # an answer whose victims were not touched in th
 OWN_NOT_CARRIED_OUT_SECONDS = 120.0  # of our own evictions: another instance that gets the Lease may take them up
 CARRIED_OUT_SECONDS = 60.0  # after its last victim is gone the freed GPUs stay reserved so long
 CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
-COME_BACK_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
+COME_BACK_SECONDS = 12.0  # kube-scheduler retries a pod whose call failed after at most 10 s
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
 
 

@@ -16,7 +16,7 @@ from extender.log import get_log
 from extender.server.writes import Writes, aside
 from extender.times import Clock
 
-YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
+YIELD_SECONDS = 12.0  # kube-scheduler retries a pod whose call failed after at most 10 s
 log = get_log()
 
 
@@ -152,7 +152,7 @@ class Readiness:
         return missing
 
     def _begin(self) -> None:
-        """Pods that were answered before the start may be on their way, and preemptors may have met us dead."""
+        """Pods that were answered before the start may be on their way, and calls of preemptors may have failed."""
         began, verbs = self._source.ready_at(), self._verbs
         if began is None:  # no kube-scheduler counts too
             return

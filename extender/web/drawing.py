@@ -62,13 +62,6 @@ def bars(parts: Iterable[tuple[str, float]], whole: float | None = None) -> list
     return drawn
 
 
-def stacked(terms: Sequence[Mapping[str, Any]], whole: float) -> list[JSON]:
-    """The terms of a score as one bar; `at`: the place of each in `terms`. `whole`: the points of the full width."""
-    places = {term["term"]: place for place, term in enumerate(terms)}
-    parts = bars([(term["term"], term["points"]) for term in terms], max(whole, 0.0))
-    return [{**part, "at": places[part["name"]]} for part in parts]
-
-
 def split(terms: Sequence[Mapping[str, Any]]) -> list[JSON]:
     """Differences as bars to both sides of a line in the middle: longer ones have more points."""
     most = max((abs(term["points"]) for term in terms), default=0.0) or 1.0

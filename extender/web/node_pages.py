@@ -11,6 +11,8 @@ from extender.cluster.dump import node_map
 from extender.errors import BadRequest, NotFound
 from extender.objects.nodes import DeviceState
 from extender.objects.queueing import queue_of
+from extender.objects.records import PodRecord
+from extender.queue.report import Why
 from extender.web.pages import JSON, Content, Query
 from extender.web.queue_page import pods_view
 from extender.web.racks import LEVELS, Groups, Reserved, racks, reserved
@@ -46,6 +48,7 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "levels": LEVELS,
         "colour": colour,
         "colours": COLOURS,
+        "summary": _summary(fleet["models"], pods_waiting, content.times.wall()),
         "models": fleet["models"],
         "waiting": fleet["waiting"],
         "partial_gangs": fleet["partial_gangs"],
@@ -55,6 +58,23 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "pages": max(1, -(-len(groups) // GROUPS_PER_PAGE)),
         "maps": drawn,
         "holders": holders.names(),
+    }
+
+
+def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRecord, Why]], wall: float) -> JSON:
+    """The fleet in six numbers, over the nodes that take pods. `waiting`: as `Explainer.waiting` gives them."""
+    gpus, free = (sum(model[field] for model in models) for field in ("gpus", "free_gpus"))
+    created = [pod.created for pod, _ in waiting if pod.created is not None]
+    return {
+        "gpus": gpus,
+        "free_gpus": free,
+        "allocated_gpus": gpus - free,
+        "allocated_percent": round(100 * (gpus - free) / gpus) if gpus else 0,
+        "whole_nodes": sum(model["whole_nodes"] for model in models),
+        "largest_linked_set": max((part["gpus"] for model in models for part in model["linked_sets"]), default=0),
+        "waiting_pods": len(waiting),
+        "waiting_gpus": sum(number for pod, _ in waiting for _, number in pod.gpus),
+        "oldest_wait_seconds": max(0.0, wall - min(created)) if created else None,
     }
 
 
@@ -156,19 +176,26 @@ def _shown(cluster: ClusterView, name: str, reserved_by_node: Reserved, number: 
     return view | {"reserved": reserved, "source": cluster.gpus.topologies[name].source}
 
 
+def drawing(content: Content, name: str) -> tuple[JSON, Holders] | None:
+    """(what the drawing of one node shows, its holders); None: there is no such node, or it offers no GPUs."""
+    cluster = content.verbs.cluster
+    holders = Holders(cluster, "pod")
+    view = _shown(cluster, name, reserved(content), holders.number)
+    return None if view is None else (view | {"numa": cluster.gpus.topologies[name].numa}, holders)
+
+
 def node_view(content: Content, query: Query) -> JSON:
     """`?node=`: which. NotFound: there is none, or it offers no GPUs."""
     name, cluster = query.get("node", ""), content.verbs.cluster
-    holders = Holders(cluster, "pod")
-    view = _shown(cluster, name, reserved(content), holders.number)
-    if view is None:
+    drawn = drawing(content, name)
+    if drawn is None:
         raise NotFound("the cluster has no such node, or it offers no GPUs", path=name)
+    view, holders = drawn
     topology = cluster.gpus.topologies[name]
     groups = {level: Groups(cluster, level).of(cluster.nodes[name]) for level in ("rack", "model")}
     return view | groups | {
         "holders": holders.names(),
         "holdings": _holdings(view),
-        "numa": topology.numa,
         "nics": topology.as_json()["nics"],
         "detail": topology.detail,
         "devices": _published(cluster, name),

@@ -9,8 +9,11 @@ from typing import Any, Final
 import orjson
 
 from extender.ask.judge import Ranked
+from extender.ask.nearest import LINKED
+from extender.ask.text import ids
 from extender.web import decisions_page
 from extender.web.history import entry, of_pod
+from extender.web.node_pages import drawing
 from extender.web.pages import JSON, Content, Query, pod_of
 
 SHOWN: Final = 10
@@ -57,8 +60,9 @@ def _own(answer: Mapping[str, Any]) -> JSON:
 
 
 def pod_view(content: Content, query: Query) -> JSON:
-    """`?pod=NAMESPACE/NAME`: which. As /debug/explain, with `nodes_by_reason`: the first nodes of each reason,
-    `scores`: the best two nodes by term, and `evictions`: each plan that is known, by cost term."""
+    """`?pod=NAMESPACE/NAME`: which. As /debug/explain, with `shown_on`: the node of the verdict, `nodes_by_reason`: the
+    first nodes of each reason, `scores`: the best two nodes by term, and `evictions`: each plan that is known, by cost
+    term."""
     explainer, verbs = content.explainer, content.verbs
     pod = explainer.pod(*pod_of(query))
     shown = explainer.explain(pod)
@@ -67,11 +71,58 @@ def pod_view(content: Content, query: Query) -> JSON:
     asked = next((decision for decision in latest if decision["verb"] == "preempt" and decision["cost"]), None)
     return answer | {
         "gpus_asked": dict(pod.gpus),
+        "shown_on": _shown_on(content, answer),
         "nodes_by_reason": {key: list(names) for key, names in sorted(shown.rejected.items())},
         "scores": [_score(ranked) for ranked in shown.best],
         "evictions": [*_ways(answer["ways_out"]), *_plans(asked)],
         "decisions": latest,
     }
+
+
+def _shown_on(content: Content, answer: Mapping[str, Any]) -> JSON | None:
+    """The node where the pod is or would be, else that of the first eviction among its ways out, else the nearest: as
+    `NodeMap` has it. `what`: which of these it is; `marks`: of each GPU "chosen", "victim" or None; `free_text`: why
+    its free GPUs are not enough, None where links are not the reason."""
+    eviction = next(
+        (way["spec"] for way in answer["ways_out"] if way["kind"] == "evict" and "node" in way["spec"]), None
+    )
+    if answer["node"]:
+        what, name = "placed" if answer["verdict"] in ("runs", "evicted") else "planned", answer["node"]
+    elif eviction is not None:
+        what, name = "eviction", eviction["node"]
+    elif answer["nearest"] is not None and answer["verdict"] != "never":
+        what, name = "nearest", answer["nearest"]["node"]
+    else:
+        return None
+    drawn = drawing(content, name)
+    if drawn is None:
+        return None
+    view, _ = drawn
+    chosen = set(answer["gpus"] or ()) if what in ("placed", "planned") else set()
+    victims = {_name(victim) for victim in eviction["victims"]} if what == "eviction" and eviction else set()
+
+    def mark(gpu: Mapping[str, Any]) -> str | None:
+        if gpu["index"] in chosen:
+            return "chosen"
+        return "victim" if any(pod["pod"] in victims for pod in gpu["pods"]) else None
+
+    free = [gpu["index"] for gpu in view["gpus"] if gpu["state"] == "free"]
+    return {
+        "what": what,
+        "node": view,
+        "marks": [mark(gpu) for gpu in view["gpus"]],
+        "free_text": _why_not_free(free, answer["nearest"], name),
+    }
+
+
+def _why_not_free(free: list[int], miss: Mapping[str, Any] | None, node: str) -> str | None:
+    """Why the free GPUs of the drawn node are not enough, where links are what is missing."""
+    if miss is None or miss["node"] != node:
+        return None
+    linked = next((part for part in miss["missing"] if part["what"] == LINKED), None)
+    if linked is None or not free:
+        return None
+    return f"GPUs {ids(free)} are free. At most {linked['have']} of them are linked; the pod asks for {linked['need']}."
 
 
 def _score(best: Ranked) -> JSON:
@@ -97,6 +148,8 @@ def _plans(asked: Mapping[str, Any] | None) -> list[JSON]:
 
 
 def _names(victims: Sequence[Mapping[str, Any] | str]) -> str:
-    return ", ".join(
-        victim if isinstance(victim, str) else f"{victim['namespace']}/{victim['name']}" for victim in victims
-    )
+    return ", ".join(map(_name, victims))
+
+
+def _name(victim: Mapping[str, Any] | str) -> str:
+    return victim if isinstance(victim, str) else f"{victim['namespace']}/{victim['name']}"

@@ -84,7 +84,6 @@ def templates() -> Mapping[str, Template]:
         "how_known": HOW,
         "link": link,
         "split": drawing.split,
-        "stacked": drawing.stacked,
     }
     environment.filters |= {
         "number": number,

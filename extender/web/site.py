@@ -7,7 +7,7 @@ given to the template with the name of its path.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import orjson
 from starlette.requests import Request
@@ -32,8 +32,8 @@ class View(NamedTuple):
     """For people."""
     make: Callable[[Content, Query], JSON] = lambda content, query: {}
     """Its JSON object; raises ExtenderError where what is asked for does not exist."""
-    shown: bool = True
-    """Whether the navigation has it."""
+    linked: Literal["header", "footer", ""] = "header"
+    """Where each page links it: the footer has what shows how the server works."""
     costly: Callable[[Content], JSON] | None = None
     """What all requests within some seconds share of it."""
 
@@ -45,19 +45,20 @@ class View(NamedTuple):
 
 VIEWS: Final = (
     View("/", "FleetMap", "Fleet", node_pages.fleet_view),
-    View("/nodes", "NodeMaps", "Nodes", node_pages.nodes_view, shown=False),
-    View("/node", "NodeMap", "Node", node_pages.node_view, shown=False),
+    View("/nodes", "NodeMaps", "Nodes", node_pages.nodes_view, linked=""),
+    View("/node", "NodeMap", "Node", node_pages.node_view, linked=""),
     View("/waiting", "WaitingPods", "Waiting pods", queue_page.waiting_view),
-    View("/pod", "Explanation", "Pod", pod_page.pod_view, shown=False),
+    View("/pod", "Explanation", "Pod", pod_page.pod_view, linked=""),
     View("/queue", "Queue", "Queues", queue_page.queue_view),
     View("/capacity", "Capacity", "Capacity", costly=capacity_page.capacity_view),
-    View("/advice", "Advice", "Advice", shown=False, costly=lambda content: content.explainer.advice()),
+    View("/advice", "Advice", "Advice", linked="", costly=lambda content: content.explainer.advice()),
     View("/whatif", "WhatIfForm", "What if", whatif_page.form),
     View("/preemptions", "AnsweredPreemptions", "Preemption costs", history.preemptions_view),
-    View("/prices", "PriceList", "Prices", capacity_page.prices_view),
-    View("/decisions", "DecisionTimeline", "Decisions", history.decisions_view),
+    View("/prices", "PriceList", "Prices", capacity_page.prices_view, linked="footer"),
+    View("/decisions", "DecisionTimeline", "Decisions", history.decisions_view, linked="footer"),
 )
 """In the order of the navigation."""
+PLACES: Final = ("header", "footer")
 BY_PATH: Final = {view.path: view for view in VIEWS}
 
 
@@ -66,7 +67,7 @@ class Site:
 
     def __init__(self, content: Content, live: Live, pages: Pages) -> None:
         self._content, self._live = content, live
-        self._nav = [(view.path, view.title) for view in VIEWS if view.shown]
+        self._links = {place: [(view.path, view.title) for view in VIEWS if view.linked == place] for place in PLACES}
         self._made = pages.view(self.pieces)
         self._shared = pages.view(self.shared)
         self._kept = {
@@ -120,7 +121,7 @@ class Site:
     def _page(self, view: View | None, address: str = "") -> JSON:
         """What the frame of a page shows. `address`: of its JSON."""
         title, path = ("Error", "") if view is None else (view.title, view.path)
-        return {"title": title, "path": path, "json": address, "nav": self._nav, "at": self._content.times.wall()}
+        return {"title": title, "path": path, "json": address, "links": self._links, "at": self._content.times.wall()}
 
     def _error(self, error: ExtenderError, data: bool) -> Response:
         headers = HEADERS | ({"retry-after": str(RETRY_SECONDS)} if isinstance(error, Busy) else {})

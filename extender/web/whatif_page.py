@@ -36,7 +36,8 @@ TEMPLATE: Final = "whatif_answer.html"
 
 
 def form(content: Content, query: Query) -> JSON:
-    """`?pod=NAMESPACE/NAME`, `?drain=NODE`, `?cordon=NODE`: what the form has when it opens; names apart by spaces."""
+    """`?pod=NAMESPACE/NAME`, `?drain=NODE`, `?cordon=NODE`: what the form has when it opens, names separated by
+    spaces."""
     given = {key: query.get(key, "")[:MOST_GIVEN] for key in ("pod", "cordon", "drain")}
     return {**given, "most_bytes": MOST_QUESTION, "most_pods": MOST_PODS}
 

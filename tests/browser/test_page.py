@@ -215,7 +215,7 @@ def posted(url: str, body: dict[str, Any]) -> Any:
 def test_what_if(page: Page, url: str) -> None:
     """From a pod that waits to the form, and what is answered there is what the API answers."""
     page.goto(f"/pod?pod={WAITS}")
-    page.get_by_role("link", name="What if").last.click()
+    page.get_by_role("link", name="Ask what would happen").click()
     expect(page.get_by_label("Pods of the cluster")).to_have_value(WAITS)
     expect(page.locator("#unscripted")).to_be_hidden()
     page.get_by_label("Manifest").fill(MANIFEST)

@@ -231,6 +231,53 @@ def test_the_pod_is_explained_as_by_the_command(world: World) -> None:
         assert f"{reason}: {len(names)} node" in text
 
 
+def test_the_node_of_the_verdict_is_drawn_with_what_it_is_about(world: World) -> None:
+    waits = data(world, f"/pod?pod={WAITS}")
+    eviction = next(way["spec"] for way in waits["ways_out"] if way["kind"] == "evict")
+    drawn = waits["shown_on"]
+    assert (drawn["what"], drawn["node"]["node"]) == ("eviction", eviction["node"])
+    victims = {f"{pod['namespace']}/{pod['name']}" for pod in eviction["victims"]}
+    marked = [gpu for gpu, mark in zip(drawn["node"]["gpus"], drawn["marks"], strict=True) if mark == "victim"]
+    assert marked
+    assert {pod["pod"] for gpu in marked for pod in gpu["pods"]} == victims
+    fits = data(world, "/pod?pod=serving/small")
+    assert fits["shown_on"]["what"] == "planned"
+    assert [at for at, mark in enumerate(fits["shown_on"]["marks"]) if mark == "chosen"] == fits["gpus"]
+    assert data(world, "/pod?pod=speech/giant")["shown_on"] is None
+
+
+def test_why_free_gpus_are_not_enough() -> None:
+    """No pod may be evicted: the nearest node is drawn, and its free GPUs are not linked."""
+    world = World()
+    world.node("a", 4, links=pairs(4))
+    for gpu in (0, 2):
+        world.pod(f"holds-{gpu}", 1, "a", held=[gpu], priority=10)
+    world.pod("two", 2, links="required", never=True)
+    drawn = data(world, "/pod?pod=default/two")["shown_on"]
+    assert (drawn["what"], drawn["marks"]) == ("nearest", [None] * 4)
+    assert drawn["free_text"] == "GPUs 1,3 are free. At most 1 of them are linked; the pod asks for 2."
+    assert drawn["free_text"] in html(world, "/pod?pod=default/two")
+
+
+def test_the_fleet_in_six_numbers(world: World) -> None:
+    shown = data(world, "/")
+    summary, models = shown["summary"], shown["models"]
+    assert summary["gpus"] == sum(model["gpus"] for model in models)
+    assert summary["allocated_gpus"] + summary["free_gpus"] == summary["gpus"]
+    assert summary["allocated_percent"] == round(100 * summary["allocated_gpus"] / summary["gpus"])
+    assert summary["waiting_pods"] == sum(reason["pods"] for reason in shown["waiting"])
+    assert summary["waiting_gpus"] == sum(reason["gpus"] for reason in shown["waiting"])
+    assert summary["oldest_wait_seconds"] == 7_000
+    assert summary["largest_linked_set"] == max(part["gpus"] for model in models for part in model["linked_sets"])
+
+
+def test_what_shows_how_the_server_works_is_linked_below(world: World) -> None:
+    header, _, rest = html(world, "/").partition("</header>")
+    for path in ("/prices", "/decisions"):
+        assert f'href="{path}"' not in header
+        assert f'href="{path}"' in rest.partition("<footer>")[2]
+
+
 def test_the_terms_of_a_score_add_up(world: World) -> None:
     shown = data(world, "/pod?pod=serving/small")
     assert len(shown["scores"]) == 2
