@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 MODULE = Path(__file__).parent / "controlplane"
 NODE_MODULE = Path(__file__).parent / "devicemanager"
 NODE_COMMAND = "devicemanager"
+ALLOCATOR_COMMAND = "allocator"
 CLIENT_MODULE = Path(__file__).parent / "kubectl"
 CLIENT_COMMANDS = ("kubectl", "kubelet")
 HELM_MODULE = Path(__file__).parent / "helm"
@@ -188,13 +189,22 @@ def build(say: Callable[[str], None] = print) -> Path:
 
 def build_device_manager(say: Callable[[str], None] = print) -> Path:
     """The program that is kubelet's device manager, of the default release; compiled when it is not there yet."""
+    return _of_node_module(NODE_COMMAND, say)
 
+
+def build_allocator(say: Callable[[str], None] = print) -> Path:
+    """The program that is kube-scheduler's allocator of claims, of the default release; compiled when it is not there
+    yet."""
+    return _of_node_module(ALLOCATOR_COMMAND, say)
+
+
+def _of_node_module(command: str, say: Callable[[str], None]) -> Path:
     def make(go: str, program: Path) -> None:
-        say(f"building kubelet's device manager {DEFAULT_RELEASE} with {go} (about 1-3 minutes the first time)")
-        _compile(go, DEFAULT_RELEASE, "go.mod", NODE_COMMAND, program, NODE_MODULE)
+        say(f"building {command} {DEFAULT_RELEASE} with {go} (about 1-3 minutes the first time)")
+        _compile(go, DEFAULT_RELEASE, "go.mod", command, program, NODE_MODULE)
 
-    program = cache_root() / "devicemanager" / f"{DEFAULT_RELEASE}-{module_hash('go.mod', NODE_MODULE)}"
-    return once(program, f"{NODE_COMMAND} {DEFAULT_RELEASE}", say, make)
+    program = cache_root() / command / f"{DEFAULT_RELEASE}-{module_hash('go.mod', NODE_MODULE)}"
+    return once(program, f"{command} {DEFAULT_RELEASE}", say, make)
 
 
 def build_kubectl(say: Callable[[str], None] = print) -> Path:
@@ -248,6 +258,7 @@ def main() -> int:
 
     try:
         build_device_manager(say)
+        build_allocator(say)
         build_kubectl(say)
         build_helm(say)
         build_kubeadm(say)
