@@ -24,6 +24,7 @@ MODULE = Path(__file__).parent / "controlplane"
 NODE_MODULE = Path(__file__).parent / "devicemanager"
 NODE_COMMAND = "devicemanager"
 ALLOCATOR_COMMAND = "allocator"
+SELECTORS_COMMAND = "selectors"
 CLIENT_MODULE = Path(__file__).parent / "kubectl"
 CLIENT_COMMANDS = ("kubectl", "kubelet")
 HELM_MODULE = Path(__file__).parent / "helm"
@@ -198,6 +199,12 @@ def build_allocator(say: Callable[[str], None] = print) -> Path:
     return _of_node_module(ALLOCATOR_COMMAND, say)
 
 
+def build_selectors(say: Callable[[str], None] = print) -> Path:
+    """The program that evaluates selectors of devices as kube-scheduler does, of the default release; compiled when it
+    is not there yet."""
+    return _of_node_module(SELECTORS_COMMAND, say)
+
+
 def _of_node_module(command: str, say: Callable[[str], None]) -> Path:
     def make(go: str, program: Path) -> None:
         say(f"building {command} {DEFAULT_RELEASE} with {go} (about 1-3 minutes the first time)")
@@ -259,6 +266,7 @@ def main() -> int:
     try:
         build_device_manager(say)
         build_allocator(say)
+        build_selectors(say)
         build_kubectl(say)
         build_helm(say)
         build_kubeadm(say)

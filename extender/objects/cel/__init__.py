@@ -17,15 +17,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from extender.objects.cel.program import Program, program_of
+from extender.objects.cel.program import ABSORBED, FIRST_SLOT, MOST_SPENT, SPENT, Program, program_of
 from extender.objects.cel.properties import EVERYTHING, DeviceProperties, Place
 from extender.objects.cel.syntax import parse
 from extender.objects.cel.values import EvaluationError, Unsupported
 
 __all__ = ["DeviceProperties", "Selector", "Verdict", "judge", "selector", "selects"]
 
-MOST_SPENT: Final = 5_000
-"""What one evaluation may spend (`program.py`): about 2 ms."""
 _MOST_SPENT_IN_ALL: Final = 100_000  # what the evaluations of one expression may spend, ...
 _USUAL: Final = 64  # ... unless they spend less than that on average
 _MOST_ANSWERS: Final = 1024  # remembered for an expression
@@ -59,6 +57,8 @@ class Selector:
             self._program = program_of(parse(expression))
         except Unsupported as error:
             self.unsupported = str(error)
+        except RecursionError:
+            self.unsupported = "it is nested too deeply"
 
     def judge(self, device: DeviceProperties) -> Verdict:
         """Evaluated once for the devices that have the same values of what it reads."""
@@ -87,17 +87,21 @@ class Selector:
         if self._spent > max(_MOST_SPENT_IN_ALL, _USUAL * self._evaluations):
             return Verdict(None, reason="it is too costly")
         reads = set(self._reads)
-        state: list[Any] = [MOST_SPENT, device, reads, *[None] * (self._program.slots - 3)]
+        state: list[Any] = [MOST_SPENT, device, reads, False, *[None] * (self._program.slots - FIRST_SLOT)]
         try:
             value = self._program.run(state)
+            if state[ABSORBED] and self._program.panics:
+                raise Unsupported("an error beside distinct() or sort()")
             verdict = _VERDICTS.get(value) if value is True or value is False else None
             verdict = verdict or Verdict(None, fails=True, reason="its value is no boolean")
         except EvaluationError as error:
             verdict = Verdict(None, fails=True, reason=str(error))
         except Unsupported as error:
             verdict = Verdict(None, reason=str(error))
+        except RecursionError:
+            verdict = Verdict(None, reason="it is nested too deeply")
         self._evaluations += 1
-        self._spent += MOST_SPENT - state[0]
+        self._spent += MOST_SPENT - state[SPENT]
         if len(reads) > len(self._reads):
             self._reads = frozenset(reads)
             self._places = tuple(reads)

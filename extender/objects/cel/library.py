@@ -1,9 +1,9 @@
 """The functions that Kubernetes 1.37 gives to CEL, as far as expressions about devices use them: those of CEL itself,
 strings (version 2), lists (version 3), sets, regular expressions, quantities, semantic versions and optional values.
 
-Types are "bool", "int", "double", "string", "null", "quantity", "semver", "dyn" (known at evaluation only), or
-("list", element), ("map", key, value), ("optional", value); "A" in a signature is any one type. A value is a Python
-bool, int, float, str, None, tuple, dict, Quantity, Semver or Optional.
+Types are "bool", "int", "double", "string", "null", "quantity", "semver", "dyn" (known at evaluation only), "any" (of
+no value: the elements of an empty list), or ("list", element), ("map", key, value), ("optional", value); "A" in a
+signature is any one type. A value is a Python bool, int, float, str, None, tuple, dict, Quantity, Semver or Optional.
 
 Where Kubernetes fails the function raises EvaluationError, where we do not know Unsupported.
 """
@@ -38,6 +38,7 @@ _MEMORY: Final = 1 << 20  # bytes of a compiled regular expression
 _ORDERED: Final = ("bool", "int", "double", "string")
 _FLOAT: Final = re.compile(r"[+-]?[0-9]{1,17}(?:\.[0-9]{1,17})?", re.ASCII)
 _INT: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+_SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _BOOLS: Final = {
     **dict.fromkeys(("1", "t", "true", "TRUE", "True"), True),
     **dict.fromkeys(("0", "f", "false", "FALSE", "False"), False),
@@ -90,7 +91,7 @@ def equal(first: Any, second: Any) -> bool:
     if kinds[0] is tuple or kinds[0] is dict or kinds[0] is Optional:
         return _equal_parts(first, second)
     if kinds[0] in (int, float):
-        return kinds[1] in (int, float) and first == second
+        return kinds[1] in (int, float) and not _compared(first, second)
     return kinds[0] is kinds[1] and first == second
 
 
@@ -125,6 +126,8 @@ def contained(value: Any, of: Any) -> bool:
         if not isinstance(value, str):
             raise Unsupported("a key that is no string")
         return value in of
+    if type(value) is Semver:
+        raise Unsupported("a version is searched")  # cel-go 0.29 panics where all elements are literals
     for item in of:
         if type_of(item) in ("quantity", "semver"):
             raise Unsupported("a list of quantities is searched")
@@ -134,7 +137,9 @@ def contained(value: Any, of: Any) -> bool:
 
 
 def _compared(first: Any, second: Any) -> int:
-    """-1, 0 or 1."""
+    """-1, 0 or 1. An integer is compared with a floating-point number as one."""
+    if type(first) is not type(second):
+        first, second = float(first), float(second)
     if first != first or second != second:  # NaN
         raise Unsupported("NaN is compared")
     return int(first > second) - int(first < second)
@@ -258,9 +263,7 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
 
 
 def _trim(text: str) -> str:
-    if not text.isascii():
-        raise Unsupported("a text beyond ASCII is trimmed")
-    return text.strip("\t\n\v\f\r ")
+    return text.strip(_SPACES)
 
 
 def _lower(text: str) -> str:
@@ -372,11 +375,11 @@ def _sum(items: tuple[Any, ...]) -> Any:
 
 
 def _position(items: tuple[Any, ...], value: Any) -> int:
-    return next((at for at, item in enumerate(items) if equal(item, value)), -1)
+    return next((at for at, item in enumerate(items) if not unequal(item, value)), -1)
 
 
 def _last_position(items: tuple[Any, ...], value: Any) -> int:
-    return next((at for at in reversed(range(len(items))) if equal(items[at], value)), -1)
+    return next((at for at in reversed(range(len(items))) if not unequal(items[at], value)), -1)
 
 
 def _includes(target: Any, value: Any) -> bool:
@@ -512,9 +515,10 @@ def _member(*overloads: tuple[tuple[Type, ...], Type, Callable[..., Any]]) -> li
     return [Overload(*overload) for overload in overloads]
 
 
-def _of_each(result: Type | None, function: Callable[..., Any]) -> list[Overload]:
-    """For lists of each ordered type; `result` None: the type of the elements."""
-    return [Overload((("list", kind),), kind if result is None else result, function) for kind in _ORDERED]
+def _of_each(result: Type, function: Callable[..., Any]) -> list[Overload]:
+    """For lists of each ordered type. `result`: "A" stands for the type of the elements."""
+    of = {kind: {"A": kind, ("list", "A"): ("list", kind)}.get(result, result) for kind in _ORDERED}
+    return [Overload((("list", kind),), of[kind], function) for kind in _ORDERED]
 
 
 def _comparisons(kind: str, compared: Callable[[Any, Any], int]) -> dict[str, list[Overload]]:
@@ -551,7 +555,7 @@ FUNCTIONS: Final[dict[str, list[Overload]]] = {
         (("double", "double"), "double", lambda first, second: _finite(first * second)),
     ),
     "/": _free((("int", "int"), "int", _divide), (("double", "double"), "double", _float_divide)),
-    "%": _free((("int", "int"), "int", _modulo)),
+    "%": _free((("int", "int"), "int", _modulo), (("uint", "uint"), "uint", _modulo)),
     "!_": _free((("bool",), "bool", lambda value: not value)),
     "-_": _free((("int",), "int", lambda value: _int(-value)), (("double",), "double", lambda value: -value)),
     "size": [Overload((kind,), "int", len, member=True, free=True) for kind in ("string", _A_LIST, ("map", "A", "B"))],
@@ -596,10 +600,10 @@ FUNCTIONS: Final[dict[str, list[Overload]]] = {
     "join": _member(((_STRINGS,), "string", _join), ((_STRINGS, "string"), "string", _join)),
     # -- lists and sets
     "isSorted": _of_each("bool", _is_sorted),
-    "sum": [Overload((("list", "int"),), "int", _sum)],
-    "min": _of_each(None, _extreme(min)),
-    "max": _of_each(None, _extreme(max)),
-    "sort": _of_each(None, _sorted),
+    "sum": _member(((("list", "int"),), "int", _sum), ((("list", "double"),), "double", _sum)),
+    "min": _of_each("A", _extreme(min)),
+    "max": _of_each("A", _extreme(max)),
+    "sort": _of_each(_A_LIST, _sorted),
     "includes": _member((("dyn", "dyn"), "bool", _includes)),
     "slice": _member(((_A_LIST, "int", "int"), _A_LIST, _slice)),
     "flatten": _member(
@@ -632,7 +636,7 @@ FUNCTIONS: Final[dict[str, list[Overload]]] = {
     **{name: [*_BY_QUANTITY[name], *_BY_VERSION[name]] for name in _BY_QUANTITY},
     # -- optional values
     "optional.of": _free((("A",), _A_OPTIONAL, lambda value: Optional(some=True, value=value))),
-    "optional.none": _free(((), ("optional", "dyn"), lambda: NONE)),
+    "optional.none": _free(((), ("optional", "any"), lambda: NONE)),
     "optional.ofNonZeroValue": _free((("A",), _A_OPTIONAL, _non_zero)),
     "hasValue": _member(((_A_OPTIONAL,), "bool", lambda of: of.some)),
     "value": _member(((_A_OPTIONAL,), "A", _value)),

@@ -3,9 +3,9 @@
 Types are checked first, as Kubernetes does when an expression is stored. This check accepts no more than that of
 cel-go, but for the types of empty lists: what it rejects is Unsupported.
 
-An evaluation runs on a list: what it may still spend, the device, the properties of the device that it has read, then
-one slot for each variable of the expression. Spent are the nodes of a loop's body in each turn, and an eighth of the
-length of each text and list that a function returns.
+An evaluation runs on a list: what it may still spend, the device, the properties of the device that it has read,
+whether it has absorbed an error, then one slot for each variable of the expression. Spent are the nodes of a loop's
+body in each turn, and an eighth of the length of each text and list that a function returns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ Run = Callable[[list[Any]], Any]
 SPENT: Final = 0
 DEVICE: Final = 1
 READ: Final = 2
-_FIRST_SLOT: Final = 3
+ABSORBED: Final = 3
+FIRST_SLOT: Final = 4
+MOST_SPENT: Final = 5_000
+"""What one evaluation may spend: about 2 ms."""
 _UNSET: Final = object()
 
 _DEVICE: Final = "device"
@@ -34,6 +37,10 @@ _PERHAPS: Final = {"attributes": "perhaps attributes", "capacities": "perhaps ca
 _OF_DEVICE: Final = frozenset((_DEVICE, *_DOMAINS.values(), *_ITEMS.values(), *_PERHAPS.values()))
 _VALUE: Final = {"attributes": "dyn", "capacities": "quantity"}
 _MACROS: Final = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter", "transformList"))
+_OPEN: Final = ("dyn", "any")
+_CONVERSIONS: Final = frozenset(("bool", "int", "double", "string"))
+_PANICS: Final = frozenset(("distinct", "sort"))
+"""At errors in their arguments the cost tracker of cel-go 0.29 panics: what absorbs an error does not absorb that."""
 _PATTERNS: Final = frozenset(("matches", "find", "findAll"))
 
 
@@ -51,6 +58,7 @@ class Program(NamedTuple):
 
     run: Run
     slots: int  # of the list that it runs on
+    panics: bool  # it may fail although it absorbs an error
 
 
 def program_of(node: Node) -> Program:
@@ -59,12 +67,12 @@ def program_of(node: Node) -> Program:
     part = compiler.part(node)
     if part.type not in ("bool", "dyn"):
         raise Unsupported("it is no boolean")
-    return Program(part.run, compiler.slots)
+    return Program(part.run, compiler.slots, compiler.panics)
 
 
 class _Compiler:
     def __init__(self) -> None:
-        self.slots = _FIRST_SLOT
+        self.slots, self.panics = FIRST_SLOT, False
         self._scope: dict[str, Part] = {}
 
     def part(self, node: Node) -> Part:
@@ -96,6 +104,8 @@ class _Compiler:
         read first."""
         if not isinstance(node, Name):
             raise Unsupported("the variable of a macro is no name")
+        if kind == "any":
+            raise Unsupported("a variable without a type")
         slot, before = self.slots, dict(self._scope)
         self.slots += 1
 
@@ -112,9 +122,7 @@ class _Compiler:
     # -- literals
 
     def _list(self, parts: list[Part]) -> Part:
-        kind: Type = "dyn"
-        for at, part in enumerate(parts):
-            kind = _joined(kind, part.type) if at else _plain(part).type
+        kind = _homogeneous(parts)
         runs = [part.run for part in parts]
         if all(part.literal is not _UNSET for part in parts):
             value = tuple([part.literal for part in parts])
@@ -122,11 +130,9 @@ class _Compiler:
         return Part(("list", kind), lambda e: tuple([run(e) for run in runs]), _nodes(parts))
 
     def _map(self, entries: list[tuple[Part, Part]]) -> Part:
-        kind: Type = "dyn"
-        for at, (key, value) in enumerate(entries):
-            if not isinstance(key.literal, str):
-                raise Unsupported("a map with other keys than texts")
-            kind = _joined(kind, value.type) if at else _plain(value).type
+        kind = _homogeneous([value for _, value in entries])
+        if not all(isinstance(key.literal, str) for key, _ in entries):
+            raise Unsupported("a map with other keys than texts")
         if len({key.literal for key, _ in entries}) < len(entries):
             raise Unsupported("a map with a repeated key")
         pairs = [(key.literal, value.run) for key, value in entries]
@@ -175,11 +181,13 @@ class _Compiler:
             return _or(parts[0], _plain(parts[1]), value=name == "orValue")
         member = target is not None
         overloads = [one for one in FUNCTIONS.get(name, ()) if (one.member if member else one.free)]
+        self.panics = self.panics or name in _PANICS
         if name in _PATTERNS and len(parts) > 1:
             if not isinstance(parts[1].literal, str):
                 raise Unsupported("a regular expression that is no literal")
             pattern(parts[1].literal)
-        return _called(name, overloads, [_plain(part) for part in parts])
+        called = _called(name, overloads, [_plain(part) for part in parts])
+        return _folded(called) if name in _CONVERSIONS and parts[0].literal is not _UNSET else called
 
     def _special(self, target: Node | None, name: str, arguments: tuple[Node, ...]) -> Part | None:
         """What does not evaluate all its arguments, or not once."""
@@ -316,6 +324,7 @@ def _loops(name: str, turns: Callable[[list[Any]], Iterator[None]], bodies: list
         for _ in turns(e):
             try:
                 if _truth(test(e)) is stop:
+                    e[ABSORBED] = e[ABSORBED] or error is not None
                     return stop
             except EvaluationError as raised:
                 error = raised
@@ -478,6 +487,14 @@ def _plain(part: Part) -> Part:
     return part
 
 
+def _homogeneous(parts: list[Part]) -> Type:
+    """The type of the elements of a literal: Kubernetes accepts no others than of one type."""
+    kinds = [_plain(part).type for part in parts] or ["any"]
+    if any(kind != kinds[0] for kind in kinds):
+        raise Unsupported(f"a list or map of {_name(kinds[0])} and others")
+    return kinds[0]
+
+
 def _spend(e: list[Any], cost: int) -> None:
     e[SPENT] -= cost
     if e[SPENT] < 0:
@@ -526,6 +543,7 @@ def _logic(parts: list[Part], *, stop: bool) -> Part:
                 error = raised
                 continue
             if value is stop:
+                e[ABSORBED] = e[ABSORBED] or error is not None
                 return bool(stop)
             if not isinstance(value, bool):
                 error = EvaluationError("no such overload: a logical operator")
@@ -574,6 +592,8 @@ def _called(name: str, overloads: list[Overload], parts: list[Part]) -> Part:
             matching.append((overload, _filled(overload.result, bound)))
     if not matching:
         raise Unsupported(f"{name} of {', '.join(map(_name, kinds)) or 'nothing'}")
+    if len(matching) > 1 and any(map(_is_open, kinds)):
+        raise Unsupported(f"{name} of a value without a type")  # cel-go takes the first overload that it knows
     results = [result for _, result in matching]
     result = results[0] if all(other == results[0] for other in results) else "dyn"
     function = matching[0][0].function
@@ -581,6 +601,15 @@ def _called(name: str, overloads: list[Overload], parts: list[Part]) -> Part:
         function = _dispatched(name, [overload for overload, _ in matching])
     grows = result == "string" or result == "dyn" or (isinstance(result, tuple) and result[0] == "list")
     return Part(result, _applied(function, [part.run for part in parts], grows=grows), _nodes(parts))
+
+
+def _folded(part: Part) -> Part:
+    """A conversion of a literal. Where it fails Kubernetes does not accept the expression."""
+    try:
+        value = part.run([MOST_SPENT, None, set(), False])
+    except EvaluationError as error:
+        raise Unsupported(f"a conversion of a literal: {error}") from None
+    return Part(part.type, lambda _: value, part.nodes, value)
 
 
 def _applied(function: Callable[..., Any], runs: list[Run], *, grows: bool) -> Run:
@@ -623,12 +652,10 @@ def _head(kind: Type) -> str:
 def _accepts(parameter: Type, kind: Type, bound: dict[str, Type]) -> bool:
     """Whether a value of this type may be the argument. `bound`: what "A" stands for."""
     if parameter in ("A", "B"):
-        before = bound.get(parameter)
-        if before is None or before == "dyn":
-            bound[parameter] = kind
-            return True
-        return kind == "dyn" or _agrees(before, kind)
-    if parameter == "dyn" or kind == "dyn":
+        before = bound.get(parameter, kind)
+        bound[parameter] = _either(before, kind)
+        return _agrees(before, kind)
+    if parameter == "dyn" or kind in _OPEN:
         return True
     if isinstance(parameter, tuple) and isinstance(kind, tuple):
         return parameter[0] == kind[0] and all(
@@ -638,7 +665,7 @@ def _accepts(parameter: Type, kind: Type, bound: dict[str, Type]) -> bool:
 
 
 def _agrees(first: Type, second: Type) -> bool:
-    if first == "dyn" or second == "dyn":
+    if first in _OPEN or second in _OPEN:
         return True
     if isinstance(first, tuple) and isinstance(second, tuple):
         return bool(first[0] == second[0] and all(map(_agrees, first[1:], second[1:])))
@@ -651,17 +678,30 @@ def _joined(first: Type, second: Type) -> Type:
         raise Unsupported(f"the {second} of the device as a value")
     if not _agrees(first, second):
         raise Unsupported(f"{_name(first)} and {_name(second)} where one type is asked for")
+    return _either(first, second)
+
+
+def _either(first: Type, second: Type) -> Type:
+    """The type of both, where they agree."""
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return (first[0], *map(_either, first[1:], second[1:]))
+    if first == "any" or second == "any":
+        return second if first == "any" else first
     return first if first == second else "dyn"
 
 
 def _filled(kind: Type, bound: dict[str, Type]) -> Type:
     if isinstance(kind, tuple):
         return (kind[0], *[_filled(inner, bound) for inner in kind[1:]])
-    return bound.get(kind, "dyn") if kind in ("A", "B") else kind
+    return bound.get(kind, "any") if kind in ("A", "B") else kind
 
 
 def _is_dynamic(kind: Type) -> bool:
-    return any(map(_is_dynamic, kind[1:])) if isinstance(kind, tuple) else kind == "dyn"
+    return any(map(_is_dynamic, kind[1:])) if isinstance(kind, tuple) else kind in _OPEN
+
+
+def _is_open(kind: Type) -> bool:
+    return any(map(_is_open, kind[1:])) if isinstance(kind, tuple) else kind == "any"
 
 
 def _name(kind: Type) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from extender.objects.cel.values import Unsupported, is_int64
 
 LONGEST: Final = 10 * 1024  # characters of an expression: what the API server accepts
-DEEPEST: Final = 64  # levels of brackets, unary operators and choices
+_DEEPEST: Final = 72  # levels of a tree, one of brackets counts as 3: Python's stack has 1,000 frames
 _TOKEN: Final = re.compile(
     r"""(?:[\t \r\n\f]+|//[^\n]*)*(?:
     (?P<float>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|\.[0-9]+(?:[eE][+-]?[0-9]+)?)
@@ -126,6 +126,11 @@ class _Parser:
     def _unreadable(self) -> Unsupported:
         return Unsupported(f"it cannot be read at character {self._at}")
 
+    def _deeper(self, levels: int) -> None:
+        self._depth += levels
+        if self._depth > _DEEPEST:
+            raise Unsupported("it is nested too deeply")
+
     def _is(self, *signs: str) -> bool:
         return self._token in signs and self._kind in ("sign", "name")
 
@@ -142,15 +147,13 @@ class _Parser:
     # -- grammar, the weakest operator first
 
     def _expression(self) -> Node:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise Unsupported(f"it has more than {DEEPEST} levels")
+        self._deeper(3)
         node = self._chain("||", self._and)
         if self._takes("?"):
             then = self._chain("||", self._and)
             self._expect(":")
             node = Call(None, "?:", (node, then, self._expression()))
-        self._depth -= 1
+        self._depth -= 3
         return node
 
     def _and(self) -> Node:
@@ -177,9 +180,7 @@ class _Parser:
         while self._is(*signs):
             sign = self._next()
             node = Call(None, sign, (node, operand()))
-            self._depth += 1
-            if self._depth > DEEPEST:
-                raise Unsupported(f"it has more than {DEEPEST} levels")
+            self._deeper(1)
         self._depth = depth
         return node
 
@@ -214,9 +215,7 @@ class _Parser:
             else:
                 self._depth = depth
                 return node
-            self._depth += 1
-            if self._depth > DEEPEST:
-                raise Unsupported(f"it has more than {DEEPEST} levels")
+            self._deeper(1)
 
     def _selected(self, node: Node) -> Node:
         optional = self._takes("?")

@@ -70,7 +70,7 @@ def quantity(text: str) -> Quantity:
     if len(text) > _LONGEST:
         raise Unsupported("a quantity of too many characters")
     match = _QUANTITY.fullmatch(text)
-    if match is None or not (match[2] or match[3]):
+    if match is None or not text:
         raise EvaluationError("not a quantity")
     sign, whole, fraction, binary, exponent, decimal = match.groups(default="")
     power = int(exponent) if exponent else _DECIMAL.get(decimal, 0)
@@ -79,12 +79,14 @@ def quantity(text: str) -> Quantity:
     if abs(power) > _LONGEST:
         raise Unsupported("a quantity beyond any amount")
     scale = power - len(fraction)
-    digits = len(whole) + len(fraction)
+    digits = len(whole.lstrip("0") or "0") + len(fraction)
     # ParseQuantity: digits that surely fit into an int64 stay one, at a scale of nano or above
     fits = 15 - digits - int(shift * 3 / 10) - 1 >= 0 and not fraction if binary else 18 - digits >= 0
     negative = -1 if sign == "-" else 1
     if fits and scale >= -9 and mantissa < _INT64:
         return Quantity(negative * mantissa * 10 ** (9 + scale), (negative * mantissa, scale))
+    if not whole and not fraction:
+        raise Unsupported("a quantity without digits")
     nano = mantissa * 10 ** (9 + scale) if scale >= -9 else -(-mantissa // 10 ** (-9 - scale))
     if binary:
         nano = min(nano, (_INT64 - 1) * _NANO)
