@@ -304,7 +304,7 @@ def creates_pods(api: str, kind: str) -> bool:
 
 def creators() -> list[str]:
     """The kinds whose pods are known, for people."""
-    return sorted({kind for _, kind in _CREATORS})
+    return sorted({kind if kind != "Service" else f"{kind} ({api})" for api, kind in _CREATORS})
 
 
 def read_owner(

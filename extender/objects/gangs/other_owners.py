@@ -42,7 +42,7 @@ JOB: Final = ("batch", "Job")
 
 
 def replica_set(owner: OwnerObject) -> OwnerRoles:
-    """Deployment, ReplicaSet, ReplicationController: independent replicas."""
+    """Deployment and other controllers of independent replicas."""
     return OwnerRoles((role_at(owner.spec),))
 
 
@@ -109,6 +109,7 @@ def _with_scheduler(template: Any, scheduler: str) -> Any:
 OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | Iterator[OwnerRoles]]]] = {
     ("apps", "Deployment"): replica_set,
     ("apps", "ReplicaSet"): replica_set,
+    ("apps.openshift.io", "DeploymentConfig"): replica_set,
     ("apps", "DaemonSet"): daemon_set,
     ("", "ReplicationController"): replica_set,
     ("batch", "CronJob"): cron_job,
