@@ -40,6 +40,7 @@ ROLES: Final = (
     "training.kubeflow.org/replica-type",
     "training.kubeflow.org/job-role",  # MPIJob
     "volcano.sh/task-spec",
+    "grove.io/podclique",
 )
 JOBSET_JOB: Final = "jobset.sigs.k8s.io/job-key"
 """The label that is the same for the pods of one Job of a JobSet, and of no other."""
@@ -55,6 +56,7 @@ INDICES: Final = (
     COMPLETION,
     "apps.kubernetes.io/pod-index",  # StatefulSet
     "volcano.sh/task-index",
+    "grove.io/podclique-pod-index",
 )
 """Labels that count a pod among those of its role."""
 INNER: Final = 1_000_000
@@ -91,12 +93,16 @@ def domain_of(pod: PodRecord) -> Domain | None:
 
 
 def _volcano(notes: Mapping[str, str]) -> Domain | None:
-    """The domain of Volcano's annotations. `hard`: with the highest tier that is allowed, 1 where none is stated;
-    `soft`: as close as possible."""
-    mode = notes.get(VOLCANO_MODE)
+    """The domain of Volcano's annotations."""
+    return tier_domain(notes.get(VOLCANO_MODE, ""), notes.get(VOLCANO_TIER, "1"))
+
+
+def tier_domain(mode: str, tier: str) -> Domain | None:
+    """The domain of Volcano's network topology. `hard`: with the highest tier that is allowed; `soft`: as close as
+    possible."""
     if mode == "soft":
         return Domain(VOLCANO_TIERS["1"], False)
-    level = VOLCANO_TIERS.get(notes.get(VOLCANO_TIER, "1")) if mode == "hard" else None
+    level = VOLCANO_TIERS.get(tier) if mode == "hard" else None
     return Domain(level, True) if level else None
 
 

@@ -109,7 +109,8 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How many of its pods must run; None where it does not state it. 0: none must; below 0, or above gangs.MOST: what
     it states is invalid or unreadable."""
     parts: tuple[tuple[str, int | None], ...]
-    """The same by the name of a part, where it has named parts."""
+    """The same by the name of a part, where it has named parts: a role of its pods (`queueing.rank_of`), or a pod group
+    of a Workload."""
     owner: Owner | None = None
     """Its controller, where that is one of GROUP_KINDS too: a JobSet owns Jobs."""
     size: int | None = None
@@ -127,6 +128,10 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Of each replicated Job of a JobSet: prefix of the names of its Jobs, how many Jobs, pods of each."""
     succeeded: int = 0
     """How many of the pods that it states have succeeded, and never come again."""
+    domain: tuple[str, bool] | None = None
+    """The level at which its pods shall be together, and whether they must be (`queueing.Domain`)."""
+    unchecked: tuple[str, ...] = ()
+    """What it states of the places of its pods and is not read, for people."""
 
 
 # -- the kinds of objects, and lists of them

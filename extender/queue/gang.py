@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -20,7 +21,7 @@ from extender.objects.queueing import (
     queue_of,
     rank_of,
 )
-from extender.objects.records import PodRecord
+from extender.objects.records import GroupRecord, PodRecord
 from extender.queue.absent import StandIns, existing, present
 from extender.queue.levels import SHORT
 
@@ -65,6 +66,7 @@ class WaitingGang:
     whole: bool = False  # the gates of all `pods` open, or of none
     apart: str = ""  # the level of which each of its Jobs has a domain of its own, "" for none
     missing: str = ""  # a claim or template of `pods` that does not exist, "" for none
+    unchecked: tuple[str, ...] = ()  # what its owner states of the places of its pods and is not read
 
     @property
     def existing(self) -> list[PodRecord]:
@@ -302,9 +304,15 @@ def _gang(
     if many:
         yield
     missing = cluster.dra.planned.missing
-    domain, apart = yield from _domain(deciding, cluster.settings.topology_levels)
+    owner = gangs.owner_of(named, cluster.gangs.objects)
+    domain, apart = yield from _domain(deciding, cluster.settings.topology_levels, owner)
     if many:
         yield
+    of_roles = owner is not None and not named.part and least is not None and least < whole.number
+    minima = dict(owner.parts) if owner is not None and of_roles else {}
+    ranked, lacking = yield from _needed_first(ranked, running_members, minima)
+    if lacking:  # its other pods cannot stand for those
+        least = max(least or 0, len(pods) + len(running_members) + lacking)
     return WaitingGang(
         ref=named,
         pods=tuple(ranked),
@@ -323,7 +331,29 @@ def _gang(
         whole=_tried_as_one(pods),
         apart=apart,
         missing=next((text for pod in whole.queued if pod.claim_refs and (text := missing(pod))), ""),
+        unchecked=owner.unchecked if owner is not None else (),
     )
+
+
+def _needed_first(
+    ranked: Sequence[PodRecord], members: Iterable[PodRecord], minima: Mapping[str, int | None]
+) -> Sliced[tuple[Sequence[PodRecord], int]]:
+    """(the pods, those first that the minima of their roles need; how many of these do not exist). Each part is in the
+    order given. `members`: those that run."""
+    missing = Counter({role: number for role, number in minima.items() if number and number > 0})
+    if not missing:
+        return ranked, 0
+    for pod in members:
+        missing[rank_of(pod)[0]] -= 1
+    needed: list[PodRecord] = []
+    others: list[PodRecord] = []
+    for pod, pause in pauses(ranked):
+        if pause:
+            yield
+        role = rank_of(pod)[0]
+        (needed if missing[role] > 0 else others).append(pod)
+        missing[role] -= 1
+    return [*needed, *others], sum(number for number in missing.values() if number > 0)
 
 
 def _in_order(pods: Sequence[PodRecord]) -> Sliced[list[PodRecord]]:
@@ -341,11 +371,13 @@ def _tried_as_one(pods: Iterable[PodRecord]) -> bool:
     return any(pod.group is not None and not pod.group[0] for pod in pods)
 
 
-def _domain(pods: Sequence[PodRecord], levels: Sequence[str]) -> Sliced[tuple[Domain | None, str]]:
-    """(the domain of the gang, the level of which each of its Jobs has a domain of its own). Where its pods state
-    several, a required one counts before a preferred one, and of these the closest. `levels`: labels, the closest
-    first."""
-    stated: set[Domain] = set()
+def _domain(
+    pods: Sequence[PodRecord], levels: Sequence[str], owner: GroupRecord | None
+) -> Sliced[tuple[Domain | None, str]]:
+    """(the domain of the gang, the level of which each of its Jobs has a domain of its own). Where its pods and its
+    owner state several, a required one counts before a preferred one, and of these the closest. `levels`: labels, the
+    closest first."""
+    stated = {Domain(*owner.domain)} if owner is not None and owner.domain is not None else set[Domain]()
     for pod, pause in pauses(pods):
         if pause:
             yield

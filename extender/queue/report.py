@@ -95,7 +95,7 @@ class QueueReport:
             "earliest_start_seconds": None if waiting.start is None else round(max(0.0, waiting.start - self.wall), 1),
             "domain": domain,
             "left_devices": sorted({pod.left_devices for pod in gang.pods} - {""})[:MOST_WHYS],
-            "not_modelled": sorted({feature for pod in gang.pods for feature in not_modelled(pod)}),
+            "not_modelled": sorted({*gang.unchecked, *(text for pod in gang.pods for text in not_modelled(pod))}),
             "ways_out": self.ways_out.get(gang.ref.text, []),
             "not_evicted": self.why_not_evicted(waiting) or None,
         }

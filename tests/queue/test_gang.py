@@ -309,6 +309,42 @@ def test_pods_are_in_the_order_of_their_ranks() -> None:
     assert [one.name for one in one_of(world_of(pods)).pods] == ["m", "w0", "w1"]
 
 
+def test_the_minimum_of_each_role_comes_first() -> None:
+    """A gang starts with its minimum: 3 of 6 pods, of which two are of the second role."""
+    in_group = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
+    spec = {"minMember": 3, "minTaskMember": {"a": 1, "b": 2}}
+    group = obj("scheduling.volcano.sh/v1beta1", "PodGroup", "g", spec)
+    pods = [
+        pod(f"{role}{index}", in_group, labels={"volcano.sh/task-spec": role, "volcano.sh/task-index": str(index)})
+        for role, number in (("a", 4), ("b", 2))
+        for index in range(number)
+    ]
+    gang = one_of(world_of(pods, group))
+    assert [one.name for one in gang.pods] == ["a0", "b0", "b1", "a1", "a2", "a3"]
+    assert (gang.needed, gang.complete) == (3, True)
+    gang = one_of(world_of(pods[:-1], group))  # a pod of `a` does not stand for one of `b`
+    assert ([one.name for one in gang.pods[:2]], gang.complete) == (["a0", "b0"], False)
+    running = pods[4] | {"spec": pods[4]["spec"] | {"schedulingGates": [], "nodeName": "n"}}
+    gang = one_of(world_of([*pods[:4], running, pods[5]], group))
+    assert ([one.name for one in gang.pods[: gang.needed]], gang.complete) == (["a0", "b1"], True)
+
+
+def test_a_pod_gang_states_its_level_and_the_minima_of_its_cliques() -> None:
+    cliques = [{"name": "r", "minReplicas": 1}, {"name": "w", "minReplicas": 1}]
+    packed = {"packConstraint": {"preferred": "example.com/rack"}}
+    inner = cliques[1] | {"topologyConstraint": {"packConstraint": {"required": "kubernetes.io/hostname"}}}
+    spec = {"podgroups": [cliques[0], inner], "topologyConstraint": packed}
+    pods = [
+        pod(f"{clique}{at}", labels={"grove.io/podgang": "g", "grove.io/podclique": clique})
+        for clique in "rw"
+        for at in range(2)
+    ]
+    gang = one_of(world_of(pods, obj("scheduler.grove.io/v1alpha1", "PodGang", "g", spec)))
+    assert [one.name for one in gang.pods[: gang.needed]] == ["r0", "w0"]
+    assert gang.domain == Domain("example.com/rack", False)
+    assert gang.unchecked == ("that w is together in one kubernetes.io/hostname",)
+
+
 def test_what_a_gang_states() -> None:
     """Of its pods with GPUs: the lowest priority, the queue, the duration of the longest; of all the first creation."""
     notes = {OURS + "domain": "required:rack"}

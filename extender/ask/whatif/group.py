@@ -179,7 +179,7 @@ def _about(case: GangCase, gang: WaitingGang) -> Iterator[dict[str, str]]:
             f"how many pods of {gang.ref.source} gang {gang.ref} must run cannot be read "
             f"({gangs.SOURCES[gang.ref.source].states}): all {len(gang.pods) + len(gang.members)} count as needed",
         )
-    missing = sorted({feature for pod in gang.pods for feature in not_modelled(pod)})
+    missing = sorted({*gang.unchecked, *(feature for pod in gang.pods for feature in not_modelled(pod))})
     if missing:
         yield warning("not-all-checked", f"gang {gang.ref} asks for more than is checked: {', '.join(missing)}")
 

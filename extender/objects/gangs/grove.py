@@ -1,12 +1,13 @@
 """Grove: the PodGangs of a PodCliqueSet.
 
 A replica of the set has a base PodGang: its cliques, and of each scaling group as many replicas as must be available.
-Each further replica of a scaling group is a PodGang of its own.
+Each further replica of a scaling group is a PodGang of its own. `reuseReservationRef` is a suggestion to the scheduler,
+and is not used: the pods of the PodGang that it names hold their GPUs until they are deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from extender.objects.gangs import templates
@@ -24,6 +25,10 @@ MOST_GANGS: Final = 2_000
 """PodGangs of one set; of more none is read."""
 
 
+Place = tuple[str, bool]
+"""A level, and whether pods must be together there."""
+
+
 class Grove(GangSource):
     """Pods with the label of the PodGang."""
 
@@ -39,16 +44,62 @@ class Grove(GangSource):
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
         """The minima of its pod groups, and all pods that they name."""
-        groups = owner.spec.sections("podgroups")
+        spec = owner.spec
+        groups = spec.sections("podgroups")
         if not groups:
             return OwnerRoles()
-        least = sum(group.number("minReplicas") or 0 for group in groups)
+        minima = tuple((group.text("name"), group.number("minReplicas") or 0) for group in groups)
+        least = sum(number for _, number in minima)
         size = sum(len(group.sections("podReferences")) for group in groups)
-        return OwnerRoles(minimum=least, size=max(size, least))
+        inner = [*spec.sections("topologyConstraintGroupConfigs"), *groups]
+        places = {section.text("name"): _packed(section) for section in inner}
+        domain, unchecked = _together(_packed(spec), places, len(groups))
+        return OwnerRoles((), least, minima, max(size, least), domain=domain, unchecked=unchecked)
+
+
+def _packed(section: Section) -> Place | None:
+    """The level at which a PodGang or a part of it is together, and whether it must be."""
+    stated = section.section("topologyConstraint").section("packConstraint")
+    required, preferred = stated.text("required"), stated.text("preferred")
+    return (required or preferred, bool(required)) if required or preferred else None
+
+
+def _together(
+    whole: Place | None, inner: Mapping[str, Place | None], groups: int
+) -> tuple[Place | None, tuple[str, ...]]:
+    """(the domain of a PodGang, what is not read of the domains of its parts). A part that is all of it counts as it.
+    `groups`: how many PodCliques it has."""
+    stated = {name: place for name, place in inner.items() if place is not None}
+    if groups == 1 and stated:
+        return list(stated.values())[-1], ()  # the closest comes last
+    return whole, tuple(f"that {name} is together in one {level}" for name, (level, must) in stated.items() if must)
+
+
+SHORT_LEVELS: Final = {
+    "region": "topology.kubernetes.io/region", "zone": "zone", "block": "block", "rack": "rack", "host": "node",
+}  # fmt: skip
+"""Levels of Grove that stand for a node label without a ClusterTopology in the question."""
+
+
+def _level(owner: OwnerObject, section: Section) -> Place | None:
+    """The level that a set, a scaling group or a clique states, which its pods must share: a node label by the
+    ClusterTopology in the question."""
+    stated = section.section("topologyConstraint")
+    if not (level := stated.text("packDomain")):
+        return None
+    name = stated.text("topologyName") or "grove-topology"
+    topologies = [owner.beside("grove.io", kind, name) for kind in ("ClusterTopologyBinding", "ClusterTopology")]
+    keys = {
+        entry.text("domain"): entry.text("key")
+        for topology in topologies
+        if topology is not None
+        for entry in topology.spec.sections("levels")
+    }
+    return keys.get(level) or SHORT_LEVELS.get(level, level), True
 
 
 def pod_clique_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
-    """Each PodGang of the set. Its minimum counts pods: that of each clique is not kept apart."""
+    """Each PodGang of the set."""
     template = owner.spec.section("template")
     cliques = {clique.text("name"): clique for clique in template.sections("cliques")}
     groups = template.sections("podCliqueScalingGroups")
@@ -56,24 +107,30 @@ def pod_clique_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
     grouped = {name for names in members.values() for name in names}
     alone = [clique for name, clique in cliques.items() if name not in grouped]
     priority = template.text("priorityClassName")
+    places = {name: _level(owner, section) for name, section in [("", template), *cliques.items()]}
     replicas = owner.spec.number("replicas") or 0
     if replicas * (1 + sum(group.count("replicas") for group in groups)) > MOST_GANGS:
         raise RecordError(owner.spec.at("replicas"), f"it has more than {MOST_GANGS} PodGangs, and none is read")
     for replica in range(replicas):
         base = f"{owner.name}-{replica}"
         roles = [_role(clique, f"{base}-{clique.text('name')}", priority) for clique in alone]
+        inner = {f"{base}-{clique.text('name')}": places[clique.text("name")] for clique in alone}
         scaled: list[OwnerRoles] = []
         for group in groups:
-            least = group.number("minAvailable")
+            least, place = group.number("minAvailable"), _level(owner, group)
             least = 1 if least is None else least
             for number in range(group.count("replicas")):
                 prefix = f"{base}-{group.text('name')}-{number}"
-                inner = [_role(cliques[name], f"{prefix}-{name}", priority) for name in members[group.text("name")]]
+                names = members[group.text("name")]
+                of_group = [_role(cliques[name], f"{prefix}-{name}", priority) for name in names]
+                of_cliques = {f"{prefix}-{name}": places[name] for name in names}
                 if number < least:
-                    roles += inner
+                    roles += of_group
+                    inner |= {prefix: place, **of_cliques}
                 else:
-                    scaled.append(_gang(f"{base}-{group.text('name')}-{number - least}", inner))
-        yield _gang(base, roles)
+                    name = f"{base}-{group.text('name')}-{number - least}"
+                    scaled.append(_gang(name, of_group, place or places[""], of_cliques))
+        yield _gang(base, roles, places[""], inner)
         yield from scaled
 
 
@@ -98,8 +155,11 @@ def _role(clique: Section, name: str, priority: str) -> tuple[Role, int]:
     return role, count if least is None else min(least, count)
 
 
-def _gang(name: str, roles: list[tuple[Role, int]]) -> OwnerRoles:
+def _gang(
+    name: str, roles: list[tuple[Role, int]], whole: Place | None, inner: Mapping[str, Place | None]
+) -> OwnerRoles:
     labelled = tuple(role.with_labels({GANG: name}) for role, _ in roles)
-    least = sum(least for _, least in roles)
-    size = sum(role.count for role, _ in roles)
-    return OwnerRoles(labelled, minimum=least, size=size, stated_in=POD_GANG, name=name)
+    minima = tuple((role.name, least) for role, least in roles)
+    size, least = sum(role.count for role, _ in roles), sum(least for _, least in roles)
+    domain, unchecked = _together(whole, inner, len(roles))
+    return OwnerRoles(labelled, least, minima, size, stated_in=POD_GANG, name=name, domain=domain, unchecked=unchecked)

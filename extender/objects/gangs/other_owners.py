@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from extender.objects.gangs import applications, workflows
 from extender.objects.gangs.builtin import job_role
 from extender.objects.gangs.grove import pod_clique_set
-from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP
+from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP, volcano_domain
 from extender.objects.gangs.ray import ray_job, ray_service
 from extender.objects.gangs.role_sets import (
     model_booster,
@@ -83,7 +83,9 @@ def _volcano_job(spec: Section, job: str) -> OwnerRoles:
     of_tasks = [role.count if least is None else least for role, least in zip(roles, stated, strict=True)]
     least = max(spec.number("minAvailable") or sum(of_tasks), sum(number or 0 for number in stated))
     size = sum(role.count for role in roles)
-    return OwnerRoles(roles, minimum=least, size=size, stated_in=VOLCANO_GROUP, name=job)
+    parts = tuple(zip([role.name for role in roles], of_tasks, strict=True))
+    domain = volcano_domain(spec)
+    return OwnerRoles(roles, least, parts, size, stated_in=VOLCANO_GROUP, name=job, domain=domain)
 
 
 def _task(job: str, task: Section, number: int, scheduler: str) -> Role:

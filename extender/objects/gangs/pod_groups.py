@@ -7,6 +7,7 @@ from typing import Final
 
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Section
 from extender.objects.gangs.source import SIZES, GangSource, Members, Objects, Ref, agreed
+from extender.objects.queueing import tier_domain
 from extender.objects.records import PodRecord
 
 COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
@@ -21,9 +22,20 @@ class _PodGroups(GangSource):
     creates = False
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
-        """`minMember`, else the policy. Pods that have succeeded count towards the minimum, as Volcano counts them."""
-        succeeded = max(0, owner.status.number("succeeded") or 0)
-        return OwnerRoles(minimum=_group_minimum(owner.spec), succeeded=succeeded)
+        """`minMember`, else the policy, and the minimum of each task. Pods that have succeeded count towards the
+        minimum, as Volcano counts them."""
+        spec, succeeded = owner.spec, max(0, owner.status.number("succeeded") or 0)
+        minima = spec.section("minTaskMember")
+        parts = tuple((name, minima.number(name)) for name in minima.fields)
+        domain = volcano_domain(spec)
+        return OwnerRoles(minimum=_group_minimum(spec), parts=parts, succeeded=succeeded, domain=domain)
+
+
+def volcano_domain(spec: Section) -> tuple[str, bool] | None:
+    """The domain of a PodGroup or Job of Volcano."""
+    topology = spec.section("networkTopology")
+    tier = topology.number("highestTierAllowed")
+    return tier_domain(topology.text("mode") if topology else "", str(1 if tier is None else tier))
 
 
 class Coscheduling(_PodGroups):

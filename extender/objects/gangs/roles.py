@@ -285,6 +285,10 @@ class OwnerRoles(NamedTuple):
     """Of the object that states the minimum, "" where it has the name of the owner."""
     assumed: tuple[str, ...] = ()
     """What the object does not state and was assumed, for people."""
+    domain: tuple[str, bool] | None = None
+    """The level at which the pods of a gang shall be together, and whether they must be."""
+    unchecked: tuple[str, ...] = ()
+    """What it states of the places of its pods and is not read, for people."""
     beside: tuple[Mapping[str, Any], ...] = ()
     """Objects that its controller creates, and that decide where the pods go: the templates of their claims."""
 
@@ -318,6 +322,8 @@ def record_of(owner: OwnerObject, stated: OwnerRoles, kinds: Mapping[Any, Any], 
             if role.group_label and not role.before
         ),
         succeeded=stated.succeeded,
+        domain=stated.domain,
+        unchecked=stated.unchecked,
     )
 
 

@@ -50,7 +50,12 @@ def described(asked: Question) -> str:
     for ref, pods in sorted(members.items()):
         counted = gangs.Members(pods)
         size = gangs.size(ref, counted, objects)
-        parts.append(f"gang {ref} {gangs.minimum(ref, counted, objects)} of {len(pods) if size is None else size}")
+        owner = gangs.owner_of(ref, objects)
+        domain = owner.domain if owner is not None else None
+        where = "" if domain is None else f" {'in' if domain[1] else 'near'} {domain[0]}"
+        parts.append(
+            f"gang {ref} {gangs.minimum(ref, counted, objects)} of {len(pods) if size is None else size}{where}"
+        )
     return ", ".join(parts + ([f"assumed {len(asked.assumed)}"] if asked.assumed else []))
 
 
