@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ext_core.links import LinkShapes
 from extender.cli import topo
-from extender.cli.options import write
+from extender.cli.options import add_output, write
 from extender.errors import BadInput, BadTopology
 from extender.topologies.reading import Reading, Warned, ids
 from extender.topologies.topology import Plugin
@@ -32,13 +32,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=("nvidia", "amd", "arbitrary", "relay"),
         help="whose rule hands GPUs out (default: amd for xGMI, else nvidia)",
     )
-    topo.add_output_of(parser)
+    add_output(parser)
     topo.add_speed(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the choice; `too-few-free` when there is none."""
-    output = topo.output_of(options)
     reading = topo.reading_of(options, options.topo)
     free: list[int] = list(range(reading.gpus)) if options.free is None else options.free
     if wrong := [gpu for gpu in free if gpu >= reading.gpus]:
@@ -52,8 +51,8 @@ def run(options: argparse.Namespace) -> int:
         raise BadTopology("not all links are known, so sets cannot be compared", path="links", code="links-unknown")
     fit = Fit(reading, free, options.gpus, options.plugin or ("amd" if reading.kind == "xgmi" else "nvidia"))
     answer = fit.as_json()
-    if output != "text":
-        write(answer, output)
+    if options.output != "text":
+        write(answer, options.output)
     else:
         _tell(reading, fit, answer)
     return 0

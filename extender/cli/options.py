@@ -143,10 +143,10 @@ _LIKE_NUMBERS: Final = re.compile(r"[-+.0-9_eExXoObB:]+\Z")
 """What some reader of YAML takes for a number. PyYAML knows 1.1 alone: it would write the name `1e3` without quotes."""
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """-o: text by default."""
+def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
+    """-o: text by default. `more`: forms of this command alone."""
     parser.add_argument(
-        "-o", "--output", choices=FORMS, default="text", help="text for people (the default), JSON or YAML"
+        "-o", "--output", choices=(*FORMS, *more), default="text", help="text for people (the default), JSON or YAML"
     )
 
 

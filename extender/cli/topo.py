@@ -8,7 +8,7 @@ import math
 import sys
 from pathlib import Path
 
-from extender.cli.options import FORMS, write
+from extender.cli.options import add_output, write
 from extender.errors import BadTopology
 from extender.topologies import annotation, load
 from extender.topologies.reading import Reading, with_product
@@ -17,13 +17,13 @@ from extender.topologies.reading import Reading, with_product
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("file", metavar="FILE", help=WHAT)
-    add_output_of(parser, "annotation", "annotation-nics")
+    add_output(parser, "annotation", "annotation-nics")
     add_speed(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints it."""
-    output = output_of(options)
+    output = options.output
     reading = reading_of(options, options.file)
     if output in ("json", "yaml"):
         write(reading.as_json(), output)
@@ -84,23 +84,12 @@ WHAT = (
 )
 
 
-def add_output_of(parser: argparse.ArgumentParser, *more: str) -> None:
-    """-o; None until `output_of` decides."""
-    parser.add_argument("-o", "--output", choices=(*FORMS, *more), help="default: text on a terminal, JSON elsewhere")
-
-
 def add_speed(parser: argparse.ArgumentParser) -> None:
     """--product and --gbps."""
     parser.add_argument(
         "--product", metavar="NAME", help="the GPUs' product label, to look up what the text does not state"
     )
     parser.add_argument("--gbps", type=_gbps, metavar="N", help="GB/s of one link in one direction")
-
-
-def output_of(options: argparse.Namespace) -> str:
-    """The form asked for, or the default; kept in the options, so that errors take it too."""
-    options.output = options.output or ("text" if sys.stdout.isatty() else "json")
-    return str(options.output)
 
 
 def reading_of(options: argparse.Namespace, file: str) -> Reading:

@@ -41,8 +41,14 @@ def test_every_sample(name: str, cli: Cli) -> None:
     assert f"{count} GPUs" in cli.out(["topo", str(SAMPLES / name), "-o", "text"])
 
 
-def test_standard_input_and_json_where_nobody_looks() -> None:
-    status, out, err = run("topo", "-", stdin=(SAMPLES / "h100-nvl-8gpu-4pairs.txt").read_bytes())
+def test_text_is_the_default_also_in_a_pipe(cli: Cli) -> None:
+    assert cli.out(["topo", "catalogue:dgx1-v100"]) == cli.out(["topo", "catalogue:dgx1-v100", "-o", "text"])
+    words = ["fit", "--topo", "catalogue:dgx1-v100", "--gpus", "2"]
+    assert cli.out(words) == cli.out([*words, "-o", "text"])
+
+
+def test_standard_input() -> None:
+    status, out, err = run("topo", "-", "-o", "json", stdin=(SAMPLES / "h100-nvl-8gpu-4pairs.txt").read_bytes())
     assert (status, err) == (0, "")
     said = json.loads(out)
     assert said["islands"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
