@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -40,7 +41,7 @@ COMMANDS = {
     "gates": "opens the scheduling gates of the queue: all of them, or those of old pods",
     "agent": "on a GPU node: reports how its GPUs are linked, and which pods hold which",
     "relay": "on a GPU node: between kubelet and the device plugin, enforces the planned GPUs",
-    "completion": "what bash or zsh needs to complete commands, options and names",
+    "completion": "what bash, zsh or fish needs to complete commands, options and names",
     "version": "the version of this program",
 }
 PROGRAM: Final = "gpu-extender"
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         words[0] = "version"
     if words[0] not in COMMANDS:
+        if near := get_close_matches(words[0], COMMANDS, n=1):
+            overview().error(f"{words[0]!r} is not a command. Did you mean {near[0]!r}? {PROGRAM} --help lists all")
         overview().parse_args(words)  # ends the program: help, or what is wrong
     options = parsed(parser_of(words[0]), words[1:])
     return ended(partial(command(words[0]).run, options), options)

@@ -1,6 +1,7 @@
 """What a shell needs to complete commands, options, values and names: run `eval "$(gpu-extender completion bash)"` in
-its startup file, in that of zsh after `compinit`. Names of pods, nodes and namespaces come from kubectl, where there is
-one. The plugin of kubectl needs nothing: kubectl's own completion asks it.
+its startup file, in that of zsh after `compinit`; for fish `gpu-extender completion fish | source`. Names of pods,
+nodes and namespaces come from kubectl, where there is one. The plugin of kubectl needs nothing: kubectl's own
+completion asks it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from extender.errors import ExtenderError
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("shell", choices=("bash", "zsh"), help="for which shell")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="for which shell")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,8 +8,9 @@ import textwrap
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from http.client import HTTPException
+from http.client import BadStatusLine, HTTPException, RemoteDisconnected
 from pathlib import Path
+from ssl import SSLError
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -78,6 +79,10 @@ def ask(server: str, path: str) -> dict[str, Any]:
     return _answer(server, path, None)
 
 
+NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+"""What OpenSSL calls an answer that is no TLS."""
+
+
 def post(server: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """As `ask`, of a question in JSON."""
     return _answer(server, path, orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS))
@@ -108,6 +113,13 @@ def _answer(server: str, path: str, body: bytes | None, also: int = 0) -> dict[s
             answer = _decoded(server, text)
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
+        if isinstance(reason, SSLError) and reason.reason in NO_TLS:
+            raise Unreachable(f"it does not speak TLS: write http://{urlsplit(server).netloc}", path=server) from None
+        if scheme == "http" and isinstance(reason, RemoteDisconnected | BadStatusLine | ConnectionResetError):
+            raise Unreachable(
+                f"it closes the connection without an answer. If it speaks TLS, write https://{urlsplit(server).netloc}",
+                path=server,
+            ) from None
         raise Unanswered(str(reason), server) from None
     if not isinstance(answer, dict):
         raise Unreachable("the answer is not an object; is this a gpu-extender?", path=server)

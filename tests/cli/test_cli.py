@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import socket
+import ssl
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +17,8 @@ import pytest
 
 from extender import cli
 from extender.cli import COMMANDS, kubectl, main
-from tests.cli.canned import Cli
+from extender.server.certificates import self_signed
+from tests.cli.canned import Cli, serving
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -141,3 +147,34 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
     command = f"{sys.executable} -m extender version -o json | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("word", "near"), [("explian", "explain"), ("whatiff", "whatif"), ("quue", "queue")])
+def test_a_command_that_does_not_exist_gets_the_nearest(
+    word: str, near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([word, "--help"])
+    assert end.value.code == 2
+    assert f"{word!r} is not a command. Did you mean {near!r}?" in capsys.readouterr().err
+
+
+def test_http_and_https_mixed_up(tmp_path: Path, cli: Cli) -> None:
+    """One sentence says which one to write."""
+    with serving() as url:
+        assert "it does not speak TLS: write http://127.0.0.1:" in cli.err(["top", "--server", f"https{url[4:]}"], 1)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate = tmp_path / "certificate-and-key"
+    certificate.write_bytes(self_signed(time.time(), 3_600))
+    tls.load_cert_chain(certificate)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with contextlib.suppress(ssl.SSLError, ConnectionError), tls.wrap_socket(connection, server_side=True):
+                pass
+
+        threading.Thread(target=answer, daemon=True).start()
+        port = listener.getsockname()[1]
+        said = cli.err(["top", "--server", f"http://127.0.0.1:{port}"], 1)
+    assert f"If it speaks TLS, write https://127.0.0.1:{port}" in said

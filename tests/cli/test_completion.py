@@ -94,6 +94,18 @@ def test_zsh_gets_words_with_their_meaning(folder: Path) -> None:
     assert done.stdout.startswith("#compdef gpu-extender")
 
 
+def test_fish_gets_words_with_their_meaning(folder: Path) -> None:
+    env = {
+        "PATH": f"{folder}:/usr/bin:/bin", "_ARGCOMPLETE": "1", "_ARGCOMPLETE_SHELL": "fish", "_ARGCOMPLETE_DFS": "\t",
+        "COMP_LINE": "gpu-extender to", "COMP_POINT": "15", "_ARGCOMPLETE_STDOUT_FILENAME": str(folder / "said"),
+    }  # fmt: skip
+    subprocess.run([folder / "gpu-extender"], env=env, check=True, timeout=60)
+    offered = (folder / "said").read_text().split("\x0b")
+    assert offered == [f"{name}\t{COMMANDS[name]}" for name in ("top", "topo")]
+    done = subprocess.run([folder / "gpu-extender", "completion", "fish"], capture_output=True, text=True, check=True)
+    assert "complete --command gpu-extender" in done.stdout
+
+
 def plugin(folder: Path, *words: str) -> tuple[list[str], str]:
     """(the words that are offered, the directive)."""
     env = {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(folder)}
