@@ -25,6 +25,8 @@ class Places:
     def set_split(self, row: int, split: bool) -> None: ...
     def set_domains(self, row: int, domains: tuple[int, ...]) -> None:
         """`domains`: L numbers from 1, 0 = in none."""
+    def set_model(self, row: int, model: int) -> None:
+        """The model of the node's GPUs: a number from 1, 0 = it has none. ValueError: it is negative."""
     def doubts(self, namespace: str) -> bool:
         """Whether any node is doubted for pods of the namespace; else `trusted` gives 1 everywhere."""
     def fails(self, namespace: str) -> bool:
@@ -33,9 +35,11 @@ class Places:
         """Whether any node hands out parts of GPUs; else `whole` gives 1 everywhere."""
     def active(self) -> list[int]:
         """The levels at which some node has a domain, the closest first."""
+    def models(self) -> int:
+        """The largest number of a model so far; below 2 all nodes with GPUs are of one model."""
     def numbered(self, level: int, rows: array[int]) -> tuple[array[int], int]:
         """(int32: the domain of each row at a level, -1 = none; how many domains there are), numbered from 0 in the
-        order in which `rows` come to them. IndexError: no such level, a negative row."""
+        order in which `rows` come to them. Level L: the models. IndexError: no such level, a negative row."""
     def place(self, row: int) -> PlaceRow:
         """One row, for people and tests."""
 
@@ -57,6 +61,14 @@ def spread(places: Places, rows: array[int], siblings: array[int], out: array[fl
 def together(places: Places, rows: array[int], kin: array[int], out: array[float]) -> None:
     """How close the node is to the group's other pods. `kin`: the row of each."""
 
+def alike(places: Places, rows: array[int], kin: array[int], out: array[float]) -> None:
+    """The share of the group's other pods that are on nodes of the row's model, 1 where none has a model. `kin`: the
+    row of each."""
+
 def best_fit(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: array[int], out: array[float]) -> None:
     """Where a group should begin of which `left` pods like the request have no node yet. ValueError: a request without
     GPUs, a group of no pods."""
+
+def holds(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: array[int], out: array[float]) -> None:
+    """Whether the nodes of the row's model have room for a group of which `left` pods like the request have no node
+    yet. ValueError: a request without GPUs, a group of no pods."""

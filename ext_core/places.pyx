@@ -20,7 +20,7 @@ from ext_core.table cimport SCHEDULABLE, NodeTable
 
 
 cdef int32_t[:, ::1] _matrix(int levels, int rows, int32_t[:, ::1] old, int kept):
-    cdef int32_t[:, ::1] made = view.array((max(levels, 1), rows), sizeof(int32_t), "i")
+    cdef int32_t[:, ::1] made = view.array((levels, rows), sizeof(int32_t), "i")
     cdef int level, i
     for level in range(levels):
         for i in range(rows):
@@ -29,7 +29,8 @@ cdef int32_t[:, ::1] _matrix(int levels, int rows, int32_t[:, ::1] old, int kept
 
 
 cdef class Places:
-    """Columns over nodes, with the rows of NodeTable. `levels`: how many topology levels there are."""
+    """Columns over nodes, with the rows of NodeTable. `levels`: how many topology levels there are. The model of a
+    node's GPUs is kept as the domain of a further level, which no kernel takes for one of the topology."""
 
     def __cinit__(self, int levels=0):
         if levels < 0:
@@ -39,14 +40,14 @@ cdef class Places:
         self.capacity = 0
         self.owned = {}
         self.own = {}
-        self.members = array("i", bytes(4 * max(levels, 1)))
-        self.most = array("i", bytes(4 * max(levels, 1)))
+        self.members = array("i", bytes(4 * (levels + 1)))
+        self.most = array("i", bytes(4 * (levels + 1)))
         self.grow(64)
 
     @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow(self, int rows) except -1:
         cdef int kept = self.height
-        self.domain = _matrix(self.levels, rows, self.domain, kept)
+        self.domain = _matrix(self.levels + 1, rows, self.domain, kept)
         new = {"doubt": array("d", bytes(8 * rows)), "failing": array("B", bytes(rows)),
                "split": array("B", bytes(rows))}
         for name, column in self.owned.items():
@@ -72,9 +73,10 @@ cdef class Places:
         self.clear(row)
 
     def clear(self, int row):
-        """Write a row without domains, failures and parts of GPUs."""
+        """Write a row without domains, failures, parts of GPUs and a model."""
         self._check(row)
         self.set_domains(row, (0,) * self.levels)
+        self._set(self.levels, row, 0)
         self.count(row, -1)
         self.doubt[row] = 0.0
         self.failing[row] = self.split[row] = 0
@@ -132,9 +134,19 @@ cdef class Places:
             raise ValueError("set_domains: one number a level, none of them negative")
         cdef int level
         for level in range(self.levels):
-            self.members[level] += (1 if domains[level] else 0) - (1 if self.domain[level, row] else 0)
-            self.domain[level, row] = domains[level]
-            self.most[level] = max(self.most[level], self.domain[level, row])
+            self._set(level, row, domains[level])
+
+    def set_model(self, int row, int model):
+        """Write the model of the node's GPUs: a number from 1, 0 = it has none."""
+        self._check(row)
+        if model < 0:
+            raise ValueError("a model is not negative")
+        self._set(self.levels, row, model)
+
+    cdef void _set(self, int level, int row, int32_t domain) noexcept:
+        self.members[level] += (1 if domain else 0) - (1 if self.domain[level, row] else 0)
+        self.domain[level, row] = domain
+        self.most[level] = max(self.most[level], domain)
 
     def doubts(self, str namespace not None):
         """Whether any node is doubted for pods of the namespace; else `trusted` gives 1 everywhere."""
@@ -153,13 +165,17 @@ cdef class Places:
         cdef int level
         return [level for level in range(self.levels) if self.members[level] > 0]
 
+    def models(self):
+        """The largest number of a model so far; below 2 all nodes with GPUs are of one model."""
+        return self.most[self.levels]
+
     def numbered(self, int level, const row_t[::1] rows):
         """(int32: the domain of each row at a level, -1 = none; how many there are): numbers from 0, in the order in
-        which `rows` come to them."""
+        which `rows` come to them. Level L: the models."""
         cdef Py_ssize_t i
         cdef int32_t* number
         cdef int32_t domain, count = 0
-        if not 0 <= level < self.levels:
+        if not 0 <= level <= self.levels:
             raise IndexError("no such level")
         _check(rows, rows.shape[0])
         made = array("i", bytes(4 * rows.shape[0]))
@@ -182,7 +198,8 @@ cdef class Places:
         """One row, for people and tests."""
         self._check(row)
         domains = tuple([self.domain[level, row] for level in range(self.levels)])
-        return PlaceRow(self.doubt[row], bool(self.failing[row]), bool(self.split[row]), domains)
+        model = self.domain[self.levels, row]
+        return PlaceRow(self.doubt[row], bool(self.failing[row]), bool(self.split[row]), domains, model)
 
 
 cdef int _check(const row_t[::1] rows, Py_ssize_t out) except -1:
@@ -360,6 +377,25 @@ def together(Places places, const row_t[::1] rows, const row_t[::1] kin, score_t
         c_free(shared)
 
 
+def alike(Places places, const row_t[::1] rows, const row_t[::1] kin, score_t[::1] out):
+    """The share of the group's other pods that are on nodes of the row's model. `kin`: the row of each of them; those
+    on nodes without a model do not count. 1 where none counts."""
+    _check(rows, out.shape[0])
+    cdef Py_ssize_t i, known = 0
+    cdef int model = places.levels
+    cdef int32_t* pods = _scratch(places.most[model] + 1)
+    try:
+        with nogil:
+            for i in range(kin.shape[0]):
+                if kin[i] >= 0 and places.at(model, kin[i]):
+                    pods[places.at(model, kin[i])] += 1
+                    known += 1
+            for i in range(rows.shape[0]):
+                out[i] = <double>pods[places.at(model, rows[i])] / known if known else 1.0
+    finally:
+        c_free(pods)
+
+
 NONE, NO_MARKS = array("i"), array("B")
 
 
@@ -430,5 +466,36 @@ def best_fit(NodeTable nodes, Places places, Ask ask, int64_t left, const row_t[
                               + <double>before / (left + 1) / 1024) / (count + 2)
                 else:
                     out[i] = <double>fits / (left + 1) / (count + 2)
+    finally:
+        c_free(room)
+
+
+def holds(NodeTable nodes, Places places, Ask ask, int64_t left, const row_t[::1] rows, score_t[::1] out):
+    """Whether the nodes of the row's model have room for the `left` pods like the request of which none has a node yet:
+    1 where they have, else room / (left + 1)."""
+    _check(rows, out.shape[0])
+    check_ask(nodes, ask)
+    if ask.resource < 0 or left < 1:
+        raise ValueError("holds: a request without GPUs, or a group of no pods")
+    cdef Py_ssize_t i
+    for i in range(rows.shape[0]):
+        if rows[i] >= nodes.height:
+            raise IndexError("row outside of the table")
+    cdef tuple held = places.own.get(ask.namespace, (NONE, None, NO_MARKS))
+    cdef const row_t[::1] own = held[0]
+    cdef const uint8_t[::1] marks = held[2]
+    cdef int model = places.levels
+    cdef int64_t* room = <int64_t*>calloc(places.most[model] + 1, sizeof(int64_t))
+    if room == NULL:
+        raise MemoryError()
+    cdef row_t row
+    cdef int64_t fits
+    try:
+        with nogil:
+            for row in range(nodes.height):
+                room[places.at(model, row)] += _slots(nodes, places, ask, row, own, marks)
+            for i in range(rows.shape[0]):
+                fits = room[places.at(model, rows[i])]
+                out[i] = 1.0 if fits >= left else <double>fits / (left + 1)
     finally:
         c_free(room)

@@ -108,6 +108,8 @@ class PlaceRow(NamedTuple):
     """Whether the node hands out parts of GPUs."""
     domains: tuple[int, ...]
     """The domain at each level, from 1; 0 = in none."""
+    model: int = 0
+    """The model of the node's GPUs, from 1; 0 = it has none."""
 
 
 class Rejections(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from extender.ask import evictions, fleet, pending, place, quotas, sentence, unchecked
+from extender.ask import evictions, fleet, gpu_notes, pending, place, quotas, sentence, unchecked
 from extender.ask import nodes as judged_nodes
 from extender.ask.capacity import advice, capacity, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict, before, latest, runs
@@ -226,6 +226,8 @@ class Explainer:
             gpus = gpus_of(judge.planned(asked, best[0].node))
             shown = replace(shown, node=best[0].node, gpus=gpus or None)
             shown = replace(shown, sentence=_fits(shown))
+            notes = gpu_notes.of_pod(judge.cluster, released, asked.request, best[0].node)
+            shown = replace(shown, warnings=[*shown.warnings, *notes])
             if not pod.gated and (lacks := place.not_whole(judge, asked)):
                 named = {"code": "gang-not-whole", "message": lacks}
                 shown = replace(shown, sentence=f"{shown.sentence}; {lacks}", warnings=[*shown.warnings, named])
@@ -264,6 +266,10 @@ class Explainer:
         entry, starting = _entry(report, pod), self._starting(pod)
         if starting and not others:
             text = f"gated: the queue starts {Ref.of(starting[0].gang)} now, on {place.where(starting)}"
+            pods = self._judge.cluster.pods
+            places = [(pods[seat.uid], seat.node) for seat in starting if seat.uid in pods]
+            notes = gpu_notes.of_gang(self._judge.cluster, str(Ref.of(starting[0].gang)), places)
+            shown = replace(shown, warnings=[*shown.warnings, *notes])
             seat = next((seat for seat in starting if seat.uid == pod.uid), starting[0])
             return replace(
                 shown, verdict="gated", sentence=text, ways=[], why=pending.meaning(pending.GATED), node=seat.node,

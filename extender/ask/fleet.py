@@ -10,8 +10,8 @@ from ext_core import survey
 from ext_core.link_sets import LinkSets
 from extender.ask.judge import blocks
 from extender.cluster.cluster import ClusterView
+from extender.cluster.nodes import model_of
 from extender.cluster.tables import FIRST_GPU
-from extender.queue.usage import model_of
 
 SIZES: Final = (2, 4, 8, 16)
 """Sizes of linked sets."""

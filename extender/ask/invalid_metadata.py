@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from extender.cluster import workloads
 from extender.cluster.cluster import ClusterView
 from extender.cluster.pod_kinds import LINKS, MODES, NICS
 from extender.cluster.statements import HELD, PLAN
@@ -35,6 +36,10 @@ _STATED: Final[tuple[tuple[str, str, Callable[[str], object], str], ...]] = (
     (NICS, "bad-nics", lambda value: value.strip().lower() in MODES, _LINKED),
     (gangs.OUR_SIZE, "bad-gang-size", lambda value: gangs.number(value) is not None, f"{_WHOLE}: ignored"),
     (queueing.DURATION, "bad-duration", progress.duration, _DURATION),
+    (
+        workloads.GPU_MODELS, "bad-gpu-models", lambda value: value.strip().lower() in workloads.MODEL_CHOICES,
+        f"none of {', '.join(workloads.MODEL_CHOICES)}: ignored",
+    ),
     (
         queueing.DOMAIN, "bad-domain", queueing.stated_domain,
         "neither required:LEVEL nor preferred:LEVEL: ignored",

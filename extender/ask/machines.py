@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from ext_core import survey
 from extender.ask.judge import Judge, blocks
 from extender.cluster.device_plugins import partial
+from extender.cluster.nodes import model_of
 from extender.objects import records
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.queue.usage import model_of
 
 LOWEST: Final = -(2**31)
 """The priority of the pod: the claims of all others count."""

@@ -6,16 +6,17 @@ nominated count as they do for kube-scheduler. `wall`: the time at which it is a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from extender.ask import invalid_metadata, place
+from extender.ask import gpu_notes, invalid_metadata, place
 from extender.ask.explain import Explainer, Times
 from extender.ask.judge import over
 from extender.ask.place import QueueLook
 from extender.ask.suppose import NOW, SupposedCluster, frozen_verbs
 from extender.ask.whatif import engine
 from extender.ask.whatif.question import Question
+from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of
 from extender.decide.verbs import Verbs
 from extender.objects.queueing import GATE
@@ -71,7 +72,7 @@ def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | 
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Queue",
-        "warnings": [],
+        "warnings": [note for start in queue.starts for note in _notes(verbs.cluster, start)],
         "policy_hash": settings.policy_hash,
         "queues": [numbers for numbers in report.queues if only in (None, numbers["name"])],
         "starts": [_start(start) for start in queue.starts if only in (None, start.gang.queue)],
@@ -89,6 +90,13 @@ def _looking(settings: Settings, events: Iterable[Event], wall: float) -> Explai
 
 def _explainer(verbs: Verbs, wall: float, queue: QueueLook) -> Explainer:
     return Explainer(verbs, Times(lambda: NOW, lambda: wall), lambda: queue.report, live=False, queue=queue)
+
+
+def _notes(cluster: ClusterView, start: GangStart) -> Iterator[dict[str, str]]:
+    """Warnings of the GPUs that a gang gets."""
+    pods = {pod.uid: pod for pod in start.gang.pods}
+    places = [(pods[seat.uid], seat.node) for seat in start.seats]
+    return gpu_notes.of_gang(cluster, str(start.gang.ref), places)
 
 
 def _start(start: GangStart) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ext_core.encode import Heads
 from ext_core.name_index import NameIndex
 from ext_core.rows import NodeFacts
 from extender.cluster.demand import MachineModels
+from extender.cluster.device_plugins import PRODUCT
 from extender.cluster.dra.store import DraStore
 from extender.cluster.eligibility import Eligibility
 from extender.cluster.gpus import NO_GPUS, GpuStore
@@ -20,6 +21,8 @@ from extender.objects.records import DeviceClassRecord, DraRecord, NodeRecord
 
 AWAY, SCHEDULABLE = 2, 4  # flags of NodeTable.set_node; from bit 3: a DeviceClass serves the resource of that index
 FLAGGED: Final = 8  # resources that have a flag
+NO_MODEL: Final = ""
+"""The model of a node that does not exist."""
 
 
 class Nodes:
@@ -36,6 +39,7 @@ class Nodes:
         self._tables = tables
         self._models = models
         self._domains = domains
+        self._gpu_models = Domains((PRODUCT,))  # of the nodes that offer GPUs, by `model_of`
         self._served: set[str] = set()  # GPU resources that a DeviceClass serves
         self._unwritten: set[str] = set()  # after a defect: the nodes whose columns differ from their records
 
@@ -63,6 +67,7 @@ class Nodes:
         self._unwritten.discard(name)
         row = self.rows.remove(name, generation)
         self._domains.drop(name)
+        self._gpu_models.drop(name)
         self.eligibility.drop(row)
         self.gpus.drop(name)
 
@@ -99,11 +104,21 @@ class Nodes:
         tables.nodes.set_node(row, facts)
         tables.places.set_domains(row, self._domains.set(node.name, node.labels))
         tables.places.set_split(row, not gpus.whole)
+        product = NO_MODEL if resource is None else model_of(node, self._models.labels)
+        tables.places.set_model(row, *self._gpu_models.set(node.name, {PRODUCT: product}))
         tables.hazards.set(row, gpus.hazards)
 
     def _allocatable(self, node: NodeRecord) -> tuple[int, ...]:
         gpus = (min(node.gpus.get(name, 0), MOST) for name in self._tables.resources[FIRST_GPU:])
         return (*(min(amount, MOST_SUM) for amount in (node.cpu_milli, node.memory, node.pods)), *gpus)
+
+
+def model_of(node: NodeRecord, labels: Sequence[str]) -> str:
+    """The GPU model of a node: the value of the first of the `labels` that it has, else its first GPU resource."""
+    for key in labels:  # a generator would cost twice as much, and all nodes are asked about
+        if model := node.labels.get(key):
+            return model
+    return min(node.gpus, default=NO_MODEL)
 
 
 def _is_same(before: NodeRecord, node: NodeRecord) -> bool:

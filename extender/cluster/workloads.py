@@ -72,6 +72,8 @@ def _remove(table: dict[Key, dict[str, Held]], key: Key, uid: str) -> None:
 
 
 ANNOTATION = "gpu-extender.io/placement"
+GPU_MODELS = "gpu-extender.io/gpu-models"
+MODEL_CHOICES = ("one", "any")
 APP = "app.kubernetes.io/name"
 Way = Literal["pack", "spread"]
 _WAYS: dict[str, Way] = {"pack": "pack", "spread": "spread"}
@@ -91,6 +93,13 @@ def way(pod: PodRecord, settings: Placement) -> Way:
         if key in pod.labels and (not equals or pod.labels[key] == value):
             return chosen
     return settings.by_priority_class.get(pod.priority_class, settings.default)
+
+
+def mixes_models(pod: PodRecord, settings: Placement) -> bool:
+    """Whether the pods of its gang may be on nodes of several GPU models though one has room: the annotation, else the
+    settings. An annotation with any other value says nothing."""
+    text = pod.annotations.get(GPU_MODELS, "").strip().lower()
+    return (text if text in MODEL_CHOICES else settings.gpu_models) == "any"
 
 
 def siblings(pod: PodRecord) -> SiblingKey | None:

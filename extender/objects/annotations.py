@@ -66,6 +66,9 @@ NAMES: Final = (
     Name("placement", "pod", "you", "`pack`, `spread`",
          "Fill nodes, or keep replicas of one controller (or `app.kubernetes.io/name`) on different nodes and racks. "
          "Default: the settings (`placement`).", words=("pack", "spread")),
+    Name("gpu-models", "pod", "you", "`one`, `any`",
+         "Whether the pods of the gang are on nodes of [one GPU model](queue.md#gpu-models) where one has room, or of "
+         "any. Default: the settings (`placement.gpuModels`).", words=("one", "any")),
     Name("protect-for", "pod", "you", "`90s`, `45m`, `1h30m`",
          "The pod is never a victim for so long after its start, `claims.protectForSeconds` at most."),
     Name("last-checkpoint", "pod", "you", "RFC 3339 time",

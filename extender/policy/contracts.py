@@ -68,6 +68,7 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False):
     siblings: tuple[int, ...] = ()  # rows of nodes with replicas of the same service, once for each; for spread
     kin: tuple[int, ...] = ()  # rows of the nodes that its group's other pods are on, once for each
     to_come: int = 0  # pods of its group that have no node yet, with itself; 0 = it has no group
+    mixes: bool = False  # whether its group may be on nodes of several GPU models though one has room
     seat: str = ""  # uid of the absent seat that it takes over: its owner creates it once others of its gang run
     share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
     planned: bool = False  # the queue allocates the devices of its claims

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from extender.cluster import workloads
 from extender.cluster.cluster import ClusterView
+from extender.cluster.device_plugins import partial
 from extender.cluster.listener import Listener
 from extender.cluster.pod_kinds import links_of, nics_of
 from extender.objects import gangs
@@ -101,9 +102,16 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
             or pod.hard_spread
         ),
         placement=workloads.way(pod, cluster.settings.placement),
+        mixes=workloads.mixes_models(pod, cluster.settings.placement),
         planned=pod.planned,
         nics=nics_of(pod),
     )
+
+
+def wants_whole(request: PodRequest, resources: Sequence[str]) -> bool:
+    """Whether a pod asks for GPUs, and not for shares of them by the name of its resource; a pod that ignores links
+    takes shares for as good. `resources`: the names of the tables."""
+    return request.wanted > 0 and request.links != "ignore" and not partial(resources[request.resource])
 
 
 def wants_of(pod: PodRecord) -> Hashable:

@@ -10,6 +10,7 @@ from ext_core import hazard, places, score
 from extender.cluster.tables import Tables
 from extender.policy.contracts import PodRequest, Scorer
 from extender.policy.fragmentation import Fragmentation
+from extender.policy.pod_request import wants_whole
 
 
 class BadNodes:
@@ -47,26 +48,52 @@ class HazardScorer:
 
 
 class Whole:
-    """Prefers nodes whose GPUs are whole, for pods that ask for several: shares may have the name of whole GPUs.
+    """Prefers nodes whose GPUs are whole: shares may have the name of whole GPUs.
 
     The other nodes are not rejected: with time-slicing or MPS and no renaming, or MIG strategy single, an administrator
-    has stated that they are as good. For a pod that ignores links that counts.
+    has stated that they are as good. For a pod that ignores links that counts. The weight lets a whole GPU win wherever
+    one is free.
     """
 
     name = "whole"
     by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
-        """1.0 for a pod with one GPU or that ignores links, and where no node hands out parts."""
-        alike = request.wanted < 2 or request.links == "ignore" or not tables.places.splits()
-        return 1.0 if alike else None
+        """1.0 for a pod that asks for shares or ignores links, and where no node hands out parts."""
+        return None if tables.places.splits() and wants_whole(request, tables.resources) else 1.0
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
-        if request.wanted < 2 or request.links == "ignore":
-            out[:] = array("d", [1.0]) * len(out)
-        else:
+        if wants_whole(request, tables.resources):
             places.whole(tables.places, rows, out)
+        else:
+            out[:] = array("d", [1.0]) * len(out)
+
+
+class GpuModel:
+    """Prefers nodes of the GPU model that most pods of the pod's group are on. For the first pod: of a model whose
+    nodes have room for the whole group.
+
+    A training run over two models runs at the pace of the slower one. The queue places the group as a whole, and mixes
+    models only where no single one has room; pods that come one by one have this scorer alone.
+    """
+
+    name = "gpu_model"
+    by_row = True
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 for a pod without a group or whose group may mix models, and where all nodes are of one."""
+        grouped = request.to_come > 1 or any(row >= 0 for row in request.kin)
+        return None if grouped and not request.mixes and tables.places.models() > 1 else 1.0
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
+        if any(row >= 0 for row in request.kin):
+            places.alike(tables.places, rows, array("i", request.kin), out)
+        elif request.to_come > 1:
+            places.holds(tables.nodes, tables.places, request.ask, request.to_come, rows, out)
+        else:
+            out[:] = array("d", [1.0]) * len(out)
 
 
 class Spread:
@@ -195,6 +222,7 @@ SCORERS: dict[str, type[Scorer]] = {
         BadNodes,
         HazardScorer,
         Whole,
+        GpuModel,
         Spread,
         TopologyLevel,
         LinksScorer,

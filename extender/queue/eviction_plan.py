@@ -252,9 +252,11 @@ class KeptPlaces:
 
     def joint(self, rows: array[int]) -> Sliced[Sequence[int] | None]:
         """The row of each pod, of these rows alone; None: there is no place."""
-        members = [self.cluster.row(pod.node) for pod in self.gang.members if pod.node]
+        running = [pod for pod in self.gang.members if pod.node]
+        members = [self.cluster.row(pod.node) for pod in running]
+        holders = frozenset(self.cluster.row(pod.node) for pod in running if pod.gpu_count)
         pods, requests = self.asked.pods, self.asked.requests
-        choice = NodeChoice(frozenset(rows), self.allowances)
+        choice = NodeChoice(frozenset(rows), self.allowances, mixes=self.gang.mixes, holders=holders)
         return self._kept(self.placement.steps(pods, requests, self.gang.domain, members, choice=choice))
 
     def _kept(self, steps: Steps) -> Sliced[Sequence[int] | None]:

@@ -50,6 +50,12 @@ class SearchLimits:
     most: tuple[int, ...] = ()  # of each group
     sizes: tuple[int, ...] = ()  # the GPUs of a pod of each role
 
+    def only(self, domain: array[int], number: int, sizes: tuple[int, ...]) -> SearchLimits:
+        """These, and no GPUs of the nodes of other domains than this one. `domain`: of each node; `sizes`: as above."""
+        groups = self.group or array("i", [-1]) * len(domain)
+        closed = [group if of == number else len(self.most) for group, of in zip(groups, domain, strict=True)]
+        return SearchLimits(array("i", closed), (*self.most, 0), sizes)
+
     def parts(self, at: array[int]) -> list[tuple[array[int], int]]:
         """(nodes of one group, the most GPUs that may be taken of them, -1: any number), of the nodes `at`."""
         if not self.most or not at:

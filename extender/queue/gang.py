@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import STEP, Sliced, collected, finish, in_order, pauses
+from extender.cluster.workloads import mixes_models
 from extender.objects import gangs
 from extender.objects.queueing import (
     GATE,
@@ -65,6 +66,7 @@ class WaitingGang:
     unread: str = ""  # why there are no stand-ins, "" where nothing hinders them
     whole: bool = False  # the gates of all `pods` open, or of none
     apart: str = ""  # the level of which each of its Jobs has a domain of its own, "" for none
+    mixes: bool = False  # whether its pods may be on nodes of several GPU models though one has room
     missing: str = ""  # a claim or template of `pods` that does not exist, "" for none
     unchecked: tuple[str, ...] = ()  # what its owner states of the places of its pods and is not read
 
@@ -330,6 +332,7 @@ def _gang(
         unread=whole.unread,
         whole=_tried_as_one(pods),
         apart=apart,
+        mixes=named.source == SINGLE or all(mixes_models(pod, cluster.settings.placement) for pod in deciding),
         missing=next((text for pod in whole.queued if pod.claim_refs and (text := missing(pod))), ""),
         unchecked=owner.unchecked if owner is not None else (),
     )

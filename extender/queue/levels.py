@@ -70,6 +70,12 @@ class Layout:
             self._seen = active, named[:], columns
         return self._rows, self._levels
 
+    def models(self) -> PlacementLevel:
+        """The GPU models of the nodes as a level; a node without GPUs is in no domain."""
+        rows, _ = self.read()
+        places = self._cluster.tables.places
+        return PlacementLevel("model", (), *places.numbered(places.levels, rows))
+
     def asked(self, name: str) -> PlacementLevel:
         """The level of that name: a node's domain is its value of the first of the name's labels that it has."""
         rows, levels = self.read()

@@ -1,6 +1,7 @@
 """Where a gang starts: all its pods at once, or none, with the GPUs of each.
 
-The order of what is better: the closest level at which one domain holds the gang (a node, then the levels of the
+The order of what is better: GPUs that are whole, where pods ask for whole ones; nodes of one GPU model, unless the
+gang may mix them; the closest level at which one domain holds the gang (a node, then the levels of the
 settings from the closest on, then anywhere); in each domain of that level the fewest nodes, then the lowest price of
 slots (`ext_core.slots`: what the pods to come lose, and a little for what is left empty on nodes that are used); of the
 domains the one with the lowest price, then fewest nodes; then the first, in the order of node names. `required` domains
@@ -24,13 +25,14 @@ other pods in the tables. Prices are those of now, also where the tables are rea
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
+from ext_core.places import whole
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
 from extender.cluster.tables import FIRST_GPU
@@ -38,6 +40,7 @@ from extender.objects.queueing import Domain
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS
+from extender.policy.pod_request import wants_whole
 from extender.policy.policy import Policy
 from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_roles, repelled, roles_in_slices, roles_of
 from extender.queue.filling import NO_LIMITS, NODES, SearchBudget, SearchLimits, Solution, solve
@@ -68,6 +71,10 @@ class NodeChoice:
     allowances: Sequence[GpuAllowance] = ()  # of nodes of which not every number of GPUs may be taken
     sized: Collection[int] | None = None
     """Rows for pods whose claims take another number elsewhere, None: all."""
+    mixes: bool = True
+    """Whether nodes of several GPU models may be chosen although those of one have room."""
+    holders: Collection[int] = ()
+    """Rows of the nodes of members that run and have GPUs: of their model the others should be."""
 
 
 ANY_NODES: Final = NodeChoice()
@@ -110,6 +117,8 @@ class _Gang:
     joint: Joint
     roles: list[PodRole]
     names: list[str]  # by row
+    tiers: list[PlacementLevel | None]
+    """To one domain of which its pods with GPUs are confined, the best first; None: to none."""
     levels: list[PlacementLevel]
     asked: PlacementLevel | None
     members: set[int]  # indices of the nodes of running members
@@ -122,6 +131,11 @@ class _Gang:
     def outer(self) -> PlacementLevel | None:
         """The level of which one domain has to hold the gang."""
         return self.asked if self.required else None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """GPUs of a pod of each role."""
+        return tuple([role.pod.gpu_count for role in self.roles])
 
     @property
     def counts(self) -> list[int]:
@@ -303,11 +317,47 @@ class JointPlacement:
         running = frozenset(members)
         indices = {i for i, row in enumerate(rows) if row in running} if running else set()
         names = list(self._cluster.names)
-        limits = _limits(roles, rows, choice.allowances)
+        limits, tiers = _limits(roles, rows, choice.allowances), self._tiers(roles, rows, choice)
         gang = _Gang(
-            self._cluster, self._joint(roles), roles, names, levels, asked, indices, required, limits, SearchBudget()
+            self._cluster,
+            self._joint(roles),
+            roles,
+            names,
+            tiers,
+            levels,
+            asked,
+            indices,
+            required,
+            limits,
+            SearchBudget(),
         )
         return gang, rows
+
+    def whole(self, rows: array[int]) -> frozenset[int]:
+        """Those of the rows whose nodes hand out whole GPUs, or none."""
+        values = array("d", bytes(8 * len(rows)))
+        whole(self._cluster.tables.places, rows, values)
+        return frozenset(row for row, value in zip(rows, values, strict=True) if value)
+
+    def _tiers(self, roles: Sequence[PodRole], rows: array[int], choice: NodeChoice) -> list[PlacementLevel | None]:
+        """As of `_Gang`: whole GPUs of one model, whole GPUs, GPUs of one model, any."""
+        places, resources = self._cluster.tables.places, self._cluster.tables.resources
+        requests = [role.request for role in roles if role.request.gpus]
+        if not requests:
+            return [None]
+        tiers: list[PlacementLevel | None] = [None]
+        if not choice.mixes and places.models() > 1:
+            models = self.layout.models()
+            held = {number for row, number in zip(rows, models.domain, strict=True) if row in choice.holders} - {-1}
+            if held:
+                models = models._replace(domain=array("i", [n if n in held else -1 for n in models.domain]))
+            if len(held) < 2:
+                tiers.insert(0, models)
+        if places.splits() and all(wants_whole(request, resources) for request in requests):
+            whole_rows = self.whole(rows)
+            whole_nodes = PlacementLevel("whole", (), array("i", [0 if row in whole_rows else -1 for row in rows]), 1)
+            tiers[:0] = [whole_nodes if tier is None else inside(tier, whole_nodes) for tier in tiers]
+        return tiers
 
     def _apart(self, roles: list[PodRole], rows: Sequence[int] = (), choice: NodeChoice = ANY_NODES) -> list[set[int]]:
         """For each role the rows where required anti-affinity rejects it, those without the devices that its claims
@@ -458,29 +508,44 @@ def _levels(
 
 
 def _search(gang: _Gang) -> Steps:
-    for level in gang.levels:
-        narrowed = inside(level, gang.outer)
-        yield
-        solution = yield from (_alone(gang, narrowed) if NODE in narrowed.keys else _together(gang, narrowed))
-        if solution is not None:
-            return (yield from _placed(gang, narrowed, solution))
+    proved = True
+    for tier in gang.tiers:
+        gang.budget, gang.proved = SearchBudget(), True
+        for level in gang.levels:
+            narrowed = _anchored(gang, inside(level, gang.outer))
+            yield
+            solution = yield from _at_level(gang, narrowed, tier)
+            if solution is not None:
+                gang.proved = gang.proved and proved
+                return (yield from _placed(gang, narrowed, solution))
+        proved = proved and gang.proved
     return (yield from _nowhere(gang, gang.levels[-1]))
 
 
-def _anchors(gang: _Gang, level: PlacementLevel) -> set[int] | None:
-    """The domains that running members leave to choose from; None: all."""
+def _at_level(
+    gang: _Gang, level: PlacementLevel, tier: PlacementLevel | None
+) -> Generator[None, None, Solution | None]:
+    """All pods in one domain of a level, those with GPUs in one of the tier."""
+    confined = level if tier is None else inside(level, tier)
+    if NODE in level.keys:
+        return (yield from _alone(gang, confined))
+    if tier is None or all(role.request.gpus for role in gang.roles):
+        return (yield from _together(gang, confined))
+    return (yield from _together(gang, confined, level))
+
+
+def _anchored(gang: _Gang, level: PlacementLevel) -> PlacementLevel:
+    """The level with the domains that running members leave to choose from."""
     if not gang.members or level.name == ANYWHERE:
-        return None
+        return level
     domains = {level.domain[i] for i in gang.members} - {-1}
-    return domains if len(domains) == 1 or level is gang.asked else set()
+    anchors = domains if len(domains) == 1 or level is gang.asked else set[int]()
+    return level._replace(domain=array("i", [number if number in anchors else -1 for number in level.domain]))
 
 
 def _alone(gang: _Gang, level: PlacementLevel) -> Generator[None, None, Solution | None]:
     """All pods on one node."""
-    anchors, height = _anchors(gang, level), gang.joint.height
-    domain = level.domain
-    if anchors is not None:
-        domain = array("i", [number if number in anchors else -1 for number in domain])
+    height, domain = gang.joint.height, level.domain
     if gang.limits.most:  # none of these groups has enough for all
         domain = array("i", [-1 if group >= 0 else n for n, group in zip(domain, gang.limits.group, strict=True)])
     best: tuple[int, int] | None = None  # price, node
@@ -494,13 +559,22 @@ def _alone(gang: _Gang, level: PlacementLevel) -> Generator[None, None, Solution
     return Solution([(best[1], tuple(gang.counts))], best[0], 1, proved=True, placed=True)
 
 
-def _together(gang: _Gang, level: PlacementLevel) -> Generator[None, None, Solution | None]:
-    """All pods in one domain of a level."""
+def _together(
+    gang: _Gang, level: PlacementLevel, around: PlacementLevel | None = None
+) -> Generator[None, None, Solution | None]:
+    """All pods in one domain of a level. `around`: the level that this one divides, of which pods without GPUs may be
+    anywhere in the domain."""
     best: Solution | None = None
-    for number, pods in _rooms(gang, level):
+    outer = {} if around is None else dict(zip(level.domain, around.domain, strict=True))
+    for number, pods in _rooms(gang, level) if around is None else _rooms_around(gang, level, around, outer):
         if pods < sum(gang.counts):
             continue
-        solution = yield from _solved(gang, level, number)
+        if around is None:
+            solution = yield from _solved(gang, level, number)
+        else:
+            at = gang.joint.members(around.domain, outer[number])
+            limits = gang.limits.only(level.domain, number, gang.sizes)
+            solution = yield from solve(gang.joint, at, gang.counts, gang.budget, limits)
         gang.proved = gang.proved and solution.proved
         if solution.placed and (best is None or _key(solution) < _key(best)):
             best = solution
@@ -519,14 +593,27 @@ def _key(solution: Solution) -> tuple[int, int]:
 
 def _rooms(gang: _Gang, level: PlacementLevel) -> list[tuple[int, int]]:
     """(domain, pods): the domains that may be chosen, and how many pods fit there at most, by each role alone."""
-    counts, anchors = gang.counts, _anchors(gang, level)
-    rooms = _by_role(gang, level)
+    counts, rooms = gang.counts, _by_role(gang, level)
     width = len(counts)
     return [
         (number, sum([min(count, rooms[number * width + c]) for c, count in enumerate(counts)]))
-        for number in range(level.domains)
-        if anchors is None or number in anchors
+        for number in sorted(set(level.domain) - {-1})
     ]
+
+
+def _rooms_around(
+    gang: _Gang, level: PlacementLevel, around: PlacementLevel, outer: Mapping[int, int]
+) -> list[tuple[int, int]]:
+    """As `_rooms`, with pods without GPUs anywhere in the domain of `around`. `outer`: that of each domain."""
+    counts, inner, wide = gang.counts, _by_role(gang, level), _by_role(gang, around)
+    width = len(counts)
+    confined = [bool(role.request.gpus) for role in gang.roles]
+    rooms = [
+        (number, [inner[number * width + c] if confined[c] else wide[outer[number] * width + c] for c in range(width)])
+        for number in sorted(set(level.domain) - {-1})
+    ]
+    rooms.sort(key=lambda room: -sum(map(min, counts, room[1])))
+    return [(number, sum(map(min, counts, by_role))) for number, by_role in rooms[:MOST_DOMAINS]]
 
 
 def _by_role(gang: _Gang, level: PlacementLevel) -> Sequence[int]:
@@ -548,6 +635,7 @@ def _by_role(gang: _Gang, level: PlacementLevel) -> Sequence[int]:
 
 def _nowhere(gang: _Gang, level: PlacementLevel) -> Generator[None, None, NoPlace]:
     """Why not, by the domain that takes most."""
+    level = _anchored(gang, level)
     bounds = sorted([(-pods, number) for number, pods in _rooms(gang, level)])
     best: tuple[Solution, int] | None = None
     for bound, number in bounds[:MOST_DOMAINS]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from extender.cluster.cluster import Cluster
@@ -17,6 +17,8 @@ from extender.queue.gang import WaitingGang, job_of
 from extender.queue.placement import GpuAllowance, JointPlacement, NodeChoice, NoPlace, Placed, Steps, Within
 from extender.reservations.claims import Claims, of_others
 
+MOST_MODELS: Final = 32
+"""GPU models that are tried for Jobs that are kept apart."""
 NO_ROWS: Final[Mapping[int, Sequence[str]]] = {}
 JOBSETS: Final = f"{JobSet.name}:"
 """With this begin the names of JobSets in their seats."""
@@ -39,15 +41,16 @@ class Places:
         """A place for every one of these pods of the gang, or none, beside its members. `requests`: of the pods;
         `allowances`: as of a `Choice`."""
         members = self._members(gang)
+        holders = frozenset(row for pod, row in members if pod.gpu_count)
         if not gang.apart:
             rows = [row for _, row in members]
-            choice = NodeChoice(allowances=allowances)
+            choice = NodeChoice(allowances=allowances, mixes=gang.mixes, holders=holders)
             return (yield from self.placement.steps(pods, requests, gang.domain, rows, counted(()), choice=choice))
         running: dict[Hashable, list[int]] = {}
         for pod, row in members:
             running.setdefault(job_of(pod), []).append(row)
         others = yield from self._of_other_job_sets(gang)
-        apart = Apart(gang.apart, job_of, running, others, counted, allowances)
+        apart = Apart(gang.apart, job_of, running, others, counted, allowances, gang.mixes, holders)
         return (yield from place_apart(self.placement, pods, requests, apart))
 
     def enough(
@@ -147,12 +150,42 @@ class Apart:
     # as for `JointPlacement.steps`, with the pods of these parts counted as well
     within: Callable[[Sequence[Part]], Within]
     allowances: Sequence[GpuAllowance] = ()  # as of a `Choice`, for all Jobs together
+    mixes: bool = True  # as of a `Choice`
+    holders: Collection[int] = ()  # as of a `Choice`
 
 
 def place_apart(
     placement: JointPlacement, pods: Sequence[PodRecord], requests: Sequence[PodRequest], apart: Apart
 ) -> Steps:
-    """As `JointPlacement.steps`, for the pods of all Jobs."""
+    """As `JointPlacement.steps`, for the pods of all Jobs: on nodes of one GPU model where one has room."""
+    for closed in _of_one_model(placement, apart):
+        placed = yield from _jobs_apart(placement, pods, requests, replace(apart, allowances=closed, mixes=True))
+        if isinstance(placed, Placed):
+            return placed
+    return (yield from _jobs_apart(placement, pods, requests, apart))
+
+
+def _of_one_model(placement: JointPlacement, apart: Apart) -> Iterator[Sequence[GpuAllowance]]:
+    """For each GPU model that all Jobs may be on the allowances that leave it alone, those of whole GPUs first."""
+    rows, _ = placement.layout.read()
+    models = placement.layout.models()
+    if apart.mixes or models.domains < 2:
+        return
+    whole_rows = placement.whole(rows)
+    model_of = dict(zip(rows, models.domain, strict=True))
+    numbers = {model_of[row] for row in apart.holders if row in model_of} - {-1} or {*models.domain} - {-1}
+    if apart.holders and len(numbers) > 1:
+        return
+    whole_numbers = {model_of[row] for row in whole_rows}
+    for number in sorted(numbers, key=lambda number: (number not in whole_numbers, number))[:MOST_MODELS]:
+        others = frozenset(row for row, of in model_of.items() if of not in (-1, number))
+        yield (*apart.allowances, GpuAllowance(others, 0))
+
+
+def _jobs_apart(
+    placement: JointPlacement, pods: Sequence[PodRecord], requests: Sequence[PodRequest], apart: Apart
+) -> Steps:
+    """As `place_apart`, on nodes of any model."""
     jobs: dict[Hashable, list[int]] = {}
     for at, pod in enumerate(pods):
         jobs.setdefault(apart.job(pod), []).append(at)
@@ -163,6 +196,7 @@ def place_apart(
     users |= {domain_of[row]: job for job, job_rows in apart.running.items() for row in job_rows if row in domain_of}
     placed_at: dict[int, tuple[int, int, str]] = {}  # by place among the pods: row, mask, node
     parts: list[Part] = []
+    holders = set(apart.holders)
     amounts: dict[int, tuple[int, ...]] = {}  # by place among the pods
     in_turn = sorted(jobs.items(), key=lambda entry: (entry[0] not in apart.running, -len(entry[1]), entry[1]))
     for job, members in in_turn:
@@ -175,13 +209,16 @@ def place_apart(
             Domain(apart.level, True),
             apart.running.get(job, ()),
             apart.within(parts),
-            choice=NodeChoice(free, _beside(apart.allowances, pods, placed_at)),
+            choice=NodeChoice(
+                free, _beside(apart.allowances, pods, placed_at), mixes=apart.mixes, holders=frozenset(holders)
+            ),
         )
         if isinstance(placed, NoPlace):
             text = f"each of its {len(jobs)} Jobs needs a domain of {apart.level} of its own, {len(parts)} have one"
             return NoPlace(0, placed.domain, f"{text}: {placed.text}", proved=False)
         parts.append(Part(asked, placed))
         users[domain_of[placed.rows[0]]] = job
+        holders.update(row for at, row in zip(members, placed.rows, strict=True) if pods[at].gpu_count)
         for at, row, gpus, node in zip(members, placed.rows, placed.gpus, placed.nodes, strict=True):
             placed_at[at] = row, gpus, node
         amounts.update(zip(members, placed.amounts or [request.amounts for request in asked], strict=True))

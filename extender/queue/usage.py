@@ -10,6 +10,7 @@ from typing import Final
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
+from extender.cluster.nodes import NO_MODEL, model_of
 from extender.cluster.slices import RUN, Sliced, pauses
 from extender.cluster.tables import FIRST_GPU
 from extender.objects import gangs
@@ -28,8 +29,6 @@ LEAST_GPUS: Final = 1e-6
 """Less use than this is forgotten."""
 MOST_QUEUES: Final = 1000
 """That hold no GPUs now, and whose use is kept: any user that may create pods chooses names of queues."""
-NO_MODEL: Final = ""
-"""The model of a node that does not exist."""
 NOTHING: Final[Mapping[str, str]] = {}
 NO_PODS: Final[Mapping[str, PodRecord]] = {}
 
@@ -55,14 +54,6 @@ class Rules:
             self._settings = self._cluster.settings
             self._rules = rules_of(self._settings)
         return self._rules
-
-
-def model_of(node: NodeRecord, labels: Sequence[str]) -> str:
-    """The GPU model of a node: the value of the first of the `labels` that it has, else its first GPU resource."""
-    for key in labels:  # a generator would cost twice as much, and all nodes are asked about
-        if model := node.labels.get(key):
-            return model
-    return min(node.gpus, default=NO_MODEL)
 
 
 def named_models(gang: WaitingGang, labels: Sequence[str]) -> set[str]:

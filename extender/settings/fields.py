@@ -129,7 +129,8 @@ class PackingWeights(_Part):
 
 
 class Placement(_Part):
-    """Whether a pod without the annotation gpu-extender.io/placement is packed or spread."""
+    """Whether a pod without the annotation gpu-extender.io/placement is packed or spread, and whether a gang without
+    the annotation gpu-extender.io/gpu-models mixes GPU models."""
 
     default: Literal["pack", "spread"] = "pack"
     """Whether pods without the annotation `gpu-extender.io/placement` are packed or spread."""
@@ -139,6 +140,10 @@ class Placement(_Part):
     """The same by a pod's label: `key=value`, or `key` for any value. The first that matches counts."""
     by_priority_class: dict[str, Literal["pack", "spread"]] = Field(default_factory=dict, max_length=1_000)
     """The same by the name of a pod's PriorityClass, where no label matches."""
+    gpu_models: Literal["one", "any"] = "one"
+    """Whether gangs without the annotation `gpu-extender.io/gpu-models` are on nodes of one GPU model where one has
+    room (`one`), or of any ([details](queue.md#gpu-models)). A model is the value of the first of `mix.modelLabels`
+    that a node has."""
 
 
 class Hold(_Part):
@@ -524,7 +529,8 @@ class Settings(_Part):
     scorers: Annotated[tuple[WeightedScorer, ...], Field(strict=False), AfterValidator(no_repeats)] = (
         WeightedScorer(name="bad_nodes", weight=1000.0),
         WeightedScorer(name="hazard", weight=100.0),
-        WeightedScorer(name="whole", weight=20.0),
+        WeightedScorer(name="whole", weight=60.0),
+        WeightedScorer(name="gpu_model", weight=30.0),
         WeightedScorer(name="spread", weight=20.0),
         WeightedScorer(name="topology_level", weight=10.0),
         WeightedScorer(name="links", weight=10.0),

@@ -9,11 +9,11 @@ from typing import Final
 
 from extender.ask.fleet import free_gpus
 from extender.cluster.cluster import ClusterView
+from extender.cluster.nodes import model_of
 from extender.cluster.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import NodeRecord
 from extender.queue.levels import keys_of
-from extender.queue.usage import model_of
 from extender.web.pages import JSON, Content
 
 LEVELS: Final = ("rack", "clique", "block", "zone", "model")

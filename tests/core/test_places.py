@@ -34,6 +34,7 @@ def placed(draw: st.DrawFn) -> Pair:
         calls += [("set_domains", (row, draw(domains)))] * draw(st.integers(0, 2))
         calls += [("set_health", (row, draw(st.floats(0, 8)), draw(st.booleans())))] * draw(st.integers(0, 1))
         calls += [("set_split", (row, draw(st.booleans())))] * draw(st.integers(0, 1))
+        calls += [("set_model", (row, draw(st.integers(0, 3))))] * draw(st.integers(0, 1))
         calls += [("clear", (row,))] * (draw(st.integers(0, 4)) == 0)
         for method, arguments in calls:
             for one in pair:
@@ -57,7 +58,8 @@ def test_rows(pair: Pair) -> None:
     made, twin = pair
     assert made.height == twin.height
     assert made.active() == twin.active()
-    for level in range(made.levels):
+    assert made.models() == twin.models()
+    for level in range(made.levels + 1):
         order = list(range(made.height + 1))[::-1]
         domain, domains = made.numbered(level, array("i", order))
         assert (list(domain), domains) == twin.numbered(level, order)
@@ -94,9 +96,9 @@ def test_health(pair: Pair, rows: list[int], data: st.DataObject) -> None:
         assert codes.tolist() == twins
 
 
-@pytest.mark.parametrize("kernel", ["spread", "together"])
+@pytest.mark.parametrize("kernel", ["spread", "together", "alike"])
 @given(pair=placed(), rows=st.lists(st.integers(0, 12), max_size=8), others=st.lists(st.integers(-1, 12), max_size=8))
-def test_spread_and_together(kernel: str, pair: Pair, rows: list[int], others: list[int]) -> None:
+def test_what_other_pods_are_near(kernel: str, pair: Pair, rows: list[int], others: list[int]) -> None:
     made, twin = pair
     out, wanted = array("d", bytes(8 * len(rows))), [0.0] * len(rows)
     getattr(places, kernel)(made, ints(rows), ints(others), out)
@@ -105,14 +107,17 @@ def test_spread_and_together(kernel: str, pair: Pair, rows: list[int], others: l
     assert all(0.0 <= value <= 1.0 for value in wanted)
 
 
+@pytest.mark.parametrize("kernel", ["best_fit", "holds"])
 @given(worlds(), placed(), st.data(), st.sampled_from([GPU, GPU, OTHER]), st.integers(1, 5), st.integers(1, 6))
-def test_best_fit(world: World, pair: Pair, data: st.DataObject, resource: int, gpus: int, left: int) -> None:
+def test_where_a_group_begins(
+    kernel: str, world: World, pair: Pair, data: st.DataObject, resource: int, gpus: int, left: int
+) -> None:
     made, twin = pair
     rows = data.draw(rows_of(world))
     out, wanted = array("d", bytes(8 * len(rows))), [0.0] * len(rows)
     for asked in of_namespaces(ask(resource, gpus)):
-        places.best_fit(world.nodes, made, asked, left, ints(rows), out)
-        plain.best_fit(world.twin_nodes, twin, asked, left, rows, wanted)
+        getattr(places, kernel)(world.nodes, made, asked, left, ints(rows), out)
+        getattr(plain, kernel)(world.twin_nodes, twin, asked, left, rows, wanted)
         assert out.tolist() == wanted
         assert all(0.0 <= value <= 1.0 for value in wanted)
 
@@ -124,7 +129,8 @@ def test_bad_arguments() -> None:
         one.add(0)
     for method, arguments in (
         ("add", (-1,)), ("clear", (1,)), ("set_health", (0, -1.0, False)), ("set_health", (0, float("nan"), False)),
-        ("set_health", (3, 0.0, False)), ("set_split", (-1, True)), ("set_domains", (0, ())),
+        ("set_health", (3, 0.0, False)), ("set_split", (-1, True)), ("set_model", (0, -1)),
+        ("set_model", (3, 1)), ("set_domains", (0, ())),
         ("set_domains", (0, (-1,))), ("place", (5,)), ("set_own", ("a", [1, 1], [0.0, 0.0], [0, 0])),
         ("set_own", ("a", [-1], [0.0], [0])), ("set_own", ("a", [0], [-1.0], [0])), ("set_own", ("a", [0], [], [0])),
         ("set_own", ("a", [0], [float("nan")], [0])),
@@ -138,10 +144,11 @@ def test_bad_arguments() -> None:
         places.trusted(made, ask(GPU, 1), ints([-1]), array("d", [0.0]))
     world = build([("add", (0,))], [])
     for asked, left in ((ask(GPU, 0), 1), (ask(GPU, 1), 0), (Ask((0, 0, 1, 1)), 1)):
-        same_error(
-            lambda: places.best_fit(world.nodes, made, asked, left, ints([0]), array("d", [0.0])),  # noqa: B023
-            lambda: plain.best_fit(world.twin_nodes, twin, asked, left, [0], [0.0]),  # noqa: B023
-        )
+        for kernel in ("best_fit", "holds"):
+            same_error(
+                partial(getattr(places, kernel), world.nodes, made, asked, left, ints([0]), array("d", [0.0])),
+                partial(getattr(plain, kernel), world.twin_nodes, twin, asked, left, [0], [0.0]),
+            )
     with pytest.raises(ValueError, match="negative number"):
         places.Places(-1)
     with pytest.raises(ValueError, match="negative number"):

@@ -1,5 +1,5 @@
 """The clusters that the tests state in two ways: those of the tests of quotas and of gangs, with budgets, racks, run
-times and pods that are not gated; or with their GPUs by claims."""
+times, GPU models and pods that are not gated; or with their GPUs by claims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
 from tests.ask.whatif import test_gangs_random
 from tests.queue.test_plan import HEAD
-from tests.queue.test_quota_random import case
+from tests.queue.test_quota_random import PRODUCT, case
 from tests.world import GPU, JSON, WALL, World, machine, rfc3339, workload
 
 CASES = int(os.environ.get("GPU_EXTENDER_METAMORPHIC_CASES", "6"))
@@ -75,6 +75,10 @@ def drawn(seed: int) -> Stated:
     for one in items:
         if one["kind"] == "Node" and chance.random() < 0.8 and RACK not in one["metadata"]["labels"]:
             one["metadata"]["labels"][RACK] = f"rack{chance.randrange(racks)}"
+    models = Random(f"models {seed}")
+    for one in items:
+        if one["kind"] == "Node" and PRODUCT not in one["metadata"]["labels"]:
+            one["metadata"]["labels"][PRODUCT] = models.choice(("NVIDIA-H100-80GB-HBM3", "Tesla-V100-SXM2-32GB"))
     gangs: dict[str, JSON] = {}
     spaces: dict[str, str] = {}
     for one in items:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ext_core.ask import Ask
@@ -23,6 +24,8 @@ class Places:
         self.height = 0
         self.facts: dict[int, tuple[float, bool, bool]] = {}  # row -> (doubt, failing, split)
         self.domains: dict[int, tuple[int, ...]] = {}
+        self.model: dict[int, int] = {}
+        self.largest = 0  # number of a model so far
         self.own: dict[str, dict[int, tuple[float, int]]] = {}  # namespace -> row -> (doubt, failing)
 
     def _check(self, row: int) -> None:
@@ -39,6 +42,7 @@ class Places:
         self._check(row)
         self.facts[row] = CLEAN
         self.domains[row] = (0,) * self.levels
+        self.model[row] = 0
 
     def set_health(self, row: int, doubt: float, failing: bool) -> None:
         self._check(row)
@@ -77,6 +81,16 @@ class Places:
             raise ValueError("set_domains: one number a level, none of them negative")
         self.domains[row] = domains
 
+    def set_model(self, row: int, model: int) -> None:
+        self._check(row)
+        if model < 0:
+            raise ValueError("a model is not negative")
+        self.model[row] = model
+        self.largest = max(self.largest, model)
+
+    def models(self) -> int:
+        return self.largest
+
     def doubts(self, namespace: str) -> bool:
         return namespace in self.own or any(doubt > 0.0 for doubt, _, _ in self.facts.values())
 
@@ -90,17 +104,17 @@ class Places:
         return [level for level in range(self.levels) if any(there[level] for there in self.domains.values())]
 
     def numbered(self, level: int, rows: Sequence[int]) -> tuple[list[int], int]:
-        if not 0 <= level < self.levels:
+        if not 0 <= level <= self.levels:
             raise IndexError("no such level")
         if any(row < 0 for row in rows):
             raise IndexError("negative row")
-        there = [self.domains.get(row, (0,) * self.levels)[level] for row in rows]
+        there = [(*self.domains.get(row, (0,) * self.levels), self.model.get(row, 0))[level] for row in rows]
         met = [domain for domain in dict.fromkeys(there) if domain]
         return [met.index(domain) if domain else -1 for domain in there], len(met)
 
     def place(self, row: int) -> PlaceRow:
         self._check(row)
-        return PlaceRow(*self.facts.get(row, CLEAN), self.domains.get(row, (0,) * self.levels))
+        return PlaceRow(*self.facts.get(row, CLEAN), self.domains.get(row, (0,) * self.levels), self.model.get(row, 0))
 
     def near(self, row: int) -> list[str]:
         """Names of what the node is in: itself, then its domain at each active level, "" for none."""
@@ -165,21 +179,33 @@ def together(places: Places, rows: list[int], kin: list[int], out: list[float]) 
         out[i] = shared / (len(there) * len(mine)) if there else 0.0
 
 
+def alike(places: Places, rows: list[int], kin: list[int], out: list[float]) -> None:
+    _check(rows, out)
+    models = [model for row in kin if (model := places.model.get(row, 0))]
+    for i, row in enumerate(rows):
+        out[i] = models.count(places.model.get(row, 0)) / len(models) if models else 1.0
+
+
+def _open_slots(nodes: NodeTable, places: Places, ask: Ask, row: int) -> int:
+    """How many pods like the request the node takes."""
+    resource = ask.resource
+    free = nodes.alloc[row][resource] - nodes.used[row][resource] - nodes.claim[row][resource]
+    is_open = nodes.columns["flags"][row] & SCHEDULABLE and not places.facts.get(row, CLEAN)[1]
+    is_open = is_open and not places.rejected(row, ask.namespace)
+    return max(0, free) // ask.amounts[resource] if is_open else 0
+
+
 def best_fit(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: list[int], out: list[float]) -> None:
     _check(rows, out)
     check_ask(nodes, ask)
     if ask.resource < 0 or left < 1:
         raise ValueError("best_fit: a request without GPUs, or a group of no pods")
-    resource, wanted = ask.resource, ask.amounts[ask.resource]
     if any(row >= nodes.height for row in rows):
         raise IndexError("row outside of the table")
     room: dict[str, int] = {}
     for row in range(nodes.height):
-        free = nodes.alloc[row][resource] - nodes.used[row][resource] - nodes.claim[row][resource]
-        open_ = nodes.columns["flags"][row] & SCHEDULABLE and not places.facts.get(row, CLEAN)[1]
-        open_ = open_ and not places.rejected(row, ask.namespace)
         for name in places.near(row):
-            room[name] = room.get(name, 0) + (max(0, free) // wanted if open_ else 0)
+            room[name] = room.get(name, 0) + _open_slots(nodes, places, ask, row)
     room[""] = 0
     for i, row in enumerate(rows):
         rooms = [room[name] for name in places.near(row)]
@@ -191,3 +217,18 @@ def best_fit(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: list[i
             out[i] = (levels + 1 - f + left / (rooms[f] + 1) + before / (left + 1) / 1024) / (levels + 2)
         else:
             out[i] = rooms[-1] / (left + 1) / (levels + 2)
+
+
+def holds(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: list[int], out: list[float]) -> None:
+    _check(rows, out)
+    check_ask(nodes, ask)
+    if ask.resource < 0 or left < 1:
+        raise ValueError("holds: a request without GPUs, or a group of no pods")
+    if any(row >= nodes.height for row in rows):
+        raise IndexError("row outside of the table")
+    room: Counter[int] = Counter()
+    for row in range(nodes.height):
+        room[places.model.get(row, 0)] += _open_slots(nodes, places, ask, row)
+    for i, row in enumerate(rows):
+        fits = room[places.model.get(row, 0)]
+        out[i] = 1.0 if fits >= left else fits / (left + 1)

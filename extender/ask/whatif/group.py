@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from extender.ask import gpu_notes, place
 from extender.ask import nodes as judged_nodes
-from extender.ask import place
 from extender.ask.nodes import JudgedNodes
 from extender.ask.place import GangCase, Outcome
 from extender.ask.suppose import SupposedCluster
@@ -68,6 +68,8 @@ def judge(
     group = _group(case, verdict, outcome)
     if verdict == "evict" and all(victim.terminating for victim in outcome.victims):
         warnings.append(single.enough_to_wait(outcome.victims))
+    if outcome.placed is not None:
+        warnings += _of_place(case, outcome.placed)
     if verdict != "fits":
         group["text"] = outcome.why
         group["ways_out"] = [way.as_json() for way in gang_ways.ways(case, outcome)]
@@ -182,6 +184,17 @@ def _about(case: GangCase, gang: WaitingGang) -> Iterator[dict[str, str]]:
     missing = sorted({*gang.unchecked, *(feature for pod in gang.pods for feature in not_modelled(pod))})
     if missing:
         yield warning("not-all-checked", f"gang {gang.ref} asks for more than is checked: {', '.join(missing)}")
+
+
+def _of_place(case: GangCase, placed: Placed) -> Iterator[dict[str, str]]:
+    """Warnings of the GPUs that the gang gets."""
+    cluster, gang = case.supposed.cluster, case.gang
+    members = [(pod, pod.node) for pod in gang.members]
+    yield from gpu_notes.of_gang(cluster, str(gang.ref), [*zip(gang.pods, placed.nodes, strict=True), *members])
+    asked = zip(gang.pods, case.requests, placed.nodes, strict=True)
+    first = {node: (pod, request) for pod, request, node in reversed(list(asked)) if request.wanted > 1}
+    for node, (pod, request) in sorted(first.items()):
+        yield from gpu_notes.of_pod(cluster, pod, request, node)
 
 
 def of_one(cluster: ClusterView, gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:

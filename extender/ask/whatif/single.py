@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ext_core import fit, score
+from extender.ask import gpu_notes, unchecked
 from extender.ask import nodes as judged_nodes
-from extender.ask import unchecked
 from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
 from extender.ask.suppose import SupposedCluster
@@ -111,6 +111,7 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
     result |= {"verdict": "evict", "gpus": list(gpus_of(mask)) or None}
     result |= _eviction(snapshot, request, best)
     warnings += _about_eviction(snapshot, nodes, best)
+    warnings += gpu_notes.of_pod(snapshot.cluster, pod, request, best.node)
     return Single(result, warnings, best.node, mask, tuple(certificate.important(best.pods)))
 
 
@@ -127,6 +128,7 @@ def _fits(
     node = cluster.names[row]
     mask = snapshot.judge.planned(asked, node)
     result |= {"verdict": "fits", "node": node, "gpus": list(gpus_of(mask)) or None}
+    warnings += gpu_notes.of_pod(cluster, asked.pod, request, node)
     return Single(result, warnings, node, mask)
 
 
