@@ -78,7 +78,8 @@ def _volcano_job(spec: Section, job: str) -> OwnerRoles:
     """The controller creates a PodGroup with the minimum: no less than all minima of the tasks, since Volcano starts no
     Job before each task has its own."""
     tasks = spec.sections("tasks")
-    roles = tuple(_task(job, task, number, spec.text("schedulerName")) for number, task in enumerate(tasks))
+    inherited = {name: spec.text(name) for name in ("schedulerName", "priorityClassName")}
+    roles = tuple(_task(job, task, number, inherited) for number, task in enumerate(tasks))
     stated = [task.number("minAvailable") for task in tasks]
     of_tasks = [role.count if least is None else least for role, least in zip(roles, stated, strict=True)]
     least = max(spec.number("minAvailable") or sum(of_tasks), sum(number or 0 for number in stated))
@@ -88,24 +89,25 @@ def _volcano_job(spec: Section, job: str) -> OwnerRoles:
     return OwnerRoles(roles, least, parts, size, stated_in=VOLCANO_GROUP, name=job, domain=domain)
 
 
-def _task(job: str, task: Section, number: int, scheduler: str) -> Role:
-    """A task, which has no pods where it states no number."""
+def _task(job: str, task: Section, number: int, inherited: Mapping[str, str]) -> Role:
+    """A task, which has no pods where it states no number. `inherited`: what the Job states for pods that do not."""
     name = task.text("name") or f"default{number}"
     role = role_at(
         task, task.number("replicas") or 0, name=name, index_label=f"{VOLCANO_PREFIX}task-index",
         notes={VOLCANO[0]: job}, labels={f"{VOLCANO_PREFIX}job-name": job, f"{VOLCANO_PREFIX}task-spec": name},
     )  # fmt: skip
-    return replace(role, template=_with_scheduler(role.template, scheduler))
+    return replace(role, template=_inheriting(role.template, {key: text for key, text in inherited.items() if text}))
 
 
-def _with_scheduler(template: Any, scheduler: str) -> Any:
-    """The template; the scheduler of its Job counts where it names none itself."""
-    if scheduler and isinstance(template, msgspec.Raw):
+def _inheriting(template: Any, inherited: Mapping[str, str]) -> Any:
+    """The template, with the fields of its specification that it does not state itself."""
+    if inherited and isinstance(template, msgspec.Raw):
         template = msgspec.json.decode(template)
     spec = template.get("spec") if isinstance(template, Mapping) else None
-    if not scheduler or not isinstance(spec, Mapping) or spec.get("schedulerName"):
+    if not inherited or not isinstance(spec, Mapping):
         return template
-    return {**template, "spec": {**spec, "schedulerName": scheduler}}
+    absent = {key: text for key, text in inherited.items() if not spec.get(key)}
+    return {**template, "spec": {**spec, **absent}}
 
 
 OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | Iterator[OwnerRoles]]]] = {

@@ -154,12 +154,15 @@ def test_a_cron_job_is_one_run_of_its_job() -> None:
 def test_a_volcano_job_states_its_minimum_in_a_pod_group() -> None:
     tasks = [{"name": "w", "replicas": 3, "minAvailable": 2, "template": template(1)}]
     tasks.append({"replicas": 1, "template": template(0)})
-    asked = read(owner("batch.volcano.sh/v1alpha1", "Job", {"tasks": tasks, "schedulerName": "volcano"}))
+    tasks[1]["template"]["spec"]["priorityClassName"] = "own"
+    spec = {"tasks": tasks, "schedulerName": "volcano", "priorityClassName": "of-the-job"}
+    asked = read(owner("batch.volcano.sh/v1alpha1", "Job", spec))
     assert [one[1:] for one in ranks(asked)] == [("team/o", ("w", at)) for at in range(3)] + [
         ("team/o", ("default1", 0))
     ]
     assert [(one.api, one.kind, one.minimum) for one in asked.groups] == [("scheduling.volcano.sh", "PodGroup", 3)]
     assert {pod.scheduler_name for pod in asked.pods} == {"volcano"}
+    assert [pod.priority_class for pod in asked.pods] == ["of-the-job"] * 3 + ["own"]
 
 
 def test_the_pods_that_a_job_has_completed_do_not_come_again() -> None:
