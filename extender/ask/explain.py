@@ -80,7 +80,7 @@ class Explainer:
 
     def pod(self, namespace: str, name: str) -> PodRecord:
         """The pod, or what is kept of one that was evicted. NotFound: it is not in the cluster, or has ended. BadInput:
-        it asks for no GPU, and has no node."""
+        it asks for no GPU, has no node, and waits in no gang with GPUs."""
         pod = self._judge.cluster.pod(namespace, name)
         path = f"{namespace}/{name}"
         if pod is None or pod.finished:
@@ -90,9 +90,17 @@ class Explainer:
             missing = no_such_pod(self._judge.cluster, namespace, name)
             has_ended = f"the pod has ended ({pod.phase})" if pod else missing
             raise NotFound(f"{has_ended}; {self._unknown_eviction(namespace, name)}", path=path)
-        if not pod.node and not any(self._judge.cluster.amounts(pod)[FIRST_GPU:]):
+        if not pod.node and self._judged_by(pod) is None:
             raise BadInput(no_gpus(self._judge.cluster, pod), path=path)
         return pod
+
+    def _judged_by(self, pod: PodRecord) -> PodRecord | None:
+        """The pod whose place decides: itself; of one without GPUs behind our gate the first with GPUs that waits in
+        its gang. None: none asks for GPUs."""
+        cluster = self._judge.cluster
+        gang = finish(together(cluster, [pod.uid])) if GATE in pod.gates else None
+        pods = (pod, *(gang.pods if gang is not None else ()))
+        return next((other for other in pods if any(cluster.amounts(other)[FIRST_GPU:])), None)
 
     def _unknown_eviction(self, namespace: str, name: str) -> str:
         """Whether it was evicted is not known."""
@@ -206,6 +214,9 @@ class Explainer:
         decision, placing = latest(self._decisions.latest(), pod)
         if pod.node:
             return runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
+        decides = self._judged_by(pod)
+        if decides is not None and decides is not pod:
+            return _of_gang_alone(replace(self._explain(decides), pod=pod))
         now, wall = self._moment()
         released = opened(pod)  # what the rules say of it, not that its gate is closed
         asked = Preemptor(judge.claims.request(released, now), released, now, wall)
@@ -315,6 +326,13 @@ class Explainer:
         over = "" if outcome.over is None else outcome.over.text
         ways = [] if refused.excess or outcome.starts else gang.ways(case, outcome)
         return ways, over, len(waiting.pods) + len(waiting.members) == 1
+
+
+def _of_gang_alone(shown: Explanation) -> Explanation:
+    """Without what is said of one of its pods by itself."""
+    return replace(
+        shown, node=None, gpus=None, funnel=(), reasons={}, rejected={}, nearest=None, best=(), preemption=None
+    )
 
 
 def _with_quotas(shown: Explanation, refused: Absent) -> Explanation:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from extender.ask import frozen, offline
+from extender.errors import BadInput
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.ask.test_queue import asked as queue_of
@@ -79,6 +80,24 @@ def test_queue_explain_and_what_if_say_the_same(racks: tuple[str, ...], starts: 
     assert (waits["reason"], waits["text"]) == ("never", found["text"])
     assert f"(never: {found['text']})" in shown["sentence"]
     assert shown["ways_out"] == found["ways_out"]
+
+
+@pytest.mark.parametrize("free", [1, 2])
+def test_a_leader_without_gpus_waits_as_its_gang_does(free: int) -> None:
+    """The head of a RayCluster, of which a user asks first."""
+    roles = {"head": 0, "w-0": 8, "w-1": 8}
+    gang = [gated(name, gpus, gang="g", size=3, namespace="team") for name, gpus in roles.items()]
+    alone = gated("alone", 0, namespace="team")
+    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": [*nodes(*["r0"] * free), *gang, alone]}).encode()
+    cluster = frozen.parse(raw, frozenset({"nvidia.com/gpu"}))
+    shown, worker = (offline.explain(QUEUE, cluster, ("team", name), WALL) for name in ("head", "w-0"))
+    assert (shown["pod"]["name"], shown["verdict"], shown["sentence"]) == ("head", "gated", worker["sentence"])
+    assert (shown["ways_out"], shown["why"], shown["queue"]) == (worker["ways_out"], worker["why"], worker["queue"])
+    assert (shown["node"], shown["funnel"], shown["nearest"]) == (None, [], None)
+    text = "gated: the queue starts team/g now" if free == 2 else "it starts with its gang"
+    assert text in shown["sentence"]
+    with pytest.raises(BadInput, match="asks for no GPU"):
+        offline.explain(QUEUE, cluster, ("team", "alone"), WALL)
 
 
 def gated_pods() -> list[JSON]:
