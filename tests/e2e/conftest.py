@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from extender.cli import main
 from tests.e2e import builders, cleaning
 from tests.e2e.api import Api
 from tests.e2e.build import ControlPlaneUnavailable, build
@@ -28,6 +30,7 @@ EXTENDERS = pytest.StashKey[list[ExtenderProcess]]()
 SchedulerFactory = Callable[..., Scheduler]
 ExtenderFactory = Callable[..., ExtenderProcess]
 KubeletsFactory = Callable[..., SimulatedKubelets]
+Ask = Callable[..., tuple[int, Any]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -211,3 +214,20 @@ def scene(
         return make(api, namespace, kubelets(**(kubelet or {})), extender_process, scheduler, nodes, **more)
 
     return start
+
+
+@pytest.fixture
+def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """``ask(scene, objects, *more)`` asks what-if by the command: the server of a scene, or another source. (exit code,
+    answer)"""
+
+    def asked(cluster: Scene, objects: list[Any], *more: str, source: tuple[str, ...] = ()) -> tuple[int, Any]:
+        file = tmp_path / "pods.json"
+        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+        manifests = ("-f", str(file)) if objects else ()
+        where = source or ("--server", cluster.extender.url)
+        code = main(["whatif", *where, *manifests, *more, "-o", "json"])
+        printed = capsys.readouterr()
+        return code, json.loads(printed.out) if code != 1 else json.loads(printed.err)
+
+    return asked

@@ -12,13 +12,12 @@ from extender.objects import records
 from extender.objects.quotas import QuotaUse, counts_pods
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
+from tests.e2e.conftest import Ask
 from tests.e2e.queueing import refusal, tried
 from tests.e2e.scene import SceneFactory
-from tests.e2e.test_whatif import Ask, ask
 from tests.objects import quota_cases
 from tests.waiting import wait_for
 
-__all__ = ["ask"]  # the fixture
 GPUS = frozenset({builders.GPU})
 PROBE = "example.com/probe"
 NAMED = re.compile(r"(?:exceeded|failed) quota: ([\w-]+)")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from extender.cli import main
 from extender.sim.machines import machine
 from tests.e2e import builders
+from tests.e2e.conftest import Ask
 from tests.e2e.scene import LINKS, Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_queue import end, gated, job, nodes_of, waits
@@ -20,23 +17,6 @@ from tests.waiting import wait_for
 PAIRS = {"topology": "a100-pcie-4"}
 H100 = {"topology": "dgx-h100"}
 RELAYED = {"topology": "dgx1-v100", "plugin": "relay"}
-Ask = Callable[..., Any]
-
-
-@pytest.fixture
-def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Asks by the command: the server of a scene, or another source. (exit code, answer)"""
-
-    def asked(cluster: Scene, objects: list[Any], *more: str, source: tuple[str, ...] = ()) -> tuple[int, Any]:
-        file = tmp_path / "pods.json"
-        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-        manifests = ("-f", str(file)) if objects else ()
-        where = source or ("--server", cluster.extender.url)
-        code = main(["whatif", *where, *manifests, *more, "-o", "json"])
-        said = capsys.readouterr()
-        return code, json.loads(said.out) if code != 1 else json.loads(said.err)
-
-    return asked
 
 
 def _shown(answer: Any) -> list[Any]:

@@ -1,0 +1,188 @@
+"""Gangs of Ray, Kubeflow Trainer and Volcano for the tests of the queue: a leader without GPUs and workers with eight.
+
+Ray's and Trainer's objects are read by their own controllers (`gang_controllers.py`). Volcano's controller is no Go
+module that can be had: `Volcano` writes what it would write, by its source. Its scheduler would have to admit the
+PodGroup first; it does not place pods of other schedulers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from tests.e2e import builders
+from tests.e2e.api import Api, Object
+from tests.e2e.test_queue import GATE
+
+RESTART = "gpu-extender.io/restart-seconds"
+GATES = [{"name": GATE}]
+TRAINER = "trainer.kubeflow.org"
+VOLCANO = "volcano.sh/"
+
+
+class Gang(NamedTuple):
+    """A gang to create. `loses`: seconds of work that each pod loses beside its age."""
+
+    name: str
+    namespace: str
+    workers: int
+    priority_class: str
+    loses: int
+
+
+class GangOwner(Protocol):
+    """What a project's users write, and what becomes of it."""
+
+    leaders: int
+    """Pods without GPUs."""
+    label: str
+    """On all pods of a gang, with its name."""
+
+    def manifests(self, gang: Gang) -> list[Object]:
+        """The file of a user."""
+
+    def create(self, api: Api, gang: Gang) -> None:
+        """Create the objects of the file, and those that no controller creates here."""
+
+
+def template(gang: Gang, gpus: int, *, name: str = "main", **spec: Any) -> Object:
+    """A pod template behind our gate."""
+    made = builders.pod(
+        "template", gang.namespace, containers=[builders.container(name, gpus)], priority_class=gang.priority_class,
+        annotations={RESTART: str(gang.loses)}, grace=1, schedulingGates=GATES, **spec,
+    )  # fmt: skip
+    return {"metadata": {"annotations": made["metadata"]["annotations"]}, "spec": made["spec"]}
+
+
+def named(api_version: str, kind: str, gang: Gang, spec: Object) -> Object:
+    """An object with the gang's name."""
+    meta = {"name": gang.name, "namespace": gang.namespace}
+    return {"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec}
+
+
+class Ray:
+    """A RayCluster."""
+
+    leaders = 1
+    label = "ray.io/cluster"
+
+    def manifests(self, gang: Gang) -> list[Object]:
+        """The cluster, of a fixed size."""
+        group = {
+            "groupName": "gpus", "replicas": gang.workers, "minReplicas": gang.workers, "maxReplicas": gang.workers,
+            "rayStartParams": {}, "template": template(gang, 8, restart_policy="Always"),
+        }  # fmt: skip
+        head = {"rayStartParams": {}, "template": template(gang, 0, restart_policy="Always")}
+        return [named("ray.io/v1", "RayCluster", gang, {"headGroupSpec": head, "workerGroupSpecs": [group]})]
+
+    def create(self, api: Api, gang: Gang) -> None:
+        """The operator creates the pods."""
+        for made in self.manifests(gang):
+            api.create(made)
+
+
+class Trainer:
+    """A TrainJob with a runtime of its own."""
+
+    leaders = 0
+    label = "jobset.sigs.k8s.io/jobset-name"
+
+    def manifests(self, gang: Gang) -> list[Object]:
+        """The runtime has one node without GPUs; the TrainJob states nodes and GPUs."""
+        job = {
+            "name": "node",
+            "template": {
+                "metadata": {"labels": {f"{TRAINER}/trainjob-ancestor-step": "trainer"}},
+                "spec": {"template": template(gang, 0, name="node")},
+            },
+        }
+        runtime = {"mlPolicy": {"numNodes": 1}, "template": {"spec": {"replicatedJobs": [job]}}}
+        resources = builders.container(gpus=8)["resources"]
+        spec = {
+            "runtimeRef": {"apiGroup": TRAINER, "kind": "TrainingRuntime", "name": gang.name},
+            "trainer": {"numNodes": gang.workers, "resourcesPerNode": resources},
+        }
+        version = f"{TRAINER}/v1alpha1"
+        return [named(version, "TrainingRuntime", gang, runtime), named(version, "TrainJob", gang, spec)]
+
+    def create(self, api: Api, gang: Gang) -> None:
+        """Trainer creates a JobSet, and its controller the Job."""
+        for made in self.manifests(gang):
+            api.create(made)
+
+
+class Volcano:
+    """A Volcano Job."""
+
+    leaders = 1
+    label = f"{VOLCANO}job-name"
+
+    def manifests(self, gang: Gang) -> list[Object]:
+        """The Job states the priority; all of its pods must run."""
+        tasks = [
+            {"name": name, "replicas": pods, "template": template(gang._replace(priority_class=""), gpus)}
+            for name, pods, gpus in (("master", 1, 0), ("worker", gang.workers, 8))
+        ]
+        spec = {
+            "schedulerName": "default-scheduler", "minAvailable": gang.workers + 1, "queue": "default", "tasks": tasks,
+            "priorityClassName": gang.priority_class,
+        }  # fmt: skip
+        return [named("batch.volcano.sh/v1alpha1", "Job", gang, spec)]
+
+    def create(self, api: Api, gang: Gang) -> None:
+        """The Job, its PodGroup and its pods."""
+        [job] = (posted(api, "jobs", made) for made in self.manifests(gang))
+        spec = job["spec"]
+        group = named(
+            "scheduling.volcano.sh/v1beta1", "PodGroup", gang,
+            {
+                "minMember": spec["minAvailable"], "queue": "default", "priorityClassName": gang.priority_class,
+                "minTaskMember": {task["name"]: task["replicas"] for task in spec["tasks"]},
+            },
+        )  # fmt: skip
+        group["metadata"] |= {"name": f"{gang.name}-{job['metadata']['uid']}", "ownerReferences": [owned_by(job)]}
+        posted(api, "podgroups", group)
+        pods = [
+            self._pod(job, task, index, group["metadata"]["name"])
+            for task in spec["tasks"]
+            for index in range(task["replicas"])
+        ]
+        api.create_many(pods)
+
+    @staticmethod
+    def _pod(job: Object, task: Object, index: int, group: str) -> Object:
+        name, spec = job["metadata"]["name"], job["spec"]
+        labels = {
+            "job-name": name, "job-namespace": job["metadata"]["namespace"], "queue-name": spec["queue"],
+            "task-index": str(index), "task-spec": task["name"],
+        }  # fmt: skip
+        notes = {**labels, "job-version": "0", "template-uid": f"{name}-{task['name']}"}
+        meta = {
+            "name": f"{name}-{task['name']}-{index}", "namespace": job["metadata"]["namespace"],
+            "labels": {VOLCANO + key: text for key, text in labels.items()},
+            "annotations": {
+                **task["template"]["metadata"]["annotations"], **{VOLCANO + key: text for key, text in notes.items()},
+                "scheduling.k8s.io/group-name": group,
+            },
+            "ownerReferences": [owned_by(job)],
+        }  # fmt: skip
+        inherited = {key: spec[key] for key in ("schedulerName", "priorityClassName")}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**inherited, **task["template"]["spec"]}}
+
+
+def posted(api: Api, plural: str, made: Object) -> Object:
+    """Create an object whose kind has the name of another one."""
+    return api.request("POST", f"/apis/{made['apiVersion']}/namespaces/{made['metadata']['namespace']}/{plural}", made)
+
+
+def owned_by(owner: Object) -> Object:
+    """The reference to the object that controls another one."""
+    return {
+        "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+
+
+def pods_of(api: Api, owner: GangOwner, gang: Gang) -> Sequence[Object]:
+    """Those that exist."""
+    return api.list("Pod", gang.namespace, labels=f"{owner.label}={gang.name}")

@@ -1,0 +1,155 @@
+"""Gangs of Ray, TrainJob and Volcano through the queue: what-if says from the file what then happens in the cluster.
+
+Ray's operator, Kubeflow Trainer and JobSet's controller are the released ones. Volcano's controller is recorded
+(`gang_owners.py`); its CRDs are made from its released types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+
+from extender.kube.client import NoAnswer
+from tests.e2e.api import Api, Object, Watch
+from tests.e2e.cluster import ControlPlane
+from tests.e2e.conftest import Ask
+from tests.e2e.gang_controllers import JOBSET, RAY, TRAINER, VOLCANO, build, defined, read, running
+from tests.e2e.gang_owners import Gang, GangOwner, Ray, Trainer, Volcano, pods_of
+from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.test_preemption import classes
+from tests.e2e.test_queue import GATE, H100
+from tests.e2e.test_queue_preemption import evicted
+from tests.e2e.test_queue_preemption import settings as evicting
+from tests.e2e.watching import Watching
+from tests.waiting import wait_for
+
+CONTROLLERS = {Ray: (RAY,), Trainer: (JOBSET, TRAINER)}
+
+
+@pytest.fixture(params=[Ray, Trainer, Volcano], ids=lambda kind: kind.__name__.lower())
+def owner(api: Api, control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[GangOwner]:
+    """With what reads its objects."""
+    binaries = build()
+    with ExitStack() as stack:
+        for controller in CONTROLLERS.get(request.param, ()):
+            stack.enter_context(running(control_plane, binaries, controller))
+        if request.param is Volcano:
+            stack.enter_context(defined(api, read(binaries, VOLCANO, crds=True)))
+        yield request.param()
+
+
+class Openings(Watching):
+    """For each gang, what its pods were when the first of their gates opened: whether each had a seat. One watch has
+    the changes of all pods in their order."""
+
+    def __init__(self, api: Api, namespace: str, label: str) -> None:
+        super().__init__(api)
+        self.seats: dict[str, list[bool]] = {}
+        self._label = label
+        self._pods: dict[str, tuple[str, bool]] = {}
+        self._beside(self._keep, namespace)
+
+    def _keep(self, namespace: str) -> None:
+        with suppress(NoAnswer):  # the watch is closed
+            self._follow(self._watch("Pod", namespace, self._api.list_raw("Pod", namespace)[1], ""))
+
+    def _follow(self, watch: Watch) -> None:
+        for change, pod in watch:
+            meta = pod["metadata"]
+            gang = meta.get("labels", {}).get(self._label, "")
+            if change == "DELETED":
+                self._pods.pop(meta["uid"], None)
+                continue
+            self._pods[meta["uid"]] = gang, bool(pod["status"].get("nominatedNodeName"))
+            if gang not in self.seats and not gated(pod):
+                self.seats[gang] = [seat for name, seat in self._pods.values() if name == gang]
+
+
+def gated(pod: Object) -> bool:
+    return any(gate["name"] == GATE for gate in pod["spec"].get("schedulingGates", ()))
+
+
+def nodes_of(cluster: Scene, owner: GangOwner, gang: Gang) -> list[str]:
+    """Wait until all pods of a gang run; their nodes."""
+    pods = owner.leaders + gang.workers
+
+    def look() -> list[str] | None:
+        found = pods_of(cluster.api, owner, gang)
+        nodes = [pod["spec"]["nodeName"] for pod in found if pod["status"].get("phase") == "Running"]
+        return sorted(nodes) if len(nodes) == len(found) == pods else None
+
+    return wait_for(look, 60, lambda: str([(p["metadata"], p["status"]) for p in pods_of(cluster.api, owner, gang)]))
+
+
+def starts_as_what_if_says(cluster: Scene, ask: Ask, owner: GangOwner, gang: Gang, verdict: str) -> Any:
+    """Ask about the file, create its objects, and compare the nodes. The answer."""
+    code, answer = ask(cluster, owner.manifests(gang))
+    assert code == {"fits": 0, "evict": 10}[verdict], answer
+    [group] = answer["groups"]
+    assert group["verdict"] == verdict, answer
+    owner.create(cluster.api, gang)
+    assert nodes_of(cluster, owner, gang) == sorted(pod["node"] for pod in group["pods"])
+    return answer
+
+
+def test_a_gang_of_each_owner(scene: SceneFactory, owner: GangOwner, ask: Ask, namespace: str) -> None:
+    """Two gangs start on five nodes. A third waits whole, though half of it would fit, and starts whole once the node
+    comes that what-if and explain ask for. An urgent one then evicts the gang that loses least, and no pod else."""
+    nodes = {f"n{i}": H100 for i in range(5)}
+    kubelet = {"termination_seconds": 1}
+    cluster = scene(nodes, settings=evicting(namespace, evictions=True), kubelet=kubelet)
+    classes(cluster)
+    costly, cheap, later = (
+        Gang(name, namespace, 2, "low", loses) for name, loses in (("costly", 3000), ("cheap", 30), ("later", 2000))
+    )
+    with Openings(cluster.api, namespace, owner.label) as openings:
+        for gang in (costly, cheap):
+            starts_as_what_if_says(cluster, ask, owner, gang, "fits")
+        waits_and_starts_with_one_node_more(cluster, ask, owner, later)
+        before = {
+            gang.name: {pod["metadata"]["name"] for pod in pods_of(cluster.api, owner, gang)}
+            for gang in (costly, cheap, later)
+        }
+        urgent = Gang("urgent", namespace, 2, "high", 0)
+        answer = starts_as_what_if_says(cluster, ask, owner, urgent, "evict")
+        victims = {victim["name"] for victim in answer["groups"][0]["victims"]}
+        assert victims
+        assert victims <= before["cheap"]
+        everyone = set().union(*before.values())
+        assert everyone - cluster.alive(everyone) == victims
+        wait_for(lambda: evicted(cluster, "started") == len(victims), 60, "the evictions are counted")
+    assert evicted(cluster, "in-vain") == 0
+    assert openings.seats == {
+        gang.name: [True] * (owner.leaders + gang.workers) for gang in (costly, cheap, later, urgent)
+    }
+    assert cluster.kubelets.truth.double_allocations == 0
+
+
+def waits_and_starts_with_one_node_more(cluster: Scene, ask: Ask, owner: GangOwner, gang: Gang) -> None:
+    code, answer = ask(cluster, owner.manifests(gang))
+    [group] = answer["groups"]
+    assert (code, group["verdict"], {pod["node"] for pod in group["pods"]}) == (11, "cannot", {None}), answer
+    owner.create(cluster.api, gang)
+    pods = owner.leaders + gang.workers
+    wait_for(lambda: len(pods_of(cluster.api, owner, gang)) == pods, 60, "its pods exist")
+    quiet(2)
+    found = pods_of(cluster.api, owner, gang)
+    assert all(map(gated, found))
+    for waiting in found:
+        explained = cluster.explained(waiting["metadata"]["name"])
+        assert (explained["verdict"], group["text"] in explained["sentence"]) == ("gated", True), explained
+    pod = ("--pod", f"{gang.namespace}/{found[0]['metadata']['name']}")
+    code, live = ask(cluster, [], *pod)
+    assert (code, live["groups"][0]["text"], len(live["groups"][0]["pods"])) == (11, group["text"], pods)
+    for ways in (group["ways_out"], live["groups"][0]["ways_out"], explained["ways_out"]):
+        [more] = [way["spec"] for way in ways if way["kind"] == "add-nodes"]
+        assert more["count"] == 1
+    assert (
+        ask(cluster, [], "--pod", f"{gang.namespace}/{found[0]['metadata']['name']}", "--add", "1", more["like"])[0]
+        == 0
+    )
+    cluster.kubelets.add_node("n5", **H100)
+    assert {"n5"} < set(nodes_of(cluster, owner, gang))
