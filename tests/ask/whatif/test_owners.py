@@ -152,7 +152,7 @@ def test_a_cron_job_is_one_run_of_its_job() -> None:
 
 
 def test_a_volcano_job_states_its_minimum_in_a_pod_group() -> None:
-    tasks = [{"name": "w", "replicas": 3, "minAvailable": 2, "template": template(1)}]
+    tasks: list[JSON] = [{"name": "w", "replicas": 3, "minAvailable": 2, "template": template(1)}]
     tasks.append({"replicas": 1, "template": template(0)})
     tasks[1]["template"]["spec"]["priorityClassName"] = "own"
     spec = {"tasks": tasks, "schedulerName": "volcano", "priorityClassName": "of-the-job"}
