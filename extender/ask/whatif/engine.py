@@ -150,7 +150,8 @@ def answer(
                 pod = waiting.pods[0]
                 passed.setdefault(pod.owner or pod.uid, []).append(error)
     if passed and not (answered.results or answered.groups):
-        raise next(iter(passed.values()))[0]
+        not_ours = next(iter(passed.values()))[0]
+        raise single.NotOurs("; ".join([not_ours.message, *question.assumed[:MOST_NAMED]]), path=not_ours.path)
     for first, *others in passed.values():
         more = f", and so do {len(others)} more of its owner" if others else ""
         answered.warn([warning("not-ours", f"{first}; kube-scheduler places it by all else{more}")])

@@ -38,11 +38,13 @@ SCALERS: Final = {
 """Objects that keep the replicas of another one between two bounds: their fields, and the lower bound where it is
 not stated."""
 WRAPPERS: Final = {
-    ("workload.codeflare.dev", "AppWrapper"): ("spec.components", "template"),
-    ("work.open-cluster-management.io", "ManifestWork"): ("spec.workload.manifests", ""),
-    ("template.openshift.io", "Template"): ("objects", ""),
-    ("kubeflow.org", "Experiment"): ("spec.trialTemplate", "trialSpec"),
-}
+    ("workload.codeflare.dev", "AppWrapper"): (
+        ("spec.components", "template"), ("spec.resources.GenericItems", "generictemplate"),
+    ),
+    ("work.open-cluster-management.io", "ManifestWork"): (("spec.workload.manifests", ""),),
+    ("template.openshift.io", "Template"): (("objects", ""),),
+    ("kubeflow.org", "Experiment"): (("spec.trialTemplate", "trialSpec"),),
+}  # fmt: skip
 """Objects with whole objects in them: where these are."""
 TRIALS: Final = 3
 """Trials of a Katib experiment that run side by side where it does not state their number."""
@@ -190,8 +192,9 @@ def _items(document: Document, depth: int) -> Iterator[Document]:
     item, path = document
     kind, api = _kind(item, path)
     if (api, kind) in WRAPPERS and depth < MOST_DEPTH:
-        for inner in _wrapped(item, path, *WRAPPERS[api, kind]):
-            yield from _items(inner, depth + 1)
+        for place in WRAPPERS[api, kind]:
+            for inner in _wrapped(item, path, *place):
+                yield from _items(inner, depth + 1)
         return
     if not kind.endswith("List"):
         yield document

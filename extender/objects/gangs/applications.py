@@ -194,6 +194,14 @@ def kaito_workspace(owner: OwnerObject) -> OwnerRoles:
     return OwnerRoles((Role(pod, "resource", count),), assumed=(text,))
 
 
+NOTEBOOK_STOPPED: Final = "kubeflow-resource-stopped"
+
+
+def notebook(owner: OwnerObject) -> OwnerRoles:
+    """The pod of a notebook of Kubeflow; none while it is stopped."""
+    return OwnerRoles((role_at(owner.spec, 0 if NOTEBOOK_STOPPED in owner.annotations else 1),))
+
+
 def rollout(owner: OwnerObject) -> OwnerRoles:
     """The replicas of an Argo Rollout, of its own template or of the Deployment that it names."""
     reference = owner.spec.section("workloadRef")

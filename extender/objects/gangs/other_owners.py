@@ -16,7 +16,7 @@ from extender.objects.gangs import applications, workflows
 from extender.objects.gangs.builtin import job_role
 from extender.objects.gangs.grove import pod_clique_set
 from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP, volcano_domain
-from extender.objects.gangs.ray import ray_job, ray_service
+from extender.objects.gangs.ray import ray_cluster_fleet, ray_job, ray_service
 from extender.objects.gangs.role_sets import (
     model_booster,
     model_serving,
@@ -133,6 +133,8 @@ OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | I
     ("workloads.x-k8s.io", "RoleBasedGroupSet"): role_based_group_set,
     ("orchestration.aibrix.ai", "StormService"): storm_service,
     ("orchestration.aibrix.ai", "RoleSet"): role_set,
+    ("orchestration.aibrix.ai", "RayClusterFleet"): ray_cluster_fleet,
+    ("orchestration.aibrix.ai", "RayClusterReplicaSet"): ray_cluster_fleet,
     ("workload.serving.volcano.sh", "ModelServing"): model_serving,
     ("workload.serving.volcano.sh", "ModelBooster"): model_booster,
     ("batch.volcano.sh", "CronJob"): volcano_cron_job,
@@ -155,4 +157,5 @@ OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | I
     ("production-stack.vllm.ai", "VLLMRuntime"): applications.vllm_runtime,
     ("kubeai.org", "Model"): applications.kubeai_model,
     ("kaito.sh", "Workspace"): applications.kaito_workspace,
+    ("kubeflow.org", "Notebook"): applications.notebook,
 }

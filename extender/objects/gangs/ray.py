@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
 from extender.objects.gangs.source import GangSource, Ref
 from extender.objects.records import PodRecord
+from extender.objects.schema import RecordError
 
 NAME: Final = "ray.io/cluster"
 NODE: Final = "ray.io/node-type"
@@ -14,6 +16,8 @@ GROUP: Final = "ray.io/group"
 REPLICA: Final = "ray.io/worker-group-replica-index"
 HOST: Final = "ray.io/replica-host-index"
 CLUSTER: Final = ("ray.io", "RayCluster")
+MOST_CLUSTERS: Final = 2_000
+"""RayClusters of one fleet."""
 
 
 class Ray(GangSource):
@@ -47,6 +51,17 @@ def ray_job(owner: OwnerObject) -> OwnerRoles:
 def ray_service(owner: OwnerObject) -> OwnerRoles:
     """The RayCluster that a RayService creates."""
     return ray_cluster(owner.spec.section("rayClusterConfig"), owner.name)._replace(stated_in=CLUSTER, owned_by=CLUSTER)
+
+
+def ray_cluster_fleet(owner: OwnerObject) -> Iterator[OwnerRoles]:
+    """The RayClusters of a RayClusterFleet or RayClusterReplicaSet of AIBrix."""
+    replicas = owner.spec.count("replicas")
+    if not 0 <= replicas <= MOST_CLUSTERS:
+        raise RecordError(owner.spec.at("replicas"), f"{replicas} is not a number of clusters, 0 to {MOST_CLUSTERS}")
+    spec = owner.spec.section("template").section("spec")
+    for number in range(replicas):
+        name = f"{owner.name}-{number}"
+        yield ray_cluster(spec, name)._replace(stated_in=CLUSTER, owned_by=CLUSTER, name=name)
 
 
 def ray_cluster(spec: Section, name: str) -> OwnerRoles:

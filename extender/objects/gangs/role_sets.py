@@ -152,11 +152,11 @@ def _serving_role(section: Section, group: str) -> list[Role]:
 
 
 def model_booster(owner: OwnerObject) -> OwnerRoles:
-    """The workers of a ModelBooster's backend at its least number of replicas."""
+    """The workers of a ModelBooster's backend with its replicas, or the fewest of them."""
     backends = owner.spec.sections("backends") or [owner.spec.section("backend")]
     roles = []
     for backend in backends:
-        groups = backend.number("minReplicas") or 0
+        groups = backend.count("minReplicas" if backend.raw("replicas") is None else "replicas")
         for worker in backend.sections("workers"):
             count = groups * (worker.number("replicas") or 0) * (worker.number("pods") or 0)
             template = templates.of_container(worker.raw("resources"), {**worker.fields, **backend.fields})

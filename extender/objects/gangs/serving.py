@@ -3,10 +3,11 @@ a LeaderWorkerSet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.objects.gangs import templates
 from extender.objects.gangs.leaderworkerset import GROUP, NAME, SIZE, WORKER
@@ -136,7 +137,26 @@ def llm_inference_service(owner: OwnerObject) -> OwnerRoles:
             assumed.append(f"{owner.kind} {owner.name} {text}")
             continue
         roles += _workload(name, workload)
-    return OwnerRoles(tuple(roles), assumed=tuple(assumed))
+    if not (device_class := owner.annotations.get(f"{MANAGED_CLAIM}device-class")):
+        return OwnerRoles(tuple(roles), assumed=tuple(assumed))
+    claim = f"{owner.name}-gpu"
+    container = owner.annotations.get(f"{MANAGED_CLAIM}container-name", "main")
+    managed = tuple(replace(role, template=_with_claim(role.template, claim, container)) for role in roles)
+    number = owner.annotations.get(f"{MANAGED_CLAIM}device-count", "1")
+    expressions = owner.annotations.get(f"{MANAGED_CLAIM}cel-selector", "").splitlines()
+    request = claim_request("gpu", device_class, number, [text for text in expressions if text.strip()])
+    return OwnerRoles(managed, assumed=tuple(assumed), beside=(claim_template(owner, claim, [request]),))
+
+
+MANAGED_CLAIM: Final = "serving.kserve.io/exp-dra-"
+"""With annotations that begin so, KServe's controller creates the claims of the pods."""
+
+
+def _with_claim(template: Any, claim: str, container: str) -> Any:
+    """The template with a claim of this template of claims for the container of that name."""
+    reference = {"name": claim, "resourceClaimTemplateName": claim}
+    named = {"name": container, "resources": {"claims": [{"name": claim}]}}
+    return templates.patched(template, {"spec": {"resourceClaims": [reference], "containers": [named]}})
 
 
 def _workload(name: str, workload: Section) -> tuple[Role, ...]:
@@ -182,7 +202,13 @@ def _nim(owner: OwnerObject, spec: Section, name: str) -> OwnerRoles:
         if stated.raw("claimCreationSpec") is not None:
             claim[_CLAIM_KEYS[1]] = f"{name}-gpu-{number}"
             devices = stated.section("claimCreationSpec").sections("devices")
-            beside.append(_claim_template(owner, claim[_CLAIM_KEYS[1]], devices))
+            requests = [
+                claim_request(
+                    device.text("name"), device.text("deviceClassName"), device.count("count"), _selectors(device)
+                )
+                for device in devices
+            ]
+            beside.append(claim_template(owner, claim[_CLAIM_KEYS[1]], requests))
         claims.append(claim)
     fields = {**spec.fields, "resourceClaims": claims} if claims else spec.fields
     if claims:
@@ -212,23 +238,20 @@ _OPERATORS: Final = {
 }  # fmt: skip
 
 
-def _claim_template(owner: OwnerObject, name: str, devices: list[Section]) -> Mapping[str, Any]:
-    """The ResourceClaimTemplate that the operator creates."""
-    requests = [
-        {
-            "name": device.text("name"),
-            "exactly": {
-                "deviceClassName": device.text("deviceClassName"), "count": device.count("count"),
-                "selectors": [{"cel": {"expression": text}} for text in _selectors(device)],
-            },
-        }
-        for device in devices
-    ]  # fmt: skip
+def claim_template(owner: OwnerObject, name: str, requests: list[dict[str, Any]]) -> Mapping[str, Any]:
+    """A ResourceClaimTemplate that a controller creates beside the pods of the owner."""
     return {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
         "metadata": {"name": name, "namespace": owner.namespace},
         "spec": {"spec": {"devices": {"requests": requests}}},
     }  # fmt: skip
+
+
+def claim_request(name: str, device_class: str, count: int | str, expressions: Iterable[str]) -> dict[str, Any]:
+    """A request of it for so many devices."""
+    selectors = [{"cel": {"expression": text}} for text in expressions]
+    number = int(count) if str(count).isascii() and str(count).isdigit() else 1
+    return {"name": name, "exactly": {"deviceClassName": device_class, "count": number, "selectors": selectors}}
 
 
 def _selectors(device: Section) -> Iterator[str]:
