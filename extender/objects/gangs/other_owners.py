@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from extender.objects.gangs import applications, workflows
 from extender.objects.gangs.builtin import job_role
 from extender.objects.gangs.grove import pod_clique_set
-from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP, volcano_domain
+from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP, of_tasks, volcano_domain
 from extender.objects.gangs.ray import ray_cluster_fleet, ray_job, ray_service
 from extender.objects.gangs.role_sets import (
     model_booster,
@@ -75,17 +75,18 @@ def job_flow(owner: OwnerObject) -> Iterator[OwnerRoles]:
 
 
 def _volcano_job(spec: Section, job: str) -> OwnerRoles:
-    """The controller creates a PodGroup with the minimum: no less than all minima of the tasks, since Volcano starts no
-    Job before each task has its own."""
+    """The controller creates a PodGroup with the minimum of the Job and of its tasks, all replicas where a task states
+    none."""
     tasks = spec.sections("tasks")
     inherited = {name: spec.text(name) for name in ("schedulerName", "priorityClassName")}
     roles = tuple(_task(job, task, number, inherited) for number, task in enumerate(tasks))
     stated = [task.number("minAvailable") for task in tasks]
-    of_tasks = [role.count if least is None else least for role, least in zip(roles, stated, strict=True)]
-    least = max(spec.number("minAvailable") or sum(of_tasks), sum(number or 0 for number in stated))
+    minima = tuple(
+        (role.name, role.count if least is None else least) for role, least in zip(roles, stated, strict=True)
+    )
+    least = spec.number("minAvailable") or sum(number for _, number in minima)
+    parts, domain = of_tasks(least, minima), volcano_domain(spec)
     size = sum(role.count for role in roles)
-    parts = tuple(zip([role.name for role in roles], of_tasks, strict=True))
-    domain = volcano_domain(spec)
     return OwnerRoles(roles, least, parts, size, stated_in=VOLCANO_GROUP, name=job, domain=domain)
 
 

@@ -26,9 +26,14 @@ class _PodGroups(GangSource):
         minimum, as Volcano counts them."""
         spec, succeeded = owner.spec, max(0, owner.status.number("succeeded") or 0)
         minima = spec.section("minTaskMember")
-        parts = tuple((name, minima.number(name)) for name in minima.fields)
-        domain = volcano_domain(spec)
-        return OwnerRoles(minimum=_group_minimum(spec), parts=parts, succeeded=succeeded, domain=domain)
+        least = _group_minimum(spec)
+        parts = of_tasks(least, tuple((name, minima.number(name) or 0) for name in minima.fields))
+        return OwnerRoles(minimum=least, parts=parts, succeeded=succeeded, domain=volcano_domain(spec))
+
+
+def of_tasks(least: int | None, minima: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """The minima of tasks that count: Volcano leaves them out where the minimum of all is below their sum."""
+    return minima if least is not None and least >= sum(number for _, number in minima) else ()
 
 
 def volcano_domain(spec: Section) -> tuple[str, bool] | None:

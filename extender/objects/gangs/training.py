@@ -149,4 +149,9 @@ def _overridden(owner: OwnerObject, job: Mapping[str, Any]) -> Mapping[str, Any]
             fields = override.fields if field == "podSpecOverrides" else override.section("spec").fields
             inner = {key: value for key, value in fields.items() if key != "targetJobs"}
             job = templates.patched(job, {"template": {"spec": {"template": {"spec": inner}}}})
+    for patch in spec.sections("runtimePatches"):
+        inside = patch.section("trainingRuntimeSpec").section("template").section("spec")
+        for change in inside.sections("replicatedJobs"):
+            if change.text("name") == job.get("name"):
+                job = templates.patched(job, change.fields)
     return job

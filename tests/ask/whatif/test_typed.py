@@ -225,7 +225,7 @@ def test_the_tasks_of_a_volcano_job() -> None:
     [
         (tasks(("master", 1, None), ("worker", 3, 2)), 3),  # of each task its own minimum, else its replicas
         (tasks(("master", 1, None), ("worker", 3, 2), least=4), 4),
-        (tasks(("master", 1, 1), ("worker", 3, 3), least=2), 4),  # no task starts with fewer than its own
+        (tasks(("master", 1, 1), ("worker", 3, 3), least=2), 2),  # Volcano leaves out minima of tasks above that
         (tasks(("worker", 3, None), least=2), 2),
     ],
 )
