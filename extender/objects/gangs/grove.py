@@ -106,14 +106,13 @@ def pod_clique_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
     members = {group.text("name"): _members(group, cliques) for group in groups}
     grouped = {name for names in members.values() for name in names}
     alone = [clique for name, clique in cliques.items() if name not in grouped]
-    priority = template.text("priorityClassName")
     places = {name: _level(owner, section) for name, section in [("", template), *cliques.items()]}
     replicas = owner.spec.number("replicas") or 0
     if replicas * (1 + sum(group.count("replicas") for group in groups)) > MOST_GANGS:
         raise RecordError(owner.spec.at("replicas"), f"it has more than {MOST_GANGS} PodGangs, and none is read")
     for replica in range(replicas):
         base = f"{owner.name}-{replica}"
-        roles = [_role(clique, f"{base}-{clique.text('name')}", priority) for clique in alone]
+        roles = [_role(clique, f"{base}-{clique.text('name')}") for clique in alone]
         inner = {f"{base}-{clique.text('name')}": places[clique.text("name")] for clique in alone}
         scaled: list[OwnerRoles] = []
         for group in groups:
@@ -122,7 +121,7 @@ def pod_clique_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
             for number in range(group.count("replicas")):
                 prefix = f"{base}-{group.text('name')}-{number}"
                 names = members[group.text("name")]
-                of_group = [_role(cliques[name], f"{prefix}-{name}", priority) for name in names]
+                of_group = [_role(cliques[name], f"{prefix}-{name}") for name in names]
                 of_cliques = {f"{prefix}-{name}": places[name] for name in names}
                 if number < least:
                     roles += of_group
@@ -142,13 +141,11 @@ def _members(group: Section, cliques: dict[str, Section]) -> list[str]:
     return names
 
 
-def _role(clique: Section, name: str, priority: str) -> tuple[Role, int]:
-    """(the pods of a clique, how many of them must run)."""
+def _role(clique: Section, name: str) -> tuple[Role, int]:
+    """(the pods of a clique, how many of them must run). The operator writes the priority of the set on PodGangs alone:
+    for kube-scheduler that of the clique's pods counts."""
     spec = clique.section("spec")
-    pod_spec = spec.section("podSpec")
     template = templates.of_spec(spec.raw("podSpec"), clique.raw("labels"), clique.raw("annotations"))
-    if priority and not pod_spec.text("priorityClassName"):
-        template["spec"] = {**pod_spec.fields, "priorityClassName": priority}
     count = min(spec.count("replicas"), MOST + 1)
     least = spec.number("minAvailable")
     role = Role(template, spec.at("podSpec"), count, name=name, index_label=INDEX, labels={CLIQUE: name})

@@ -165,6 +165,14 @@ def test_a_volcano_job_states_its_minimum_in_a_pod_group() -> None:
     assert [pod.priority_class for pod in asked.pods] == ["of-the-job"] * 3 + ["own"]
 
 
+def test_the_priority_of_a_pod_clique_set_is_that_of_its_pod_gangs_alone() -> None:
+    pods = [template(1)["spec"], {**template(1)["spec"], "priorityClassName": "own"}]
+    cliques = [{"name": f"c{n}", "spec": {"replicas": 1, "podSpec": spec}} for n, spec in enumerate(pods)]
+    spec = {"replicas": 1, "template": {"priorityClassName": "of-the-set", "cliques": cliques}}
+    asked = read(owner("grove.io/v1alpha1", "PodCliqueSet", spec))
+    assert [pod.priority_class for pod in asked.pods] == ["", "own"]
+
+
 def test_the_pods_that_a_job_has_completed_do_not_come_again() -> None:
     spec = {"parallelism": 3, "completions": 4, "template": template(1)}
     job = owner("batch/v1", "Job", spec) | {"status": {"succeeded": 2}}
