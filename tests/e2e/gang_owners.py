@@ -1,8 +1,9 @@
-"""Gangs of Ray, Kubeflow Trainer and Volcano for the tests of the queue: a leader without GPUs and workers with eight.
+"""Gangs of Ray, Kubeflow Trainer, Volcano and Grove for the tests of the queue: a leader without GPUs, and workers with
+eight.
 
-Ray's and Trainer's objects are read by their own controllers (`gang_controllers.py`). Volcano's controller is no Go
-module that can be had: `Volcano` writes what it would write, by its source. Its scheduler would have to admit the
-PodGroup first; it does not place pods of other schedulers.
+Ray's and Trainer's objects are read by their own controllers (`gang_controllers.py`). Those of Volcano and Grove are no
+Go modules that can be had: `Volcano` and `Grove` write what these would write, by their sources. Volcano's scheduler
+would have to admit the PodGroup first; it does not place pods of other schedulers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ RESTART = "gpu-extender.io/restart-seconds"
 GATES = [{"name": GATE}]
 TRAINER = "trainer.kubeflow.org"
 VOLCANO = "volcano.sh/"
+GROVE = "grove.io/"
+GROVE_GATE = f"{GROVE}podgang-pending-creation"
+GROVE_KINDS = (
+    ("grove.io", "PodCliqueSet", "podcliquesets"), ("grove.io", "PodClique", "podcliques"),
+    ("scheduler.grove.io", "PodGang", "podgangs"),
+)  # fmt: skip
+"""(API group, kind, plural)."""
 
 
 class Gang(NamedTuple):
@@ -168,6 +176,79 @@ class Volcano:
         }  # fmt: skip
         inherited = {key: spec[key] for key in ("schedulerName", "priorityClassName")}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**inherited, **task["template"]["spec"]}}
+
+
+class Grove:
+    """A PodCliqueSet of one replica: one PodGang."""
+
+    leaders = 1
+    label = "app.kubernetes.io/part-of"
+
+    def manifests(self, gang: Gang) -> list[Object]:
+        """Our gate is added when the pods are created: the operator keeps none of a template."""
+        cliques = []
+        for name, pods, gpus in (("leader", 1, 0), ("worker", gang.workers, 8)):
+            pod = template(gang, gpus, restart_policy="Always")
+            spec = {"roleName": name, "replicas": pods, "minAvailable": pods, "podSpec": pod["spec"]}
+            cliques.append({"name": name, "annotations": pod["metadata"]["annotations"], "spec": spec})
+        spec = {"replicas": 1, "template": {"cliques": cliques}}
+        return [named("grove.io/v1alpha1", "PodCliqueSet", gang, spec)]
+
+    def create(self, api: Api, gang: Gang) -> None:
+        """The set, its PodCliques, the pods with Grove's gate and ours, and the PodGang that names them. Then the
+        operator removes its gate."""
+        [pod_clique_set] = (posted(api, "podcliquesets", made) for made in self.manifests(gang))
+        groups = []
+        for clique in pod_clique_set["spec"]["template"]["cliques"]:
+            pods = self._pods(api, gang, pod_clique_set, clique)
+            references = [{"namespace": gang.namespace, "name": pod["metadata"]["name"]} for pod in pods]
+            name = pods[0]["metadata"]["labels"][f"{GROVE}podclique"]
+            least = clique["spec"]["minAvailable"]
+            groups.append({"name": name, "minReplicas": least, "podReferences": references})
+        renamed = gang._replace(name=f"{gang.name}-0")
+        pod_gang = named("scheduler.grove.io/v1alpha1", "PodGang", renamed, {"podgroups": groups})
+        pod_gang["metadata"]["ownerReferences"] = [owned_by(pod_clique_set)]
+        posted(api, "podgangs", pod_gang)
+        for group in groups:
+            for pod in group["podReferences"]:
+                opened = {"spec": {"schedulingGates": [{"$patch": "delete", "name": GROVE_GATE}]}}
+                api.patch("Pod", pod["name"], opened, gang.namespace, how="strategic")
+
+    @staticmethod
+    def _pods(api: Api, gang: Gang, pod_clique_set: Object, clique: Object) -> list[Object]:
+        name = f"{gang.name}-0-{clique['name']}"
+        labels = {
+            "app.kubernetes.io/managed-by": "grove-operator", "app.kubernetes.io/part-of": gang.name,
+            f"{GROVE}podgang": f"{gang.name}-0", f"{GROVE}podcliqueset-replica-index": "0",
+        }  # fmt: skip
+        made = named("grove.io/v1alpha1", "PodClique", gang._replace(name=name), clique["spec"])
+        made["metadata"] |= {"labels": labels, "ownerReferences": [owned_by(pod_clique_set)]}
+        owner = posted(api, "podcliques", made)
+        spec = {**clique["spec"]["podSpec"], "schedulingGates": [{"name": GROVE_GATE}, *GATES]}
+        created = []
+        for index in range(clique["spec"]["replicas"]):
+            meta = {
+                "generateName": f"{name}-{index}-", "namespace": gang.namespace, "annotations": clique["annotations"],
+                "labels": {**labels, f"{GROVE}podclique": name, f"{GROVE}podclique-pod-index": str(index)},
+                "ownerReferences": [owned_by(owner)],
+            }  # fmt: skip
+            pod = {**spec, "hostname": f"{name}-{index}", "subdomain": f"{gang.name}-0"}
+            created.append(api.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod}))
+        return created
+
+
+def untyped(group: str, kind: str, plural: str) -> Object:
+    """The definition of a kind of Grove, whose own is in no module that can be had: any fields."""
+    fields = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": fields}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group, "scope": "Namespaced", "versions": [version],
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+        },
+    }  # fmt: skip
 
 
 def posted(api: Api, plural: str, made: Object) -> Object:

@@ -1,7 +1,8 @@
-"""Gangs of Ray, TrainJob and Volcano through the queue: what-if says from the file what then happens in the cluster.
+"""Gangs of Ray, TrainJob, Volcano and Grove through the queue: what-if says from the file what then happens in the
+cluster.
 
-Ray's operator, Kubeflow Trainer and JobSet's controller are the released ones. Volcano's controller is recorded
-(`gang_owners.py`); its CRDs are made from its released types.
+Ray's operator, Kubeflow Trainer and JobSet's controller are the released ones. The controllers of Volcano and Grove are
+recorded (`gang_owners.py`). Volcano's CRDs are made from its released types; those of Grove state no fields.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.e2e.api import Api, Object, Watch
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import Ask
 from tests.e2e.gang_controllers import JOBSET, RAY, TRAINER, VOLCANO, build, defined, read, running
-from tests.e2e.gang_owners import Gang, GangOwner, Ray, Trainer, Volcano, pods_of
+from tests.e2e.gang_owners import GROVE_KINDS, Gang, GangOwner, Grove, Ray, Trainer, Volcano, pods_of, untyped
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_queue import GATE, H100
@@ -27,9 +28,10 @@ from tests.e2e.watching import Watching
 from tests.waiting import wait_for
 
 CONTROLLERS = {Ray: (RAY,), Trainer: (JOBSET, TRAINER)}
+OWNERS = (Ray, Trainer, Volcano, Grove)
 
 
-@pytest.fixture(params=[Ray, Trainer, Volcano], ids=lambda kind: kind.__name__.lower())
+@pytest.fixture(params=OWNERS, ids=lambda kind: kind.__name__.lower())
 def owner(api: Api, control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[GangOwner]:
     """With what reads its objects."""
     binaries = build()
@@ -38,6 +40,8 @@ def owner(api: Api, control_plane: ControlPlane, request: pytest.FixtureRequest)
             stack.enter_context(running(control_plane, binaries, controller))
         if request.param is Volcano:
             stack.enter_context(defined(api, read(binaries, VOLCANO, crds=True)))
+        if request.param is Grove:
+            stack.enter_context(defined(api, [untyped(*kind) for kind in GROVE_KINDS]))
         yield request.param()
 
 
