@@ -62,12 +62,14 @@ def victims(
     rows: array[int],
     now_ms: int = 0,
     needed: bytes | bytearray = b"",
+    others: int = 0,
 ) -> Gathered:
     """Gather the pods of lower priority that may be evicted on each of `rows` (int32[n]).
 
     Pods that are protected at `now_ms` are left out unless they are terminating; so are pods whose row is marked in
     `needed`. The positions of GPUs are those of `ask.resource`. Pods of equal priority and start are in the
-    order of `PodTable.names`.
+    order of `PodTable.names`. `others`: rows of zeros for the caller, behind those of the table in `short` and
+    `amounts`.
     ValueError: a wrong number of amounts, no GPUs requested, tables of different width. IndexError: no such row.
     """
 
@@ -92,9 +94,9 @@ def lost(
 def unless(column: array[int], marks: array[int], value: int) -> array[int]:
     """int64[m]: the column, with `value` where `marks` is not 0. ValueError: lengths differ."""
 
-def lacking(of: Gathered, first: int) -> array[int]:
-    """int64[n]: how much of the resources from index `first` on is short on each candidate, summed, beside what pods
-    free that are terminating. ValueError: `first` is negative."""
+def lacking(of: Gathered, first: int, end: int) -> array[int]:
+    """int64[n]: how much of the resources from index `first` to before `end` is short on each candidate, summed, beside
+    what pods free that are terminating. ValueError: no such resources."""
 
 def distinct(ids: array[int], terminating: array[int]) -> list[int]:
     """The ids above 0 of the pods that are not terminating, each once, ascending."""

@@ -43,7 +43,8 @@ cdef class Joint:
     cdef readonly int height          # nodes that were read
     cdef readonly int roles_count
     cdef readonly int kinds           # different nodes among them
-    cdef int resources
+    cdef int of_table                 # columns of the node table
+    cdef int resources                # R: these, then the other resources
     cdef LinkShapes shapes
     cdef LinkSets sets
     cdef SlotCounts slots

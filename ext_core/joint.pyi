@@ -29,15 +29,30 @@ class Joint:
     kinds: int
     """How many different nodes are among them."""
 
-    def __new__(cls, nodes: NodeTable, slots: SlotCounts, sets: LinkSets, roles: list[Role], fullness: float) -> Joint:
+    def __new__(
+        cls,
+        nodes: NodeTable,
+        slots: SlotCounts,
+        sets: LinkSets,
+        roles: list[Role],
+        fullness: float,
+        others: list[tuple[int, ...]] | None = None,
+    ) -> Joint:
         """`roles`: 1 to 64, largest share, then most GPUs first. `slots`: synced with the table; its types are priced.
-        ValueError: others, amounts below 0, sets of other shapes, a request for another table."""
+        `others`: for each role how much one pod asks for of each resource that is no column of the table. ValueError:
+        others, amounts below 0, sets of other shapes, a request for another table."""
     def read(
-        self, nodes: NodeTable, hazards: Hazards, rows: array[int], judged: list[tuple[array[int], array[int]]]
+        self,
+        nodes: NodeTable,
+        hazards: Hazards,
+        rows: array[int],
+        judged: list[tuple[array[int], array[int]]],
+        others: array[int] | None = None,
     ) -> None:
         """Copy what is left of the rows (int32), claims taken. `judged`: for each role the reason codes of the rules of
         filter for one pod, one byte for each of `rows`; and uint64, bit `row % 64` of word `row // 64` where the pod is
-        eligible. ValueError: another table, or not one judgement a role."""
+        eligible; `others`: int64, what is left of the other resources, those of the first row, then of the next.
+        ValueError: another table, not one judgement a role, not one number for each row and other resource."""
     def row(self, at: int) -> int:
         """The row of a node."""
     def most_of(self, at: int) -> tuple[int, ...]:
@@ -64,7 +79,7 @@ class Joint:
     def price(self, at: int, counts: _Counts) -> int | None:
         """The price of a way; None: the node does not take these pods."""
     def needed(self) -> tuple[int, ...]:
-        """R amounts that all pods ask for together."""
+        """The amounts of the table's resources that all pods ask for together."""
     def rooms(self, at: array[int], role: int) -> array[int]:
         """int64: how many pods of a role alone fit on each of the nodes `at` (int32)."""
     def spare(self, at: array[int], resource: int) -> array[int]:

@@ -3,7 +3,8 @@
 The pods of a gang are given as *roles*: classes of equal pods. A *way* is how many pods of each role a node takes, none
 of them included. Nodes with the same left are one *kind*, whose ways are worked out once.
 
-The rules are those of filter, counted on as pods are added. CPU, memory, pod slots and units of GPUs add up. For
+The rules are those of filter, counted on as pods are added. CPU, memory, pod slots and units of GPUs add up, and so do
+resources that are no columns of the table. For
 `links: required` the other pods of the gang on a node hold GPUs of unknown position, which count as the worst, since
 kubelet admits them in any order; only where what is planned is handed out, disjoint linked sets are enough. Where
 the device plugin is known to crash over some free sets, the planned sets must avoid them.
@@ -39,14 +40,18 @@ cdef class Joint:
     """The nodes that a gang may use. `roles`: largest first."""
 
     def __cinit__(self, NodeTable nodes not None, SlotCounts slots not None, LinkSets sets not None, list roles,
-                  double fullness):
+                  double fullness, list others=None):
         cdef int c, r
         cdef Ask ask
+        cdef amount_t amount
         if not 1 <= len(roles) <= MOST_ROLES:
             raise ValueError(f"{len(roles)} roles: 1 to {MOST_ROLES}")
         if sets.shapes is not nodes.shapes:
             raise ValueError("the sets are of other shapes than the table")
-        self.resources, self.shapes = nodes.resources, nodes.shapes
+        if others is not None and len(others) != len(roles):
+            raise ValueError("other resources of another number of roles")
+        self.of_table, self.shapes = nodes.resources, nodes.shapes
+        self.resources = self.of_table + (<int>len(others[0]) if others else 0)
         self.sets, self.slots, self.fullness = sets, slots, fullness
         self.roles_count = <int>len(roles)
         self.role = <Role*>calloc(self.roles_count, sizeof(Role))
@@ -73,8 +78,13 @@ cdef class Joint:
             self.role[c].planned = ask.planned
             self.role[c].against = against
             self.pods += count
-            for r in range(self.resources):
+            for r in range(self.of_table):
                 self.asked[c * self.resources + r] = ask.amount[r]
+            if others and (len(others[c]) != self.resources - self.of_table or min(others[c], default=0) < 0):
+                raise ValueError(f"role {c} has other resources than the first, or less than 0 of one")
+            for r in range(self.of_table, self.resources):
+                amount = others[c][r - self.of_table]
+                self.asked[c * self.resources + r] = amount
         if self.pods > MOST_PODS:
             raise ValueError(f"{self.pods} pods, {MOST_PODS} at most")
         self.scratch = <mask_t*>malloc(self.pods * sizeof(mask_t))
@@ -101,17 +111,21 @@ cdef class Joint:
 
     # ---- what is free
 
-    def read(self, NodeTable nodes not None, Hazards hazards not None, const row_t[::1] rows, list judged):
+    def read(self, NodeTable nodes not None, Hazards hazards not None, const row_t[::1] rows, list judged,
+             const amount_t[::1] others=None):
         """Copy what is left of `rows`, claims taken. `judged`: for each role a reason code for each of the rows, and
-        one bit a row of the table where it is eligible."""
+        one bit a row of the table where it is eligible; `others`: what is left of each other resource, row by row."""
         cdef Py_ssize_t i
         cdef int r, c
         cdef Room room
         cdef bytes made
         cdef amount_t* left
         cdef size_t size = sizeof(Room) + self.resources * sizeof(amount_t)
-        if nodes.shapes is not self.shapes or nodes.resources != self.resources or len(judged) != self.roles_count:
+        cdef int more = self.resources - self.of_table
+        if nodes.shapes is not self.shapes or nodes.resources != self.of_table or len(judged) != self.roles_count:
             raise ValueError("another table, or not one judgement a role")
+        if (0 if others is None else others.shape[0]) != more * rows.shape[0]:
+            raise ValueError("one number a row for each other resource")
         check_rows(nodes, rows, rows.shape[0])
         cdef object marks = array("Q", bytes(8 * rows.shape[0]))
         for c in range(self.roles_count):
@@ -127,8 +141,10 @@ cdef class Joint:
                 room.allowed &= self.cordoned
             if room.allowed:  # of the others nothing counts: they are of one kind
                 _read(nodes, self.shapes, hazards, rows[i], &room)
-                for r in range(self.resources):
+                for r in range(self.of_table):
                     left[r] = nodes.free_count(r, rows[i])
+                for r in range(more):
+                    left[self.of_table + r] = others[i * more + r]
             memcpy(PyBytes_AS_STRING(made), &room, sizeof(Room))
             found = self.known.get(made)
             if found is None:
@@ -354,7 +370,7 @@ cdef class Joint:
             after.memory -= x[c] * self.asked[c * self.resources + MEMORY]
             if gpu >= 0:
                 after.spare -= x[c] * self.asked[c * self.resources + gpu]
-            for r in range(FIRST_GPU, self.resources):
+            for r in range(FIRST_GPU, self.of_table):
                 if r != gpu and x[c] and self.asked[c * self.resources + r] > 0:
                     after.taken = r
                     after.other += x[c] * self.asked[c * self.resources + r]
@@ -547,7 +563,7 @@ cdef class Joint:
         """R amounts: what all pods ask for together."""
         cdef int c, r
         return tuple([sum([<object>self.asked[c * self.resources + r] * self.role[c].count
-                           for c in range(self.roles_count)]) for r in range(self.resources)])
+                           for c in range(self.roles_count)]) for r in range(self.of_table)])
 
     def rooms(self, const int32_t[::1] at, int role):
         """int64: how many pods of a role alone fit on each of some nodes."""
@@ -562,7 +578,7 @@ cdef class Joint:
     def spare(self, const int32_t[::1] at, int resource):
         """int64: the amounts of a resource that were free on each of some nodes; 0 where no role is allowed."""
         cdef Py_ssize_t i
-        if not 0 <= resource < self.resources:
+        if not 0 <= resource < self.of_table:
             raise IndexError("no such resource")
         made = array("q", bytes(8 * at.shape[0]))
         for i in range(at.shape[0]):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from extender.ask import machines
+from extender.ask import machines, unchecked
 from extender.ask.explanation import Explanation
 from extender.ask.growth import growth, waiting_units
 from extender.ask.judge import Judge
@@ -33,15 +33,17 @@ def capacity(
     look at the queue, None where it is not known."""
     look = Look(judge, machines.read(judge), now)
     in_domains, in_all = gangs(look)
+    unblock = [*_gangs(judge, report, explain), *_pods(waiting, explain)]
+    missing = unchecked.summary((entry["pod"], entry["not_checked"]) for entry in unblock)
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Capacity",
-        "warnings": _warnings(look.fleet.divided),
+        "warnings": [*_warnings(look.fleet.divided), *missing],
         "largest": largest(look),
         "gangs": in_domains,
         "pods": in_all,
         "whole_nodes": whole_nodes(look),
-        "unblock": [*_gangs(judge, report, explain), *_pods(waiting, explain)],
+        "unblock": unblock,
         "advice": advice(judge, report, waiting),
     }
 
@@ -110,4 +112,5 @@ def _entry(shown: Explanation, gang: str | None, pods: int, gpus: int) -> dict[s
         "sentence": shown.sentence,
         "nearest": explained["nearest"],
         "ways_out": explained["ways_out"],
+        "not_checked": explained["not_checked"],
     }

@@ -35,6 +35,7 @@ from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.queue.gang import together
+from extender.queue.placement import not_modelled
 from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
 from extender.reservations.seats import Seat
 
@@ -224,6 +225,7 @@ class Explainer:
         fits = nodes.fits
         refused = quotas.of_gang(judge.cluster, pod, wall)
         best = judge.best(asked, fits, 2)
+        missing = not_modelled(pod, judge.cluster.device_classes.values())
         shown = Explanation(
             pod,
             "fits",
@@ -231,7 +233,11 @@ class Explainer:
             reasons=nodes.reasons,
             rejected=nodes.named,
             best=best,
-            warnings=list(unchecked.warnings(pod, judge.cluster.settings, answered=decision is not None)),
+            not_checked=missing,
+            warnings=[
+                *unchecked.summary([(f"{pod.namespace}/{pod.name}", missing)]),
+                *unchecked.warnings(pod, judge.cluster.settings, answered=decision is not None),
+            ],
         )
         if best:
             gpus = gpus_of(judge.planned(asked, best[0].node))

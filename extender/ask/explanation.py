@@ -54,6 +54,8 @@ class Explanation:
     """The PriorityClasses that may evict it where it runs with GPUs."""
     cost_now: Sequence[Mapping[str, Any]] | None = None
     """What its eviction would cost now."""
+    not_checked: Sequence[str] = ()
+    """What it asks for that only kube-scheduler looks at."""
     warnings: Sequence[Mapping[str, str]] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -83,6 +85,7 @@ class Explanation:
             "preemption": self.preemption,
             "evictable_by": self.evictable_by,
             "cost_now": self.cost_now,
+            "not_checked": list(self.not_checked),
         }
 
 

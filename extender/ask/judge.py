@@ -18,7 +18,7 @@ from extender.decide.verbs import Verbs
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Preemptor
 from extender.preemption.outbid import Leave, Outbid
-from extender.preemption.search import VictimSearch, amounts_short
+from extender.preemption.search import OTHER, VictimSearch, amounts_short, others_short
 from extender.reservations.claims import NONE, Claims
 
 BLOCK: Final = 2560
@@ -72,8 +72,8 @@ class Judge:
             return not codes[0] and not self.short(asked, row)
 
     def short(self, asked: Preemptor, row: int) -> tuple[int, ...]:
-        """Of CPU, memory and pod slots (0, 1, 2) those of which too little is free on the row; inside of the pod's
-        claims. The rules look at GPUs: of those that DRA serves the tables have none."""
+        """Of CPU, memory and pod slots (0, 1, 2) those of which too little is free on the row, and OTHER; inside of the
+        pod's claims. The rules look at GPUs: of those that DRA serves the tables have none."""
         return tuple([r for r in amounts_short(self.cluster, asked.request, row) if r < FIRST_GPU])
 
     def roomy(self, asked: Preemptor, names: list[str]) -> dict[str, tuple[int, ...]]:
@@ -83,12 +83,18 @@ class Judge:
             rows = self.rows(block)
             with self.claims.of(asked.request, asked.now):
                 bits = survey.short(self.cluster.tables.nodes, asked.request.ask, rows)
-            lacking.update((self.cluster.names[row], LACKING[bit]) for row, bit in zip(rows, bits, strict=True))
+                names_of = [self.cluster.names[row] for row in rows]
+                lacking.update(zip(names_of, map(LACKING.__getitem__, bits), strict=True))
+                for name in names_of if asked.request.others else ():
+                    if others_short(self.cluster, asked.request, name):
+                        lacking[name] = (*lacking[name], OTHER)
         return lacking
 
     def some_roomy(self, asked: Preemptor, rows: array[int]) -> bool:
-        """Whether CPU, memory and pod slots are enough on one of the rows; inside of the pod's claims."""
-        return 0 in survey.short(self.cluster.tables.nodes, asked.request.ask, rows)
+        """Whether no amount but those of GPUs is short on one of the rows; inside of the pod's claims."""
+        bits = survey.short(self.cluster.tables.nodes, asked.request.ask, rows)
+        names = (self.cluster.names[row] for row, bit in zip(rows, bits, strict=True) if not bit)
+        return any(not others_short(self.cluster, asked.request, name) for name in names)
 
     def passed(self, asked: Preemptor, names: Sequence[str]) -> list[str]:
         """Those of the nodes that the rules pass."""

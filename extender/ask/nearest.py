@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ext_core import survey
 from extender.ask.judge import Judge, blocks
 from extender.ask.nodes import TOO_FEW, JudgedNodes
+from extender.ask.text import is_bytes
 from extender.ask.ways.request import changed, with_gpus
 from extender.policy.rules.links import Links
 from extender.preemption.candidates import Preemptor
+from extender.preemption.search import OTHER, others_short
 
 LINKS: Final = frozenset(reason.code for reason in Links.reasons)
 MOST_SIZES: Final = 32
 """Sizes of linked sets that are tried, from the pod's own downward."""
 LINKED: Final = "linked GPUs"
 UNITS: Final = ("millicores", "bytes", "pods")
+OTHER_UNITS: Final = ("units", "bytes of the resource")
+"""Of resources that are no columns of the tables: in numbers, in bytes."""
 Missing = dict[str, Any]
 
 
@@ -38,7 +43,23 @@ def nearest(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> dict[str, Any
                 name = cluster.names[rows[at]]
                 if best is None or (gpus, rest, name) < best:
                     best, missing = (gpus, rest, name), _missing(judge, asked, rows[at], linked.get(name))
+    for name in lacks if asked.request.others else ():
+        offered = cluster.nodes[name].gpus
+        if nodes.short.get(name) != (OTHER,) or not all(offered.get(gpu) for gpu, _ in asked.pod.gpus):
+            continue
+        with judge.claims.of(asked.request, asked.now):
+            short = others_short(cluster, asked.request, name)
+        rest = sum((wanted - max(0, free)) / wanted for _, free, wanted in short)
+        if best is None or (0, rest, name) < best:
+            best, missing = (0, rest, name), _others(short)
     return None if best is None else {"node": best[2], "missing": missing}
+
+
+def _others(short: Sequence[tuple[str, int, int]]) -> list[Missing]:
+    return [
+        {"what": what, "have": max(0, free), "need": wanted, "unit": OTHER_UNITS[is_bytes(what)]}
+        for what, free, wanted in short
+    ]
 
 
 def _missing(judge: Judge, asked: Preemptor, row: int, linked: int | None) -> list[Missing]:
@@ -50,6 +71,7 @@ def _missing(judge: Judge, asked: Preemptor, row: int, linked: int | None) -> li
         for r, wanted in enumerate(request.amounts)
         if wanted and wanted > free[r]
     ]
+    missing += _others(others_short(judge.cluster, request, judge.cluster.names[row]))
     if linked is not None:
         missing.append({"what": LINKED, "have": linked, "need": request.wanted, "unit": "GPUs"})
     return missing

@@ -9,12 +9,14 @@ from typing import Final, NamedTuple
 
 from extender.ask.admission import CORDONED, rejected, sorted_out, uncordoned
 from extender.ask.judge import Judge
+from extender.policy import roles
 from extender.policy.rules import REASONS
 from extender.policy.rules.count import Count, ResourceOffered
 from extender.policy.rules.failing import Failing
 from extender.preemption.candidates import Preemptor
 
-SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
+SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots", "too-little-of-another-resource")
+"""By the numbers of `Judge.short`; the last is OTHER."""
 REPELLED: Final = "repelled-by-a-running-pod"
 MOST_NAMED: Final = 24
 """Nodes that are named for each reason, the first by name."""
@@ -46,7 +48,7 @@ class JudgedNodes:
     short: dict[str, tuple[int, ...]]
     """Of the nodes with code 0, by name: the resources of which too little is free, by index."""
     repelled: frozenset[str]
-    """The nodes where a running pod repels it."""
+    """The nodes where a running pod repels it, or it such a pod."""
     cordoned: list[str]
     """The nodes that only a cordon keeps it off."""
 
@@ -78,9 +80,9 @@ def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
         row_codes = judge.codes(asked, rows)[0]
     codes = dict(zip(names, row_codes, strict=True))
     short = judge.roomy(asked, [name for name, code in codes.items() if not code])
-    repelling = cluster.placements.repelling
-    repelled = frozenset(repelling.nodes(asked.pod, codes))
-    cordoned = sorted(set(cordoned) - repelling.nodes(asked.pod, cordoned))
+    off = frozenset(cluster.names[row] for row in roles.repelled(cluster, pod) if row >= 0)
+    repelled = off.intersection(codes)
+    cordoned = sorted(set(cordoned) - off)
     keys = {code: REASONS[code].key for code in {*row_codes} if code}
     for name, code in codes.items():
         if code:

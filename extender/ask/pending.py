@@ -39,6 +39,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     SHORT[0]: "the nodes with free GPUs lack CPU",
     SHORT[1]: "the nodes with free GPUs lack memory",
     SHORT[2]: "the nodes with free GPUs lack pod slots",
+    SHORT[-1]: "the nodes with free GPUs lack another resource that it asks for",
     **{reason.key: reason.text.removeprefix("gpu-extender: ") for reason in REASONS.values()},
     **{f"queue: {code}": text for code, text in report.MEANINGS.items()},
 }

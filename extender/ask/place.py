@@ -166,7 +166,7 @@ class GangCase:
         judge, gang_pods, requests = self.supposed.judge, self.gang.pods[:pods], self.requests[:pods]
         placement = JointPlacement(judge.cluster, judge.policy)
         places = Places(judge.cluster, judge.claims, placement, lambda: self.supposed.now)
-        counted = places.counted(requests[0], self.own | without, gone)
+        counted = places.counted(requests, self.own | without, gone)
         return finish(places.steps(self.gang, gang_pods, requests, counted, allowances))
 
     def evicting(self) -> tuple[Placed | None, tuple[PodRecord, ...], GangSearchResult]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from extender.ask.nearest import LINKED
+from extender.ask.nearest import LINKED, OTHER_UNITS
 from extender.ask.nodes import JudgedNodes
-from extender.ask.text import amount, count, seconds
+from extender.ask.text import amount, count, other_amount, seconds
 from extender.ask.ways.evict import work_lost
 from extender.ask.ways.way import Way
 from extender.policy.contracts import Class, PodRequest
@@ -27,7 +27,7 @@ FUNNEL: Final = {
     "enough-gpus": "no node has {gpus} free",
     "linked": "no node has {gpus} free that are certain {certain}",
     "unreserved": "the free GPUs are reserved for other pods",
-    "left": "the nodes with free GPUs lack CPU, memory or pod slots, or a pod there repels it",
+    "left": "the nodes with free GPUs lack CPU, memory, pod slots or another resource, or a pod there repels it",
 }
 """By the first stage that leaves no node."""
 
@@ -60,7 +60,8 @@ def never(asked: Preemptor, nodes: JudgedNodes) -> str:
     request = asked.request
     linked = f" that are certain {_certain(request)}" if request.by_position else ""
     cpu, memory = request.amounts[:2]
-    wants = _listed([f"{_gpus(asked)}{linked}", amount("cpu", cpu), amount("memory", memory)])
+    others = [other_amount(*asked_amount) for asked_amount in request.others]
+    wants = _listed([f"{_gpus(asked)}{linked}", amount("cpu", cpu), amount("memory", memory), *others])
     why = ", ".join(f"{key} {number}" for key, number in sorted(nodes.reasons.items()))
     return f"no node takes it, whatever ends there: it asks for {wants} ({why or 'the cluster has no nodes'})"
 
@@ -116,7 +117,11 @@ def _gpus(asked: Preemptor) -> str:
 
 def _missing(missing: Sequence[Mapping[str, Any]]) -> str:
     loose = [miss for miss in missing if miss["what"] == LINKED]
-    amounts = [amount(miss["what"], miss["need"] - miss["have"]) for miss in missing if miss["what"] != LINKED]
+    amounts = [
+        (other_amount if miss["unit"] in OTHER_UNITS else amount)(miss["what"], miss["need"] - miss["have"])
+        for miss in missing
+        if miss["what"] != LINKED
+    ]
     parts = [f"{_listed(amounts)} short"] if amounts else []
     return _listed(parts + [f"{miss['have']} of {miss['need']} GPUs linked" for miss in loose])
 

@@ -241,6 +241,7 @@ def _machine(settings: Settings, added: Added) -> NodeRecord:
         pods=PODS,
         gpus={resource: topology.gpus},
         gpu_capacity={resource: topology.gpus},
+        others={"ephemeral-storage": ROOM},
     )
 
 

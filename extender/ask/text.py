@@ -97,6 +97,16 @@ def amount(resource: str, number: int) -> str:
     return f"{number} x {resource}" if partial(resource) else count(number, "GPU")
 
 
+def is_bytes(resource: str) -> bool:
+    """Whether a resource that is no column of the tables is counted in bytes."""
+    return resource == "ephemeral-storage" or resource.startswith("hugepages-")
+
+
+def other_amount(resource: str, number: int) -> str:
+    """An amount of a resource that is no column: "32 x vpc.amazonaws.com/efa", "20 GiB of hugepages-2Mi"."""
+    return f"{number / GIB:.4g} GiB of {resource}" if is_bytes(resource) else f"{number} x {resource}"
+
+
 def seconds(number: float) -> str:
     """ "3.2 s", "20 s", "5 min", "2.5 h"."""
     if number < 10:

@@ -1,29 +1,35 @@
-"""What a pod asks for that no verdict looks at, one warning each: kube-scheduler decides it."""
+"""What a pod asks for that no verdict looks at: kube-scheduler decides it. One list a pod, one warning an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from extender.ask.text import count
 from extender.objects.records import PodRecord
-from extender.policy.roles import NODE
-from extender.queue.placement import not_modelled
 from extender.settings import Settings
 
 
-def unchecked(pod: PodRecord) -> tuple[str, ...]:
-    """What the pod requires that is not checked where it is judged alone."""
-    apart = any(term.topology_key == NODE for term in pod.anti_affinity_terms)
-    return (*not_modelled(pod), *(("anti-affinity of the pod itself",) if apart else ()))
+def summary(pods: Iterable[tuple[str, Sequence[str]]]) -> list[dict[str, str]]:
+    """The one warning of an answer. `pods`: NAMESPACE/NAME, and what is not checked of it."""
+    asking: dict[str, list[str]] = {}
+    for pod, names in pods:
+        for name in names:
+            asking.setdefault(name, []).append(pod)
+    if not asking:
+        return []
+    parts = [f"{name} ({_first(of)})" for name, of in asking.items()]
+    return [{"code": "not-all-checked", "message": f"not checked here, kube-scheduler decides it: {', '.join(parts)}"}]
+
+
+def _first(pods: Sequence[str]) -> str:
+    return pods[0] if len(pods) == 1 else f"{pods[0]} and {count(len(pods) - 1, 'more pod')}"
 
 
 def warnings(pod: PodRecord, settings: Settings, *, answered: bool = False) -> Iterator[dict[str, str]]:
-    """The warnings of a pod. `answered`: kube-scheduler has asked about it, so its scheduler asks us."""
+    """The further warnings of a pod. `answered`: kube-scheduler has asked about it, so its scheduler asks us."""
     name, owner = f"pod {pod.namespace}/{pod.name}", pod.owner
     # Equal pods of one owner get one warning.
     alike = name if owner is None else f"{owner.kind} {pod.namespace}/{owner.name}"
-    if missing := unchecked(pod):
-        text = f"{name} asks for more than is checked here: {', '.join(missing)} ({_whose(missing)} kube-scheduler's)"
-        yield {"code": "not-all-checked", "message": text}
     if (preferred := preference(pod, settings)) is not None:
         yield {"code": "preference-not-counted", "message": f"{alike} {preferred}"}
     if not answered and (other := scheduler(pod, settings)) is not None:
@@ -61,7 +67,3 @@ def scheduler(pod: PodRecord, settings: Settings) -> str | None:
         f"names schedulerName {pod.scheduler_name}, which is none of the schedulers that ask gpu-extender "
         f"({', '.join(settings.schedulers)}; setting: schedulers): that scheduler decides without us"
     )
-
-
-def _whose(missing: tuple[str, ...]) -> str:
-    return "this is" if len(missing) == 1 else "these are"

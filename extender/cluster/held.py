@@ -131,18 +131,21 @@ class HeldColumns:
         remaining = [pod for pod in self._pods.on(node) if pod.uid not in uids]
         self._set(row, gpus.read(node, remaining, self._pods.placements.settling), self._used(remaining))
         try:
-            yield
+            with self._pods.placements.others.without(uids):
+                yield
         finally:
             self._set(row, before, used)
 
     @contextmanager
     def ended(self, uids: Iterable[str]) -> Iterator[None]:
         """As `Cluster.ended`."""
+        uids = list(uids)
         known = map(self._pods.rows.get, uids)
         gone = array("i", [row for row in known if row is not None])
         absence = Absence(self._tables.nodes, self._tables.pods, gone)
         try:
-            yield
+            with self._pods.placements.others.without(uids):
+                yield
         finally:
             absence.end()
 

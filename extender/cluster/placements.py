@@ -10,6 +10,7 @@ from typing import Final
 
 from extender.cluster.nodes import NodeRows
 from extender.cluster.numbered import Numbered
+from extender.cluster.other_resources import OtherResources
 from extender.cluster.pod_kinds import is_particular
 from extender.cluster.statements import PLAN
 from extender.cluster.tables import Amounts
@@ -79,7 +80,8 @@ class Placements:
     """`bound`: node name -> uids of the pods that hold something there; `nominated`: uid of an unbound pod -> node
     name; `claims`: what those claim; `unbound`: uids of the pods without a node; `waiting`: uid of an unbound GPU pod
     -> its priority; `queued`: uids of the unbound pods that wait in a queue of ours; `repelling`: the required
-    anti-affinity of bound pods; `settling`: uid of a pod that is being admitted -> when it was first seen bound."""
+    anti-affinity of bound pods; `others`: what they hold of other resources; `settling`: uid of a pod that is being
+    admitted -> when it was first seen bound."""
 
     def __init__(self, amounts: Amounts) -> None:
         self.claims = Nominated(amounts)
@@ -89,6 +91,7 @@ class Placements:
         self.waiting: dict[str, int] = {}
         self.queued: dict[str, None] = {}
         self.repelling = Repelling()
+        self.others = OtherResources()
         self.settling: OrderedDict[str, float] = OrderedDict()  # in the order of the times
 
     def wait(self, pod: PodRecord) -> None:
@@ -107,6 +110,8 @@ class Placements:
         self.bound.setdefault(pod.node, {})[pod.uid] = None
         if pod.anti_affinity_terms:
             self.repelling.add(pod)
+        if pod.other_resources:
+            self.others.hold(pod)
 
     def unbind(self, uid: str, node: str) -> bool:
         """The pod holds nothing on the node any more; whether it did."""
@@ -126,6 +131,7 @@ class Placements:
         self.waiting.pop(uid, None)
         self.queued.pop(uid, None)
         self.repelling.remove(uid)
+        self.others.release(uid)
 
     def settle(self, uid: str, now: float) -> None:
         """The pod is being admitted from now on. `now`: not before that of an earlier call."""

@@ -109,8 +109,9 @@ class Pods:
             or before.annotations != pod.annotations
         ):
             stale.pods[uid] = None
-        if before.anti_affinity_terms != pod.anti_affinity_terms:
+        if before.anti_affinity_terms != pod.anti_affinity_terms or before.quota_facts != pod.quota_facts:
             placements.repelling.remove(uid)
+            placements.others.release(uid)
             placements.bind(pod)
         settled = uid in placements.settling and _is_settled(pod, self._held_counts)
         if settled:

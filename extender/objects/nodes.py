@@ -10,7 +10,7 @@ import msgspec
 
 from extender.objects import schema
 from extender.objects.parts import ObjectRecord, metadata, ours, strings
-from extender.objects.resources import quantity
+from extender.objects.resources import other_amounts, quantity
 from extender.objects.schema import Reader
 from extender.objects.selectors import NodeTerm, Taint
 
@@ -74,6 +74,8 @@ class NodeRecord(ObjectRecord, frozen=True, gc=False, kw_only=True):
     gpus: dict[str, int]  # allocatable; the cluster adds those that a DRA driver publishes
     gpu_capacity: dict[str, int]  # counts unhealthy ones too
     devices: NodeDevices | None = None  # what a DRA driver publishes
+    # allocatable, of all other resources that pods may ask for
+    others: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def closed(self) -> str:
@@ -123,10 +125,16 @@ def _node_of(wire: schema.Node, gpus: frozenset[str]) -> NodeRecord:
         pods=quantity(allocatable, "pods", path),
         gpus={name: quantity(allocatable, name, path) for name in sorted(gpus) if name in allocatable},
         gpu_capacity={name: quantity(capacity, name, "status.capacity") for name in sorted(gpus) if name in capacity},
+        others=_others(other_amounts(allocatable, gpus)),
     )
 
 
 node: Final = Reader(schema.Node, _node_of)
+
+
+@lru_cache(maxsize=1024)  # machines of one kind share theirs
+def _others(amounts: tuple[tuple[str, int], ...]) -> dict[str, int]:
+    return dict(amounts)
 
 
 @lru_cache(maxsize=4096)  # of nodes: the API server bounds a taint to 400 characters, so all together are below 4 MB

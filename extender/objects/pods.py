@@ -54,6 +54,7 @@ MOST_OF_IMAGE: Final = 256
 MOST_GRACE: Final = 10**9  # seconds, 31 years: a longer grace counts as this, so that what is written can be read back
 LONGEST_DEADLINE: Final = 2**31 - 1  # seconds, 68 years: what the API server accepts
 UNREADABLE: Final = ""  # of a gate: no gate has an empty name, so no controller opens it
+_REQUESTS: Final = "requests."  # with this begin the names of requests in QuotaFacts
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
 MOST_SPECS: Final = 2048  # specifications that are kept, and the bytes of each as MessagePack
 LONGEST_SPEC: Final = 2048
@@ -193,6 +194,14 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
         for _, count in self.gpus:  # a generator would cost three times as much, and thousands of pods are asked
             total += count
         return total
+
+    @property
+    def others(self) -> tuple[tuple[str, int], ...]:
+        """(resource, amount) of all other resources that it asks for, by name: what the scheduler counts for it."""
+        if not self.other_resources:
+            return ()
+        amounts = self.quota_facts.amounts
+        return tuple([(name.removeprefix(_REQUESTS), count) for name, count in amounts if name.startswith(_REQUESTS)])
 
     @property
     def gated(self) -> bool:

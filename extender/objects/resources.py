@@ -99,6 +99,26 @@ def asks_devices(spec: schema.PodSpec, gpus: frozenset[str]) -> bool:
     return any("/" in name and "kubernetes.io/" not in name for name in _names(spec) - gpus)
 
 
+MOST_OTHERS: Final = 64
+"""Resources other than CPU, memory, pod slots and GPUs that are read of a node, the first by name."""
+
+
+def other_amounts(resources: schema.Resources, gpus: frozenset[str]) -> tuple[tuple[str, int], ...]:
+    """(resource, amount) of what a node offers besides CPU, memory, pod slots and GPUs, by name, amounts above 0. What
+    is no quantity counts as absent; pods do not ask for volumes to attach."""
+    if not resources:
+        return ()
+    others = {
+        name: text
+        for name, text in resources.items()
+        if name not in gpus and name not in _COUNTED and not name.startswith("attachable-volumes-")
+    }
+    return tuple([entry for entry in sorted(_readable(others).items()) if entry[1]][:MOST_OTHERS])
+
+
+_COUNTED: Final = frozenset({"cpu", "memory", "pods"})
+
+
 def quota_amounts(
     spec: schema.PodSpec, gpus: frozenset[str]
 ) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...], bool]:

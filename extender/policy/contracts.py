@@ -72,6 +72,8 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False):
     seat: str = ""  # uid of the absent seat that it takes over: its owner creates it once others of its gang run
     share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
     planned: bool = False  # the queue allocates the devices of its claims
+    others: tuple[tuple[str, int], ...] = ()
+    """(resource, amount) that it asks for of resources that are no columns of the tables, above 0, by name."""
     nics: str = ""  # required, preferred or ignore; "" = the pod states nothing, and has no gang
     ask: Ask = Ask((0, 0, 0))  # the same request as the kernels read it; follows from the other fields
 

@@ -11,6 +11,7 @@ from extender.cluster import workloads
 from extender.cluster.cluster import ClusterView
 from extender.cluster.device_plugins import partial
 from extender.cluster.listener import Listener
+from extender.cluster.other_resources import plain
 from extender.cluster.pod_kinds import links_of, nics_of
 from extender.objects import gangs
 from extender.objects.records import PodRecord as PodRecord
@@ -104,6 +105,7 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
         placement=workloads.way(pod, cluster.settings.placement),
         mixes=workloads.mixes_models(pod, cluster.settings.placement),
         planned=pod.planned,
+        others=plain(pod.others, cluster.device_classes.values()) if pod.other_resources else (),
         nics=nics_of(pod),
     )
 

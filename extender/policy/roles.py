@@ -14,6 +14,8 @@ from ext_core import columns
 from ext_core.rows import Role
 from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
+from extender.cluster.other_resources import MOST as MOST_OTHERS
+from extender.cluster.other_resources import by_name, named
 from extender.cluster.slices import Sliced, finish, pauses
 from extender.objects.records import PodRecord
 from extender.objects.selectors import PodTerm, Taint, untolerated
@@ -79,13 +81,17 @@ def roles_in_slices(
         if pause:
             yield
         key = (
-            (request.amounts, request.share, request.containers, request.planned, request.links, request.nics),
+            (request.amounts, request.others, request.share, request.containers),
+            (request.planned, request.links, request.nics),
             (request.priority, request.namespace),
             (pod.claimed, pod.claim_numbers, pod.claim_node),
             (pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms),
             classes.of(pod),
         )
         pods_of.setdefault(key, []).append(at)
+    names = named({request.others for request in requests})
+    if len(names) > MOST_OTHERS:
+        raise Unplaceable(f"its pods ask for {len(names)} other resources, {MOST_OTHERS} are looked at together")
     if len(pods_of) > MOST_ROLES:
         raise Unplaceable(f"the gang has {len(pods_of)} different kinds of pods, {MOST_ROLES} can be placed together")
     roles = [PodRole(tuple(at), pods[at[0]], requests[at[0]]) for at in pods_of.values()]
@@ -103,6 +109,28 @@ def kernel_roles(roles: Sequence[PodRole]) -> list[Role]:
         )
         for role in roles
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOthers:
+    """What the pods of some roles ask for of resources that are no columns of the tables."""
+
+    names: tuple[str, ...]
+    asked: list[tuple[int, ...]]
+    """For each role how much one pod asks for of each."""
+
+    @classmethod
+    def of(cls, roles: Sequence[PodRole]) -> RoleOthers:
+        """Of these roles."""
+        names = named({role.request.others for role in roles})
+        return cls(names, [by_name(role.request.others, names) for role in roles])
+
+    def left(self, cluster: ClusterView, rows: Sequence[int]) -> array[int] | None:
+        """What is left on the rows, as `Joint.read` takes it."""
+        if not self.names:
+            return None
+        nodes = (cluster.nodes[cluster.names[row]] for row in rows)
+        return cluster.placements.others.column(nodes, self.names)
 
 
 def _repel(role: PodRole, other: PodRole) -> bool:

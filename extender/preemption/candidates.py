@@ -17,8 +17,9 @@ from ext_core import fit, gather, victims
 from ext_core.links import LinkShapes
 from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
+from extender.cluster.other_resources import by_name
 from extender.cluster.statements import Holding
-from extender.cluster.tables import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU, MOST_AMOUNT
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import LeftoverFragmentation, VictimsStranded
@@ -103,7 +104,7 @@ class VictimProblem:
         self.proved = True
         self.solved: tuple[bool, list[Eviction]] | None = None
         self._gather()
-        lacking = gather.lacking(self.gathered, FIRST_GPU)
+        lacking = gather.lacking(self.gathered, FIRST_GPU, len(self.cluster.resources))
         blind = self._blind() if self.required else []
         self.split = bool(blind)
         if blind:
@@ -126,7 +127,10 @@ class VictimProblem:
             self.rows,
             inquiry.wall_ms,
             _needed(cluster, inquiry.pod, self.rows, inquiry.floor),
+            len(inquiry.request.others),
         )
+        if inquiry.request.others:
+            fill_others(cluster, inquiry.request.others, self.rows, self.gathered)
         if self.gathered.some_terminating:
             _keep_overdue(cluster, self.gathered, inquiry.wall)
         self.impossible = _floor(cluster, self.rows, inquiry.floor, self.gathered)
@@ -165,7 +169,7 @@ class VictimProblem:
                 gathered.forced[k] = 1
                 continue
             gathered.masks[k] = gathered.unsure[k] = 0
-            for r in range(len(self.cluster.resources)):
+            for r in range(gathered.resources):
                 gathered.amounts[r, k] = 0
 
     def give_up(self, eviction: Eviction, *, whole: bool) -> None:
@@ -224,6 +228,21 @@ def _needed(cluster: ClusterView, pod: PodRecord, rows: array[int], floor: Floor
     return needed
 
 
+def fill_others(
+    cluster: ClusterView, asked: Sequence[tuple[str, int]], rows: array[int], gathered: gather.Gathered
+) -> None:
+    """Writes what is lacking, and what each pod frees, of resources that are no columns of the tables."""
+    names, first, others = [name for name, _ in asked], len(cluster.resources), cluster.placements.others
+    for i, row in enumerate(rows):
+        node = cluster.nodes[cluster.names[row]]
+        for r, (name, wanted) in enumerate(asked, first):
+            gathered.short[r, i] = wanted - others.free(node, name)
+    for k, pod_row in enumerate(gathered.pods):
+        pod = cluster.pods[cluster.pod_rows.uids[pod_row]]
+        for r, amount in enumerate(by_name(pod.others, names) if pod.other_resources else (), first):
+            gathered.amounts[r, k] = min(amount, MOST_AMOUNT)
+
+
 def ends(pod: PodRecord, wall: float) -> bool:
     """Whether the pod is terminating, and not overdue."""
     return pod.terminating and (pod.deletion_at is None or wall - pod.deletion_at <= OVERDUE_SECONDS)
@@ -235,7 +254,7 @@ def _keep_overdue(cluster: ClusterView, gathered: gather.Gathered, wall: float) 
         if gathered.terminating[k] and not ends(cluster.pods[cluster.pod_rows.uids[row]], wall):
             gathered.masks[k] = 0
             gathered.unsure[k] = 0
-            for r in range(len(cluster.resources)):
+            for r in range(gathered.resources):
                 gathered.amounts[r, k] = 0
 
 
@@ -433,5 +452,5 @@ def without_deduction(
             for k in range(gathered.start[first], gathered.start[first + 1]):
                 if gathered.gpus[k]:
                     gathered.masks[k] = 0
-                    for r in range(len(cluster.resources)):
+                    for r in range(gathered.resources):
                         gathered.amounts[r, k] = 0

@@ -21,8 +21,8 @@ from extender.cluster.slices import Pace, Sliced
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
-from extender.policy.roles import PodRole, kernel_roles
-from extender.preemption.candidates import Inquiry, VictimProblem, ends
+from extender.policy.roles import PodRole, RoleOthers, kernel_roles
+from extender.preemption.candidates import Inquiry, VictimProblem, ends, fill_others
 from extender.preemption.cost_inputs import Rooms
 from extender.preemption.gang_charges import Bill, Charges
 from extender.reservations.claims import uniform
@@ -78,9 +78,9 @@ class Field:
         return bool(self.cluster.names[row] == self.nodes[row][0])
 
     def frees(self, k: int) -> tuple[int, ...]:
-        """R amounts that the eviction of a pod frees."""
+        """R amounts that the eviction of a pod frees, and those of the other resources that the gang asks for."""
         amounts = self.gathered.amounts
-        return tuple(amounts[r, k] for r in range(len(self.cluster.resources)))
+        return tuple(amounts[r, k] for r in range(self.gathered.resources))
 
 
 class Options:
@@ -243,6 +243,7 @@ def _times(request: PodRequest, n: int, priority: int) -> PodRequest:
         request,
         priority=priority,
         amounts=tuple(n * amount for amount in request.amounts),
+        others=tuple((name, n * amount) for name, amount in request.others),
         gpus=tuple((r, n * wanted) for r, wanted in request.gpus),
     )
 
@@ -261,8 +262,23 @@ class RoleCapacity:
 
     def __init__(self, cluster: Cluster, policy: Policy, sets: LinkSets, roles: Sequence[PodRole]) -> None:
         self.roles, self._cluster, self._policy, self._sets = roles, cluster, policy, sets
-        self._kernel = kernel_roles(roles)
-        self._amounts = [role.request.amounts for role in roles]
+        self._kernel, self._others = kernel_roles(roles), RoleOthers.of(roles)
+        self._amounts = [(*role.request.amounts, *more) for role, more in zip(roles, self._others.asked, strict=True)]
+
+    def free(self, row: int) -> tuple[int, ...]:
+        """What is left of each resource on the row, those that are no columns last."""
+        others = self._others.left(self._cluster, [row])
+        free = self._cluster.tables.nodes.free_of(row)
+        return free if others is None else (*free, *others)
+
+    def fill(self, rows: array[int], gathered: gather.Gathered) -> None:
+        """Writes what the gathered pods free of the resources that are no columns."""
+        fill_others(self._cluster, [(name, 0) for name in self._others.names], rows, gathered)
+
+    @property
+    def others(self) -> int:
+        """How many resources the gang asks for that are no columns."""
+        return len(self._others.names)
 
     def largest(self, row: int, most: Counts) -> Sequence[Counts]:
         """The largest numbers of pods of each role, `most` of each, that the node takes together."""
@@ -277,8 +293,8 @@ class RoleCapacity:
         here = array("Q", bytes(8 * (row // 64)))  # the row alone, which admits the pods
         here.append(1 << row % 64)
         judged = [(self._policy.judge(tables, role.request, rows), here) for role in self.roles]
-        joint = Joint(tables.nodes, tables.demand.slots, self._sets, self._kernel, 0.0)
-        joint.read(tables.nodes, tables.hazards, rows, judged)
+        joint = Joint(tables.nodes, tables.demand.slots, self._sets, self._kernel, 0.0, self._others.asked)
+        joint.read(tables.nodes, tables.hazards, rows, judged, self._others.left(self._cluster, rows))
         return lambda counts: joint.gpus(0, counts) is not None
 
     def by_sums(self, row: int) -> bool:

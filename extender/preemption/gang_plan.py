@@ -309,9 +309,12 @@ class GangSearch:
         head = task.roles[0].request
         now_ms = int(gang.wall * 1000)
         # Pods that are terminating free what they hold, whatever their priority; the others are sorted out below.
-        gathered = gather.victims(cluster.tables.nodes, cluster.tables.pods, head.asking(HIGHEST), rows, now_ms)
+        ways, tables = RoleCapacity(cluster, self._policy, self._sets, task.roles), cluster.tables
+        gathered = gather.victims(tables.nodes, tables.pods, head.asking(HIGHEST), rows, now_ms, others=ways.others)
+        if ways.others:
+            ways.fill(rows, gathered)
         records = [cluster.pods[cluster.pod_rows.uids[pod]] for pod in gathered.pods]
-        free_of = {row: (cluster.names[row], cluster.tables.nodes.free_of(row)) for row in rows}
+        free_of = {row: (cluster.names[row], ways.free(row)) for row in rows}
         lacking = array("q", [self._lacking(task, gathered, records, free_of)])
         seen, missing = columns(cluster, self._policy, gathered, NodeInputs(lacking, []), now_ms, Rooms(pace.until))
         yield from pace.pause()
@@ -333,7 +336,6 @@ class GangSearch:
         )
         inquiry = Inquiry(cluster, self._policy, preemptor, None, self._limits.search_budget, 0)
         charges = yield from Charges.read(terms, nodes, [key[-1] for key in order], pace)
-        ways = RoleCapacity(cluster, self._policy, self._sets, task.roles)
         domain_field = Field(cluster, gathered, records, pods, free_of, most, charges, ways, gang.wall)
         return _Domain(candidates, domain_field, inquiry, (yield from _floor(domain_field, pace)), missing)
 

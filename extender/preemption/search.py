@@ -220,9 +220,19 @@ def _one_each(evictions: Sequence[Eviction]) -> list[Eviction]:
 
 
 def amounts_short(cluster: ClusterView, request: PodRequest, row: int) -> tuple[int, ...]:
-    """The resources (by index) of which too little is free on the node, claims taken."""
+    """The resources (by index, and OTHER) of which too little is free on the node, claims taken."""
     columns = zip(request.amounts, cluster.tables.nodes.free_of(row), strict=True)
-    return tuple(r for r, (wanted, free) in enumerate(columns) if wanted and wanted > free)
+    short = tuple(r for r, (wanted, free) in enumerate(columns) if wanted and wanted > free)
+    return (*short, OTHER) if others_short(cluster, request, cluster.names[row]) else short
+
+
+OTHER: Final = -1
+"""Among the resources by index: one that is no column of the tables."""
+
+
+def others_short(cluster: ClusterView, request: PodRequest, name: str) -> list[tuple[str, int, int]]:
+    """(resource, what is left, what is asked for) of those that are no columns, where the node has too little."""
+    return cluster.placements.others.short(cluster.nodes[name], request.others) if request.others else []
 
 
 # -- the price of evictions that nothing searched ---------------------------------------------------------------------
@@ -252,7 +262,7 @@ def price_alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -
         gathered.forced[k] = k == at
         if k != at:
             gathered.masks[k] = gathered.unsure[k] = 0
-    for r in range(len(cluster.resources)):
+    for r in range(gathered.resources):
         gathered.short[r, 0] = 0
     gathered.table[0] = -1
     problem.impossible.clear()

@@ -116,9 +116,7 @@ class EvictionPlanner:
         own = {pod.uid for pod in (*gang.pods, *gang.members)}
         asked = PendingGang(pods, tuple(requests), self._clock(), self._wall(), frozenset(own.union(spared)))
         places = KeptPlaces(cluster, self._placement, gang, asked, allowances)
-        way = SearchContext(
-            reclaim, places.joint, lambda: of_others(self._claims, requests[0], self._clock(), own), pace
-        )
+        way = SearchContext(reclaim, places.joint, lambda: of_others(self._claims, requests, self._clock(), own), pace)
         domains = candidates(cluster, self._placement.layout, gang, rows)
         search = in_a_domain((yield from self._search.steps(asked, list(domains), way)))
         if search.best is None:

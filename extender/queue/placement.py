@@ -10,10 +10,10 @@ end the search at their level; members that run already fix the domain.
 Consecutive pods, in the order given, go on one node, then in one domain of the closest level, and so on upward.
 
 Rules: those of filter (`Policy.judge`, once for each role), node selector, required node affinity, taints, cordons,
-free CPU, memory and pod slots, required anti-affinity by node of and against bound pods and among the gang's own pods.
-NOT modelled, see `not_modelled`: required pod affinity, anti-affinity over other topologies, spread constraints,
-volumes, host ports, resource claims (DRA), other resources; GPUs that only a DeviceClass serves count as none. GPUs
-that are shared are filled first-fit, which may miss a place for pods with different shares.
+free CPU, memory, pod slots and other resources, required anti-affinity by node of and against bound pods and among the
+gang's own pods. NOT modelled, see `not_modelled`: required pod affinity, anti-affinity over other topologies, spread
+constraints, volumes, host ports, resource claims (DRA); GPUs that only a DeviceClass serves count as none. GPUs that
+are shared are filled first-fit, which may miss a place for pods with different shares.
 
 A quota is part of the search: an `Allowance` is how many GPUs the gang may take of the nodes of a model together.
 
@@ -25,7 +25,7 @@ other pods in the tables. Prices are those of now, also where the tables are rea
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -35,20 +35,33 @@ from ext_core.link_sets import LinkSets
 from ext_core.places import whole
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
+from extender.cluster.other_resources import plain
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.queueing import Domain
-from extender.objects.records import NodeRecord, PodRecord
+from extender.objects.records import DeviceClassRecord, NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS
 from extender.policy.pod_request import wants_whole
 from extender.policy.policy import Policy
-from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_roles, repelled, roles_in_slices, roles_of
+from extender.policy.roles import (
+    NODE,
+    PodRole,
+    RoleOthers,
+    Unplaceable,
+    judged,
+    kernel_roles,
+    repelled,
+    roles_in_slices,
+    roles_of,
+)
 from extender.queue.filling import NO_LIMITS, NODES, SearchBudget, SearchLimits, Solution, solve
 from extender.queue.levels import Layout, PlacementLevel, inside, nodes, unread
 from extender.queue.units import Sized, Units, asking, depends
 
 MOST_DOMAINS: Final = 32
 """Domains that are searched for the most pods that fit, where not all do."""
+MOST_NAMED: Final = 64
+"""Of what one pod asks for and is not looked at."""
 PORTION: Final = 512
 """Nodes that are read in one slice."""
 ANYWHERE: Final = ""
@@ -301,8 +314,8 @@ class JointPlacement:
 
     def _joint(self, roles: list[PodRole]) -> Joint:
         """Of no node yet."""
-        tables = self._cluster.tables
-        joint = Joint(tables.nodes, tables.demand.slots, self._sets, kernel_roles(roles), FULLNESS)
+        tables, others = self._cluster.tables, RoleOthers.of(roles)
+        joint = Joint(tables.nodes, tables.demand.slots, self._sets, kernel_roles(roles), FULLNESS, others.asked)
         joint.set_prices(self._policy.fragmentation.prices(tables))
         return joint
 
@@ -378,7 +391,8 @@ class JointPlacement:
         """Read these nodes, which follow those that were read before. Unplaceable: the pods cannot be judged."""
         cluster = self._cluster
         marks = [judged(cluster, self._policy, role, rows, off) for role, off in zip(roles, apart, strict=True)]
-        joint.read(cluster.tables.nodes, cluster.tables.hazards, rows, marks)
+        left = RoleOthers.of(roles).left(cluster, rows)
+        joint.read(cluster.tables.nodes, cluster.tables.hazards, rows, marks, left)
 
     def _portions(self, gang: _Gang, rows: array[int], within: Within, choice: NodeChoice) -> Steps:
         """The search, once all nodes are read."""
@@ -407,19 +421,21 @@ class JointPlacement:
             yield
 
 
-def not_modelled(pod: PodRecord) -> tuple[str, ...]:
-    """What the pod asks for that a placement does not look at, so that kube-scheduler may reject the node."""
-    other = any(term.topology_key != NODE for term in pod.anti_affinity_terms)
+def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = ()) -> list[str]:
+    """What the pod asks for that a placement does not look at, so that kube-scheduler may reject the node. `classes`:
+    of the cluster, which may serve resources that it asks for."""
+    beyond = sorted({term.topology_key for term in pod.anti_affinity_terms} - {NODE})
+    counted = dict(plain(pod.others, classes)) if pod.other_resources else {}
     asked = {
-        "required pod affinity": bool(pod.affinity_terms),
-        "anti-affinity beyond nodes": other,
-        "spread constraints": pod.hard_spread,
+        "pod affinity": bool(pod.affinity_terms),
+        **{f"pod anti-affinity by {key}": True for key in beyond},
+        "topology spread": pod.hard_spread,
         "volumes": pod.volumes,
         "host ports": pod.host_ports,
         "resource claims": pod.claims,
-        "other resources": pod.other_resources,
+        **{f"resource {name}": name not in counted for name, _ in pod.others},
     }
-    return tuple([name for name, is_asked in asked.items() if is_asked])
+    return [name for name, is_asked in asked.items() if is_asked][:MOST_NAMED]
 
 
 def without_devices(cluster: ClusterView, pod: PodRecord) -> set[int]:

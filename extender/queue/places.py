@@ -84,19 +84,19 @@ class Places:
 
     def counted(
         self,
-        request: PodRequest,
+        requests: Sequence[PodRequest],
         own: Collection[str],
         gone: Mapping[int, Sequence[str]] = NO_ROWS,
         taken: Sequence[Part] = (),
     ) -> Counted:
         """The tables as a search reads them: with the claims of all others, without the pods of `gone`, by row, and
-        with the seats of `taken` and of further parts taken. `own`: uids that do not count."""
+        with the seats of `taken` and of further parts taken. `requests`: of the gang; `own`: uids that do not count."""
 
         def with_parts(parts: Sequence[Part]) -> Within:
             @contextmanager
             def within(rows: Sequence[int]) -> Iterator[None]:
                 ended = [uid for row in rows for uid in gone.get(row, ())]
-                with self._cluster.ended(ended), of_others(self._claims, request, self._clock(), {*own, *ended}):
+                with self._cluster.ended(ended), of_others(self._claims, requests, self._clock(), {*own, *ended}):
                     for part in (*taken, *parts):
                         self._take(part, rows)
                     yield
@@ -112,6 +112,9 @@ class Places:
         for counted, row, gpus in zip(amounts, part.placed.rows, part.placed.gpus, strict=True):
             if row in counted_rows:
                 self._cluster.tables.nodes.add_claim(row, counted, gpus, False)
+        for request, node in zip(part.requests, part.placed.nodes, strict=True):
+            if request.others:
+                self._cluster.placements.others.claim(node, request.others)
 
     def _members(self, gang: WaitingGang) -> list[tuple[PodRecord, int]]:
         """(member, row of its node) of its members that run, or have seats."""

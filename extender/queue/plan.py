@@ -434,7 +434,7 @@ class Planner:
             yield
         requests = yield from self._alone(pods)
         allowances = yield from self._allowed_again(gang, [seat for seat in seats if seat.uid in own])
-        counted = self._places.counted(requests[0], own)
+        counted = self._places.counted(requests, own)
         placed = yield from self._places.steps(gang, pods, requests, counted, allowances)
         if isinstance(placed, NoPlace):
             return f"{placed.text}, within the quota of queue {gang.queue}" if allowances else placed.text
@@ -539,7 +539,7 @@ class Planner:
                 yield
             gone.setdefault(ending.row, []).append(ending.uid)
         taken = [Part(held.seats.requests, held.seats.placed) for held in trial.kept]
-        return self._places.counted(requests[0], self.starts.own(gang), gone, taken)
+        return self._places.counted(requests, self.starts.own(gang), gone, taken)
 
     def _queue(
         self, name: str, queues: QueueHoldings, shares: Mapping[str, float], waiting: int

@@ -126,7 +126,7 @@ class Starts:
     def _fit(self, pods: Sequence[PodRecord], placed: Placed, own: Collection[str], gone: Collection[str] = ()) -> bool:
         requests = [self._claims.alone(pod) for pod in pods]
         ended = self._cluster.ended(gone) if gone else nullcontext()
-        with ended, of_others(self._claims, requests[0], self._clock(), own, placed.rows):
+        with ended, of_others(self._claims, requests, self._clock(), own, placed.rows):
             return self._placement.still_fits(placed, pods, requests)
 
     def _restore(self, reserved: Collection[Seat], before: Sequence[Seat]) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.node_gpus import most, size, with_number
+from extender.cluster.other_resources import by_name, named
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
@@ -139,7 +140,10 @@ def _unit(
     base = max(requests, key=lambda request: request.wanted)
     sums = tuple(map(sum, zip(*(request.amounts for request in requests), strict=True)))
     amounts = (*sums[:FIRST_GPU], *cluster.amounts(whole)[FIRST_GPU:])
-    return whole, asking(msgspec.structs.replace(base, uid=requests[0].uid), amounts)
+    names = named([request.others for request in requests])
+    columns = [by_name(request.others, names) for request in requests]
+    others = tuple(zip(names, map(sum, zip(*columns, strict=True)), strict=True)) if names else ()
+    return whole, asking(msgspec.structs.replace(base, uid=requests[0].uid, others=others), amounts)
 
 
 def _asking(cluster: ClusterView, request: PodRequest, before: PodRecord, after: PodRecord) -> PodRequest:

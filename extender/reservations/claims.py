@@ -96,6 +96,7 @@ class Claims:
         """Drop the claims that count now, and make those of before."""
         self._counted = outer
         self._cluster.tables.nodes.drop_claims()
+        self._cluster.placements.others.drop_claims()
         if outer is not None:
             self.counting.make(outer)
 
@@ -126,11 +127,18 @@ class Claims:
 
 
 def of_others(
-    claims: Claims, request: PodRequest, now: float, without: Collection[str], rows: Sequence[int] | None = None
+    claims: Claims,
+    requests: Sequence[PodRequest],
+    now: float,
+    without: Collection[str],
+    rows: Sequence[int] | None = None,
 ) -> Counted:
-    """The claims of all others, of seats whatever their priority: none is given twice. `without`: uids of the pods of
-    the gang that is placed, and of those that are taken for gone; `rows`: as for `Claims.of`."""
-    return claims.of(request, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
+    """The claims of all others, of seats whatever their priority: none is given twice. `requests`: of the gang that is
+    placed; `without`: uids of its pods, and of those that are taken for gone; `rows`: as for `Claims.of`."""
+    first = requests[0]
+    if not first.others and (others := next((request.others for request in requests if request.others), ())):
+        first = msgspec.structs.replace(first, others=others)  # the claims of any pod of it count
+    return claims.of(first, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
 
 
 # -- what the claims of one request are made of ------------------------------------------------------------------------
@@ -183,6 +191,7 @@ class Counting:
         cluster, request, now = self._cluster, counted.request, counted.now
         nodes = cluster.tables.nodes
         nodes.drop_claims()
+        cluster.placements.others.drop_claims()
         reserved = self._reservations
         if reserved:
             self._releases.sweep(now)
@@ -275,6 +284,11 @@ class Counting:
         claims.locate(cluster.rows)
         skipped = array("i", sorted(at for at in map(claims.position, seen) if at >= 0))
         cluster.tables.nodes.add_claims(claims.rows, claims.priorities, claims.amounts, least, skipped)
+        if counted.request.others:
+            for uid, node in placements.nominated.items():
+                pod = cluster.pods[uid]
+                if pod.other_resources and claims.counts(uid, least) and uid not in seen:
+                    placements.others.claim(node, pod.others)
         for uid in claims.particular:
             pod = cluster.pods[uid]
             if uid not in seen and pod.priority >= least:
@@ -310,6 +324,7 @@ class Counting:
             if pod is not None and pod.allocated:
                 amounts, gpus = _without_gpus(amounts), 0
             self._cluster.tables.nodes.add_claim(row, amounts, gpus, True, evictable)
+            self._claim_others(assumed.node, pod, counted)
         seen.add(assumed.uid)
 
     def _may_be_evicted(self, pod: PodRecord) -> bool:
@@ -330,6 +345,12 @@ class Counting:
         elif pod is not None and is_particular(pod):  # the others need no request: there may be thousands
             amounts = self.guarded(self._requests.of(pod), row, amounts)
         self._cluster.tables.nodes.add_claim(row, amounts, gpus, False)
+        self._claim_others(node, pod, counted)
+
+    def _claim_others(self, node: str, pod: PodRecord | None, counted: Counted) -> None:
+        """Claim what the pod asks for of other resources, where the request asks for any."""
+        if counted.request.others and pod is not None and pod.other_resources:
+            self._cluster.placements.others.claim(node, pod.others)
 
 
 def _without_gpus(amounts: tuple[int, ...]) -> tuple[int, ...]:

@@ -75,7 +75,15 @@ class Both:
     slow: plain.Joint
 
 
-def both(world: World, asked: list[Role], kinds: list[Any], prices: list[float], flags: list[int]) -> Both:
+def both(
+    world: World,
+    asked: list[Role],
+    kinds: list[Any],
+    prices: list[float],
+    flags: list[int],
+    others: tuple[list[tuple[int, ...]], list[int]] = ([], []),
+) -> Both:
+    """`others`: what one pod of each role asks for of resources that are no columns, and what is left of them."""
     slots, twin = Slots(), plain_slots.Slots()
     slots.set_types(kinds)
     twin.set_types(kinds)
@@ -84,14 +92,16 @@ def both(world: World, asked: list[Role], kinds: list[Any], prices: list[float],
     for row, flag in enumerate(flags[: world.nodes.height]):
         hazards.set(row, flag)
         plain_hazards.set(row, flag)
-    fast = joint.Joint(world.nodes, slots, LinkSets(world.nodes.shapes), asked, FULLNESS)
-    slow = plain.Joint(world.twin_nodes, twin, plain_sets.LinkSets(world.nodes.shapes), asked, FULLNESS)
+    wanted = others[0][: len(asked)] or None
+    fast = joint.Joint(world.nodes, slots, LinkSets(world.nodes.shapes), asked, FULLNESS, wanted)
+    slow = plain.Joint(world.twin_nodes, twin, plain_sets.LinkSets(world.nodes.shapes), asked, FULLNESS, wanted)
     fast.set_prices(array("d", prices[: len(kinds)]))
     slow.set_prices(prices[: len(kinds)])
     rows = range(world.nodes.height)
     marks = [judged(world, role.ask) for role in asked]
-    fast.read(world.nodes, hazards, ints(rows), marks)
-    slow.read(world.twin_nodes, plain_hazards, rows, [(list(codes), list(bits)) for codes, bits in marks])
+    left = others[1][: len(rows) * len(wanted[0])] if wanted else []
+    fast.read(world.nodes, hazards, ints(rows), marks, array("q", left) if wanted else None)
+    slow.read(world.twin_nodes, plain_hazards, rows, [(list(codes), list(bits)) for codes, bits in marks], left)
     return Both(fast, slow)
 
 
@@ -121,13 +131,31 @@ flags = st.lists(st.sampled_from([0, 0, 2]), min_size=6, max_size=6)
 some_prices = st.lists(numbers, min_size=8, max_size=8)
 
 
-@given(worlds(), roles(), types, some_prices, flags, st.sampled_from([None, "relay", "relay-unused", "first"]))
+@st.composite
+def other_resources(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Two resources that are no columns, of two roles and six nodes; or none."""
+    if draw(st.booleans()):
+        return [], []
+    amounts, left = st.sampled_from([0, 0, 1, 8, 2**46]), st.sampled_from([-1, 0, 1, 3, 16, 2**46])
+    return draw(st.lists(st.tuples(amounts, amounts), min_size=2, max_size=2)), draw(st.lists(left, min_size=12))
+
+
+@given(
+    worlds(), roles(), types, some_prices, flags, st.sampled_from([None, "relay", "relay-unused", "first"]),
+    other_resources(),
+)  # fmt: skip
 def test_nodes_take_what_the_definition_says(
-    world: World, asked: list[Role], kinds: list[Any], prices: list[float], flags: list[int], relay: str | None
+    world: World,
+    asked: list[Role],
+    kinds: list[Any],
+    prices: list[float],
+    flags: list[int],
+    relay: str | None,
+    others: tuple[list[tuple[int, ...]], list[int]],
 ) -> None:
     if relay is not None:
         world = relayed(world, relay == "relay", relay.removesuffix("-unused"))
-    two = both(world, asked, kinds, prices, flags)
+    two = both(world, asked, kinds, prices, flags, others)
     fast, slow = two.fast, two.slow
     panics = any(flags)  # more pods may be safer than fewer: not all ways are found then
     assert fast.height == slow.height == world.nodes.height

@@ -233,7 +233,7 @@ def test_what_is_not_modelled_is_named() -> None:
     rack_apart = apart("x")
     rack_apart["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["topologyKey"] = RACK
     case = Case([idle("a")], [], [workload("plain", 1), workload("apart", 1, spec=rack_apart)])
-    assert [not_modelled(pod) for pod in case.pods] == [(), ("anti-affinity beyond nodes",)]
+    assert [not_modelled(pod) for pod in case.pods] == [[], [f"pod anti-affinity by {RACK}"]]
 
 
 def test_claims_count_when_the_search_begins_and_nothing_in_the_tables_changes() -> None:

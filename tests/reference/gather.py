@@ -39,7 +39,13 @@ def check_search(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int]) ->
 
 
 def victims(
-    nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], now_ms: int = 0, needed: bytes = b""
+    nodes: NodeTable,
+    pods: PodTable,
+    ask: Ask,
+    rows: list[int],
+    now_ms: int = 0,
+    needed: bytes = b"",
+    others: int = 0,
 ) -> Gathered:
     check_search(nodes, pods, ask, rows)
     eligible = [
@@ -54,7 +60,7 @@ def victims(
         ]
         for row in rows
     ]
-    found = Gathered([sum(map(len, eligible[:i])) for i in range(len(rows) + 1)], nodes.resources)
+    found = Gathered([sum(map(len, eligible[:i])) for i in range(len(rows) + 1)], nodes.resources + others)
     found.pods, found.masks = [], []
     for i, row in enumerate(rows):
         at = {name: column[row] for name, column in nodes.columns.items()}
@@ -126,8 +132,8 @@ def unless(column: list[int], marks: list[int], value: int) -> list[int]:
     return [value if mark else item for item, mark in zip(column, marks, strict=True)]
 
 
-def lacking(of: Gathered, first: int) -> list[int]:
-    if first < 0:
+def lacking(of: Gathered, first: int, end: int) -> list[int]:
+    if first < 0 or end > of.resources:
         raise ValueError("no such resource")
     return [
         sum(
@@ -136,7 +142,7 @@ def lacking(of: Gathered, first: int) -> list[int]:
                 of.short[r][i]
                 - sum(of.amounts[r][p] for p in range(of.start[i], of.start[i + 1]) if of.terminating[p]),
             )
-            for r in range(first, of.resources)
+            for r in range(first, end)
         )
         for i in range(len(of.start) - 1)
     ]

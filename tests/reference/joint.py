@@ -48,7 +48,17 @@ class _Node:
 
 
 class Joint:
-    def __init__(self, nodes: NodeTable, slots: Slots, sets: LinkSets, roles: list[Role], fullness: float) -> None:
+    def __init__(
+        self,
+        nodes: NodeTable,
+        slots: Slots,
+        sets: LinkSets,
+        roles: list[Role],
+        fullness: float,
+        others: list[tuple[int, ...]] | None = None,
+    ) -> None:
+        self.others = {id(role): asked for role, asked in zip(roles, others or [()] * len(roles), strict=True)}
+        self.left: list[tuple[int, ...]] = []
         if not 1 <= len(roles) <= MOST_ROLES:
             raise ValueError(f"{len(roles)} roles: 1 to {MOST_ROLES}")
         for c, role in enumerate(roles):
@@ -69,8 +79,11 @@ class Joint:
         hazards: Hazards,
         rows: Sequence[int],
         judged: list[tuple[Sequence[int], Sequence[int]]],
+        others: Sequence[int] = (),
     ) -> None:
+        width = len(others) // len(rows) if rows else 0
         for i, row in enumerate(rows):
+            self.left.append(tuple(others[i * width : (i + 1) * width]))
             allowed = 0
             for c, (codes, bits) in enumerate(judged):
                 cordoned = not nodes.columns["flags"][row] & SCHEDULABLE and not self.roles[c].cordoned
@@ -189,6 +202,9 @@ class Joint:
         for r, free in enumerate(node.room.spare):
             wanted = sum(role.ask.amounts[r] for role in self._pods(counts))
             if wanted > max(free, 0):
+                return False
+        for r, free in enumerate(self.left[at]):
+            if sum(self.others[id(role)][r] for role in self._pods(counts)) > max(free, 0):
                 return False
         for c in there:
             if any(self.roles[c].against >> d & 1 and (d != c or counts[c] > 1) for d in there):

@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from ext_core import fit
-from extender.ask import place
+from extender.ask import place, unchecked
 from extender.ask.place import QueueLook, by_itself
 from extender.ask.quotas import used
 from extender.ask.suppose import SupposedCluster
@@ -128,7 +128,7 @@ def answer(
     if drain is not None:
         moved = drain.place(snapshot, wall)
         answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
-        answered.warn(moved.warnings)
+        answered.warn([*moved.warnings, *_unchecked(answered)])
         return answered
     pods = _admitted(cluster, daemons.on_nodes(cluster, question), answered)
     cluster.expect(pods)
@@ -155,7 +155,15 @@ def answer(
     for first, *others in passed.values():
         more = f", and so do {len(others)} more of its owner" if others else ""
         answered.warn([warning("not-ours", f"{first}; kube-scheduler places it by all else{more}")])
+    answered.warn(_unchecked(answered))
     return answered
+
+
+def _unchecked(answered: WhatIfAnswer) -> list[dict[str, str]]:
+    """The warning of what is not checked of its pods."""
+    return unchecked.summary(
+        (f"{result['pod']['namespace']}/{result['pod']['name']}", result["not_checked"]) for result in answered.results
+    )
 
 
 def exit_code(answered: Mapping[str, Any]) -> int:

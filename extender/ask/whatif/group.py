@@ -30,7 +30,7 @@ from extender.preemption import certificate
 from extender.preemption.gang_plan import cost_of, gang_certificate
 from extender.queue.absent import present
 from extender.queue.gang import WaitingGang
-from extender.queue.placement import Placed, not_modelled
+from extender.queue.placement import Placed
 from extender.queue.report import QueueReport
 
 
@@ -158,6 +158,7 @@ def _result(
     pod, placed = case.gang.pods[at], outcome.placed
     known = nodes if nodes is not None else JudgedNodes((), Counter(), {}, {}, {}, {}, frozenset(), [])
     result = single.empty(case.supposed, pod, known)
+    result["not_checked"] = [*case.gang.unchecked, *result["not_checked"]]
     result |= {"verdict": group["verdict"], "cost": group["cost"], "certificate": group["certificate"]} | _seat(
         placed, at
     )
@@ -181,9 +182,6 @@ def _about(case: GangCase, gang: WaitingGang) -> Iterator[dict[str, str]]:
             f"how many pods of {gang.ref.source} gang {gang.ref} must run cannot be read "
             f"({gangs.SOURCES[gang.ref.source].states}): all {len(gang.pods) + len(gang.members)} count as needed",
         )
-    missing = sorted({*gang.unchecked, *(feature for pod in gang.pods for feature in not_modelled(pod))})
-    if missing:
-        yield warning("not-all-checked", f"gang {gang.ref} asks for more than is checked: {', '.join(missing)}")
 
 
 def _of_place(case: GangCase, placed: Placed) -> Iterator[dict[str, str]]:

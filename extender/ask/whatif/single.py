@@ -32,16 +32,12 @@ from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
 from extender.preemption.candidates import PRICED_GPUS, Preemptor
 from extender.preemption.search import SearchResult
+from extender.queue.placement import not_modelled
 from extender.queue.report import first_names
 
 CHECKED = (
     "cordon", "nodeSelector", "required node affinity", "taints", "CPU", "memory", "pod slots", "GPUs", "GPU links",
-    "required anti-affinity of running pods", "resource quotas",
-)  # fmt: skip
-NOT_CHECKED = (
-    "pod affinity", "pod anti-affinity of the pod itself", "topology spread", "volumes", "host ports",
-    "resource claims", "other resources",
-    "quotas of device classes", "limit ranges and other admission", "other plugins and extenders of the scheduler",
+    "other resources", "pod anti-affinity by node", "resource quotas",
 )  # fmt: skip
 LEFTOVER = LeftoverFragmentation.name
 OUT_OF_TIME: Final = {
@@ -170,7 +166,7 @@ def empty(snapshot: SupposedCluster, pod: PodRecord, nodes: JudgedNodes) -> dict
         "spared": [],
         "forbidden": None,
         "checked": list(CHECKED),
-        "not_checked": list(NOT_CHECKED),
+        "not_checked": not_modelled(pod, snapshot.cluster.device_classes.values()),
     }
 
 

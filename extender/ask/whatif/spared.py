@@ -23,7 +23,8 @@ REMEDIES: Final = {
     "too-little-cpu": "Ask for less CPU, or wait for pods to end.",
     "too-little-memory": "Ask for less memory, or wait for pods to end.",
     "too-few-pod-slots": "Wait for pods to end.",
-    "repelled-by-a-running-pod": "A pod there has a required anti-affinity to this one.",
+    "too-little-of-another-resource": "Ask for less of it, wait for pods to end, or add nodes that offer it.",
+    "repelled-by-a-running-pod": "A pod there has a required anti-affinity to this one, or this one to it.",
 }
 """Of our own codes."""
 TOO_MANY_STAY: Final = "Wait for pods to end: too many of those that hold the GPUs are never victims (see spared)."

@@ -96,12 +96,31 @@ def test_what_only_kube_scheduler_checks_is_named_in_the_warning() -> None:
     """The text output prints the warnings, and no list `not_checked`."""
     made = pod("p", 1, spec=HARD | affine("podAffinity", "required", APART))
     answer = ask([node("a")], [made])
-    assert "required pod affinity, spread constraints (these are kube-scheduler's)" in message(
-        answer, "not-all-checked"
-    )
-    answer = ask([node("a")], [pod("p", 1, spec=affine("podAntiAffinity", "required", APART))])
-    assert "anti-affinity of the pod itself (this is kube-scheduler's)" in message(answer, "not-all-checked")
+    text = message(answer, "not-all-checked")
+    assert text.endswith("kube-scheduler decides it: pod affinity (default/p), topology spread (default/p)")
+    assert answer["results"][0]["not_checked"] == ["pod affinity", "topology spread"]
     assert "not-all-checked" not in codes(ask([node("a")], [pod("p", 1)]))
+
+
+def test_one_warning_names_what_is_not_checked_of_all_pods() -> None:
+    zones = {"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {"matchLabels": {"app": "x"}}}
+    pods = [
+        pod("a", 1, spec=affine("podAntiAffinity", "required", zones)),
+        pod("b", 1, spec=HARD),
+        pod("c", 1, spec=HARD),
+    ]
+    answer = ask([node("n")], pods)
+    assert codes(answer).count("not-all-checked") == 1
+    assert message(answer, "not-all-checked").endswith(
+        "pod anti-affinity by topology.kubernetes.io/zone (default/a), topology spread (default/b and 1 more pod)"
+    )
+
+
+def test_anti_affinity_of_the_pod_itself_by_node_is_checked() -> None:
+    spec = affine("podAntiAffinity", "required", APART)
+    running = pod("r", 1, node="a", labels={"app": "x"})
+    answer = ask([node("a"), node("b"), running], [pod("p", 1, spec=spec)])
+    assert (answer["results"][0]["node"], answer["results"][0]["not_checked"]) == ("b", [])
 
 
 @pytest.mark.parametrize(("key", "nodes"), [("matchLabelKeys", ["a", "a"]), ("mismatchLabelKeys", ["a", "b"])])

@@ -1,0 +1,122 @@
+"""Resources besides CPU, memory, pod slots and GPUs: counted by amounts, for one pod, a gang and an eviction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.ask.whatif.asking import ask
+from tests.ask.whatif.test_engine import node, pod, running
+from tests.world import JSON
+
+EFA, RDMA, PAGES, DISK = "vpc.amazonaws.com/efa", "rdma/hca", "hugepages-2Mi", "ephemeral-storage"
+
+
+def offering(name: str, **amounts: Any) -> JSON:
+    """A node with 8 GPUs that offers `amounts`, by the names of the resources in capitals."""
+    made = node(name)
+    made["status"]["allocatable"] |= {globals()[key]: str(amount) for key, amount in amounts.items()}
+    return made
+
+
+def asking(made: JSON, **amounts: Any) -> JSON:
+    resources = made["spec"]["containers"][0].setdefault("resources", {})
+    resources.setdefault("limits", {}).update({globals()[key]: str(amount) for key, amount in amounts.items()})
+    return made
+
+
+def nodes_of(answer: JSON) -> list[str | None]:
+    return [result["node"] for result in answer["results"]]
+
+
+def test_pods_take_what_nodes_offer_until_it_is_taken() -> None:
+    cluster = [offering("a", EFA=32), offering("b", EFA=16), offering("c")]
+    answer = ask(cluster, [asking(pod(f"p{i}", 1), EFA=16) for i in range(4)])
+    assert Counter(nodes_of(answer)) == {"a": 2, "b": 1, None: 1}
+    last = answer["results"][-1]
+    assert last["reasons"] == {"too-little-of-another-resource": 3}
+    assert last["nearest"]["missing"] == [{"what": EFA, "have": 0, "need": 16, "unit": "units"}]
+    assert all(result["not_checked"] == [] for result in answer["results"])
+
+
+@pytest.mark.parametrize(("resource", "has", "wants"), [("PAGES", "4Gi", "3Gi"), ("DISK", "100Gi", "60Gi")])
+def test_bytes_of_huge_pages_and_disks_count_too(resource: str, has: str, wants: str) -> None:
+    answer = ask([offering("a", **{resource: has})], [asking(pod(f"p{i}", 1), **{resource: wants}) for i in (0, 1)])
+    assert nodes_of(answer) == ["a", None]
+
+
+def test_running_pods_count_until_they_have_ended() -> None:
+    holder = asking(running("r", "a", [0], priority=0), EFA=32)
+    ended = asking(running("e", "b", [0]), EFA=32) | {"status": {"phase": "Succeeded"}}
+    cluster = [offering("a", EFA=32), offering("b", EFA=32), holder, ended]
+    assert nodes_of(ask(cluster, [asking(pod("p", 1, priority=0), EFA=1)])) == ["b"]
+
+
+def test_an_eviction_frees_them() -> None:
+    """The GPUs are free; of the two pods the one that holds the interfaces is evicted."""
+    cluster = [
+        offering("a", EFA=32),
+        asking(running("with", "a", [0], priority=0), EFA=32),
+        running("without", "a", [1], priority=0),
+    ]
+    (result,) = ask(cluster, [asking(pod("p", 1, priority=9), EFA=8)])["results"]
+    assert (result["verdict"], [victim["name"] for victim in result["victims"]]) == ("evict", ["with"])
+    cluster[1]["spec"]["priority"] = 9
+    (result,) = ask(cluster, [asking(pod("p", 1, priority=9), EFA=8)])["results"]
+    assert (result["verdict"], result["victims"]) == ("cannot", [])
+
+
+def gang(size: int, **amounts: Any) -> list[JSON]:
+    note = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-min": str(size)}
+    return [asking(pod(f"g{i}", 1, priority=9, annotations=note), **amounts) for i in range(size)]
+
+
+def test_a_gang_is_placed_by_them_as_a_whole() -> None:
+    cluster = [offering("a", EFA=2, RDMA=9), offering("b", EFA=1, RDMA=9)]
+    answer = ask(cluster, gang(3, EFA=1, RDMA=2))
+    assert Counter(nodes_of(answer)) == {"a": 2, "b": 1}
+    assert nodes_of(ask(cluster, gang(4, EFA=1, RDMA=2))) == [None] * 4
+
+
+def test_pods_are_evicted_for_a_gang_that_lacks_them() -> None:
+    cluster = [
+        offering("a", EFA=2),
+        asking(running("with", "a", [0], priority=0), EFA=1),
+        running("without", "a", [1], priority=0),
+    ]
+    answer = ask(cluster, gang(2, EFA=1))
+    (group,) = answer["groups"]
+    assert (group["verdict"], [victim["name"] for victim in group["victims"]]) == ("evict", ["with"])
+
+
+def test_what_a_device_class_serves_is_named_and_not_counted() -> None:
+    served = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "nics"},
+        "spec": {"extendedResourceName": RDMA},
+    }  # fmt: skip
+    answer = ask([node("a"), served], [asking(pod("p", 1), RDMA=1)])
+    (result,) = answer["results"]
+    assert (result["verdict"], result["not_checked"]) == ("fits", [f"resource {RDMA}"])
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_random_pods_are_placed_within_what_is_offered(together: bool) -> None:
+    """No node gives more than it has; and a pod alone that finds no node would fit on none."""
+    for seed in range(12):
+        rng = Random(seed)
+        has = {name: {"EFA": rng.choice([0, 2, 4]), "PAGES": rng.choice([0, 3, 6])} for name in "abc"}
+        wants = [{"EFA": rng.choice([0, 1, 2]), "PAGES": rng.choice([0, 1, 3])} for _ in range(5)]
+        note = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-min": "5"} if together else {}
+        pods = [asking(pod(f"p{i}", 1, annotations=note), **amounts) for i, amounts in enumerate(wants)]
+        chosen = nodes_of(ask([offering(name, **amounts) for name, amounts in has.items()], pods))
+        for on, amounts in zip(chosen, wants, strict=True):
+            if on is None and not together:
+                assert all(any(left[key] < amounts[key] for key in amounts) for left in has.values())
+            if on is None:
+                continue
+            for key, amount in amounts.items():
+                has[on][key] -= amount
+                assert has[on][key] >= 0
