@@ -10,6 +10,8 @@ class Candidates:
 
     def __new__(cls, start: array[int], resources: int) -> Candidates:
         """All columns are 0, and `table` is -1. ValueError: `start` does not begin with 0, or falls."""
+    def widen(self, more: int) -> None:
+        """Add so many resources, of which nothing is short and nothing is freed, behind those that are there."""
     @property
     def resources(self) -> int:
         """R, the number of resources."""

@@ -54,3 +54,19 @@ cdef class Candidates:
         self.gpu_masks = self.masks
         self.unsure_gpus = self.unsure
         self.must = self.forced
+
+    def widen(self, int more):
+        """See `candidates.pyi`."""
+        if more < 0:
+            raise ValueError("widen: a negative number of resources")
+        cdef int r, before = self.resources
+        cdef Py_ssize_t i
+        cdef amount_t[:, ::1] lack = _table(before + more, self.nodes), freed = _table(before + more, self.eligible)
+        for r in range(before):
+            for i in range(self.nodes):
+                lack[r, i] = self.lack[r, i]
+            for i in range(self.eligible):
+                freed[r, i] = self.freed[r, i]
+        self.resources = before + more
+        self.lack, self.freed = lack, freed
+        self.short, self.amounts = lack, freed

@@ -62,14 +62,12 @@ def victims(
     rows: array[int],
     now_ms: int = 0,
     needed: bytes | bytearray = b"",
-    others: int = 0,
 ) -> Gathered:
     """Gather the pods of lower priority that may be evicted on each of `rows` (int32[n]).
 
     Pods that are protected at `now_ms` are left out unless they are terminating; so are pods whose row is marked in
     `needed`. The positions of GPUs are those of `ask.resource`. Pods of equal priority and start are in the
-    order of `PodTable.names`. `others`: rows of zeros for the caller, behind those of the table in `short` and
-    `amounts`.
+    order of `PodTable.names`.
     ValueError: a wrong number of amounts, no GPUs requested, tables of different width. IndexError: no such row.
     """
 

@@ -87,7 +87,7 @@ cdef inline bint _eligible(
     return pods.may_go(pod, priority, now_ms) and (pod >= needed.shape[0] or not needed[pod])
 
 
-def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int64_t now_ms=0, needed=b"", int others=0):
+def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int64_t now_ms=0, needed=b""):
     """The possible victims on each of `rows`, and what `ask` lacks there. See `gather.pyi`."""
     cdef const uint8_t[::1] near = needed
     cdef Py_ssize_t n = rows.shape[0], i, at, m = 0
@@ -105,7 +105,7 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
                     m += 1
                 pod = pods.next[pod]
             start[i + 1] = <int32_t>m
-    cdef Gathered found = Gathered(starts, nodes.resources + max(others, 0))
+    cdef Gathered found = Gathered(starts, nodes.resources)
     cdef LinkShapes shapes = nodes.shapes
     with nogil:
         for i in range(n):
@@ -145,7 +145,7 @@ cdef void _fill_pods(Gathered found, PodTable pods, mask_t freeable, Py_ssize_t 
     cdef int r
     for at in range(found.starts[i], found.starts[i + 1]):
         pod = found.rows[at]
-        for r in range(pods.resources):
+        for r in range(found.resources):
             found.freed[r, at] = pods.amounts[r, pod]
         found.gpu_masks[at] = pods.mask[pod] & freeable
         found.unsure_gpus[at] = pods.unsure[pod]

@@ -236,6 +236,7 @@ class Explainer:
             not_checked=missing,
             warnings=[
                 *unchecked.summary([(f"{pod.namespace}/{pod.name}", missing)]),
+                *unchecked.skipped_slices(judge.cluster, [pod]),
                 *unchecked.warnings(pod, judge.cluster.settings, answered=decision is not None),
             ],
         )

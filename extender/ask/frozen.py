@@ -6,6 +6,7 @@ What states how many pods of a gang must run (Jobs, PodGroups ...: gangs.GROUP_K
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.records import Event
 from extender.objects.tolerant import Invalid
 
+MOST_LISTS: Final = 8
+"""Levels of Lists in Lists."""
 MOST_MESSAGE: Final = 1_000
 """Characters of what is wrong with an object: it may quote the object."""
 
@@ -59,11 +62,10 @@ def documents(raw: bytes, source: str, repeated: list[str] | None = None) -> lis
 def parse(
     raw: bytes, gpus: frozenset[str], source: str = "cluster", invalid: list[Invalid] | None = None
 ) -> list[Event]:
-    """Every object of the file that we know, as events; BadCluster names the first that is wrong, and how many are.
-
-    A pod is read as far as it can be (`tolerant.py`), as is any object that is nested too deep: what is wrong goes
-    to `invalid`. An object that only states how many pods of a group must run does not end the reading: where it cannot
-    be read, that number is unknown.
+    """Every object of the file that we know, as events. An object is read as far as it can be (`tolerant.py`), and else
+    left out: what is wrong goes to `invalid`. Where an object that only states how many pods of a group must run cannot
+    be read, that number is unknown. BadCluster: it is malformed, or nothing in it can be read; it names the first
+    object that is wrong.
     """
     events: list[Event] = []
     wrong: list[tuple[str, str]] = []
@@ -83,10 +85,11 @@ def parse(
                 events += [Event(known, "set", record)] if record is not None else []
         except records.RecordError as error:
             wrong.append((f"{path}.{error.path}".rstrip("."), f"{short(error.message, MOST_MESSAGE)}{_of(item)}"))
-    if wrong:
+    if wrong and not events:
         path, message = wrong[0]
         more = len(wrong) - 1
         raise BadCluster(message + (f"; {more} more cannot be read" if more else ""), path=path)
+    invalid_objects += [Invalid("Object", path, f"{message}: left out") for path, message in wrong]
     return _with_priorities(events)
 
 
@@ -109,24 +112,24 @@ def _named(
     """The record, as far as it can be read; None where nothing of it counts. A pod without a uid, as files written by
     hand have it, gets one of its name: no other object has that."""
     if kind == "Group":
-        return _group(item)
+        return _group(item, gpus)
     try:
         record: records.Record | None = decode.record(kind, item, gpus)
     except records.RecordError as error:
-        which = _of(item)
-        if kind not in ("Pod", "ResourceQuota") or not which:
+        if not _of(item):
             raise
         reading = tolerant.read(kind, item, gpus, str(error))
-        invalid.append(Invalid(kind, tolerant.name_of(reading.identity), reading.message))
         record = reading.record
+        message = reading.message if record is not None else f"{short(str(error), MOST_MESSAGE)}: left out"
+        invalid.append(Invalid(kind, tolerant.name_of(reading.identity), message))
     if isinstance(record, records.PodRecord) and not record.uid:
         return msgspec.structs.replace(record, uid=f"{record.namespace}/{record.name}")
     return record
 
 
-def _group(item: dict[str, Any]) -> records.GroupRecord:
+def _group(item: dict[str, Any], gpus: frozenset[str]) -> records.GroupRecord:
     try:
-        return gangs.group(item)
+        return gangs.group(item, gpus=gpus)
     except records.RecordError:
         metadata = item.get("metadata")
         bare = {"apiVersion": item.get("apiVersion"), "kind": item["kind"], "metadata": metadata}
@@ -164,8 +167,11 @@ def _with_priorities(events: list[Event]) -> list[Event]:
 def _items(
     raw: bytes, source: str, invalid: list[Invalid] | None = None, repeated: list[str] | None = None
 ) -> Iterator[Any]:
-    whole = _documents(raw, source, [] if invalid is None else invalid, repeated)
+    faults: list[Invalid] = [] if invalid is None else invalid
+    whole = _documents(_utf8(raw), source, faults, repeated)
     documents = [document for document in whole if document is not None]
+    if len(documents) == 1 and isinstance(documents[0], list):  # as `jq -s` joins the answers of several calls
+        documents = documents[0] or documents
     if not documents:
         raise BadCluster(
             "is empty: expected Kubernetes objects or a List, as kubectl get -o json prints it", path=source
@@ -173,18 +179,44 @@ def _items(
     for document in documents:
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise BadCluster("expected a Kubernetes object or List, with apiVersion and kind", path=source)
-        if document["kind"].endswith("List"):
-            items = document.get("items")
-            if items is not None and not isinstance(items, list):
-                raise BadCluster("items is not a list", path=source)
-            inner = document["kind"].removesuffix("List")
-            for item in items or ():
-                if inner and isinstance(item, dict):
-                    item.setdefault("kind", inner)  # typed lists leave the items' kind out
-                    item.setdefault("apiVersion", document.get("apiVersion"))
-                yield item
-        else:
-            yield document
+        yield from _of_list(document, source, faults, MOST_LISTS)
+
+
+def _of_list(document: dict[str, Any], source: str, faults: list[Invalid], depth: int) -> Iterator[Any]:
+    """The items of a List, and of `depth` levels of Lists in it; any other object itself."""
+    kind = document["kind"]
+    if not kind.endswith("List"):
+        yield document
+        return
+    items = document.get("items")
+    if items is not None and not isinstance(items, list):
+        raise BadCluster("items is not a list", path=source)
+    meta = document.get("metadata")
+    if isinstance(meta, dict) and meta.get("continue"):
+        faults.append(
+            Invalid(kind, source, "metadata.continue is set: this is one page, and the other objects are missing")
+        )
+    inner = kind.removesuffix("List")
+    for item in items or ():
+        if inner and isinstance(item, dict):
+            item.setdefault("kind", inner)  # typed lists leave the items' kind out
+            item.setdefault("apiVersion", document.get("apiVersion"))
+        nested = (
+            isinstance(item, dict) and str(item.get("kind")).endswith("List") and isinstance(item.get("items"), list)
+        )
+        yield from _of_list(item, source, faults, depth - 1) if nested and depth else (item,)
+
+
+def _utf8(raw: bytes) -> bytes:
+    """The text without a byte order mark, as PowerShell writes one: in UTF-16 too."""
+    for mark, encoding in (
+        (codecs.BOM_UTF8, "utf-8"),
+        (codecs.BOM_UTF16_LE, "utf-16-le"),
+        (codecs.BOM_UTF16_BE, "utf-16-be"),
+    ):
+        if raw.startswith(mark):
+            return raw[len(mark) :].decode(encoding, "replace").encode()
+    return raw
 
 
 def _documents(raw: bytes, source: str, invalid: list[Invalid], repeated: list[str] | None) -> list[Any]:

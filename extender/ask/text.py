@@ -36,6 +36,8 @@ LABELS: Final = {
 }
 """The terms of a cost for people: of commands and pages."""
 MOST_NAMES: Final = 3
+MOST_DEVICES: Final = 8
+"""Kinds of devices that are named."""
 
 
 def no_such_pod(cluster: ClusterView, namespace: str, name: str) -> str:
@@ -46,8 +48,15 @@ def no_such_pod(cluster: ClusterView, namespace: str, name: str) -> str:
 
 
 def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
-    """That the pod asks for no GPU; a claim or template that does not exist may have been meant to."""
+    """That the pod asks for no GPU, or for other devices alone; a claim or template that does not exist may have been
+    meant to."""
     missing = cluster.dra.planned.missing(pod)
+    devices = [
+        *(f"devices of DeviceClass {name}" for name in cluster.dra.device_classes(pod)),
+        *(name for name, _ in pod.others if "/" in name),
+    ]
+    if devices and not missing:
+        return f"it is not ours: it asks for {', '.join(devices[:MOST_DEVICES])}, which do not count as GPUs"
     names = ", ".join(sorted(cluster.gpu_names))
     return f"it asks for no GPU ({names}){f'; {missing} does not exist' if missing else ''}"
 

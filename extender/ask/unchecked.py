@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from extender.ask.text import count
+from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
 from extender.settings import Settings
+
+MOST_REASONS: Final = 8
+"""Reasons for which slices do not count that are named."""
 
 
 def summary(pods: Iterable[tuple[str, Sequence[str]]]) -> list[dict[str, str]]:
@@ -23,6 +28,17 @@ def summary(pods: Iterable[tuple[str, Sequence[str]]]) -> list[dict[str, str]]:
 
 def _first(pods: Sequence[str]) -> str:
     return pods[0] if len(pods) == 1 else f"{pods[0]} and {count(len(pods) - 1, 'more pod')}"
+
+
+def skipped_slices(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
+    """The warning of what is published and does not count, where one of the pods asks for devices by claims."""
+    reasons = cluster.dra.skipped() if any(pod.claims for pod in pods) else {}
+    if not reasons:
+        return []
+    parts = [f"{number} {reason}" for reason, number in sorted(reasons.items())]
+    hidden = len(parts) - MOST_REASONS
+    more = [f"and {count(hidden, 'more reason')}"] if hidden > 0 else []
+    return [{"code": "slices-skipped", "message": "; ".join([*parts[:MOST_REASONS], *more])}]
 
 
 def warnings(pod: PodRecord, settings: Settings, *, answered: bool = False) -> Iterator[dict[str, str]]:

@@ -208,6 +208,7 @@ class ResourceSliceRecord(ObjectRecord, frozen=True, gc=False, kw_only=True):
     place: Place = NOWHERE  # its nodes; none where each device has its own
     by_device: bool = False
     counters: tuple[tuple[str, Amounts], ...] = ()  # by counter set
+    unnamed: int = 0  # devices without a name, which are left out
 
 
 class DeviceTaintRuleRecord(ObjectRecord, frozen=True, gc=False, kw_only=True):
@@ -256,6 +257,7 @@ def _slice_of(wire: _Slice, _: frozenset[str]) -> ResourceSliceRecord:
             [_device(device, plain=not spec.skip_node_operations) for device in spec.devices or () if device.name]
         ),
         place=_place(spec),
+        unnamed=sum(not device.name for device in spec.devices or ()),
         by_device=bool(spec.per_device_node_selection),
         counters=tuple([(intern(part.name or ""), _counters(part.counters)) for part in spec.shared_counters or ()]),
     )

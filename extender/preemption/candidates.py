@@ -127,7 +127,6 @@ class VictimProblem:
             self.rows,
             inquiry.wall_ms,
             _needed(cluster, inquiry.pod, self.rows, inquiry.floor),
-            len(inquiry.request.others),
         )
         if inquiry.request.others:
             fill_others(cluster, inquiry.request.others, self.rows, self.gathered)
@@ -231,8 +230,9 @@ def _needed(cluster: ClusterView, pod: PodRecord, rows: array[int], floor: Floor
 def fill_others(
     cluster: ClusterView, asked: Sequence[tuple[str, int]], rows: array[int], gathered: gather.Gathered
 ) -> None:
-    """Writes what is lacking, and what each pod frees, of resources that are no columns of the tables."""
+    """Adds what is lacking, and what each pod frees, of resources that are no columns of the tables."""
     names, first, others = [name for name, _ in asked], len(cluster.resources), cluster.placements.others
+    gathered.widen(len(names))
     for i, row in enumerate(rows):
         node = cluster.nodes[cluster.names[row]]
         for r, (name, wanted) in enumerate(asked, first):

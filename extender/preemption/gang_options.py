@@ -272,13 +272,10 @@ class RoleCapacity:
         return free if others is None else (*free, *others)
 
     def fill(self, rows: array[int], gathered: gather.Gathered) -> None:
-        """Writes what the gathered pods free of the resources that are no columns."""
+        """Adds what the gathered pods free of the resources that the gang asks for and that are no columns."""
+        if not self._others.names:
+            return
         fill_others(self._cluster, [(name, 0) for name in self._others.names], rows, gathered)
-
-    @property
-    def others(self) -> int:
-        """How many resources the gang asks for that are no columns."""
-        return len(self._others.names)
 
     def largest(self, row: int, most: Counts) -> Sequence[Counts]:
         """The largest numbers of pods of each role, `most` of each, that the node takes together."""

@@ -310,9 +310,8 @@ class GangSearch:
         now_ms = int(gang.wall * 1000)
         # Pods that are terminating free what they hold, whatever their priority; the others are sorted out below.
         ways, tables = RoleCapacity(cluster, self._policy, self._sets, task.roles), cluster.tables
-        gathered = gather.victims(tables.nodes, tables.pods, head.asking(HIGHEST), rows, now_ms, others=ways.others)
-        if ways.others:
-            ways.fill(rows, gathered)
+        gathered = gather.victims(tables.nodes, tables.pods, head.asking(HIGHEST), rows, now_ms)
+        ways.fill(rows, gathered)
         records = [cluster.pods[cluster.pod_rows.uids[pod]] for pod in gathered.pods]
         free_of = {row: (cluster.names[row], ways.free(row)) for row in rows}
         lacking = array("q", [self._lacking(task, gathered, records, free_of)])

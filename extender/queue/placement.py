@@ -429,7 +429,7 @@ def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = ()) -> l
     asked = {
         "pod affinity": bool(pod.affinity_terms),
         **{f"pod anti-affinity by {key}": True for key in beyond},
-        "topology spread": pod.hard_spread,
+        "topology spread constraints": pod.hard_spread,
         "volumes": pod.volumes,
         "host ports": pod.host_ports,
         "resource claims": pod.claims,

@@ -79,6 +79,14 @@ def extended_resource(name: str) -> str:
     return name
 
 
+def attribute_value(text: str) -> str:
+    """`NAME=VALUE` of an attribute of a device, or nothing."""
+    name, equals, value = text.partition("=")
+    if text and not (name and equals and value and len(text) <= 128):
+        raise fault(f"{text[:80]!r} is not NAME=VALUE, as in type=gpu")
+    return text
+
+
 _LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 
 

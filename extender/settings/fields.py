@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic.alias_generators import to_camel
 
 from extender.settings.checks import (
+    attribute_value,
     extended_resource,
     fault,
     in_registry,
@@ -90,6 +91,12 @@ class ResourceSettings(_Part):
     """Whose rule allocates the GPUs: that of NVIDIA's or AMD's stock plugin, or none that is known (`arbitrary`)."""
     plugin_version: Annotated[str, Field(pattern=r"^v?\d{1,4}\.\d{1,4}\.\d{1,4}$")] | None = None
     """The plugin's version, as `0.20.0`, where nodes do not state it: the rule `hazard` knows its faults."""
+    dra_driver: Annotated[str, Field(max_length=63)] = ""
+    """The DRA driver whose whole GPUs count as this resource. Without it `gpu.nvidia.com` for `nvidia`, `gpu.amd.com`
+    for `amd`, and `gpu.intel.com` for a resource of that domain; of several resources for the first."""
+    dra_attribute: Annotated[str, AfterValidator(attribute_value)] | None = None
+    """`NAME=VALUE`: the attribute by which that driver marks a whole GPU; empty: each of its devices is one. Without it
+    `type=gpu` of NVIDIA's driver, `type=amdgpu` of AMD's, and empty for any other."""
 
 
 class Shortlist(_Part):

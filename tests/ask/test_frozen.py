@@ -156,10 +156,6 @@ BAD: dict[str, tuple[bytes, str]] = {
     "an item that is no object": (b'{"kind":"List","items":[3]}', "items[0]"),
     "a null item": (b'{"kind":"NodeList","items":[null]}', "items[0]"),
     "a node without name": (b'{"kind":"List","items":[{"kind":"Node"}]}', "items[0].metadata.name"),
-    "a wrong amount": (
-        json.dumps({"kind": "NodeList", "items": [machine("a"), machine("b", "x")]}).encode(),
-        "items[1].status.allocatable",
-    ),
 }
 
 

@@ -591,18 +591,18 @@ def test_very_many_of_one_kind_are_counted() -> None:
 WRONG_FILES: dict[str, tuple[JSON, str]] = {
     "not whole": (
         {"kind": "PriorityClass", "metadata": {"name": "x"}, "value": 1.5},
-        "items[1].value: expected a whole number, not a number that is not whole, or too large (in PriorityClass x)",
+        "PriorityClass x: value: expected a whole number, not a number that is not whole, or too large: left out",
     ),
     "no such word": (
         {
             "kind": "PodDisruptionBudget", "metadata": {"name": "b", "namespace": "d"},
             "spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "Bogus"}]}},
         },
-        "'Bogus' is not one of In, NotIn, Exists, DoesNotExist, Gt, Lt (in PodDisruptionBudget d/b)",
+        "PodDisruptionBudget d/b: spec.selector.matchExpressions[0].operator: 'Bogus' is not one of In, NotIn, Exists,",
     ),
     "no such effect": (
         {"kind": "Node", "metadata": {"name": "m"}, "spec": {"taints": [{"key": "a", "effect": "Never"}]}},
-        "'Never' is not one of NoSchedule, PreferNoSchedule, NoExecute (in Node m)",
+        "Node m: spec.taints[0].effect: 'Never' is not one of NoSchedule, PreferNoSchedule, NoExecute; ",
     ),
 }  # fmt: skip
 
@@ -611,10 +611,8 @@ WRONG_FILES: dict[str, tuple[JSON, str]] = {
 def test_an_object_that_can_not_be_read_is_named(
     wrong: JSON, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["whatif", *files(tmp_path, [one_node()[0], wrong], [workload("p", 1)])]) == 1
+    assert main(["whatif", *files(tmp_path, [one_node()[0], wrong], [workload("p", 1)])]) == 0
     assert said in capsys.readouterr().err
-    assert main(["whatif", *files(tmp_path, [one_node()[0], wrong, wrong, wrong], [workload("p", 1)])]) == 1
-    assert "; 2 more cannot be read" in capsys.readouterr().err
 
 
 # -- why not -----------------------------------------------------------------------------------------------------------

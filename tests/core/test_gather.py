@@ -48,9 +48,13 @@ def test_victims(world: World, data: st.DataObject) -> None:
         assert list(getattr(found, name)) == getattr(wanted, name), name
     end = data.draw(st.integers(3, R))
     assert [*gather.lacking(found, 3, end)] == plain.lacking(wanted, 3, end)
+    more = data.draw(st.integers(0, 2))
+    found.widen(more)
+    wanted.widen(more)
+    assert found.resources == wanted.resources == R + more
     # A view of zero columns cannot be made: it has one unused column.
-    assert [[found.short[r, i] for i in range(len(rows))] for r in range(R)] == wanted.short
-    assert [[found.amounts[r, i] for i in range(len(wanted.pods))] for r in range(R)] == wanted.amounts
+    assert [[found.short[r, i] for i in range(len(rows))] for r in range(R + more)] == wanted.short
+    assert [[found.amounts[r, i] for i in range(len(wanted.pods))] for r in range(R + more)] == wanted.amounts
 
 
 @given(worlds(), st.data())

@@ -133,7 +133,7 @@ def test_46_related_pods_together(reader: Reader) -> None:
     reader.cluster(node("n1"), node("n2"))
     worker = pod("worker", 1, spec=spec)
     assert "pod affinity" in reader.whatif(worker)["results"][0]["not_checked"]
-    assert "required pod affinity" in reader.text("whatif", *reader.files(worker))
+    assert "kube-scheduler decides it: pod affinity" in reader.text("whatif", *reader.files(worker))
 
 
 def test_47_replicas_of_serving_are_spread(reader: Reader) -> None:

@@ -45,7 +45,6 @@ def victims(
     rows: list[int],
     now_ms: int = 0,
     needed: bytes = b"",
-    others: int = 0,
 ) -> Gathered:
     check_search(nodes, pods, ask, rows)
     eligible = [
@@ -60,7 +59,7 @@ def victims(
         ]
         for row in rows
     ]
-    found = Gathered([sum(map(len, eligible[:i])) for i in range(len(rows) + 1)], nodes.resources + others)
+    found = Gathered([sum(map(len, eligible[:i])) for i in range(len(rows) + 1)], nodes.resources)
     found.pods, found.masks = [], []
     for i, row in enumerate(rows):
         at = {name: column[row] for name, column in nodes.columns.items()}

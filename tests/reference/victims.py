@@ -26,6 +26,11 @@ class Candidates:
         self.masks, self.unsure, self.forced = [0] * m, [0] * m, [0] * m
         self.ok: list[bytes] = []
 
+    def widen(self, more: int) -> None:
+        self.resources += more
+        self.short += [[0] * (len(self.start) - 1) for _ in range(more)]
+        self.amounts += [[0] * self.start[-1] for _ in range(more)]
+
     def of(self, i: int) -> range:
         """Those of candidate `i`."""
         return range(self.start[i], self.start[i + 1])

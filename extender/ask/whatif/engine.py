@@ -131,6 +131,7 @@ def answer(
         answered.warn([*moved.warnings, *_unchecked(answered)])
         return answered
     pods = _admitted(cluster, daemons.on_nodes(cluster, question), answered)
+    answered.warn(unchecked.skipped_slices(cluster, pods))
     cluster.expect(pods)
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
     passed: dict[object, list[single.NotOurs]] = {}  # by owner

@@ -47,11 +47,13 @@ class Slices:
     """The slices of the drivers in question, and those of NIC_DRIVERS, by pool. `records`: by name; `node_of`:
     GpuDevice.id of a whole GPU -> its node."""
 
-    def __init__(self, drivers: Collection[str], rules: TaintRules) -> None:
-        """`rules`: which devices are tainted beside what their slices state, kept up to date by the caller."""
+    def __init__(self, drivers: Mapping[str, Mark], rules: TaintRules) -> None:
+        """`drivers`: those in question, with what marks their whole GPUs; `rules`: which devices are tainted beside
+        what their slices state, kept up to date by the caller."""
         self.records: dict[str, ResourceSliceRecord] = {}
         self.node_of: dict[str, str] = {}
-        self._drivers, self._rules = frozenset(drivers), rules
+        self._drivers, self._rules = drivers, rules
+        self._foreign: dict[str, str] = {}  # name of a slice of any other driver -> the driver
         self._pools: dict[PoolKey, dict[str, ResourceSliceRecord]] = {}  # slices by name; none is empty
         self._nodes: dict[str, dict[PoolKey, list[Published]]] = {}  # what each pool has for a node; none is empty
         self._spread: dict[PoolKey, set[str]] = {}  # the nodes of each pool; none is empty
@@ -98,6 +100,31 @@ class Slices:
         repeated_names = {key: repeated(_complete(slices.values())) for key, slices in self._pools.items()}
         return {key: name for key, name in sorted(repeated_names.items()) if name}
 
+    def skipped(self) -> Counter[str]:
+        """How many slices, or devices of slices, do not count, by reason, for people."""
+        reasons = Counter(
+            f"ResourceSlices of driver {driver}, which no resource of the settings counts"
+            for driver in self._foreign.values()
+        )
+        for key, slices in self._pools.items():
+            newest = max(record.generation for record in slices.values())
+            current = [record for record in slices.values() if record.generation == newest]
+            complete = _complete(slices.values())
+            reasons["ResourceSlices of an older generation of their pool"] += len(slices) - len(current)
+            if not complete:
+                reasons[f"ResourceSlices of pools of which others are missing, such as {'/'.join(key)}"] += len(current)
+            elif name := repeated(complete):
+                reasons[f"ResourceSlices of pool {'/'.join(key)}, in which two devices have the name {name}"] += len(
+                    current
+                )
+            reasons["devices without a name"] += sum(record.unnamed for record in current)
+            mark = self._drivers.get(key[0])
+            gpus = [device for record in current for device in record.devices if is_whole(device, key[0], mark)]
+            reasons["GPUs without the attribute uuid, which no topology by uuid finds"] += sum(
+                not gpu.uuid for gpu in gpus
+            )
+        return +reasons
+
     def selected(self, driver: str, pool: str) -> set[str]:
         """The nodes of the pools with these names, "" for any."""
         if driver and pool:
@@ -117,7 +144,10 @@ class Slices:
             key = (before.driver, before.pool)
             del self._pools[key][before.name]
             self._renew(key, touched)
-        if change == "set" and (record.driver in self._drivers or record.driver in NIC_DRIVERS):
+        self._foreign.pop(record.name, None)
+        if change == "set" and not (record.driver in self._drivers or record.driver in NIC_DRIVERS):
+            self._foreign[record.name] = record.driver
+        elif change == "set":
             self.records[record.name] = record
             key = (record.driver, record.pool)
             self._pools.setdefault(key, {})[record.name] = record
@@ -169,7 +199,7 @@ class Slices:
         self._spread.setdefault(key, set()).add(record.node)
         devices_of_pool = self._nodes.setdefault(record.node, {}).setdefault(key, [])
         for device in record.devices:
-            whole = device.kind == WHOLE.get(driver) and not device.shared
+            whole = is_whole(device, driver, self._drivers.get(driver))
             published = Published(identity(AllocatedDevice(driver, pool, device.name)), driver, device, whole)
             devices_of_pool.append(published)
             if whole:
@@ -305,15 +335,33 @@ def _is_selected(selectors: Counter[Selector], device: AllocatedDevice) -> bool:
 
 
 NVIDIA: Final = "gpu.nvidia.com"
-WHOLE: Final[Mapping[str, str]] = {NVIDIA: "gpu"}
-"""By driver: the value of its attribute type of a device that is a whole GPU."""
+AMD: Final = "gpu.amd.com"
+INTEL: Final = "gpu.intel.com"
+Mark = tuple[str, str]
+"""Name and value of the attribute of a device that is a whole GPU; ("", ""): every device is one."""
+EVERY: Final[Mark] = ("", "")
+WHOLE: Final[Mapping[str, Mark]] = {NVIDIA: ("type", "gpu"), AMD: ("type", "amdgpu"), INTEL: EVERY}
+"""By driver. What is known without the settings."""
 LONGEST: Final = 10 * 1024  # characters of an expression: what the API server accepts
 _TOKEN: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|&&|.""", re.DOTALL)
 _DRIVER: Final = re.compile(r"device\.driver\s*==\s*(['\"])([^'\"\\]*)\1")
 _TYPE: Final = re.compile(r"device\.attributes\[(['\"])([^'\"\\]*)\1\]\.type\s*==\s*(['\"])([^'\"\\]*)\3")
 
 
-def driver_of(record: DeviceClassRecord) -> str:
+def is_whole(device: DeviceRecord, driver: str, mark: Mark | None) -> bool:
+    """Whether a device of the driver is a whole GPU, which one claim gets alone. `mark`: None where it has none."""
+    if mark is None or device.shared:
+        return False
+    name, value = mark
+    if name == "type":
+        return device.kind == value
+    return not name or any(
+        stated in (name, f"{driver}/{name}") and value in (attribute.value, str(attribute.value).lower())
+        for stated, attribute in device.attributes
+    )
+
+
+def driver_of(record: DeviceClassRecord, whole: Mapping[str, Mark] = WHOLE) -> str:
     """The driver of which the class selects whole GPUs and nothing else; "" where that is not certain."""
     terms = [term for text in record.selectors for term in terms_of(text)]
     drivers = {match[2] for term in terms if (match := _DRIVER.fullmatch(term))}
@@ -321,19 +369,22 @@ def driver_of(record: DeviceClassRecord) -> str:
         return ""
     (driver,) = drivers
     kinds = {(match[2], match[4]) for term in terms if (match := _TYPE.fullmatch(term))}
-    return driver if (driver, WHOLE.get(driver)) in kinds else ""
+    mark = whole.get(driver)
+    return driver if mark == EVERY or (mark and mark[0] == "type" and (driver, mark[1]) in kinds) else ""
 
 
-def is_every(record: DeviceClassRecord) -> bool:
+def is_every(record: DeviceClassRecord, whole: Mapping[str, Mark] = WHOLE) -> bool:
     """Whether the class selects every whole GPU of its driver, as the class of the driver does."""
     expressions = [terms_of(text) for text in record.selectors]
-    return bool(driver_of(record)) and all(terms and all(map(_is_whole, terms)) for terms in expressions)
+    return bool(driver_of(record, whole)) and all(
+        terms and all(_leaves_all(term, whole) for term in terms) for terms in expressions
+    )
 
 
-def _is_whole(term: str) -> bool:
+def _leaves_all(term: str, whole: Mapping[str, Mark]) -> bool:
     """Whether the term states the driver, or the type of its whole GPUs: such a term leaves none of these out."""
     match = _TYPE.fullmatch(term)
-    return bool(_DRIVER.fullmatch(term)) if match is None else match[4] == WHOLE.get(match[2])
+    return bool(_DRIVER.fullmatch(term)) if match is None else whole.get(match[2]) == ("type", match[4])
 
 
 def terms_of(text: str) -> list[str]:

@@ -23,7 +23,19 @@ from msgspec.structs import replace
 from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
 from extender.cluster.dra.claims import ALL, Key, PlannedClaims, ResourceClaims, is_plain, numbers
-from extender.cluster.dra.resource_slices import NVIDIA, Slices, TaintRules, driver_of, identity, is_every
+from extender.cluster.dra.resource_slices import (
+    AMD,
+    EVERY,
+    INTEL,
+    NVIDIA,
+    WHOLE,
+    Mark,
+    Slices,
+    TaintRules,
+    driver_of,
+    identity,
+    is_every,
+)
 from extender.objects.records import (
     DeviceClassRecord,
     DeviceRequest,
@@ -38,8 +50,8 @@ from extender.objects.records import (
 )
 from extender.settings.fields import ResourceSettings
 
-PLUGINS: Final = {NVIDIA: "nvidia"}
-"""By driver: `devicePlugin` of the resource that its whole GPUs count as, the first in the settings."""
+PLUGINS: Final = {"nvidia": NVIDIA, "amd": AMD}
+"""By `devicePlugin`: the driver whose whole GPUs count as the resource, where the settings name none."""
 
 
 class DraStore:
@@ -52,15 +64,17 @@ class DraStore:
         self, resources: Iterable[ResourceSettings], bound: Callable[[str], PodRecord | None], *, plans: bool = False
     ) -> None:
         """`bound`: uid of a pod -> the pod, if it holds something on a node; `plans`: the queue allocates devices."""
-        whole = [resource for resource in resources if not partial(resource.name)]
-        named = {
-            driver: [resource.name for resource in whole if resource.device_plugin == plugin]
-            for driver, plugin in PLUGINS.items()
-        }
-        self._resources = {driver: names[0] for driver, names in named.items() if names}
+        self._resources: dict[str, str] = {}  # by driver
+        self._whole: dict[str, Mark] = {}  # by driver
+        for resource in resources:
+            driver = _driver_of(resource)
+            if driver and driver not in self._resources and not partial(resource.name):
+                self._resources[driver] = resource.name
+                name, _, value = (resource.dra_attribute or "").partition("=")
+                self._whole[driver] = WHOLE.get(driver, EVERY) if resource.dra_attribute is None else (name, value)
         self._bound = bound
         self.taint_rules = TaintRules(plans=plans)
-        self._slices = Slices(self._resources, self.taint_rules)
+        self._slices = Slices(self._whole, self.taint_rules)
         self._claims = ResourceClaims()
         self.classes: dict[str, DeviceClassRecord] = {}
         self.uncounted: set[str] = set()
@@ -69,7 +83,8 @@ class DraStore:
         self._narrowed: set[str] = set()  # the resources that another class serves
         self._drivers: dict[str, str] = {}  # by class; "" where its devices need not be whole GPUs of one driver
         self.homes: dict[Key, str] = {}
-        self.planned = PlannedClaims(self._slices, self._claims, self._every, on=plans)
+        self._allocated: set[str] = set()  # those of them whose devices the queue may allocate
+        self.planned = PlannedClaims(self._slices, self._claims, self._allocated, on=plans)
         self._stale_pods: dict[str, None] = {}
         self._stale_nodes: dict[str, None] = {}
 
@@ -91,6 +106,15 @@ class DraStore:
     def invalid_pools(self) -> dict[tuple[str, str], str]:
         """(driver, pool) -> the name that two of its devices have: kube-scheduler allocates none of its devices."""
         return self._slices.invalid()
+
+    def skipped(self) -> Mapping[str, int]:
+        """How many slices, or devices of slices, do not count, by reason, for people."""
+        return self._slices.skipped()
+
+    def device_classes(self, pod: PodRecord) -> list[str]:
+        """The DeviceClasses of which its claims ask for devices, by name."""
+        requests = (request for _, spec in self._claims.of(pod) for request in spec.requests)
+        return sorted({choice.device_class for request in requests for choice in request.choices})
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -147,11 +171,14 @@ class DraStore:
         self.classes.pop(record.name, None)
         before = self._drivers.pop(record.name, ""), record.name in self._every
         self._every.discard(record.name)
+        self._allocated.discard(record.name)
         if change == "set":
             self.classes[record.name] = record
-            self._drivers[record.name] = driver_of(record)
-            if is_every(record):
+            self._drivers[record.name] = driver_of(record, self._whole)
+            if is_every(record, self._whole):
                 self._every.add(record.name)
+                if self._drivers[record.name] == NVIDIA:
+                    self._allocated.add(record.name)
         if (self._drivers.get(record.name, ""), record.name in self._every) != before:
             self._mark(self._claims.waiting())
         counted = set(self._resources.values())
@@ -322,6 +349,12 @@ class DraStore:
             where = {self._slices.node_of.get(identity(device), "") for device in claim.allocated}
             return where.pop() if len(where) == 1 else ""
         return self.homes.get((claim.namespace, claim.name), "")
+
+
+def _driver_of(resource: ResourceSettings) -> str:
+    """The driver whose whole GPUs count as the resource, "" for none."""
+    intel = INTEL if resource.name.startswith(f"{INTEL}/") else ""
+    return resource.dra_driver or PLUGINS.get(resource.device_plugin, intel)
 
 
 def _plus(pod: PodRecord, added: Counter[str]) -> PodRecord:

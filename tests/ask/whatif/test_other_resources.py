@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extender.errors import BadInput
 from tests.ask.whatif.asking import ask
 from tests.ask.whatif.test_engine import node, pod, running
 from tests.world import JSON
@@ -120,3 +121,36 @@ def test_random_pods_are_placed_within_what_is_offered(together: bool) -> None:
             for key, amount in amounts.items():
                 has[on][key] -= amount
                 assert has[on][key] >= 0
+
+
+def refused(answer: Any, *args: Any) -> str:
+    with pytest.raises(BadInput) as caught:
+        answer(*args)
+    return str(caught.value)
+
+
+def claiming(device_class: str) -> list[JSON]:
+    """A pod with a claim of its own, and what it names."""
+    template = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "t"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": device_class}}]}}},
+    }  # fmt: skip
+    spec = {"resourceClaims": [{"name": "d", "resourceClaimTemplateName": "t"}]}
+    return [pod("p", 0, spec=spec), template]
+
+
+@pytest.mark.parametrize("name", ["dra.net", "dra.cpu", "compute-domain-default-channel.nvidia.com"])
+def test_a_pod_that_asks_for_other_devices_by_claims_is_not_ours(name: str) -> None:
+    asked, template = claiming(name)
+    text = refused(ask, [node("a"), template], [asked])
+    assert f"it is not ours: it asks for devices of DeviceClass {name}, which do not count as GPUs" in text
+
+
+def test_a_pod_that_asks_for_other_resources_is_not_ours() -> None:
+    assert f"it is not ours: it asks for {RDMA}, which do not" in refused(
+        ask, [node("a")], [asking(pod("p", 0), RDMA=1)]
+    )
+    assert "it asks for no GPU" in refused(ask, [node("a")], [asking(pod("p", 0), DISK="1Gi")])
+    answer = ask([node("a")], [asking(pod("p", 0), RDMA=1), pod("q", 1)])
+    assert [result["pod"]["name"] for result in answer["results"]] == ["q"]
+    assert any(warning["code"] == "not-ours" and RDMA in warning["message"] for warning in answer["warnings"])

@@ -284,7 +284,7 @@ def test_random_questions_are_refused_as_one_after_the_other(seed: int) -> None:
         one["spec"].pop("schedulingGates", None)
     nodes = [node(f"n{at}", 8) for at in range(12)]
     for one in nodes:
-        one["status"]["allocatable"]["example.com/fpga"] = "100"
+        one["status"]["allocatable"] |= {"example.com/fpga": "100", "ephemeral-storage": "1Ti"}
     answer = ask([*nodes, *classes, *quotas, *there], asked)
     counted = list(there)
     for one in asked:

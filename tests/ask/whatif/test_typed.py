@@ -97,8 +97,8 @@ def test_what_only_kube_scheduler_checks_is_named_in_the_warning() -> None:
     made = pod("p", 1, spec=HARD | affine("podAffinity", "required", APART))
     answer = ask([node("a")], [made])
     text = message(answer, "not-all-checked")
-    assert text.endswith("kube-scheduler decides it: pod affinity (default/p), topology spread (default/p)")
-    assert answer["results"][0]["not_checked"] == ["pod affinity", "topology spread"]
+    assert text.endswith("kube-scheduler decides it: pod affinity (default/p), topology spread constraints (default/p)")
+    assert answer["results"][0]["not_checked"] == ["pod affinity", "topology spread constraints"]
     assert "not-all-checked" not in codes(ask([node("a")], [pod("p", 1)]))
 
 
@@ -112,7 +112,8 @@ def test_one_warning_names_what_is_not_checked_of_all_pods() -> None:
     answer = ask([node("n")], pods)
     assert codes(answer).count("not-all-checked") == 1
     assert message(answer, "not-all-checked").endswith(
-        "pod anti-affinity by topology.kubernetes.io/zone (default/a), topology spread (default/b and 1 more pod)"
+        "pod anti-affinity by topology.kubernetes.io/zone (default/a), "
+        "topology spread constraints (default/b and 1 more pod)"
     )
 
 
