@@ -13,6 +13,7 @@ MOST_FUZZED = 172800 # seconds: CASES end a run before
 ROUNDS ?= 800
 GANGS ?= 500
 PODS ?= 1000
+PACE ?= 4 # seconds after each scene of the demo
 KILLS ?= 38
 TIMES ?= 3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
@@ -25,8 +26,8 @@ help: ## this list
 
 setup: $(VENV)/.tools $(VENV)/.built ## make .venv with the command gpu-extender and all tools, in the locked versions (PYTHON=... chooses the interpreter)
 
-demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until Ctrl-C (ONCE=1: end after the day)
-	@$(BIN)/gpu-extender demo $(if $(ONCE),--once)
+demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until Ctrl-C (PACE=4: seconds after each scene; ONCE=1: end after the day, without pauses)
+	@$(BIN)/gpu-extender demo $(if $(ONCE),--once,--pace $(PACE))
 
 test: check $(if $(ARGS),,checked) ## everything: lint, types, all tests, the core on a checked build, a real control plane (needs Go)
 	@$(BIN)/python -m tests.e2e.build > /dev/null || true # the workers of pytest show no progress

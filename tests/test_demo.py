@@ -41,7 +41,7 @@ def test_each_scene_says_what_the_server_answered(once: subprocess.CompletedProc
     out = re.sub(r"\s+", " ", once.stdout)
     assert "the free GPUs are not linked, pods that this one may not evict hold the others" in out
     assert "evict train/asr, priority 0, GPUs" in out
-    assert "work_lost_gpu_seconds 1,680" in out  # 4 GPUs x (300 s since the checkpoint + 120 s to restart)
+    assert "work lost gpu seconds 1,680" in out  # 4 GPUs x (300 s since the checkpoint + 120 s to restart)
     assert "waiting: train/distill" in out
     assert "distill-1: nominated for pairs-b, bound to pairs-b, GPUs 0,1,2,3" in out
     assert "ResourceClaim train/rlhf: allocated gpu-4, gpu-5, gpu-6, gpu-7" in out

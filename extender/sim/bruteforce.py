@@ -54,6 +54,14 @@ def always_linked(machine: SimMachine, free: Sequence[int] | frozenset[int], siz
         return False
 
 
+def linked_set(kubelets: Kubelets, node: str, free: frozenset[int], size: int) -> bool:
+    """Whether a pod would get linked GPUs out of `free`: behind a relay where there is a linked set."""
+    hardware = kubelets.machines[node]
+    if kubelets.is_relayed(node):
+        return any(hardware.linked(frozenset(gpus)) for gpus in combinations(sorted(free), size))
+    return always_linked(hardware, free, size)
+
+
 def _evictions(cluster: SimCluster, kubelets: Kubelets, pod: Object, node: Object) -> Iterator[BruteForceEviction]:
     name = str(node["metadata"]["name"])
     pods = cluster.pods(name)
@@ -66,7 +74,7 @@ def _evictions(cluster: SimCluster, kubelets: Kubelets, pod: Object, node: Objec
             if in_tree.refusal(pod, node, [p for p in pods if p["metadata"]["uid"] not in uids]) is not None:
                 continue
             free = kubelets.truth.free(name).union(*(kubelets.truth.gpus_of(uid) for uid in uids))
-            if not required or always_linked(kubelets.machines[name], free, wanted):
+            if not required or linked_set(kubelets, name, free, wanted):
                 yield BruteForceEviction(_cost(cluster, kubelets, gone), name, uids)
 
 

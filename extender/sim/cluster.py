@@ -218,6 +218,13 @@ class SimCluster:
         with self._lock:
             self._store.put("Node", str(node["metadata"]["name"]), _with_uid(node, "Node"))
 
+    def annotate_node(self, name: str, key: str, value: str) -> None:
+        """Write one annotation of a node; KeyError when there is no such node."""
+        with self._lock:
+            item = self.node(name)
+            item["metadata"].setdefault("annotations", {})[key] = value
+            self._store.put("Node", name, item)
+
     def add(self, kind: Kind, item: Object) -> None:
         """A new object that no controller of ours follows; Conflict when its name is taken."""
         with self._lock:

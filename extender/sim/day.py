@@ -20,6 +20,7 @@ from extender.sim.cluster import SimChange, SimClock, SimCluster, full_name
 from extender.sim.kubelet import Kubelets
 from extender.sim.machines import SimMachine, SimNode, SimPod, machine
 from extender.sim.scheduler import CycleOutcome, Scheduler
+from extender.topologies.annotation import RELAY
 from extender.topologies.gpu_map import FREE, TAKEN, gpu_map, legend
 
 Object = dict[str, Any]
@@ -37,6 +38,12 @@ GATE = "gpu-extender.io/queue"
 ARM = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
 ANY_ARCH = ({"key": "kubernetes.io/arch", "operator": "Exists"},)
 V100 = {"nvidia.com/gpu.product": machine("dgx1-v100").product}
+
+
+RELAYED = (
+    "The relay is installed (docs/relay.md): from now on each node hands out what is planned. A 2-GPU tuning gets a "
+    "pair on the other half."
+)
 
 
 class NotAsTold(Exception):
@@ -167,12 +174,15 @@ class Day:
     def _fits(self) -> Iterator[Scene]:
         self._at(9)
         yield self._fit(
-            "contiguous fit, 4 GPUs",
+            "contiguous fit, 4 GPUs, without the relay",
             SimPod("vision", "train", 4, links="required", node_selector=V100),
-            "A 4-GPU training requires linked GPUs: it gets one fully linked half of the DGX-1V.",
+            "A 4-GPU training requires linked GPUs: it gets one fully linked half of the DGX-1V. The device plugin "
+            "chooses which one.",
         )
+        for name in sorted(NODES.keys() - {"tray"}):  # a relay needs the GPU ids that the agent states
+            self._kubelets.relay(name)
         tune = SimPod("tune", "train", 2, links="required", node_selector=V100)
-        scene = self._fit("contiguous fit, 2 GPUs", tune, "A 2-GPU tuning gets a pair on the other half.")
+        scene = self._fit("contiguous fit, 2 GPUs, with the relay", tune, RELAYED)
         a, b = sorted(self._gpus("train", "tune"))
         width = machine(NODES["dgx1"]).links[a][b]
         expect(width == 2, f"GPUs {a} and {b} have two links, not {width}")
@@ -192,8 +202,11 @@ class Day:
         plan = self._decision(name, "bind").get("gpus") or []
         scene.answers.append(f"bind: dgx1, planned GPUs {ids(plan)} (written on the pod as gpu-extender.io/gpus)")
         expect(_links_within("dgx1", plan) == _links_within("dgx1", held), f"{held} is as good as the plan, {plan}")
-        note = "the same" if set(plan) == held else "as many links; between equals the plugin draws lots"
-        scene.answers.append(f"the node's stock device plugin handed out GPUs {ids(held)}: {note}")
+        relayed = self._cluster.node("dgx1")["metadata"]["annotations"].get(RELAY) == "1"
+        expect(not relayed or set(plan) == held, f"the relay has the plan handed out: {plan}, not {held}")
+        note = "the planned set" if set(plan) == held else "as many links; between equals the plugin draws lots"
+        who = "the relay had the device plugin hand out" if relayed else "the node's stock device plugin handed out"
+        scene.answers.append(f"{who} GPUs {ids(held)}: {note}")
         return scene
 
     # ---- 13:00
@@ -214,11 +227,11 @@ class Day:
         expect(self._kubelets.truth.free("dgx1") == wanted, "four trials end: GPUs 0, 2, 4 and 5 are free")
         outcome = self._submit(SimPod("pretrain", "train", 4, links="required", tolerations=ANY_ARCH))
         expect(outcome.result == "waits", f"pretrain waits: {outcome}")
-        for name, hardware in self._kubelets.machines.items():
+        for name in self._kubelets.machines:
             free = self._kubelets.truth.free(name)
             if len(free) >= 4:
                 expect(name in outcome.sent, f"{name} has four free GPUs: the server was asked about it")
-                expect(not bruteforce.always_linked(hardware, free, 4), f"{name} cannot be relied upon for linked GPUs")
+                expect(not bruteforce.linked_set(self._kubelets, name, free, 4), f"{name} has no four linked GPUs")
         scene = self._scene(
             "a refused node",
             "Four GPUs are free on the DGX-1V, but they form no ring (2-0-4-5 is a chain): a 4-GPU training that "
@@ -313,12 +326,12 @@ class Day:
             f"the runner-up is what brute force ranks second, {second}: {other}",
         )
         lost = ", ".join(f"{victim['namespace']}/{victim['name']}" for victim in other["victims"])
-        scene.answers.append(f"next best: {lost} on {other['node']}, lost on {certificate['lost_on']}")
+        scene.answers.append(f"next best: {lost} on {other['node']}, lost on {_words(certificate['lost_on'])}")
         scene.answers.append(f"{'cost, weightiest term first':<28}{'this':>10}{'next best':>12}")
         for mine, theirs in zip(told["cost"], other["cost"], strict=True):
             mark = "  <" if mine["term"] == certificate["lost_on"] else ""
             scene.answers.append(
-                f"  {mine['term']:<26}{_number(mine['value']):>10}{_number(theirs['value']):>12}{mark}"
+                f"  {_words(mine['term']):<26}{_number(mine['value']):>10}{_number(theirs['value']):>12}{mark}"
             )
         return scene
 
@@ -465,6 +478,10 @@ def _links_within(name: str, gpus: Collection[int]) -> int:
 def ids(gpus: Collection[int]) -> str:
     """As the text shows them: 0,3."""
     return ",".join(map(str, sorted(gpus)))
+
+
+def _words(term: str) -> str:
+    return term.replace("_", " ")
 
 
 def _number(value: int | None) -> str:

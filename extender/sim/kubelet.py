@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 from extender.sim.cluster import FINISHED, SimCluster
 from extender.sim.device_plugin import PluginPanicked, SimDevicePlugin
 from extender.sim.machines import GPU, SimMachine, gpu_uuids
+from extender.topologies.annotation import RELAY
 
 Object = dict[str, Any]
 
@@ -40,6 +41,15 @@ class Kubelets:
         )
         self._devices[node] = devices
         self.truth.add_node(devices)
+
+    def relay(self, node: str) -> None:
+        """From now on a relay makes the node's device plugin hand out what is planned."""
+        self._devices[node].obeys_plan = True
+        self._cluster.annotate_node(node, RELAY, "1")
+
+    def is_relayed(self, node: str) -> bool:
+        """Whether what is planned there is what is handed out."""
+        return self._devices[node].obeys_plan
 
     @property
     def machines(self) -> Mapping[str, SimMachine]:
