@@ -10,10 +10,10 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
+from extender.cluster.dra.device_classes import Kind, Mark, kind_of
 from extender.objects.records import (
     FENCE,
     AllocatedDevice,
-    DeviceClassRecord,
     DeviceRecord,
     DeviceTaintRuleRecord,
     ResourceSliceRecord,
@@ -45,13 +45,14 @@ class Touched(NamedTuple):
 
 class Slices:
     """The slices of the drivers in question, and those of NIC_DRIVERS, by pool. `records`: by name; `node_of`:
-    GpuDevice.id of a whole GPU -> its node."""
+    GpuDevice.id of a whole GPU -> its node; `kinds`: of the devices of all drivers, with their number."""
 
     def __init__(self, drivers: Mapping[str, Mark], rules: TaintRules) -> None:
         """`drivers`: those in question, with what marks their whole GPUs; `rules`: which devices are tainted beside
         what their slices state, kept up to date by the caller."""
         self.records: dict[str, ResourceSliceRecord] = {}
         self.node_of: dict[str, str] = {}
+        self.kinds: Counter[Kind] = Counter()
         self._drivers, self._rules = drivers, rules
         self._foreign: dict[str, str] = {}  # name of a slice of any other driver -> the driver
         self._pools: dict[PoolKey, dict[str, ResourceSliceRecord]] = {}  # slices by name; none is empty
@@ -118,8 +119,7 @@ class Slices:
                     current
                 )
             reasons["devices without a name"] += sum(record.unnamed for record in current)
-            mark = self._drivers.get(key[0])
-            gpus = [device for record in current for device in record.devices if is_whole(device, key[0], mark)]
+            gpus = [device for record in current for device in record.devices if self._kind(record, device).whole]
             reasons["GPUs without the attribute uuid, which no topology by uuid finds"] += sum(
                 not gpu.uuid for gpu in gpus
             )
@@ -141,18 +141,31 @@ class Slices:
         touched = Touched(set(), set())
         before = self.records.pop(record.name, None)
         if before is not None:
+            self._count_kinds([self._kind(before, device) for device in before.devices], -1)
             key = (before.driver, before.pool)
             del self._pools[key][before.name]
             self._renew(key, touched)
-        self._foreign.pop(record.name, None)
+        if foreign := self._foreign.pop(record.name, ""):
+            self._count_kinds([Kind(foreign)], -1)
         if change == "set" and not (record.driver in self._drivers or record.driver in NIC_DRIVERS):
             self._foreign[record.name] = record.driver
+            self._count_kinds([Kind(record.driver)], 1)
         elif change == "set":
             self.records[record.name] = record
+            self._count_kinds([self._kind(record, device) for device in record.devices], 1)
             key = (record.driver, record.pool)
             self._pools.setdefault(key, {})[record.name] = record
             self._renew(key, touched)
         return touched
+
+    def _kind(self, record: ResourceSliceRecord, device: DeviceRecord) -> Kind:
+        return kind_of(device, record.driver, self._drivers.get(record.driver))
+
+    def _count_kinds(self, kinds: Iterable[Kind], by: int) -> None:
+        for kind in kinds:
+            self.kinds[kind] += by
+            if not self.kinds[kind]:
+                del self.kinds[kind]
 
     def _renew(self, key: PoolKey, touched: Touched) -> None:
         """Read a pool again."""
@@ -199,7 +212,7 @@ class Slices:
         self._spread.setdefault(key, set()).add(record.node)
         devices_of_pool = self._nodes.setdefault(record.node, {}).setdefault(key, [])
         for device in record.devices:
-            whole = is_whole(device, driver, self._drivers.get(driver))
+            whole = self._kind(record, device).whole
             published = Published(identity(AllocatedDevice(driver, pool, device.name)), driver, device, whole)
             devices_of_pool.append(published)
             if whole:
@@ -323,82 +336,3 @@ def selector_of(record: DeviceTaintRuleRecord) -> Selector:
 
 def _is_selected(selectors: Counter[Selector], device: AllocatedDevice) -> bool:
     return any(selector in selectors for selector in product(*((name, "") for name in device)))
-
-
-# -- DeviceClasses -----------------------------------------------------------------------------------------------------
-#
-# Which devices a DeviceClass selects, as far as its CEL expressions can be read.
-#
-# No CEL is evaluated. Read is a conjunction of comparisons `device.driver == 'D'` and
-# `device.attributes['D'].type == 'T'`, as drivers write them; any other term of the conjunction can only leave devices
-# out. Whatever else an expression is, it selects something that we do not know.
-
-
-NVIDIA: Final = "gpu.nvidia.com"
-AMD: Final = "gpu.amd.com"
-INTEL: Final = "gpu.intel.com"
-Mark = tuple[str, str]
-"""Name and value of the attribute of a device that is a whole GPU; ("", ""): every device is one."""
-EVERY: Final[Mark] = ("", "")
-WHOLE: Final[Mapping[str, Mark]] = {NVIDIA: ("type", "gpu"), AMD: ("type", "amdgpu"), INTEL: EVERY}
-"""By driver. What is known without the settings."""
-LONGEST: Final = 10 * 1024  # characters of an expression: what the API server accepts
-_TOKEN: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|&&|.""", re.DOTALL)
-_DRIVER: Final = re.compile(r"device\.driver\s*==\s*(['\"])([^'\"\\]*)\1")
-_TYPE: Final = re.compile(r"device\.attributes\[(['\"])([^'\"\\]*)\1\]\.type\s*==\s*(['\"])([^'\"\\]*)\3")
-
-
-def is_whole(device: DeviceRecord, driver: str, mark: Mark | None) -> bool:
-    """Whether a device of the driver is a whole GPU, which one claim gets alone. `mark`: None where it has none."""
-    if mark is None or device.shared:
-        return False
-    name, value = mark
-    if name == "type":
-        return device.kind == value
-    return not name or any(
-        stated in (name, f"{driver}/{name}") and value in (attribute.value, str(attribute.value).lower())
-        for stated, attribute in device.attributes
-    )
-
-
-def driver_of(record: DeviceClassRecord, whole: Mapping[str, Mark] = WHOLE) -> str:
-    """The driver of which the class selects whole GPUs and nothing else; "" where that is not certain."""
-    terms = [term for text in record.selectors for term in terms_of(text)]
-    drivers = {match[2] for term in terms if (match := _DRIVER.fullmatch(term))}
-    if len(drivers) != 1:
-        return ""
-    (driver,) = drivers
-    kinds = {(match[2], match[4]) for term in terms if (match := _TYPE.fullmatch(term))}
-    mark = whole.get(driver)
-    return driver if mark == EVERY or (mark and mark[0] == "type" and (driver, mark[1]) in kinds) else ""
-
-
-def is_every(record: DeviceClassRecord, whole: Mapping[str, Mark] = WHOLE) -> bool:
-    """Whether the class selects every whole GPU of its driver, as the class of the driver does."""
-    expressions = [terms_of(text) for text in record.selectors]
-    return bool(driver_of(record, whole)) and all(
-        terms and all(_leaves_all(term, whole) for term in terms) for terms in expressions
-    )
-
-
-def _leaves_all(term: str, whole: Mapping[str, Mark]) -> bool:
-    """Whether the term states the driver, or the type of its whole GPUs: such a term leaves none of these out."""
-    match = _TYPE.fullmatch(term)
-    return bool(_DRIVER.fullmatch(term)) if match is None else whole.get(match[2]) == ("type", match[4])
-
-
-def terms_of(text: str) -> list[str]:
-    """The terms of a conjunction; none of a disjunction or a choice, where no term need hold. What stands in brackets
-    is one term."""
-    if len(text) > LONGEST:
-        return []
-    terms, depth = [""], 0
-    for token in _TOKEN.findall(text):
-        depth += (token in ("(", "[", "{")) - (token in (")", "]", "}"))
-        if not depth and token in ("|", "?"):
-            return []
-        if not depth and token == "&&":
-            terms.append("")
-        else:
-            terms[-1] += token
-    return [term.strip() for term in terms]

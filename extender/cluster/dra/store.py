@@ -23,19 +23,8 @@ from msgspec.structs import replace
 from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
 from extender.cluster.dra.claims import ALL, Key, PlannedClaims, ResourceClaims, is_plain, numbers
-from extender.cluster.dra.resource_slices import (
-    AMD,
-    EVERY,
-    INTEL,
-    NVIDIA,
-    WHOLE,
-    Mark,
-    Slices,
-    TaintRules,
-    driver_of,
-    identity,
-    is_every,
-)
+from extender.cluster.dra.device_classes import AMD, EVERY, INTEL, NVIDIA, WHOLE, Mark, Selected, selected
+from extender.cluster.dra.resource_slices import Slices, TaintRules, identity
 from extender.objects.records import (
     DeviceClassRecord,
     DeviceRequest,
@@ -121,8 +110,10 @@ class DraStore:
     def set(self, record: DraRecord, change: str) -> None:
         """An object is "set", or there is a "delete"."""
         if isinstance(record, ResourceSliceRecord):
-            smallest = dict(self._slices.smallest)
+            smallest, kinds = dict(self._slices.smallest), set(self._slices.kinds)
             touched = self._slices.update(record, change)
+            if kinds != self._slices.kinds.keys():
+                self._read_classes(self.classes)
             if smallest != self._slices.smallest:
                 self._mark(self._claims.waiting())
             self._mark_nodes(touched.nodes)
@@ -169,18 +160,25 @@ class DraStore:
 
     def _set_class(self, record: DeviceClassRecord, change: str) -> None:
         self.classes.pop(record.name, None)
-        before = self._drivers.pop(record.name, ""), record.name in self._every
-        self._every.discard(record.name)
-        self._allocated.discard(record.name)
         if change == "set":
             self.classes[record.name] = record
-            self._drivers[record.name] = driver_of(record, self._whole)
-            if is_every(record, self._whole):
-                self._every.add(record.name)
-                if self._drivers[record.name] == NVIDIA:
-                    self._allocated.add(record.name)
-        if (self._drivers.get(record.name, ""), record.name in self._every) != before:
-            self._mark(self._claims.waiting())
+        self._read_classes((record.name,))
+
+    def _read_classes(self, names: Iterable[str]) -> None:
+        """What these classes select of the devices that are published now, and which resources all classes serve."""
+        for name in names:
+            before, now = Selected(self._drivers.pop(name, ""), name in self._every), Selected()
+            self._every.discard(name)
+            self._allocated.discard(name)
+            if name in self.classes:
+                now = selected(self.classes[name], self._slices.kinds, self._whole)
+                self._drivers[name] = now.driver
+            if now.every:
+                self._every.add(name)
+                if now.driver == NVIDIA:
+                    self._allocated.add(name)
+            if now != before:
+                self._mark(self._claims.waiting())
         counted = set(self._resources.values())
         served = {
             (device_class.extended_resource_name, self._drivers[device_class.name])

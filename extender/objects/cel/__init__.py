@@ -18,11 +18,11 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from extender.objects.cel.program import ABSORBED, FIRST_SLOT, MOST_SPENT, SPENT, Program, program_of
-from extender.objects.cel.properties import EVERYTHING, DeviceProperties, Place
+from extender.objects.cel.properties import EVERYTHING, DeviceKind, DeviceProperties, Place
 from extender.objects.cel.syntax import parse
 from extender.objects.cel.values import EvaluationError, Unsupported
 
-__all__ = ["DeviceProperties", "Selector", "Verdict", "judge", "selector", "selects"]
+__all__ = ["DeviceKind", "DeviceProperties", "Selector", "Verdict", "judge", "selector", "selects"]
 
 _MOST_SPENT_IN_ALL: Final = 100_000  # what the evaluations of one expression may spend, ...
 _USUAL: Final = 64  # ... unless they spend less than that on average
@@ -76,8 +76,8 @@ class Selector:
     def _key(self, device: DeviceProperties) -> Any:
         stated = device.stated
         if EVERYTHING in self._reads:
-            return (device.driver, device.multiple, *stated.items())
-        return (device.driver, device.multiple, device.readable, *map(stated.get, self._places))
+            return (device.driver, device.multiple, device.partial, *stated.items())
+        return (device.driver, device.multiple, device.partial, device.readable, *map(stated.get, self._places))
 
     def _evaluate(self, device: DeviceProperties) -> Verdict:
         if self._program is None:
@@ -95,7 +95,7 @@ class Selector:
             verdict = _VERDICTS.get(value) if value is True or value is False else None
             verdict = verdict or Verdict(None, fails=True, reason="its value is no boolean")
         except EvaluationError as error:
-            verdict = Verdict(None, fails=True, reason=str(error))
+            verdict = Verdict(None, fails=not device.partial, reason=str(error))
         except Unsupported as error:
             verdict = Verdict(None, reason=str(error))
         except RecursionError:

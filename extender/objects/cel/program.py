@@ -364,19 +364,18 @@ class _Items(NamedTuple):
     capacity: bool
     domain: str
 
-    def value(self, e: list[Any], name: str) -> Any:
-        """EvaluationError without it."""
-        key = (self.capacity, self.domain, name)
-        e[READ].add(key)
-        value = e[DEVICE].value(key)
-        if value is None:
-            raise EvaluationError(f"no such key: {name}")
-        return value
+    def value(self, e: list[Any], name: Any) -> Any:
+        """None without it."""
+        if type(name) is not str:
+            return None
+        place = (self.capacity, self.domain, name)
+        e[READ].add(place)
+        return e[DEVICE].value(place)
 
     def names(self, e: list[Any]) -> list[str]:
         e[READ].add(EVERYTHING)
         device: DeviceProperties = e[DEVICE]
-        return [name for capacity, domain, name in device.stated if (capacity, domain) == self]
+        return device.names(self.capacity, self.domain)
 
 
 def _of_device(key: Part, *, optional: bool) -> Part:
@@ -419,16 +418,15 @@ def _property(operand: Part, key: Part, *, optional: bool) -> Part:
     items, name, nodes = operand.run, key.run, operand.nodes + key.nodes
 
     def required(e: list[Any]) -> Any:
-        value = name(e)
-        if type(value) is not str:
-            raise EvaluationError("no such key")
-        return items(e).value(e, value)
+        key = name(e)
+        value = items(e).value(e, key)
+        if value is None:
+            raise EvaluationError(f"no such key: {key}")
+        return value
 
     def stated(e: list[Any]) -> Optional:
-        try:
-            return Optional(some=True, value=required(e))
-        except EvaluationError:
-            return NONE
+        value = items(e).value(e, name(e))
+        return NONE if value is None else Optional(some=True, value=value)
 
     if perhaps:
         return Part(("optional", kind), stated, nodes)
@@ -455,16 +453,13 @@ def _is_in(key: Part, of: Part) -> Part:
     def has_domain(e: list[Any]) -> bool:
         value = name(e)
         e[READ].add(EVERYTHING)
-        return any((place[0], place[1]) == (capacity, value) for place in e[DEVICE].stated)
+        return bool(e[DEVICE].names(capacity, value))
 
     def has_name(e: list[Any]) -> bool:
         value = name(e)
-        of_domain = items(e)
-        place = (of_domain.capacity, of_domain.domain, value)
         if type(value) is not str:
             raise Unsupported("a key that is no text")
-        e[READ].add(place)
-        return e[DEVICE].value(place) is not None
+        return items(e).value(e, value) is not None
 
     return Part("bool", has_domain if of.type in _ITEMS else has_name, key.nodes + of.nodes)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from extender.objects.cel.values import EvaluationError, Unsupported, quantity, semver
+from extender.objects.cel.values import EvaluationError, NotKnown, Unsupported, quantity, semver
 from extender.objects.devices import Attribute, Capacity, DeviceRecord
 
 Place = tuple[bool, str, str]
@@ -19,14 +20,16 @@ class DeviceProperties:
     later version of Kubernetes knows, or an invalid version or quantity: kube-scheduler may fail at it."""
 
     __slots__ = ("driver", "multiple", "readable", "stated")
+    partial = False
+    stated: Mapping[Place, Attribute | Capacity | None]
 
     def __init__(self, driver: str, device: DeviceRecord) -> None:
         self.driver, self.multiple = driver, device.shared
         stated: dict[Place, Attribute | Capacity] = {}
         for name, attribute in device.attributes:
-            stated[_place(False, driver, name)] = attribute
+            stated[place(False, driver, name)] = attribute
         for name, capacity in device.capacity:
-            stated[_place(True, driver, name)] = capacity
+            stated[place(True, driver, name)] = capacity
         self.stated = stated
         self.readable = all(map(_is_readable, stated.values()))
 
@@ -35,10 +38,36 @@ class DeviceProperties:
         stated = self.stated.get(place)
         return None if stated is None else _value(stated)
 
+    def names(self, capacity: bool, domain: str) -> list[str]:
+        """Of the attributes or the capacities of a domain."""
+        return [name for of, its, name in self.stated if (of, its) == (capacity, domain)]
+
+
+class DeviceKind(DeviceProperties):
+    """Devices of which some attributes are known: an expression that needs others is not known of them. `stated`: by
+    name, None for one that they do not have."""
+
+    __slots__ = ()
+    partial = True
+
+    def __init__(self, driver: str, stated: Mapping[str, Attribute | None], *, multiple: bool) -> None:
+        self.driver, self.multiple, self.readable = driver, multiple, True
+        self.stated = {place(False, driver, name): attribute for name, attribute in stated.items()}
+
+    def value(self, place: Place) -> Any:
+        """NotKnown where it is not known."""
+        if place not in self.stated:
+            raise NotKnown(f"{place[2]} is not known")
+        return super().value(place)
+
+    def names(self, capacity: bool, domain: str) -> list[str]:
+        """NotKnown."""
+        raise NotKnown("the names of its attributes are not known")
+
 
 @lru_cache(maxsize=4096)
-def _place(capacity: bool, driver: str, name: str) -> Place:
-    """The domain of a name without one is the driver's."""
+def place(capacity: bool, driver: str, name: str) -> Place:
+    """Of a property as it is stated. The domain of a name without one is the driver's."""
     domain, slash, identifier = name.partition("/")
     return (capacity, domain, identifier) if slash else (capacity, driver, name)
 

@@ -28,6 +28,11 @@ class EvaluationError(Exception):
     """The evaluation ends with an error in Kubernetes too. `||`, `&&`, `all` and `exists` may absorb it."""
 
 
+class NotKnown(EvaluationError):
+    """It asks for a property of devices of which only others are known. What absorbs an error absorbs it too: its value
+    does not matter then."""
+
+
 class Unsupported(Exception):
     """It is not known what Kubernetes evaluates to. Nothing absorbs it. The message is the reason."""
 
