@@ -52,6 +52,7 @@ FOREIGN: Final = frozenset(
         # the domain of a gang
         "kueue.x-k8s.io/podset-required-topology",
         "kueue.x-k8s.io/podset-preferred-topology",
+        "kueue.x-k8s.io/podset-slice-required-topology",
         "alpha.jobset.sigs.k8s.io/exclusive-topology",
         "leaderworkerset.sigs.k8s.io/exclusive-topology",
         "volcano.sh/network-topology-mode",

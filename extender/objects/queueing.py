@@ -26,6 +26,7 @@ PINNED: Final = "gpu-extender.io/pinned"
 
 KUEUE_REQUIRED: Final = "kueue.x-k8s.io/podset-required-topology"
 KUEUE_PREFERRED: Final = "kueue.x-k8s.io/podset-preferred-topology"
+KUEUE_SLICES: Final = "kueue.x-k8s.io/podset-slice-required-topology"
 JOBSET_EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 LWS_EXCLUSIVE: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 VOLCANO_MODE: Final = "volcano.sh/network-topology-mode"

@@ -37,7 +37,7 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
 from extender.cluster.other_resources import plain
 from extender.cluster.tables import FIRST_GPU
-from extender.objects.queueing import Domain
+from extender.objects.queueing import KUEUE_SLICES, Domain
 from extender.objects.records import DeviceClassRecord, NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS
@@ -433,6 +433,7 @@ def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = ()) -> l
         "volumes": pod.volumes,
         "host ports": pod.host_ports,
         "resource claims": pod.claims,
+        "slices of a gang by topology": KUEUE_SLICES in pod.annotations,
         **{f"resource {name}": name not in counted for name, _ in pod.others},
     }
     return [name for name, is_asked in asked.items() if is_asked][:MOST_NAMED]

@@ -103,6 +103,8 @@ SOURCES: Final[dict[str, GangSource]] = {
 GROUP_KINDS: Final = {kind: source for source in SOURCES.values() for kind in source.kinds}
 """By (API group, kind) of the objects that state how many pods must run: their source."""
 NO_SPEC: Final = {"apiVersion", "kind", "metadata", "status"}
+MOST_ROLES: Final = 20_000
+"""Roles of one owner, those of each of its replicas counted."""
 HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends here
 
 _CREATORS: Final = OTHER_OWNERS.keys() | {key for key, source in GROUP_KINDS.items() if source.creates}
@@ -254,7 +256,7 @@ class OwnerPods:
     """An owner with the pods that it creates."""
 
     def __init__(self, owner: OwnerObject, stated: Iterable[OwnerRoles], gpus: frozenset[str]) -> None:
-        self._owner, self._stated, self._gpus = owner, tuple(stated), gpus
+        self._owner, self._stated, self._gpus = owner, tuple(_bounded(stated)), gpus
 
     @property
     def creates(self) -> bool:
@@ -295,6 +297,16 @@ class OwnerPods:
         created = (pod for stated in self._stated for pod in pods(self._owner, stated, self._gpus))
         for index, pod in enumerate(created):
             yield replace(pod, name=f"{self._owner.name}-{index}")
+
+
+def _bounded(stated: Iterable[OwnerRoles]) -> Iterator[OwnerRoles]:
+    """What an owner states, as long as it is no work for minutes. RecordError."""
+    roles = 0
+    for part in stated:
+        roles += len(part.roles)
+        if roles > MOST_ROLES:
+            raise RecordError("spec", f"it has more than {MOST_ROLES} roles, and none is read")
+        yield part
 
 
 def creates_pods(api: str, kind: str) -> bool:

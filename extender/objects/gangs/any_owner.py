@@ -18,6 +18,7 @@ NUMBERS: Final = ("replicas", "numNodes", "numWorkers", "minReplicas")
 """Fields that state a number of pods; of an object the first counts."""
 NO_OWNERS: Final = (
     "Runtime", "Config", "Template", "Policy", "Definition", "Class", "Profile", "List", "Claim", "Cache", "Spread",
+    "NodePool", "NodeGroup", "Quota",
 )  # fmt: skip
 """Ends of kinds whose objects are read by others and create no pods themselves."""
 NO_APIS: Final = (
@@ -36,7 +37,7 @@ def any_owner(owner: OwnerObject, gpus: frozenset[str]) -> OwnerRoles:
     if owner.kind.endswith(NO_OWNERS) or owner.api.endswith(NO_APIS) or f"{owner.api}/{owner.kind}" in NO_APIS:
         return OwnerRoles()
     try:
-        roles = tuple(_roles(owner.spec, _number(owner.spec), gpus, 0))
+        roles = tuple(_at("spec", owner.spec, _number(owner.spec), gpus, 0))
     except RecordError:  # it may be anything
         return OwnerRoles()
     if not roles:
@@ -47,19 +48,22 @@ def any_owner(owner: OwnerObject, gpus: frozenset[str]) -> OwnerRoles:
     return OwnerRoles(roles, assumed=(text,))
 
 
-def _roles(section: Section, pods: int, gpus: frozenset[str], depth: int) -> Iterator[Role]:
-    """The roles in a section, of which there are so many."""
-    for key, inner in _objects(section):
-        count = pods * _of_key(section, key) * _number(inner)
-        if _has_containers(inner.raw("spec")):
-            yield Role(inner.fields, inner.path, count, name=key)
-        elif _has_containers(inner.fields):
-            yield Role(templates.of_spec(inner.fields), inner.path, count, name=key)
-        elif depth < DEEPEST:
-            below = tuple(_roles(inner, count, gpus, depth + 1))
-            if not below and _asks(inner.raw("resources"), gpus):
-                below = (Role(templates.of_container(inner.raw("resources"), inner.fields), inner.path, count),)
-            yield from below
+def _at(key: str, section: Section, pods: int, gpus: frozenset[str], depth: int) -> Iterator[Role]:
+    """The roles of an object, of which there are so many: its own, or those in it. `key`: its field."""
+    if _has_containers(section.raw("spec")):
+        yield Role(section.fields, section.path, pods, name=key)
+    elif _has_containers(section.fields):
+        yield Role(templates.of_spec(section.fields), section.path, pods, name=key)
+    elif depth <= DEEPEST:
+        below = False
+        for inner_key, inner in _objects(section):
+            count = pods * _of_key(section, inner_key) * _number(inner)
+            for role in _at(inner_key, inner, count, gpus, depth + 1):
+                below = True
+                yield role
+        resources = section.raw("resources")
+        if not below and _asks(resources, gpus):
+            yield Role(templates.of_container(resources, section.fields), section.path, pods)
 
 
 def _asks(resources: Any, gpus: frozenset[str]) -> bool:

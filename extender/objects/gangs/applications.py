@@ -41,12 +41,31 @@ def _spark_role(spec: Section, part: str, count: int) -> Role:
         limits[gpu.text("name")] = gpu.number("quantity")
     elif vendor := properties.text(f"{prefix}.vendor"):
         limits[f"{vendor}/gpu"] = properties.text(f"{prefix}.amount")
-    cpu = section.raw("coreRequest") or section.raw("cores")
-    resources = {"limits": limits, "requests": {"cpu": cpu} if cpu else {}}
+    requests = {"cpu": section.raw("coreRequest") or section.raw("cores"), "memory": _spark_memory(spec, section)}
+    resources = {"limits": limits, "requests": {name: amount for name, amount in requests.items() if amount}}
     container = f"spark-kubernetes-{part}"
     stated = templates.of_container(resources, {**spec.fields, **section.fields}, container)
     template = templates.patched(section.raw("template") or {}, stated)
     return Role(template, section.path, count, name=part, labels={"spark-role": part})
+
+
+def _spark_memory(spec: Section, section: Section) -> str:
+    """The memory of a pod of Spark with its overhead, "" where nothing valid states it."""
+    memory, overhead = _mebibytes(section.text("memory")), _mebibytes(section.text("memoryOverhead"))
+    if memory is None:
+        return ""
+    percent = 40 if spec.text("type") in ("Python", "R") else 10
+    return f"{memory + (max(384, memory * percent // 100) if overhead is None else overhead)}Mi"
+
+
+def _mebibytes(text: str) -> int | None:
+    """A size as the JVM states it: MiB without a unit."""
+    stated = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = stated[-1:] if stated[-1:] in ("k", "m", "g", "t") else ""
+    number = _number_of(stated.removesuffix(unit))
+    if number is None:
+        return None
+    return number // 1024 if unit == "k" else number * {"g": 1024, "t": 1024**2}.get(unit, 1)
 
 
 # -- KubeVirt
@@ -70,7 +89,8 @@ def virtual_machines(owner: OwnerObject) -> OwnerRoles:
 
 
 def _virtual(spec: Section, count: int) -> Role:
-    """A pod with a device for each of the GPUs and host devices of the machine, and its memory."""
+    """A pod with a device for each of the GPUs and host devices of the machine, its memory, and a tenth of its CPUs, as
+    KubeVirt asks for where they are not dedicated."""
     domain = spec.section("domain")
     limits: dict[str, Any] = {}
     claims = []
@@ -81,7 +101,13 @@ def _virtual(spec: Section, count: int) -> Role:
             elif claim := device.text("claimName"):
                 claims.append({"name": claim, "request": device.text("requestName")})
     stated = domain.section("resources")
-    requests = {"memory": domain.section("memory").raw("guest"), **stated.section("requests").fields}
+    cpu = domain.section("cpu")
+    cores = cpu.count("cores") * cpu.count("sockets") * cpu.count("threads")
+    requests = {
+        "cpu": str(cores) if cpu.flag("dedicatedCpuPlacement") else f"{100 * cores}m",
+        "memory": domain.section("memory").raw("guest"),
+        **stated.section("requests").fields,
+    }
     resources = {
         "requests": {name: amount for name, amount in requests.items() if amount is not None},
         "limits": {**stated.section("limits").fields, **limits}, "claims": claims,

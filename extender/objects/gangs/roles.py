@@ -361,12 +361,13 @@ def pods(owner: OwnerObject, stated: OwnerRoles, gpus: frozenset[str]) -> Iterat
     for role in roles:
         _check_number(role.groups, role.path)
         _check_number(role.count, role.path)
-    templates = [_template(role, owner.namespace, gpus) if role.pods and stated.gangs else None for role in roles]
+    templates: dict[int, PodRecord] = {}  # read as they are needed: most pods of a hostile owner are not
     for gang in range(stated.gangs):
         gang_labels = {**stated.gang_labels, stated.gang_label: str(gang)} if stated.gang_label else NONE
-        for role, template in zip(roles, templates, strict=True):
-            if template is None:
+        for at, role in enumerate(roles):
+            if not role.pods:
                 continue
+            template = templates.get(at) or templates.setdefault(at, _template(role, owner.namespace, gpus))
             notes = {**template.annotations, **ours(role.notes)}
             for labels in _labels(role, gang_labels):
                 yield replace(_labelled(template, role, labels), annotations=notes, owner=above)

@@ -35,8 +35,11 @@ class _Argo:
     def __init__(self, owner: OwnerObject, spec: Section) -> None:
         self.owner, self.assumed = owner, dict[str, None]()
         self.spec = self._referred(spec, "workflowTemplateRef")
+        defaults = self.spec.section("templateDefaults").fields
+        self.base = templates.patched(templates.pod_fields(self.spec.fields), defaults)  # of each template
         self.leaves: dict[tuple[str, str], Section] = {}
         self.counted: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
+        self.named: dict[str, dict[str, Section]] = {}  # the templates of a specification by its path
 
     def read(self) -> OwnerRoles:
         counts = self._pods(self.spec, self.spec.text("entrypoint"), 0)
@@ -65,12 +68,15 @@ class _Argo:
         key = spec.path, name
         if key in self.counted:
             return self.counted[key]
+        if spec.path not in self.named:
+            self.named[spec.path] = {template.text("name"): template for template in spec.sections("templates")}
+        template = self.named[spec.path].get(name)
+        if depth > DEEPEST:
+            self.assumed[f"templates of {self.owner.kind} {self.owner.name} are nested too deep to be read"] = None
+        if template is None or depth > DEEPEST:
+            return Counter()
         self.counted[key] = Counter()  # of a template that calls itself
         counts = Counter[tuple[str, str]]()
-        found = [template for template in spec.sections("templates") if template.text("name") == name]
-        if not found or depth > DEEPEST:
-            return counts
-        template = found[0]
         if any(template.raw(kind) is not None for kind in POD_KINDS):
             self.leaves[key] = template
             counts[key] = 1
@@ -124,10 +130,7 @@ class _Argo:
         return 1
 
     def _role(self, template: Section, count: int) -> Role:
-        defaults = self.spec.section("templateDefaults").fields
-        fields = Section(
-            templates.patched(self.spec.fields, templates.patched(defaults, template.fields)), template.path
-        )
+        fields = Section(templates.patched(self.base, template.fields), template.path)
         stated = [fields.section(kind) for kind in ("container", "script")]
         stated = [container for container in stated if container] + fields.section("containerSet").sections(
             "containers"
