@@ -205,19 +205,44 @@ KAITO_DEFAULT: Final = "Standard_NC24ads_A100_v4"
 
 def kaito_workspace(owner: OwnerObject) -> OwnerRoles:
     """The pods of a KAITO Workspace, one on each of its nodes: of the template, or of a preset, which takes all GPUs of
-    the machine."""
-    spec = owner.spec
+    the machine, or the part of it that is stated."""
+    return _workspace(owner, owner.spec, 1)
+
+
+def kaito_inference_set(owner: OwnerObject) -> OwnerRoles:
+    """The Workspaces of an InferenceSet."""
+    return _workspace(owner, owner.spec.section("template"), owner.spec.count("replicas"))
+
+
+def kaito_roles(owner: OwnerObject) -> OwnerRoles:
+    """The pods of the roles of a MultiRoleInference."""
+    selector = owner.spec.raw("labelSelector")
+    stated = [
+        _workspace(
+            owner, Section({"resource": {**role.fields, "labelSelector": selector}}, role.path), role.count("replicas")
+        )
+        for role in owner.spec.sections("roles")
+    ]
+    roles = tuple(role for part in stated for role in part.roles)
+    return OwnerRoles(roles, assumed=tuple(text for part in stated for text in part.assumed))
+
+
+def _workspace(owner: OwnerObject, spec: Section, groups: int) -> OwnerRoles:
     machines = spec.section("resource")
     count = machines.count("count")
     template = spec.section("inference").template("template")
     if template is not None:
-        return OwnerRoles((Role(template, "inference.template", count),))
-    machine = machines.text("instanceType") or KAITO_DEFAULT
-    gpus = AZURE_GPUS.get(machine)
-    text = f"{owner.kind} {owner.name} is read as {count} pods with {gpus or 'no'} GPUs, those of {machine}"
+        return OwnerRoles((Role(template, "inference.template", count, groups=groups),))
+    machine, part = machines.text("instanceType") or KAITO_DEFAULT, machines.section("partition")
+    profile = machines.section("mig").text("profile")
+    gpus = AZURE_GPUS.get(machine) if not part else part.count("count")
+    limits = {f"nvidia.com/mig-{profile}": 1} if profile else {GPU: gpus} if gpus else {}
+    stated = ", ".join(f"{number} {name}" for name, number in limits.items()) or "no GPUs"
+    of = "" if profile or part else f", all of {machine}"
+    text = f"a pod of {owner.kind} {owner.name} is read as asking for {stated}{of}"
     fields = {"nodeSelector": machines.section("labelSelector").raw("matchLabels")}
-    pod = templates.of_container({"limits": {GPU: gpus} if gpus else {}}, fields)
-    return OwnerRoles((Role(pod, "resource", count),), assumed=(text,))
+    role = Role(templates.of_container({"limits": limits}, fields), machines.path, count, groups=groups)
+    return OwnerRoles((role,), assumed=(text,))
 
 
 NOTEBOOK_STOPPED: Final = "kubeflow-resource-stopped"

@@ -158,5 +158,7 @@ OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | I
     ("production-stack.vllm.ai", "VLLMRuntime"): applications.vllm_runtime,
     ("kubeai.org", "Model"): applications.kubeai_model,
     ("kaito.sh", "Workspace"): applications.kaito_workspace,
+    ("kaito.sh", "InferenceSet"): applications.kaito_inference_set,
+    ("kaito.sh", "MultiRoleInference"): applications.kaito_roles,
     ("kubeflow.org", "Notebook"): applications.notebook,
 }
