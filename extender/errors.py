@@ -12,6 +12,7 @@
     ├── NotFound             not-found        404  a pod, a node or a decision that we do not know
     ├── Conflict             conflict         409  the world has moved on; asking again may help
     ├── Busy                 busy             429  as many questions are answered as may be at once
+    │   └── NotReady         not-ready        503  what must be known first is not known for the moment
     ├── NotAnswered          too-much-work    503  a question that takes too much time or memory
     └── Unreachable          unreachable      502  the API server, or the server that `explain` asks
 
@@ -147,6 +148,13 @@ class Busy(ExtenderError):
 
     code = "busy"
     status = 429
+
+
+class NotReady(Busy):
+    """What must be known for an answer is not known for the moment."""
+
+    code = "not-ready"
+    status = 503
 
 
 class NotAnswered(ExtenderError):

@@ -39,6 +39,7 @@ TIMEOUT_SECONDS = 10.0
 WORK_SECONDS = 120.0
 """For an answer that takes work."""
 TRIES = 10
+ASKED_AGAIN = (429, 503)
 NOT_READY = 503
 
 
@@ -134,7 +135,7 @@ def _decoded(server: str, text: bytes) -> Any:
 
 
 def _read(request: Request, timeout: float) -> bytes:
-    """The body of the answer. A busy server states when to ask again."""
+    """The body of the answer. A server that is busy, or not ready for the moment, states when to ask again."""
     for remaining in reversed(range(TRIES)):
         try:
             # No proxy: the server is on loopback, at the end of a port-forward, or in the cluster.
@@ -143,7 +144,7 @@ def _read(request: Request, timeout: float) -> bytes:
                 return body
         except HTTPError as error:
             later = error.headers.get("Retry-After", "")
-            if error.code != 429 or not remaining or not later.isdecimal():
+            if error.code not in ASKED_AGAIN or not remaining or not later.isdecimal():
                 raise
             error.close()
             time.sleep(min(int(later), TIMEOUT_SECONDS))

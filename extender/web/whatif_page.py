@@ -16,7 +16,7 @@ from starlette.responses import Response
 from extender.ask.forks import RETRY_SECONDS
 from extender.ask.whatif import asked
 from extender.ask.whatif.question import MOST_PODS
-from extender.errors import BadRequest, BodyTooLarge, BodyTooLate, Busy, ExtenderError, NotAnswered
+from extender.errors import BadRequest, BodyTooLarge, BodyTooLate, Busy, ExtenderError, NotReady
 from extender.web import render
 from extender.web.pages import JSON, Content, Names, Pages, Query, ServedPage, preferred, refused
 from extender.web.render import HEADERS, HTML_TYPE
@@ -66,7 +66,7 @@ class WhatIfPage:
             _check(request)
             body = await _body(request)
             if missing := self._missing():
-                raise NotAnswered(f"not known yet: {', '.join(missing)}", code="not-ready")
+                raise NotReady(f"not known yet: {', '.join(missing)}")
             if self._asked:
                 raise Busy(f"another what-if is being answered; try again in {RETRY_SECONDS} s")
             self._asked = True

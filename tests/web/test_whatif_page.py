@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from extender.act.controller import Supervisor
 from extender.ask import forks, memory
 from extender.web import whatif_page
 from extender.web.render import POLICY
@@ -229,6 +230,12 @@ def test_one_question_at_a_time() -> None:
     assert sorted(one[0] for one in answers) == [200, 429]
     assert next(one for one in answers if one[0] == 429)[2]["retry-after"] == "2"
     assert asyncio.run(post(made, {"pods": ["default/waits"]}))[0] == 200
+
+
+def test_a_server_that_does_not_know_the_seats_states_when_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Supervisor, "missing", lambda self: ["the seats of the queue"])
+    status, answer, headers = asyncio.run(post(world(), {"pods": ["default/waits"]}))
+    assert (status, answer["error"]["code"], headers["retry-after"]) == (503, "not-ready", "2")
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/html"])

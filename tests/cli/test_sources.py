@@ -1,0 +1,33 @@
+"""What a command asks a server, and when it asks again."""
+
+from __future__ import annotations
+
+import threading
+from http.server import HTTPServer
+
+import pytest
+
+from extender.cli import sources
+from tests.cli.canned import Canned
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_is_busy_or_not_ready_is_asked_again(status: int) -> None:
+    answers = [status, status, 200]
+
+    class Later(Canned):
+        def do_GET(self) -> None:
+            self.send_response(answers.pop(0))
+            self.send_header("Retry-After", "0")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    with HTTPServer(("127.0.0.1", 0), Later) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            assert sources.ask(f"http://127.0.0.1:{http.server_port}", "/") == {}
+        finally:
+            http.shutdown()
+            thread.join()
+    assert not answers
