@@ -382,18 +382,22 @@ def alike(Places places, const row_t[::1] rows, const row_t[::1] kin, score_t[::
     on nodes without a model do not count. 1 where none counts."""
     _check(rows, out.shape[0])
     cdef Py_ssize_t i, known = 0
-    cdef int model = places.levels
-    cdef int32_t* pods = _scratch(places.most[model] + 1)
+    cdef int model = places.levels, number, models = places.most[model] + 1
+    cdef double* share = <double*>calloc(models, sizeof(double))
+    if share == NULL:
+        raise MemoryError()
     try:
         with nogil:
             for i in range(kin.shape[0]):
                 if kin[i] >= 0 and places.at(model, kin[i]):
-                    pods[places.at(model, kin[i])] += 1
+                    share[places.at(model, kin[i])] += 1.0
                     known += 1
+            for number in range(models):
+                share[number] = share[number] / known if known else 1.0
             for i in range(rows.shape[0]):
-                out[i] = <double>pods[places.at(model, rows[i])] / known if known else 1.0
+                out[i] = share[places.at(model, rows[i])]
     finally:
-        c_free(pods)
+        c_free(share)
 
 
 NONE, NO_MARKS = array("i"), array("B")
@@ -484,18 +488,18 @@ def holds(NodeTable nodes, Places places, Ask ask, int64_t left, const row_t[::1
     cdef tuple held = places.own.get(ask.namespace, (NONE, None, NO_MARKS))
     cdef const row_t[::1] own = held[0]
     cdef const uint8_t[::1] marks = held[2]
-    cdef int model = places.levels
-    cdef int64_t* room = <int64_t*>calloc(places.most[model] + 1, sizeof(int64_t))
+    cdef int model = places.levels, number, models = places.most[model] + 1
+    cdef double* room = <double*>calloc(models, sizeof(double))
     if room == NULL:
         raise MemoryError()
     cdef row_t row
-    cdef int64_t fits
     try:
         with nogil:
             for row in range(nodes.height):
                 room[places.at(model, row)] += _slots(nodes, places, ask, row, own, marks)
+            for number in range(models):
+                room[number] = 1.0 if room[number] >= left else room[number] / (left + 1)
             for i in range(rows.shape[0]):
-                fits = room[places.at(model, rows[i])]
-                out[i] = 1.0 if fits >= left else <double>fits / (left + 1)
+                out[i] = room[places.at(model, rows[i])]
     finally:
         c_free(room)

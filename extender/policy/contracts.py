@@ -93,6 +93,11 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False):
         return (self.links == "required" and self.wanted > 1) or (self.nics == "required" and self.wanted > 0)
 
     @property
+    def grouped(self) -> bool:
+        """Whether other pods of its group have a node, or have none yet."""
+        return self.to_come > 1 or (bool(self.kin) and any(row >= 0 for row in self.kin))
+
+    @property
     def resource(self) -> int:
         """Index of the GPU resource that its links are judged on: the one it asks most of. -1 without GPUs."""
         return self.ask.resource

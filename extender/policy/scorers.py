@@ -83,8 +83,7 @@ class GpuModel:
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 for a pod without a group or whose group may mix models, and where all nodes are of one."""
-        grouped = request.to_come > 1 or any(row >= 0 for row in request.kin)
-        return None if grouped and not request.mixes and tables.places.models() > 1 else 1.0
+        return None if request.grouped and not request.mixes and tables.places.models() > 1 else 1.0
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
@@ -130,7 +129,7 @@ class TopologyLevel:
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 for a pod without a group."""
-        return None if request.to_come > 1 or any(row >= 0 for row in request.kin) else 1.0
+        return None if request.grouped else 1.0
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
