@@ -157,9 +157,8 @@ def read(
             per_node += [(pod.namespace, pod.name) for pod in created] if owner.per_node else ()
             assumed += owner.assumed
             objects += _claims(owner, gpus)
-            if not created and not stands_there:
-                why = "has no replicas" if owner.has_roles else "states no pods"
-                assumed.append(f"{kind} {_key(item)[1]} {why}: it creates no pod")
+            if not stands_there:
+                assumed += _idle(owner, f"{kind} {_key(item)[1]}", created)
         elif not known:
             ignored[kind] = None
         if len(pods) + len(named) > MOST_PODS:
@@ -179,6 +178,14 @@ def _no_pod(ignored: Iterable[str]) -> BadInput:
     text = f": {', '.join(sorted(ignored))} has no pod template that can be read" if ignored else ""
     readable = f"; kinds that are read: {', '.join(gangs.creators())}, and any with a pod template" if ignored else ""
     return BadInput(f"there is no pod in it{text}{readable}", path="--filename")
+
+
+def _idle(owner: gangs.OwnerPods, name: str, created: Sequence[PodRecord]) -> Iterator[str]:
+    """Why an owner creates no pod, or none with GPUs, where that is for want of replicas."""
+    if not created:
+        yield f"{name} {'has no replicas' if owner.has_roles else 'states no pods'}: it creates no pod"
+    elif owner.idle and not any(pod.gpus or pod.claim_refs for pod in created):
+        yield f"{', '.join(owner.idle)} of {name} has no replicas: it creates no pod"
 
 
 def _claims(owner: gangs.OwnerPods, gpus: frozenset[str]) -> Iterator[Event]:

@@ -269,6 +269,11 @@ class OwnerPods:
         return any(stated.roles for stated in self._stated)
 
     @property
+    def idle(self) -> list[str]:
+        """The names of its roles without pods."""
+        return [role.name for stated in self._stated for role in stated.roles if role.name and not role.pods]
+
+    @property
     def assumed(self) -> tuple[str, ...]:
         """What it does not state and was assumed, for people."""
         return tuple(text for stated in self._stated for text in stated.assumed)

@@ -301,6 +301,9 @@ def _dynamo_service(group: str, name: str, service: Section) -> tuple[Role, ...]
         resources = _dynamo_resources(service.section("resources"))
         container = {**main, "name": templates.CONTAINER, **({"resources": resources} if resources else {})}
         pod = templates.of_spec({**spec, "containers": [container, *beside]})
+    if device := service.section("device"):
+        limits = {"name": templates.CONTAINER, "resources": {"limits": device.section("resources").fields}}
+        pod = templates.patched(pod, {"spec": {**templates.pod_fields(device.fields), "containers": [limits]}})
     nodes = service.section("multinode").number("nodeCount") or 1
     path, replicas = service.path, service.count("replicas")
     if nodes == 1:
