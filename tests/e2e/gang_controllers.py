@@ -169,9 +169,13 @@ def _established(api: Api, name: str) -> bool:
 
 
 def read(binaries: Path, name: str, *, crds: bool) -> list[Object]:
-    """The CRDs of a kind, or its webhooks. `name`: of a Controller's kind, or VOLCANO."""
+    """The CRDs of a kind, or its webhooks. `name`: of a Controller's kind, or VOLCANO. Each further version of Ray's
+    takes the API server seconds: the one that is stored is enough."""
     objects = json.loads((binaries / f"{name}.json").read_text())
-    return [made for made in objects if (made["kind"] == CRD) == crds]
+    chosen = [made for made in objects if (made["kind"] == CRD) == crds]
+    for crd in chosen if crds else ():
+        crd["spec"]["versions"] = [version for version in crd["spec"]["versions"] if version["storage"]]
+    return chosen
 
 
 @contextlib.contextmanager
