@@ -10,6 +10,7 @@ from typing import Any, Final
 from extender.ask.checks.finding import Finding, Item, Posture, Severity, at, listed, name_of, verb
 from extender.ask.text import count, short
 from extender.cluster.device_plugins import COUNT, MIG_STRATEGY
+from extender.objects.cel import selector
 from extender.objects.nodes import DeviceState
 from extender.objects.records import NodeDevices, NodeRecord
 
@@ -109,6 +110,15 @@ def _devices(posture: Posture) -> Iterator[Finding]:
             "select whole GPUs of its driver: GPUs by DRA are not counted, and their nodes get the lowest score",
             "Select by device.driver and the attribute type alone, joined by &&, as the class of the driver does.",
         )  # fmt: skip
+    for name, record in sorted(posture.cluster.device_classes.items()):
+        for text in record.selectors:
+            if why := selector(text).unsupported:
+                yield Finding(
+                    "warning", "selector-not-known", f"DeviceClass/{name}",
+                    f"the CEL selector {short(text, MOST_MESSAGE)} cannot be evaluated here ({why}): which devices "
+                    "its claims get is not known",
+                    "Try it with kubectl apply --dry-run=server; docs/dra.md lists what is not evaluated.",
+                )  # fmt: skip
     for (driver, pool), device in posture.cluster.dra.invalid_pools().items():
         yield Finding(
             "warning", "device-pool-invalid", f"ResourceSlice/{driver}/{pool}", f"two devices of pool {pool} of "

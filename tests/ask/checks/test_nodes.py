@@ -32,6 +32,11 @@ def twice() -> list[JSON]:
     ]
 
 
+def selecting(expression: str) -> JSON:
+    """A class with this selector."""
+    return dra.device_class("c") | {"spec": {"selectors": [{"cel": {"expression": expression}}]}}
+
+
 def slices(*, unmapped: bool = False, **published: Any) -> list[JSON]:
     made = dra.resource_slices("n", MACHINE, **published)
     for one in made:
@@ -54,6 +59,8 @@ def slices(*, unmapped: bool = False, **published: Any) -> list[JSON]:
         ([node(8), *slices()], "devices-and-plugin", {"plugin_gpus": 8, "published_gpus": 8}),
         ([node(), *twice()], "device-pool-invalid", {}),
         ([node(), *slices(), dra.device_class("m", kind="mig", extended_resource=GPU)], "devices-not-counted", {}),
+        ([node(), *slices(), selecting("ip('10.0.0.1').family() == 4")], "selector-not-known", {}),
+        ([node(), *slices(), selecting("device.driver ==")], "selector-not-known", {}),
     ],
 )
 def test_findings(items: list[JSON], code: str, facts: dict[str, int]) -> None:
@@ -69,5 +76,6 @@ def test_a_node_whose_devices_are_all_usable_has_none() -> None:
     )
     claim = allocated("gpu-0")
     claim["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
-    answer = checked(node(), *slices(), dra.device_class(), claim, {"kind": "Pod"} | held)
-    assert not [code for code in codes(answer) if code.startswith(("devices", "gpus-lost"))]
+    by_name = selecting("device.attributes['gpu.nvidia.com'].productName.matches('H100')")
+    answer = checked(node(), *slices(), dra.device_class(), by_name, claim, {"kind": "Pod"} | held)
+    assert not [code for code in codes(answer) if code.startswith(("devices", "gpus-lost", "selector"))]
