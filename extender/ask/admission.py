@@ -39,12 +39,19 @@ def sorted_out(pod: PodRecord, cluster: ClusterView, names: list[str]) -> tuple[
     """(the names of the nodes that admit the pod; (name, why) of the others, as `rejected` states), in their order.
     `names`: of nodes that exist."""
     nodes, restricted, choosy, asked = cluster.nodes, cluster.restricted, is_choosy(pod), GpuAsk.of(pod)
-    suspects = names if tells_apart(pod, cluster) else [name for name in names if name in restricted]
+    fits = cluster.dra.fits
+    claims = fits.of(pod)
+    suspects = (
+        names if claims is not None or tells_apart(pod, cluster) else [name for name in names if name in restricted]
+    )
     others = []
     for name in suspects:
         node = nodes[name]
         why = _kept_off(pod, node) if choosy or name in restricted else ""
-        if why or (why := asked.mismatch(node)):
+        why = why or asked.mismatch(node)
+        if claims is not None:
+            why = why or fits.rejects(node, claims)
+        if why:
             others.append((name, why))
     if not others:
         return names, others

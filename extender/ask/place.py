@@ -252,7 +252,7 @@ def outcome(case: GangCase, *, evicts: bool = True) -> Outcome:
 def by_itself(supposed: SupposedCluster, gang: WaitingGang) -> bool:
     """Whether what kube-scheduler and filter ask of its only pod is all that is asked."""
     first = gang.pods[0]
-    if len(gang.pods) > 1 or is_absent(first.uid) or first.claim_numbers or gang.apart:
+    if len(gang.pods) > 1 or is_absent(first.uid) or gang.apart:
         return False
     bounded = gang.domain is not None and gang.domain.required
     in_gang = gang.ref.source != SINGLE

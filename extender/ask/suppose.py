@@ -26,7 +26,7 @@ from extender.cluster.statements import PLAN, planned_text
 from extender.cluster.tables import FIRST_GPU, MOST_AMOUNT
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, ExtenderError, NotFound
-from extender.objects.records import Event, NodeRecord, PodRecord, ResourceSliceRecord
+from extender.objects.records import Event, NodeRecord, Place, PodRecord, ResourceSliceRecord
 from extender.reservations.claims import Claims
 from extender.settings import Settings
 from extender.topologies import annotation, catalogue, load
@@ -82,6 +82,14 @@ class SupposedCluster:
     def place(self, pod: PodRecord, node: str, gpus: int, amounts: tuple[int, ...] = ()) -> None:
         """The pod is on the node from now on. `gpus`: mask of those that are planned for it, 0: not known;
         `amounts`: as of a `Placed`, () where its record states them."""
+        as_placed = self.cluster.dra.as_placed(pod, self.cluster.nodes[node])
+        if as_placed is not None:
+            placed, claims = as_placed
+            placed = msgspec.structs.replace(
+                placed, node=node, nominated_node="", gates=(), priority=PLACED_PRIORITY, first_fit=False
+            )
+            self._apply([*(Event("ResourceClaim", "set", claim) for claim in claims), Event("Pod", "set", placed)])
+            return
         if amounts:
             names = self.cluster.resources
             gpus_asked = tuple([(names[r], amounts[r]) for r in range(FIRST_GPU, len(amounts)) if amounts[r]])
@@ -180,7 +188,9 @@ class SupposedCluster:
 def _of_copy(record: ResourceSliceRecord, node: str) -> ResourceSliceRecord:
     """The same devices of another node, in a pool of their own."""
     name, pool = f"{record.name}-{node}", f"{record.pool}-{node}"
-    return msgspec.structs.replace(record, uid=f"{record.uid}-{node}", name=name, pool=pool, node=node)
+    return msgspec.structs.replace(
+        record, uid=f"{record.uid}-{node}", name=name, pool=pool, node=node, place=Place(node)
+    )
 
 
 def frozen_verbs(settings: Settings, events: Iterable[Event]) -> Verbs:

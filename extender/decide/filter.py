@@ -39,7 +39,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.policy.roles import Unplaceable, admitted
-from extender.policy.rules import SEATED, STALE, UNKNOWN_NODE, texts
+from extender.policy.rules import CLAIM_UNMET, SEATED, STALE, UNKNOWN_NODE, texts
 from extender.preemption.candidates import Preemptor
 from extender.reservations.assumed import Attempt
 from extender.reservations.claims import Claims
@@ -176,7 +176,11 @@ class Filter:
         failed, unresolvable = self._rejections(decision) if decision.judged.reasons else (NOTHING, NOTHING)
         nominated = request.nominated
         unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated] if args.unknown else []
-        rejections = Rejections(failed, unresolvable, self._texts, unknown)
+        texts = self._texts
+        if claim := decision.detail.get("claim"):
+            texts = [*texts]
+            texts[CLAIM_UNMET.code] = f"{CLAIM_UNMET.text}: {claim}"
+        rejections = Rejections(failed, unresolvable, texts, unknown)
         if args.nodes is None:
             body = encode.filter_result(self._cluster.rows.heads, ranked, rejections)
         else:

@@ -4,6 +4,7 @@
 - Just after a start pods that were answered before it may be in flight; waiting pods of a higher priority come first.
 - Pods are evicted for the pod on another node: it waits for that node, and takes none that was freed for other pods.
 - The node was freed for a preemptor of a lower priority, and the pod leaves it (`preemption/outbid.py`).
+- The devices that are left do not meet the claims of the pod, as far as these are not counted as GPUs.
 - The pod has a seat on another node: its gang was placed as a whole.
 - The pod gets another seat, and does not state it yet.
 - The pod waits in the queue without our gate, so that an autoscaler sees it: it has no seat yet.
@@ -18,13 +19,14 @@ from typing import NamedTuple
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
+from extender.cluster.dra.claim_fits import unmet
 from extender.cluster.statements import PLAN, stated_mask
 from extender.decide.decisions import Decision
 from extender.objects.queueing import is_queued
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
-from extender.policy.rules import HANDOVER, MOVING, QUEUED, SEATED, STALE, STARTED, WHOLE
+from extender.policy.rules import CLAIM_UNMET, HANDOVER, MOVING, QUEUED, SEATED, STALE, STARTED, WHOLE
 from extender.policy.rules.count import PROMISED
 from extender.preemption.candidates import CERTAIN, Preemptor
 from extender.preemption.outbid import Leave
@@ -67,6 +69,8 @@ class HoldBack:
         stale = self.freshness.stale()
         if stale:
             promise_no_links(decision)
+        if preemptor.pod.claims:
+            self._reject_unmet(decision, preemptor.pod)
         request = decision.request
         if self._claims.seats and (seat := self._claims.seats.of(request.seat or request.uid)) is not None:
             return self._only_its_seat(decision, preemptor.pod, seat)
@@ -86,6 +90,21 @@ class HoldBack:
         if not self._claims.is_bind_called and not stale and decision.request.links == "required":
             self._keep_whole(decision, attempt, now)
         return HeldBack(reserved, leaves, soon)
+
+    def _reject_unmet(self, decision: Decision, pod: PodRecord) -> None:
+        """Reject the nodes whose devices do not meet the claims of the pod, and note which request."""
+        cluster, judged = self._cluster, decision.judged
+        fits = cluster.dra.fits
+        claims = fits.of(pod)
+        if claims is None:
+            return
+        for i, row in enumerate(judged.rows):
+            if judged.codes[i]:
+                continue
+            node = cluster.nodes[cluster.names[row]]
+            if fits.rejects(node, claims):
+                judged.codes[i] = CLAIM_UNMET.code
+                decision.detail.setdefault("claim", unmet(claims, fits.on(node, claims)))
 
     def reserved(self, request: PodRequest, fits: array[int], now: float) -> frozenset[int]:
         """Of the rows on which the pod fits, those where a pod of a lower priority would lose what was freed for it,

@@ -15,9 +15,11 @@ from extender.objects.limits import QuotaFacts
 from extender.objects.nodes import NodeRecord, selects
 from extender.objects.parts import NamespacedRecord, Owner, Shared, controller, epoch, metadata, ours, strings
 from extender.objects.resources import (
+    OF_CLASS,
     as_specified,
     asks_devices,
     asks_others,
+    class_requests,
     gpu_containers,
     pod_requests,
     quota_amounts,
@@ -147,6 +149,8 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     claims: bool
     """Any resource claim (DRA)."""
     claim_refs: tuple[PodClaimRef, ...] = ()
+    class_requests: tuple[tuple[str, int], ...] = ()
+    """(DeviceClass, count) of what it asks for as the resource that the class always serves."""
     extended_claim: str = ""
     """The ResourceClaim that kube-scheduler made for its extended resources, "" for none."""
     claimed: tuple[tuple[str, int], ...] = ()
@@ -200,8 +204,12 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
         """(resource, amount) of all other resources that it asks for, by name: what the scheduler counts for it."""
         if not self.other_resources:
             return ()
-        amounts = self.quota_facts.amounts
-        return tuple([(name.removeprefix(_REQUESTS), count) for name, count in amounts if name.startswith(_REQUESTS)])
+        asked = [
+            (name.removeprefix(_REQUESTS), count)
+            for name, count in self.quota_facts.amounts
+            if name.startswith(_REQUESTS)
+        ]
+        return tuple([(name, count) for name, count in asked if not name.startswith(OF_CLASS)])
 
     @property
     def gated(self) -> bool:
@@ -328,6 +336,7 @@ def _of_spec(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpu
             volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in spec.volumes or ()
         ),
         claims=bool(spec.resource_claims), other_resources=asks_others(spec, gpus),
+        class_requests=class_requests(spec, status),
         required_affinity=bool(repelling or near), preferred_affinity=preferred,
         anti_affinity_terms=repelling, affinity_terms=near,
         hard_spread="DoNotSchedule" in spread, soft_spread="ScheduleAnyway" in spread,

@@ -18,6 +18,8 @@ from extender.objects.schema import RecordError
 Amounts = dict[str, int]
 GpuCounts = tuple[tuple[str, int], ...]
 
+OF_CLASS: Final = "deviceclass.resource.kubernetes.io/"
+"""Before the name of a DeviceClass: the resource that the class always serves."""
 _POD_LEVEL: Final[frozenset[str]] = frozenset()
 """No GPU may be asked for at the level of the pod."""
 
@@ -90,8 +92,18 @@ def gpu_containers(spec: schema.PodSpec, gpus: frozenset[str]) -> tuple[tuple[st
 
 
 def asks_others(spec: schema.PodSpec, gpus: frozenset[str]) -> bool:
-    """Whether anything but CPU, memory and GPUs is asked for, by a container, the pod or its overhead."""
-    return not (_names(spec) | set(spec.overhead or ())) <= gpus | {"cpu", "memory"}
+    """Whether anything but CPU, memory, GPUs and devices of a class is asked for, by a container, the pod or its
+    overhead."""
+    others = (_names(spec) | set(spec.overhead or ())) - gpus - {"cpu", "memory"}
+    return any(not name.startswith(OF_CLASS) for name in others)
+
+
+def class_requests(spec: schema.PodSpec, status: schema.PodStatus) -> GpuCounts:
+    """(DeviceClass, count) of the devices that are asked for as the resource that each class serves."""
+    names = frozenset([name for name in _names(spec) if name.startswith(OF_CLASS)])
+    if not names:
+        return ()
+    return tuple([(name.removeprefix(OF_CLASS), count) for name, count in pod_requests(spec, status, names)[2]])
 
 
 def asks_devices(spec: schema.PodSpec, gpus: frozenset[str]) -> bool:

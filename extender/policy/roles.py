@@ -84,7 +84,7 @@ def roles_in_slices(
             (request.amounts, request.others, request.share, request.containers),
             (request.planned, request.links, request.nics),
             (request.priority, request.namespace),
-            (pod.claimed, pod.claim_numbers, pod.claim_node),
+            (pod.claimed, pod.claim_numbers, pod.claim_node, cluster.dra.fits.of(pod)),
             (pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms),
             classes.of(pod),
         )
@@ -98,16 +98,22 @@ def roles_in_slices(
     return sorted(roles, key=lambda role: (role.request.share, role.request.wanted, role.request.amounts), reverse=True)
 
 
-def kernel_roles(roles: Sequence[PodRole]) -> list[Role]:
+def kernel_roles(cluster: ClusterView, roles: Sequence[PodRole]) -> list[Role]:
     """The roles as the kernel reads them."""
+    fits, nodes = cluster.dra.fits, cluster.nodes.values()
+    claims = [fits.of(role.pod) for role in roles]
     return [
         Role(
             role.request.ask,
             len(role.at),
-            against=sum(1 << c for c, other in enumerate(roles) if _repel(role, other)),
+            against=sum(
+                1 << c
+                for c, other in enumerate(roles)
+                if _repel(role, other) or fits.exclude_each_other(claims[at], claims[c], nodes)
+            ),
             cordoned=untolerated((CORDON,), role.pod.tolerations) is None,
         )
-        for role in roles
+        for at, role in enumerate(roles)
     ]
 
 

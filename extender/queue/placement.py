@@ -315,7 +315,9 @@ class JointPlacement:
     def _joint(self, roles: list[PodRole]) -> Joint:
         """Of no node yet."""
         tables, others = self._cluster.tables, RoleOthers.of(roles)
-        joint = Joint(tables.nodes, tables.demand.slots, self._sets, kernel_roles(roles), FULLNESS, others.asked)
+        joint = Joint(
+            tables.nodes, tables.demand.slots, self._sets, kernel_roles(self._cluster, roles), FULLNESS, others.asked
+        )
         joint.set_prices(self._policy.fragmentation.prices(tables))
         return joint
 
@@ -441,11 +443,13 @@ def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = ()) -> l
 
 def without_devices(cluster: ClusterView, pod: PodRecord) -> set[int]:
     """Rows of the nodes that give the pod no GPUs: those where all are for claims alone, and the pod asks for the
-    resource; where the queue allocates devices, those without any, for a pod with claims; and all others than that
-    where a claim of it is used."""
+    resource; where the queue allocates devices, those without any, for a pod with claims; those whose devices do not
+    meet its claims; and all others than that where a claim of it is used."""
     dra = cluster.dra
     if pod.claim_node:
         return {cluster.row(name) for name in cluster.nodes if name != pod.claim_node}
+    if (claims := dra.fits.of(pod)) is not None:
+        return {cluster.row(name) for name, node in cluster.nodes.items() if dra.fits.rejects(node, claims)}
     if not pod.gpus or not (dra.slices or dra.planned.on):
         return set()
     asked, reasons = GpuAsk.of(pod), (CLAIMS_ALONE, NO_DEVICES) if dra.planned.on else (CLAIMS_ALONE,)

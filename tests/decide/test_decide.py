@@ -256,8 +256,9 @@ ALONE = sorted(WHY.keys() - {"freed-elsewhere"})  # those of a node that is the 
 
 def test_every_reason_is_tried() -> None:
     # tests/cluster/test_plugin_faults.py, tests/act, tests/test_doubt.py, and here test_seats.py, test_nics.py,
-    # test_links_at_once.py
+    # test_links_at_once.py, test_claims_unmet.py
     elsewhere = {
+        "claim-unmet",
         "nics-unknown",
         "nics-never",
         "nics-pending",

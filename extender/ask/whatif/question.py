@@ -22,10 +22,13 @@ MOST_PODS: Final = 1_000
 """Pods of one question."""
 MOST_ADDED: Final = 1_000
 """Nodes that one question adds."""
+COMPUTE_DOMAIN: Final = "ComputeDomain"
+CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
 BESIDE: Final[dict[tuple[str, str], records.Kind]] = {
     ("resource.k8s.io", "ResourceClaim"): "ResourceClaim",
     ("resource.k8s.io", "ResourceClaimTemplate"): "ResourceClaimTemplate",
     ("resource.k8s.io", "DeviceClass"): "DeviceClass",
+    ("resource.nvidia.com", COMPUTE_DOMAIN): "ResourceClaimTemplate",  # which its controller creates
     ("", "ResourceQuota"): "ResourceQuota",
     ("scheduling.k8s.io", "PriorityClass"): "PriorityClass",
     ("policy", "PodDisruptionBudget"): "PodDisruptionBudget",
@@ -141,7 +144,8 @@ def read(
             known = True
         if beside := BESIDE.get((api, kind)):
             with _read_at(path):
-                objects.append(Event(beside, "set", decode.record(beside, item, gpus)))
+                stated = _channels(item) if kind == COMPUTE_DOMAIN else [item]
+                objects += [Event(beside, "set", decode.record(beside, entry, gpus)) for entry in stated]
         elif kind == "Pod":
             with _read_at(path):
                 pods.append(records.pod(item, gpus))
@@ -186,6 +190,18 @@ def _idle(owner: gangs.OwnerPods, name: str, created: Sequence[PodRecord]) -> It
         yield f"{name} {'has no replicas' if owner.has_roles else 'states no pods'}: it creates no pod"
     elif owner.idle and not any(pod.gpus or pod.claim_refs for pod in created):
         yield f"{', '.join(owner.idle)} of {name} has no replicas: it creates no pod"
+
+
+def _channels(domain: Any) -> list[Any]:
+    """The template of claims for a channel that the controller of a ComputeDomain creates, if it states one."""
+    spec = domain.get("spec")
+    channel = spec.get("channel") if isinstance(spec, dict) else None
+    template = channel.get("resourceClaimTemplate") if isinstance(channel, dict) else None
+    if not isinstance(template, dict) or not isinstance(name := template.get("name"), str):
+        return []
+    requests = [{"name": "channel", "exactly": {"deviceClassName": CHANNEL_CLASS}}]
+    metadata = {"name": name, "namespace": _key(domain)[0]}
+    return [{"metadata": metadata, "spec": {"spec": {"devices": {"requests": requests}}}}]
 
 
 def _claims(owner: gangs.OwnerPods, gpus: frozenset[str]) -> Iterator[Event]:

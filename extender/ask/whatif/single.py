@@ -21,6 +21,7 @@ from extender.ask.ways import machines, of_pod
 from extender.ask.ways.evict import found_way
 from extender.ask.whatif.spared import remedies, spared
 from extender.cluster.cluster import ClusterView
+from extender.cluster.dra.claim_fits import UNMET, unmet
 from extender.cluster.statements import gpus_of
 from extender.decide.decisions import LINKS_ONLY
 from extender.errors import BadInput
@@ -70,7 +71,9 @@ def preemptor(snapshot: SupposedCluster, pod: PodRecord, wall: float) -> Preempt
     """The question for a pod. NotOurs."""
     released = opened(pod)
     asked = snapshot.claims.request(released, snapshot.now)
-    if not (asked.gpus or pod.claim_node):
+    claims = snapshot.cluster.dra.fits.of(pod)
+    by_claims = claims is not None and snapshot.cluster.dra.asks_gpus(claims)
+    if not (asked.gpus or pod.claim_node or by_claims):
         raise NotOurs(no_gpus(snapshot.cluster, pod), path=f"pod {pod.namespace}/{pod.name}")
     return Preemptor(asked, released, snapshot.now, wall)
 
@@ -82,6 +85,7 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
     snapshot.cluster.at(wall)
     nodes = judged_nodes.read(snapshot.judge, asked)
     result, warnings = empty(snapshot, pod, nodes), list(about(snapshot, request, pod))
+    warnings += _about_claims(snapshot.cluster, pod, nodes)
     if nodes.fits:
         return _fits(snapshot, asked, nodes, result, warnings)
     search = _search(snapshot, asked, nodes) if evicts else SearchResult(nodes=len(snapshot.cluster.nodes))
@@ -122,10 +126,28 @@ def _fits(
         best = score.top(cluster.tables.nodes, fits, total, 0)
         row = score.ranked(fits, total, best)[0][0]
     node = cluster.names[row]
-    mask = snapshot.judge.planned(asked, node)
+    mask = _by_claims(cluster, asked.pod, node)
+    if mask is None:
+        mask = snapshot.judge.planned(asked, node)
     result |= {"verdict": "fits", "node": node, "gpus": list(gpus_of(mask)) or None}
     warnings += gpu_notes.of_pod(cluster, asked.pod, request, node)
     return Single(result, warnings, node, mask)
+
+
+def _by_claims(cluster: ClusterView, pod: PodRecord, node: str) -> int | None:
+    """The mask of the GPUs that kube-scheduler would allocate to its claims; None where it has none, or that is not
+    known, or the queue allocates them."""
+    if pod.planned or not (pod.claim_refs or pod.class_requests):
+        return None
+    allocation = cluster.dra.fits.on(cluster.nodes[node], cluster.dra.fits.all_of(pod))
+    if not allocation.results:
+        return None
+    index_of, mask = cluster.gpus.indices(node), 0
+    for result in (result for results in allocation.results for result in results):
+        if not result.admin:
+            index = index_of.get(result.candidate.id)
+            mask |= 1 << index if index is not None else 0
+    return mask
 
 
 def _help(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> dict[str, Any]:
@@ -258,6 +280,25 @@ def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: cand
 def warning(code: str, message: str) -> dict[str, str]:
     """As every answer has it."""
     return {"code": code, "message": message}
+
+
+def _about_claims(cluster: ClusterView, pod: PodRecord, nodes: JudgedNodes) -> Iterator[dict[str, str]]:
+    """Of a pod that fits nowhere: which request of which claim the first node that is rejected for it does not meet. Of
+    any pod: which request it is not known of whether nodes meet it."""
+    fits = cluster.dra.fits
+    claims = fits.of(pod)
+    if claims is None:
+        return
+    of = f"pod {pod.namespace}/{pod.name}:"
+    for name in () if nodes.fits else nodes.named.get(UNMET, ())[:1]:
+        at = fits.on(cluster.nodes[name], claims)
+        text = f"{of} {unmet(claims, at)} is not met on {nodes.reasons[UNMET]} nodes; on {name}: {at.why}"
+        yield warning("claim-unmet", text)
+    unknown = [name for name in nodes.codes if fits.on(cluster.nodes[name], claims).unknown]
+    for name in unknown[:1]:
+        at = fits.on(cluster.nodes[name], claims)
+        text = f"{of} {unmet(claims, at)}: it is not known whether {len(unknown)} nodes meet it; on {name}: {at.why}"
+        yield warning("claim-unknown", text)
 
 
 def about(snapshot: SupposedCluster, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:

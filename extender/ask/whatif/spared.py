@@ -20,6 +20,7 @@ REMEDIES: Final = {
     "gpus-by-claims-alone": "Ask for the GPUs by a ResourceClaim, or have a DeviceClass serve the resource.",
     "claim-elsewhere": "A claim of the pod is in use on another node: give the pod a claim of its own.",
     "no-gpus-by-claims": "No DRA driver publishes GPUs there: ask for the resource of its device plugin.",
+    "claim-unmet": "Ask for devices that the node publishes, or wait until they are free (see the warnings).",
     "too-little-cpu": "Ask for less CPU, or wait for pods to end.",
     "too-little-memory": "Ask for less memory, or wait for pods to end.",
     "too-few-pod-slots": "Wait for pods to end.",

@@ -7,10 +7,10 @@ solution is taken. `tests/e2e/test_allocator.py` compares with the original.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from extender.cluster.dra.capacities import CapacityError, consumed
 from extender.cluster.dra.pools import Candidate, Pool
@@ -22,8 +22,8 @@ MOST_RESULTS: Final = 32
 """Devices that the allocation of a claim may have."""
 MOST_DEVICES: Final = 256
 """Devices of a pod that are looked for; of more the answer is not known."""
-MOST_STEPS: Final = 4_000
-"""Devices that are tried; beyond it the answer is not known."""
+MOST_STEPS: Final = 8_000
+"""Devices that are looked at for a request, or tried; beyond it the answer is not known."""
 Judge = Callable[[DeviceChoice, Candidate], Verdict]
 """Whether the selectors of the class and of the request select a device."""
 Amounts = Mapping[str, int]
@@ -31,12 +31,14 @@ Amounts = Mapping[str, int]
 NOTHING: Final[Amounts] = MappingProxyType({})
 
 
-class Taken(NamedTuple):
-    """What claims hold. `devices`: GpuDevice.id of those that one claim holds alone; `shares`: of those of which claims
-    have a part -> what these have together."""
+class Taken(Protocol):
+    """What claims hold of devices (GpuDevice.id)."""
 
-    devices: Collection[str] = ()
-    shares: Mapping[str, Amounts] = {}
+    def alone(self, device: str) -> bool:
+        """Whether a claim has the device alone."""
+
+    def parts(self, device: str) -> Amounts | None:
+        """What claims that have a part of the device have together, None where none has."""
 
 
 class Result(NamedTuple):
@@ -58,6 +60,7 @@ class Allocation(NamedTuple):
     request: str = ""
     why: str = ""
     unknown: bool = False
+    steps: int = 0
 
 
 class _End(Exception):
@@ -72,20 +75,12 @@ class _TooMany(Exception):
     """The alternatives so far leave no room in the allocation of the claim."""
 
 
-def allocate(pools: Sequence[Pool], taken: Taken, claims: Sequence[ClaimSpec], judge: Judge) -> Allocation:
-    """The devices for these claims together. They must not be allocated yet."""
-    search = _Search(pools, taken, claims, judge)
-    try:
-        search.prepare()
-        if search.claim(0):
-            return Allocation(tuple([tuple(results) for results in search.results]))
-    except _TooMany:
-        return Allocation(None, *search.deepest(), f"a claim gets {MOST_RESULTS} devices at most")
-    except QuantityError as error:
-        return Allocation(None, *search.deepest(), str(error), unknown=True)
-    except _End as end:
-        return Allocation(None, *end.at, end.why, end.unknown)
-    return Allocation(None, *search.deepest(), "no device is left that matches")
+def allocate(
+    pools: Sequence[Pool], taken: Taken, claims: Sequence[ClaimSpec], judge: Judge, most: int = MOST_STEPS
+) -> Allocation:
+    """The devices for these claims together, which must not be allocated yet, in so many steps at most."""
+    search = _Search(pools, taken, claims, judge, most)
+    return search.result()._replace(steps=most - max(0, search.steps))
 
 
 class _Option(NamedTuple):
@@ -149,7 +144,9 @@ def _value(candidate: Candidate, name: str) -> Attribute | None:
 class _Search:
     """The state of one attempt. Methods that search return whether everything from there on is allocated."""
 
-    def __init__(self, pools: Sequence[Pool], taken: Taken, claims: Sequence[ClaimSpec], judge: Judge) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], taken: Taken, claims: Sequence[ClaimSpec], judge: Judge, most: int
+    ) -> None:
         self.results: list[list[Result]] = [[] for _ in claims]
         self._deepest = (0, 0)
         self._pools, self._taken, self._claims, self._judge = pools, taken, claims, judge
@@ -159,7 +156,21 @@ class _Search:
         self._parts: dict[str, list[Amounts]] = {}  # by device: the parts of it that are chosen
         self._left: dict[int, dict[tuple[str, str], int]] = {}  # by pool: what is left of its counters
         self._open = [(at, pool) for at, pool in enumerate(pools) if not pool.closed]
-        self._steps = MOST_STEPS
+        self.steps = most
+
+    def result(self) -> Allocation:
+        """The whole search."""
+        try:
+            self.prepare()
+            if self.claim(0):
+                return Allocation(tuple([tuple(results) for results in self.results]))
+        except _TooMany:
+            return Allocation(None, *self.deepest(), f"a claim gets {MOST_RESULTS} devices at most")
+        except QuantityError as error:
+            return Allocation(None, *self.deepest(), str(error), unknown=True)
+        except _End as end:
+            return Allocation(None, *end.at, end.why, end.unknown)
+        return Allocation(None, *self.deepest(), "no device is left that matches")
 
     def deepest(self) -> tuple[int, str]:
         """The last claim and request for which a device was looked for."""
@@ -211,7 +222,7 @@ class _Search:
         options, at, choice = [], (claim, wanted.request), wanted.choice
         for index, pool in self._open:
             for candidate in pool.devices:
-                if candidate.id in self._taken.devices and not choice.admin:
+                if self._taken.alone(candidate.id) and not choice.admin:
                     continue
                 end = None
                 try:
@@ -284,20 +295,18 @@ class _Search:
 
     def _try(self, claim: int, request: int, wanted: _Wanted, index: int, at: int, option: _Option) -> bool:
         """With this option, which has the number `at`. Undone where nothing comes of it."""
-        self._steps -= 1
-        if self._steps < 0:
-            raise _End((claim, wanted.request), f"more than {MOST_STEPS} devices were tried", unknown=True)
+        self._step((claim, wanted.request))
         candidate, admin, every = option.candidate, wanted.choice.admin, not wanted.choice.number
         device, shared = candidate.id, candidate.device.shared
         if every:
             users = self._chosen.get(device, ())
-            if (claim in users and not shared) if admin else (users or device in self._taken.devices):
+            if (claim in users and not shared) if admin else (users or self._taken.alone(device)):
                 return False
         before = self._parts.get(device, ()) if shared else ()
         parts = self._part(claim, wanted, candidate, before)
         if parts is None and not every:
             return False
-        counted = bool(candidate.consumes) and not (shared and (before or device in self._taken.shares))
+        counted = bool(candidate.consumes) and not (shared and (before or self._taken.parts(device) is not None))
         if counted and not self._has_counters(option.pool, candidate):
             return False
         if every and not _tolerated(wanted.choice, candidate):
@@ -336,9 +345,15 @@ class _Search:
         if counted:
             self._count(option.pool, candidate, 1)
 
+    def _step(self, at: tuple[int, str]) -> None:
+        self.steps -= 1
+        if self.steps < 0:
+            raise _End(at, "it takes too many steps", unknown=True)
+
     def _is_usable(self, at: tuple[int, str], wanted: _Wanted, candidate: Candidate) -> bool:
         """Whether the device is one of those that the request is for, and has as much as it asks for, be it taken or
         not. _End."""
+        self._step(at)
         verdict = self._judge(wanted.choice, candidate)
         if verdict.selected is None:
             raise _End(at, f"its selectors: {verdict.reason}", unknown=not verdict.fails)
@@ -367,7 +382,7 @@ class _Search:
 
     def _part(self, claim: int, wanted: _Wanted, candidate: Candidate, before: Sequence[Amounts]) -> Amounts | None:
         """What the request takes of the device, None where that is not left of it."""
-        used = self._taken.shares.get(candidate.id) if candidate.device.shared else None
+        used = self._taken.parts(candidate.id) if candidate.device.shared else None
         parts = [*before, used] if used else before
         return self._consumed((claim, wanted.request), wanted, candidate, _added(parts) if parts else NOTHING)
 
@@ -387,7 +402,7 @@ class _Search:
     def _available(self, pool: Pool) -> dict[tuple[str, str], int]:
         remaining, taken = dict(pool.counters), self._taken
         for candidate in (*pool.devices, *pool.others):
-            if candidate.consumes and (candidate.id in taken.devices or candidate.id in taken.shares):
+            if candidate.consumes and (taken.alone(candidate.id) or taken.parts(candidate.id) is not None):
                 for counter, amount in candidate.consumes.items():
                     remaining[counter] -= amount
         return remaining

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,10 +16,13 @@ from extender.objects.records import (
     DeviceChoice,
     DeviceRequest,
     DeviceTaintRuleRecord,
+    PodClaimRef,
     PodRecord,
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
+    Share,
 )
+from extender.objects.resources import nano
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -43,6 +46,7 @@ class ResourceClaims:
         self.templates: dict[Key, ResourceClaimTemplateRecord] = {}
         self.marked: dict[Key, None] = {}
         self.unallocated: dict[Key, None] = {}
+        self._shares: dict[str, dict[Key, tuple[Share, ...]]] = {}  # by GpuDevice.id of a device that claims share
         self.awaited: dict[str, str] = {}
         self.pinned: set[str] = set()
         self._reserved: dict[str, dict[Key, None]] = {}  # by uid of a pod
@@ -58,6 +62,8 @@ class ResourceClaims:
                 _remove(self._reserved, uid, key)
             for device in before.allocated or ():
                 _remove(self.holders, identity(device), key)
+            for share in before.shares:
+                _remove(self._shares, identity(share.device), key)
             self.marked.pop(key, None)
             self.unallocated.pop(key, None)
             yield before
@@ -67,6 +73,9 @@ class ResourceClaims:
                 self._reserved.setdefault(uid, {})[key] = None
             for device in record.allocated or ():
                 self.holders.setdefault(identity(device), {})[key] = None
+            for share in record.shares:
+                of = self._shares.setdefault(identity(share.device), {})
+                of[key] = (*of.get(key, ()), share)
             if record.allocated is None:
                 self.unallocated[key] = None
             elif record.planned_node and not record.reserved:
@@ -83,7 +92,7 @@ class ResourceClaims:
     def note(self, pod: PodRecord) -> None:
         """Remember which claims a pod asks for while it has no node."""
         self.forget(pod.uid)
-        if pod.node or not (pod.claim_refs or pod.extended_claim):
+        if pod.node or not (pod.claim_refs or pod.class_requests or pod.extended_claim):
             return
         claims = [ref.claim for ref in pod.claim_refs] + [pod.extended_claim]
         uses = {("claim", (pod.namespace, name)) for name in claims if name}
@@ -146,6 +155,22 @@ class ResourceClaims:
         once = all(len(self.holders[identity(device)]) == 1 for device in claim.allocated or ())
         return claim.returns and alone and own and once
 
+    def alone(self, device: str) -> bool:
+        """As of `allocator.Taken`."""
+        holders = self.holders.get(device)
+        return holders is not None and len(holders) > len(self._shares.get(device, ()))
+
+    def parts(self, device: str) -> Mapping[str, int] | None:
+        """As of `allocator.Taken`."""
+        claims = self._shares.get(device)
+        if claims is None:
+            return None
+        total: dict[str, int] = {}
+        for share in (share for shares in claims.values() for share in shares):
+            for name, amount in share.amounts:
+                total[name] = total.get(name, 0) + nano(amount)
+        return total
+
     def beside(self, claim: ResourceClaimRecord) -> Iterator[ResourceClaimRecord]:
         """The claims to which a device of this one is allocated too."""
         for device in claim.allocated or ():
@@ -163,16 +188,39 @@ class ResourceClaims:
     def of(self, pod: PodRecord) -> Iterator[tuple[ResourceClaimRecord | None, ClaimSpec]]:
         """For each claim that the pod names, once: the claim if it exists, and what it asks for; what its template
         states where it is not created yet."""
+        for claim, _, spec in self.named_by(pod):
+            yield claim, spec
+
+    def named_by(self, pod: PodRecord) -> Iterator[tuple[ResourceClaimRecord | None, str, ClaimSpec]]:
+        """As `of`, with the name of the claim or of its template."""
         seen: set[str] = set()
+        for ref, named in self.references(pod):
+            if not (ref.claim and ref.claim in seen):
+                seen.add(ref.claim)
+                yield named
+        if pod.class_requests:
+            claim = self.records.get((pod.namespace, pod.extended_claim)) if pod.extended_claim else None
+            yield claim, "of its extended resources", _extended(pod.class_requests)
+
+    def references(
+        self, pod: PodRecord
+    ) -> Iterator[tuple[PodClaimRef, tuple[ResourceClaimRecord | None, str, ClaimSpec]]]:
+        """Each reference of the pod with what `named_by` states of its claim; none whose claim or template does not
+        exist."""
         for ref in pod.claim_refs:
-            if ref.claim and ref.claim in seen:
-                continue
-            seen.add(ref.claim)
             claim = self.records.get((pod.namespace, ref.claim)) if ref.claim else None
             template = self.templates.get((pod.namespace, ref.template)) if not ref.claim else None
             stated = claim or template
             if stated is not None:
-                yield claim, stated.spec
+                yield ref, (claim, ref.claim or ref.template, stated.spec)
+
+
+def _extended(classes: tuple[tuple[str, int], ...]) -> ClaimSpec:
+    """The claim that kube-scheduler makes for the extended resources of DeviceClasses."""
+    requests = [
+        DeviceRequest(name, (DeviceChoice(name, min(count, MOST_COUNT)),)) for name, count in classes if count > 0
+    ]
+    return ClaimSpec(tuple(requests))
 
 
 def is_plain(spec: ClaimSpec, classes: Container[str]) -> bool:
@@ -258,7 +306,7 @@ def _takes(request: DeviceRequest) -> bool:
     return any(not choice.admin for choice in request.choices)
 
 
-def _remove(index: dict[str, dict[Key, None]], name: str, key: Key) -> None:
+def _remove(index: dict[str, dict[Key, Any]], name: str, key: Key) -> None:
     keys = index.get(name)
     if keys is not None:
         keys.pop(key, None)

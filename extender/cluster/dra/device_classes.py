@@ -71,6 +71,11 @@ def selected(record: DeviceClassRecord, kinds: Collection[Kind], marks: Mapping[
     return Selected(perhaps[0].driver, all(answers[kind] is True for kind in perhaps))
 
 
+def drivers_of(record: DeviceClassRecord, kinds: Collection[Kind]) -> set[str]:
+    """The drivers of which the class may select devices of these kinds."""
+    return {kind.driver for kind in kinds if selects(record.selectors, _device(kind)) is not False}
+
+
 def _expected(driver: str, mark: Mark) -> list[Kind]:
     name, value = mark
     if not name:

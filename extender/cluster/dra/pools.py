@@ -6,11 +6,12 @@ slices of the highest generation among those for the node count, and only once a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from extender.cluster.dra.resource_slices import PoolKey, identity, repeated
+from extender.cluster.dra.resource_slices import PoolKey, TaintRules, identity, repeated
 from extender.objects.cel import DeviceProperties
 from extender.objects.records import AllocatedDevice, DeviceRecord, ResourceSliceRecord
 from extender.objects.resources import nano
@@ -45,6 +46,65 @@ class Pool(NamedTuple):
     devices: tuple[Candidate, ...] = ()
     others: tuple[Candidate, ...] = ()
     counters: Counters = NO_COUNTERS
+
+
+class NodePools:
+    """All ResourceSlices of the cluster, and the pools of nodes. `records`: by name."""
+
+    def __init__(self, rules: TaintRules) -> None:
+        """`rules`: which devices are tainted beside what their slices state, kept up to date by the caller."""
+        self.records: dict[str, ResourceSliceRecord] = {}
+        self._rules = rules
+        self._slices: dict[PoolKey, dict[str, ResourceSliceRecord]] = {}  # by name; none is empty
+        self._keys: dict[str, Counter[PoolKey]] = {}  # by node: how many slices of it alone; none is empty
+        self._wide: Counter[PoolKey] = Counter()  # how many slices of several nodes; none is 0
+
+    def update(self, record: ResourceSliceRecord, change: str) -> set[str] | None:
+        """A slice is "set", or there is a "delete". The nodes of which the pools may be others, None for any."""
+        keys = {(record.driver, record.pool)}
+        before = self.records.pop(record.name, None)
+        nodes = self.nodes_of(keys)
+        if before is not None:
+            key = (before.driver, before.pool)
+            keys.add(key)
+            nodes = self.nodes_of(keys)
+            del self._slices[key][before.name]
+            if not self._slices[key]:
+                del self._slices[key]
+            self._count(before, -1)
+        if change == "set":
+            self.records[record.name] = record
+            self._slices.setdefault((record.driver, record.pool), {})[record.name] = record
+            self._count(record, 1)
+        after = self.nodes_of(keys)
+        return None if nodes is None or after is None else nodes | after
+
+    def nodes_of(self, keys: Iterable[PoolKey]) -> set[str] | None:
+        """The nodes of these pools, None for any."""
+        nodes: set[str] = set()
+        for key in keys:
+            if key in self._wide:
+                return None
+            nodes.update(record.place.node for record in self._slices.get(key, {}).values())
+        return nodes
+
+    def of(self, node: str, labels: Labels | None) -> tuple[Pool, ...]:
+        """The pools of a node in order."""
+        keys = {*self._keys.get(node, ()), *self._wide}
+        return gather(node, labels, {key: self._slices[key].values() for key in keys}, self._taints)
+
+    def _count(self, record: ResourceSliceRecord, by: int) -> None:
+        node = "" if record.by_device else record.place.node
+        counts = self._keys.setdefault(node, Counter()) if node else self._wide
+        key = (record.driver, record.pool)
+        counts[key] += by
+        if not counts[key]:
+            del counts[key]
+        if node and not counts:
+            del self._keys[node]
+
+    def _taints(self, which: AllocatedDevice, device: DeviceRecord) -> tuple[Taint, ...]:
+        return (*device.taints, *self._rules.of(which)) if self._rules.records else device.taints
 
 
 def gather(

@@ -18,6 +18,7 @@ from extender.objects.records import (
     DeviceTaintRuleRecord,
     ResourceSliceRecord,
 )
+from extender.objects.selectors import Taint
 
 _PCI: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII | re.IGNORECASE)
 NIC_DRIVERS: Final = frozenset({"dra.net"})
@@ -316,6 +317,14 @@ class TaintRules:
     def fences(self, device: AllocatedDevice) -> bool:
         """Whether a rule keeps kube-scheduler off the device, and leaves it to the queue."""
         return bool(self._fences) and _is_selected(self._fences, device)
+
+    def of(self, device: AllocatedDevice) -> list[Taint]:
+        """The taints of the device by rules, our fence with them."""
+        return [
+            Taint(record.taint, record.value, "NoExecute" if record.effect == "NoExecute" else "NoSchedule")
+            for record in self.records.values()
+            if record.taint and all(name in ("", own) for name, own in zip(selector_of(record), device, strict=True))
+        ]
 
     def _is_ours(self, record: DeviceTaintRuleRecord) -> bool:
         return self._plans and record.taint == FENCE

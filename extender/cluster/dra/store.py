@@ -22,10 +22,13 @@ from msgspec.structs import replace
 
 from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
+from extender.cluster.dra.claim_fits import ClaimFits, PodClaims
 from extender.cluster.dra.claims import ALL, Key, PlannedClaims, ResourceClaims, is_plain, numbers
-from extender.cluster.dra.device_classes import AMD, EVERY, INTEL, NVIDIA, WHOLE, Mark, Selected, selected
-from extender.cluster.dra.resource_slices import Slices, TaintRules, identity
+from extender.cluster.dra.device_classes import AMD, EVERY, INTEL, NVIDIA, WHOLE, Mark, Selected, drivers_of, selected
+from extender.cluster.dra.pools import NodePools
+from extender.cluster.dra.resource_slices import Slices, TaintRules, device_of, identity
 from extender.objects.records import (
+    ClaimSpec,
     DeviceClassRecord,
     DeviceRequest,
     DeviceTaintRuleRecord,
@@ -36,6 +39,7 @@ from extender.objects.records import (
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
     ResourceSliceRecord,
+    Share,
 )
 from extender.settings.fields import ResourceSettings
 
@@ -64,6 +68,7 @@ class DraStore:
         self._bound = bound
         self.taint_rules = TaintRules(plans=plans)
         self._slices = Slices(self._whole, self.taint_rules)
+        self._pools = NodePools(self.taint_rules)
         self._claims = ResourceClaims()
         self.classes: dict[str, DeviceClassRecord] = {}
         self.uncounted: set[str] = set()
@@ -73,6 +78,7 @@ class DraStore:
         self._drivers: dict[str, str] = {}  # by class; "" where its devices need not be whole GPUs of one driver
         self.homes: dict[Key, str] = {}
         self._allocated: set[str] = set()  # those of them whose devices the queue may allocate
+        self.fits = ClaimFits(self._pools, self._claims, self.classes, self._every)
         self.planned = PlannedClaims(self._slices, self._claims, self._allocated, on=plans)
         self._stale_pods: dict[str, None] = {}
         self._stale_nodes: dict[str, None] = {}
@@ -89,8 +95,8 @@ class DraStore:
 
     @property
     def slices(self) -> Mapping[str, ResourceSliceRecord]:
-        """By name, those of the drivers that are counted, and of network devices."""
-        return self._slices.records
+        """By name."""
+        return self._pools.records
 
     def invalid_pools(self) -> dict[tuple[str, str], str]:
         """(driver, pool) -> the name that two of its devices have: kube-scheduler allocates none of its devices."""
@@ -110,6 +116,7 @@ class DraStore:
     def set(self, record: DraRecord, change: str) -> None:
         """An object is "set", or there is a "delete"."""
         if isinstance(record, ResourceSliceRecord):
+            self.fits.changed(self._pools.update(record, change))
             smallest, kinds = dict(self._slices.smallest), set(self._slices.kinds)
             touched = self._slices.update(record, change)
             if kinds != self._slices.kinds.keys():
@@ -123,6 +130,7 @@ class DraStore:
                     self._mark(self._claims.users("claim", self._claims.records[key]))
         elif isinstance(record, ResourceClaimRecord):
             for version in self._claims.set(record, change):
+                self.fits.changed_pools({(device.driver, device.pool) for device in version.allocated or ()})
                 self._mark(version.reserved)
                 for other in self._claims.beside(version):
                     self._mark(other.reserved)
@@ -132,6 +140,7 @@ class DraStore:
             self._claims.set_template(record, change)
             self._mark(self._claims.users("template", record))
         elif isinstance(record, DeviceTaintRuleRecord):
+            self.fits.changed(None)
             for rule in self.taint_rules.update(record, change):
                 self._mark(*self.planned.selected(rule))
         else:
@@ -159,6 +168,7 @@ class DraStore:
         return bool(self._stale_pods or self._stale_nodes)
 
     def _set_class(self, record: DeviceClassRecord, change: str) -> None:
+        self.fits.changed(None)
         self.classes.pop(record.name, None)
         if change == "set":
             self.classes[record.name] = record
@@ -225,7 +235,9 @@ class DraStore:
 
     def pod(self, pod: PodRecord) -> PodRecord:
         """The pod, which is new or has changed, with its GPUs by DRA."""
-        if not (pod.claim_refs or pod.extended_claim or pod.claimed or self._claims.knows(pod.uid)):
+        if not (
+            pod.claim_refs or pod.class_requests or pod.extended_claim or pod.claimed or self._claims.knows(pod.uid)
+        ):
             return pod
         self._mark(*self.planned.touched(pod.uid))
         self._claims.note(pod)
@@ -239,6 +251,43 @@ class DraStore:
         if stated.finished:
             return stated
         return self._holding(stated) if stated.node else self._asking(stated)
+
+    def asks_gpus(self, claims: PodClaims) -> bool:
+        """Whether a class of the claims is one of devices of a driver whose whole GPUs are counted: of these, of parts
+        of them, or with admin access."""
+        requests = (request for spec in claims.specs for request in spec.requests)
+        names = {choice.device_class for request in requests for choice in request.choices}
+        records = [self.classes[name] for name in names if name in self.classes]
+        return any(drivers_of(record, self._slices.kinds) & self._resources.keys() for record in records)
+
+    def as_placed(self, pod: PodRecord, node: NodeRecord) -> tuple[PodRecord, list[ResourceClaimRecord]] | None:
+        """(the pod as it is on the node, with its claims as kube-scheduler allocates and reserves them for it). None
+        where it has none, or that is not known."""
+        stated = list(self._claims.references(pod))
+        if not stated or pod.class_requests or pod.planned or len(stated) < len(pod.claim_refs):
+            return None
+        wanted = self.fits.all_of(pod)
+        allocation = self.fits.on(node, wanted)
+        if allocation.results is None:
+            return None
+        results = iter(allocation.results)
+        claims: dict[str, ResourceClaimRecord] = {}
+        refs: list[PodClaimRef] = []
+        for ref, (claim, name, spec) in stated:
+            record = claim or _created(pod, name, len(refs), spec)
+            if record.name not in claims:
+                if record.allocated is None:
+                    of = [result for result in next(results) if not result.admin]
+                    devices = tuple([device_of(result.candidate.id) for result in of])
+                    shares = [
+                        Share(device, tuple([(name, f"{amount}n") for name, amount in result.amounts.items()]))
+                        for device, result in zip(devices, of, strict=True)
+                        if result.amounts is not None
+                    ]
+                    record = replace(record, allocated=devices, shares=tuple(shares))
+                claims[record.name] = replace(record, reserved=(*record.reserved, pod.uid))
+            refs.append(ref._replace(claim=record.name))
+        return replace(_bare(pod), claim_refs=tuple(refs)), list(claims.values())
 
     def joint(self, pods: Sequence[PodRecord]) -> PodRecord:
         """Pods without a node that share claims, as one pod like the first: each claim counts once."""
@@ -353,6 +402,15 @@ def _driver_of(resource: ResourceSettings) -> str:
     """The driver whose whole GPUs count as the resource, "" for none."""
     intel = INTEL if resource.name.startswith(f"{INTEL}/") else ""
     return resource.dra_driver or PLUGINS.get(resource.device_plugin, intel)
+
+
+def _created(pod: PodRecord, template: str, number: int, spec: ClaimSpec) -> ResourceClaimRecord:
+    """The claim that is created for a pod from a template."""
+    name = f"{pod.name}-{template}-{number}"
+    return ResourceClaimRecord(
+        uid=f"{pod.uid}-{number}", namespace=pod.namespace, name=name, resource_version="", spec=spec, allocated=None,
+        reserved=(), pod=pod.uid, returns=True,
+    )  # fmt: skip
 
 
 def _plus(pod: PodRecord, added: Counter[str]) -> PodRecord:

@@ -86,7 +86,15 @@ WHOLE = Reason(
     remedy="Nothing: the pod is tried again within seconds, and takes a whole node `hold.seconds` after its first try.",
 )
 
-_OF_NO_RULE: Final = (UNKNOWN_NODE, SEATED, MOVING, QUEUED, STARTED, WHOLE, STALE, HANDOVER)
+CLAIM_UNMET = Reason(
+    code=26,
+    key="claim-unmet",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the devices that are published and free there do not meet a ResourceClaim of the pod",
+    remedy="Ask for devices that the node publishes (`whatif` names the request), or wait until they are free.",
+)
+
+_OF_NO_RULE: Final = (CLAIM_UNMET, UNKNOWN_NODE, SEATED, MOVING, QUEUED, STARTED, WHOLE, STALE, HANDOVER)
 REASONS: dict[int, Reason] = {
     reason.code: reason for reason in (*_OF_NO_RULE, *(reason for rule in RULES for reason in rule.reasons))
 }

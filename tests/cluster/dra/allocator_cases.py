@@ -5,12 +5,13 @@ several nodes."""
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from extender.cluster.dra.allocator import Allocation, Taken, allocate
+from extender.cluster.dra.allocator import Allocation, allocate
+from extender.cluster.dra.claims import ResourceClaims
 from extender.cluster.dra.pools import Candidate, gather
-from extender.cluster.dra.resource_slices import identity
 from extender.objects import cel
 from extender.objects.cel import Verdict
 from extender.objects.decode import record
@@ -22,7 +23,6 @@ from extender.objects.records import (
     ResourceClaimRecord,
     ResourceSliceRecord,
 )
-from extender.objects.resources import nano
 from extender.objects.selectors import Taint
 
 Object = dict[str, Any]
@@ -303,21 +303,15 @@ def ours(case: Case) -> Allocation:
         classes[named.name] = named
     pools = gather(NODE, LABELS, slices, _taints)
     holding: list[ResourceClaimRecord] = [record("ResourceClaim", item, none) for item in case.allocated]  # type: ignore[misc]
-    shares: dict[str, dict[str, int]] = {}
-    alone: set[str] = set()
+    taken = ResourceClaims()
     for claim in holding:
-        parts = {share.device for share in claim.shares}
-        alone.update(identity(device) for device in claim.allocated or () if device not in parts)
-        for share in claim.shares:
-            amounts = shares.setdefault(identity(share.device), {})
-            for name, amount in share.amounts:
-                amounts[name] = amounts.get(name, 0) + nano(amount)
+        deque(taken.set(claim, "set"), 0)
     claims: list[ResourceClaimRecord] = [record("ResourceClaim", item, none) for item in case.claims]  # type: ignore[misc]
 
     def judge(choice: DeviceChoice, candidate: Candidate) -> Verdict:
         return cel.judge((*classes[choice.device_class].selectors, *choice.selectors), candidate.properties)
 
-    return allocate(pools, Taken(alone, shares), [claim.spec for claim in claims], judge)
+    return allocate(pools, taken, [claim.spec for claim in claims], judge)
 
 
 def _taints(_: AllocatedDevice, device: DeviceRecord) -> tuple[Taint, ...]:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from extender.policy.rules import HANDOVER, MOVING, QUEUED, REASONS, RULES, SEATED, STALE, STARTED, UNKNOWN_NODE, WHOLE
+from extender.policy.rules import (
+    CLAIM_UNMET,
+    HANDOVER,
+    MOVING,
+    QUEUED,
+    REASONS,
+    RULES,
+    SEATED,
+    STALE,
+    STARTED,
+    UNKNOWN_NODE,
+    WHOLE,
+)
 from extender.policy.rules.__main__ import page as reasons_page
 
 
@@ -17,6 +29,7 @@ def test_codes_are_unique_bytes() -> None:
         STARTED,
         WHOLE,
         HANDOVER,
+        CLAIM_UNMET,
         STALE,
         *(reason for rule in RULES for reason in rule.reasons),
     ]

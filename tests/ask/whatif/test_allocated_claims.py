@@ -1,0 +1,127 @@
+"""Claims that are allocated as kube-scheduler does, asked about over a cluster from a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extender.sim import claims as dra
+from extender.sim.machines import gpu_uuids, topology_annotation
+from extender.sim.machines import machine as catalogued
+from tests.ask.whatif.asking import ask
+from tests.world import JSON, machine, workload
+
+MACHINE = catalogued("dgx1-v100", 4)
+CHANNELS = "compute-domain-default-channel.nvidia.com"
+
+
+def node(name: str, **published: Any) -> list[JSON]:
+    note = topology_annotation(MACHINE, gpu_uuids(name, MACHINE))
+    made = {"kind": "Node"} | machine(name, 0, annotations={"gpu-extender.io/topology": note})
+    return [made, *dra.resource_slices(name, MACHINE, **published)]
+
+
+def template(name: str, *requests: JSON, constraints: tuple[JSON, ...] = ()) -> JSON:
+    spec = {"devices": {"requests": list(requests), "constraints": list(constraints)}}
+    made = dra.claim(name, "default", 1, template=True)
+    return made | {"spec": {"spec": spec}}
+
+
+def exactly(**asked: Any) -> JSON:
+    return {"name": "r", "exactly": {"deviceClassName": dra.DRIVER, **asked}}
+
+
+def pods(number: int, *names: str, **more: Any) -> list[JSON]:
+    claims = [{"name": f"c{at}", "resourceClaimTemplateName": name} for at, name in enumerate(names)]
+    return [
+        {"kind": "Pod", "apiVersion": "v1"} | workload(f"q{at}", 0, spec={"resourceClaims": claims, **more})
+        for at in range(number)
+    ]
+
+
+def verdicts(answer: JSON) -> list[tuple[str, str | None, list[int] | None]]:
+    return [(result["verdict"], result["node"], result["gpus"]) for result in answer["results"]]
+
+
+CLUSTER = [dra.device_class(), dra.device_class("mig", kind="mig"), *node("n1"), *node("n2", divisible=True)]
+
+
+def test_a_selector_that_selects_no_device() -> None:
+    selectors = [{"cel": {"expression": f"device.attributes['{dra.DRIVER}'].productName == 'none'"}}]
+    answer = ask([*CLUSTER, template("t", exactly(selectors=selectors))], pods(1, "t"))
+    assert verdicts(answer) == [("cannot", None, None)]
+    assert answer["results"][0]["reasons"] == {"claim-unmet": 2}
+    [text] = [one["message"] for one in answer["warnings"] if one["code"] == "claim-unmet"]
+    assert text.startswith("pod default/q0: request r of claim t is not met on 2 nodes; on n1: ")
+
+
+def test_a_selector_that_cannot_be_evaluated() -> None:
+    selectors = [{"cel": {"expression": "device.attributes.unheardOf()"}}]
+    answer = ask([*CLUSTER, template("t", exactly(selectors=selectors))], pods(1, "t"))
+    assert verdicts(answer)[0][0] == "fits"
+    [text] = [one["message"] for one in answer["warnings"] if one["code"] == "claim-unknown"]
+    assert text.startswith("pod default/q0: request r of claim t: it is not known whether 2 nodes meet it; on n1: ")
+
+
+def test_parts_of_gpus_and_whole_ones_take_the_same_counters() -> None:
+    part = template("part", {"name": "r", "exactly": {"deviceClassName": "mig"}})
+    whole = template("whole", exactly(count=4, tolerations=[{"operator": "Exists"}]))
+    answer = ask([*CLUSTER, part, whole], [*pods(1, "part"), *pods(3, "whole")[1:]])
+    assert verdicts(answer) == [("fits", "n2", None), ("fits", "n1", [0, 1, 2, 3]), ("cannot", None, None)]
+
+
+def test_alternatives_all_and_admin_access() -> None:
+    preferred = {
+        "name": "r",
+        "firstAvailable": [
+            {"name": "large", "deviceClassName": dra.DRIVER, "count": 8},
+            {"name": "small", "deviceClassName": dra.DRIVER, "count": 3},
+        ],
+    }
+    assert verdicts(ask([*CLUSTER, template("t", preferred)], pods(1, "t")))[0][2] == [0, 1, 2]
+    every = template("t", exactly(allocationMode="All"))
+    answer = ask([dra.device_class(), *node("n1"), every], pods(2, "t"))
+    assert verdicts(answer) == [("fits", "n1", [0, 1, 2, 3]), ("cannot", None, None)]
+    admin = template("admin", exactly(allocationMode="All", adminAccess=True))
+    assert {verdict for verdict, _, _ in verdicts(ask([*CLUSTER, admin], pods(3, "admin")))} == {"fits"}
+
+
+def test_a_node_without_channels_gets_no_pod_of_a_compute_domain_and_one_with_a_channel_one() -> None:
+    slices = [
+        {
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"channels-{name}"},
+            "spec": {
+                "driver": "compute-domain.nvidia.com",
+                "nodeName": name,
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "channel-0", "attributes": {"type": {"string": "channel"}}}],
+            },
+        }
+        for name in ("n1", "n2")
+    ]
+    text = "device.driver == 'compute-domain.nvidia.com'"
+    channels = {"kind": "DeviceClass", "metadata": {"name": CHANNELS}}
+    channels["spec"] = {"selectors": [{"cel": {"expression": text}}]}
+    domain = {
+        "kind": "ComputeDomain",
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "metadata": {"name": "cd", "namespace": "default"},
+        "spec": {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "channel"}}},
+    }
+    cluster = [*CLUSTER, *node("n0"), *slices, channels, template("gpu", exactly(count=1))]
+    answer = ask(cluster, [domain, *pods(3, "gpu", "channel")])
+    assert [(verdict, where) for verdict, where, _ in verdicts(answer)] == [
+        ("fits", "n1"), ("fits", "n2"), ("cannot", None),
+    ]  # fmt: skip
+    gang = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
+    members = pods(2, "gpu", "channel")
+    for member in members:
+        member["metadata"]["annotations"] = gang
+    assert {where for _, where, _ in verdicts(ask(cluster, [domain, *members]))} == {"n1", "n2"}
+
+
+def test_devices_of_a_class_as_an_extended_resource() -> None:
+    resources = {"limits": {f"deviceclass.resource.kubernetes.io/{dra.DRIVER}": 3}}
+    asking = pods(2, containers=[{"name": "c", "resources": resources}])
+    answer = ask([dra.device_class(), *node("n1")], asking)
+    assert verdicts(answer) == [("fits", "n1", [0, 1, 2]), ("cannot", None, None)]
