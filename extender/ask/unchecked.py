@@ -10,6 +10,8 @@ from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
 from extender.settings import Settings
 
+MOST_ASKED: Final = 32
+"""What is not checked that the warning names."""
 MOST_REASONS: Final = 8
 """Reasons for which slices do not count that are named."""
 
@@ -22,7 +24,8 @@ def summary(pods: Iterable[tuple[str, Sequence[str]]]) -> list[dict[str, str]]:
             asking.setdefault(name, []).append(pod)
     if not asking:
         return []
-    parts = [f"{name} ({_first(of)})" for name, of in asking.items()]
+    parts = [f"{name} ({_first(of)})" for name, of in list(asking.items())[:MOST_ASKED]]
+    parts += [f"and {len(asking) - MOST_ASKED} more"] if len(asking) > MOST_ASKED else []
     return [{"code": "not-all-checked", "message": f"not checked here, kube-scheduler decides it: {', '.join(parts)}"}]
 
 
@@ -35,10 +38,10 @@ def skipped_slices(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict
     reasons = cluster.dra.skipped() if any(pod.claims for pod in pods) else {}
     if not reasons:
         return []
-    parts = [f"{number} {reason}" for reason, number in sorted(reasons.items())]
+    parts = [f"{reason} ({number})" for reason, number in sorted(reasons.items())]
     hidden = len(parts) - MOST_REASONS
     more = [f"and {count(hidden, 'more reason')}"] if hidden > 0 else []
-    return [{"code": "slices-skipped", "message": "; ".join([*parts[:MOST_REASONS], *more])}]
+    return [{"code": "slices-skipped", "message": f"not counted: {'; '.join([*parts[:MOST_REASONS], *more])}"}]
 
 
 def warnings(pod: PodRecord, settings: Settings, *, answered: bool = False) -> Iterator[dict[str, str]]:

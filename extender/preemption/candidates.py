@@ -128,7 +128,7 @@ class VictimProblem:
             inquiry.wall_ms,
             _needed(cluster, inquiry.pod, self.rows, inquiry.floor),
         )
-        if inquiry.request.others:
+        if inquiry.request.others and inquiry.floor is None:  # kube-scheduler has counted them for its offer
             fill_others(cluster, inquiry.request.others, self.rows, self.gathered)
         if self.gathered.some_terminating:
             _keep_overdue(cluster, self.gathered, inquiry.wall)

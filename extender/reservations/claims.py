@@ -324,7 +324,8 @@ class Counting:
             if pod is not None and pod.allocated:
                 amounts, gpus = _without_gpus(amounts), 0
             self._cluster.tables.nodes.add_claim(row, amounts, gpus, True, evictable)
-            self._claim_others(assumed.node, pod, counted)
+            if counted.request.others:
+                self._claim_others(assumed.node, pod)
         seen.add(assumed.uid)
 
     def _may_be_evicted(self, pod: PodRecord) -> bool:
@@ -345,11 +346,12 @@ class Counting:
         elif pod is not None and is_particular(pod):  # the others need no request: there may be thousands
             amounts = self.guarded(self._requests.of(pod), row, amounts)
         self._cluster.tables.nodes.add_claim(row, amounts, gpus, False)
-        self._claim_others(node, pod, counted)
+        if counted.request.others:
+            self._claim_others(node, pod)
 
-    def _claim_others(self, node: str, pod: PodRecord | None, counted: Counted) -> None:
-        """Claim what the pod asks for of other resources, where the request asks for any."""
-        if counted.request.others and pod is not None and pod.other_resources:
+    def _claim_others(self, node: str, pod: PodRecord | None) -> None:
+        """Claim what the pod asks for of other resources."""
+        if pod is not None and pod.other_resources:
             self._cluster.placements.others.claim(node, pod.others)
 
 

@@ -154,3 +154,28 @@ def test_a_pod_that_asks_for_other_resources_is_not_ours() -> None:
     answer = ask([node("a")], [asking(pod("p", 0), RDMA=1), pod("q", 1)])
     assert [result["pod"]["name"] for result in answer["results"]] == ["q"]
     assert any(warning["code"] == "not-ours" and RDMA in warning["message"] for warning in answer["warnings"])
+
+
+@pytest.mark.parametrize("planned", [{}, {"gpu-extender.io/gpus": "0,1"}])
+def test_what_a_nominated_pod_will_take_is_taken(planned: JSON) -> None:
+    """For pods of its priority and below; and for a gang whose first pod asks for nothing of it."""
+    nominated = asking(pod("n", 2, priority=5, nominated="a", annotations=planned), EFA=32)
+    cluster = [offering("a", EFA=32), nominated]
+    asked = asking(pod("p", 1, priority=5), EFA=8)
+    (result,) = ask(cluster, [asked])["results"]
+    assert (result["verdict"], result["reasons"]) == ("cannot", {"too-little-of-another-resource": 1})
+    asked["spec"]["priority"] = 6
+    assert nodes_of(ask(cluster, [asked])) == ["a"]
+    note = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-min": "2"}
+    pair = [pod("g0", 1, priority=5, annotations=note), asking(pod("g1", 1, priority=5, annotations=note), EFA=8)]
+    assert nodes_of(ask(cluster, pair)) == [None, None]
+    assert nodes_of(ask(cluster[:1], pair)) == ["a", "a"]
+
+
+def test_a_pod_of_very_many_resources_is_read_within_bounds() -> None:
+    asked = pod("p", 1)
+    limits = asked["spec"]["containers"][0]["resources"]["limits"]
+    limits.update({f"example.com/r{number:04}": "1" for number in range(3000)})
+    (result,) = ask([node("a"), node("b")], [asked])["results"]
+    assert (result["verdict"], len(result["not_checked"])) == ("cannot", 64)
+    assert result["reasons"] == {"too-little-of-another-resource": 2}
