@@ -412,6 +412,7 @@ device_class: Final = Reader(_DeviceClass, _device_class_of)
 
 # -- ResourceClaims and ResourceClaimTemplates -------------------------------------------------------------------------
 
+MOST_SELECTORS: Final = 1 << 14  # characters of all selectors of a claim, which take 10 ms
 MOST_COUNT: Final = 100_000  # devices of a request: more than any node has
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """The allocator of a claim adds it. Without it the claim controller never deallocates the claim."""
@@ -649,9 +650,11 @@ _specs: Final = Shared[ClaimSpec](256)
 
 def _claim_spec(spec: _ClaimSpec | None) -> ClaimSpec:
     devices = (spec.devices if spec else None) or _Devices()
+    requests = [_request(request) for request in devices.requests or ()]
+    length = sum(len(text) for request in requests for choice in request.choices for text in choice.selectors)
     return _specs(
         ClaimSpec(
-            tuple([_request(request) for request in devices.requests or ()]),
+            tuple(requests if length <= MOST_SELECTORS else map(_unread, requests)),
             tuple(
                 [
                     Constraint(
@@ -663,6 +666,13 @@ def _claim_spec(spec: _ClaimSpec | None) -> ClaimSpec:
                 ]
             ),
         )
+    )
+
+
+def _unread(request: DeviceRequest) -> DeviceRequest:
+    """The request with a selector that cannot be evaluated instead of those that it has."""
+    return request._replace(
+        choices=tuple([choice._replace(selectors=("",) * bool(choice.selectors)) for choice in request.choices])
     )
 
 

@@ -14,7 +14,6 @@ error ends the attempt to schedule the pod, on every node. It does not look at d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from extender.objects.cel.program import ABSORBED, FIRST_SLOT, MOST_SPENT, SPENT, Program, program_of
@@ -24,9 +23,11 @@ from extender.objects.cel.values import EvaluationError, Unsupported
 
 __all__ = ["DeviceKind", "DeviceProperties", "Selector", "Verdict", "judge", "selector", "selects"]
 
-_MOST_SPENT_IN_ALL: Final = 100_000  # what the evaluations of one expression may spend, ...
+_MOST_SPENT_IN_ALL: Final = 50_000  # what the evaluations of one expression may spend, ...
 _USUAL: Final = 64  # ... unless they spend less than that on average
-_MOST_ANSWERS: Final = 1024  # remembered for an expression
+_MOST_ANSWERS: Final = 256  # remembered for an expression
+_MOST_KEPT: Final = 512  # expressions that stay compiled, ...
+_MOST_TEXT: Final = 1 << 18  # ... and their characters together
 
 
 class Verdict(NamedTuple):
@@ -111,10 +112,32 @@ class Selector:
 _VERDICTS: Final = {True: SELECTED, False: NOT_SELECTED}
 
 
-@lru_cache(maxsize=1024)
+class _Selectors:
+    """Those that were used last. A program takes up to 60 times the memory of its text."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Selector] = {}
+        self._length = 0
+
+    def __call__(self, expression: str) -> Selector:
+        kept = self.kept.pop(expression, None)
+        if kept is None:
+            kept = Selector(expression)
+            self._length += len(expression)
+        self.kept[expression] = kept
+        while len(self.kept) > _MOST_KEPT or (self._length > _MOST_TEXT and len(self.kept) > 1):
+            oldest = next(iter(self.kept))
+            del self.kept[oldest]
+            self._length -= len(oldest)
+        return kept
+
+
+_SELECTORS: Final = _Selectors()
+
+
 def selector(expression: str) -> Selector:
-    """The expression, compiled once."""
-    return Selector(expression)
+    """The expression, compiled once as long as it is in use."""
+    return _SELECTORS(expression)
 
 
 def judge(selectors: Iterable[str], device: DeviceProperties) -> Verdict:

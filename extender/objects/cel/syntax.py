@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from extender.objects.cel.values import Unsupported, is_int64
 
-LONGEST: Final = 10 * 1024  # characters of an expression: what the API server accepts
+LONGEST: Final = 10 * 1024  # characters of an expression, as the API server accepts them; they take 6 ms
 _DEEPEST: Final = 72  # levels of a tree, one of brackets counts as 3: Python's stack has 1,000 frames
 _TOKEN: Final = re.compile(
     r"""(?:[\t \r\n\f]+|//[^\n]*)*(?:
@@ -97,6 +97,8 @@ def parse(text: str) -> Node:
     """The tree. Unsupported where it cannot be read."""
     if len(text) > LONGEST:
         raise Unsupported(f"it has more than {LONGEST} characters")
+    if not text:
+        raise Unsupported("it is not stated, or its claim has too many selectors")
     return _Parser(text).whole()
 
 
