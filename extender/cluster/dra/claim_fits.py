@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from extender.cluster.dra.allocator import MOST_STEPS, Allocation, allocate
+from extender.cluster.dra.allocator import Allocation, allocate
 from extender.cluster.dra.claims import ResourceClaims, is_plain
 from extender.cluster.dra.pools import Candidate, NodePools
 from extender.cluster.dra.resource_slices import PoolKey
@@ -22,8 +22,10 @@ UNMET: Final = "claim-unmet"
 """Why a node is rejected whose devices do not meet the claims of a pod."""
 MOST_KEPT: Final = 64
 """Different sets of claims of which the answers are kept."""
-MOST_SPENT: Final = 200_000
-"""Steps for all nodes of one question, about a second; what is left is not known."""
+MOST_SPENT: Final = 50_000
+"""Steps that the answers for the same claims may take, about half a second, unless they take few for each node."""
+FEW_STEPS: Final = 64
+TOO_COSTLY: Final = Allocation(None, why="it takes too many steps", unknown=True)
 MOST_LOOKED_AT: Final = 64
 """Nodes that tell whether the claims of two pods exclude each other."""
 Specs = tuple[ClaimSpec, ...]
@@ -56,14 +58,13 @@ class ClaimFits:
         """`classes`: by name; `every`: those that select every whole GPU of their driver. All are kept up to date by
         the caller."""
         self._pools, self._claims, self._classes, self._every = pools, claims, classes, every
-        self._left = MOST_SPENT
+        self._spent: dict[Specs, int] = {}  # of each that is in `_kept`
         self._kept: dict[Specs, dict[str, tuple[Mapping[str, str], Allocation]]] = {}
 
     def of(self, pod: PodRecord) -> PodClaims | None:
-        """The claims of a pod that are to be allocated, None where all are counted. With it a question begins."""
+        """The claims of a pod that are to be allocated, None where all are counted."""
         if not (pod.claim_refs or pod.class_requests):
             return None
-        self._left = MOST_SPENT
         claims = self.all_of(pod)
         return None if all(is_plain(spec, self._every) for spec in claims.specs) else claims
 
@@ -81,16 +82,21 @@ class ClaimFits:
         kept = self._kept.get(claims.specs)
         if kept is None:
             if len(self._kept) >= MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
+                oldest = next(iter(self._kept))
+                del self._kept[oldest], self._spent[oldest]
             kept = self._kept[claims.specs] = {}
+            self._spent[claims.specs] = 0
         entry = kept.get(node.name)
         if entry is None or entry[0] is not node.labels:
-            most = min(MOST_STEPS, self._left)
-            pools = self._pools.of(node.name, node.labels)
-            entry = node.labels, allocate(pools, self._claims, claims.specs, self._judge, most)
-            self._left -= entry[1].steps
-            if not entry[1].unknown or most == MOST_STEPS:
-                kept[node.name] = entry
+            spent = self._spent[claims.specs] - (0 if entry is None else entry[1].steps)
+            if spent > max(MOST_SPENT, FEW_STEPS * len(kept)):
+                entry = node.labels, TOO_COSTLY
+                self._spent[claims.specs] = spent
+            else:
+                pools = self._pools.of(node.name, node.labels)
+                entry = node.labels, allocate(pools, self._claims, claims.specs, self._judge)
+                self._spent[claims.specs] = spent + entry[1].steps
+            kept[node.name] = entry
         return entry[1]
 
     def rejects(self, node: NodeRecord, claims: PodClaims) -> str:
@@ -114,10 +120,12 @@ class ClaimFits:
         """What is published or allocated there has changed; None: anywhere."""
         if nodes is None:
             self._kept.clear()
+            self._spent.clear()
             return
         for name in nodes:
-            for kept in self._kept.values():
-                kept.pop(name, None)
+            for specs, kept in self._kept.items():
+                if (entry := kept.pop(name, None)) is not None:
+                    self._spent[specs] -= entry[1].steps
 
     def changed_pools(self, keys: Iterable[PoolKey]) -> None:
         """Devices of these pools were allocated or returned."""

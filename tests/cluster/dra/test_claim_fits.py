@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from extender.cluster.dra.claim_fits import UNMET
+from extender.cluster.dra.allocator import MOST_STEPS
+from extender.cluster.dra.claim_fits import FEW_STEPS, MOST_SPENT, UNMET
 from extender.cluster.dra.store import DraStore
 from extender.objects.decode import record
 from extender.objects.records import NodeRecord, PodRecord
@@ -103,3 +104,32 @@ def test_answers_follow_what_is_published_and_allocated() -> None:
     assert made.fits.on(here, claims).request == "gpus"
     put(made, dra.device_class(), "delete")
     assert made.fits.on(here, claims).why == "its selectors: DeviceClass gpu.nvidia.com does not exist"
+
+
+def test_costly_claims_are_given_up_and_cheap_ones_never() -> None:
+    names = [f"n{number}" for number in range(60)]
+    eight = machine("dgx1-v100", 8)
+    made = store(dra.device_class(), *(one for name in names for one in dra.resource_slices(name, eight)))
+    costly = dra.claim("wanted", "default", 1)
+    exactly = {"deviceClassName": dra.DRIVER, "count": 1}
+    costly["spec"]["devices"] = {
+        "requests": [{"name": f"r{at}", "exactly": exactly} for at in range(9)],
+        "constraints": [{"distinctAttribute": f"{dra.DRIVER}/uuid"}],
+    }
+    put(made, costly)
+    nodes = [node(name) for name in names]
+
+    def steps() -> int:
+        claims = made.fits.of(pod("wanted"))
+        assert claims is not None
+        answers = [made.fits.on(one, claims) for one in nodes]
+        assert len({answer.unknown for answer in answers}) == 1
+        return sum(answer.steps for answer in answers)
+
+    assert 0 < steps() < MOST_SPENT + MOST_STEPS
+    cheap = dra.claim("wanted", "default", 2)
+    cheap["spec"]["devices"]["constraints"] = [{"matchAttribute": f"{dra.DRIVER}/productName"}]
+    put(made, cheap)
+    for _ in range(2 * MOST_SPENT // steps()):
+        made.fits.changed(names)
+        assert 0 < steps() <= FEW_STEPS * len(nodes)
