@@ -113,7 +113,7 @@ def test_what_its_placement_does_not_look_at() -> None:
     one = gang("g", 2)
     pods = (one.pods[0], structs.replace(one.pods[1], volumes=True, hard_spread=True))
     report = QueueReport(WALL, (Waiting(replace(one, pods=pods), "place", "no place"),))
-    assert page(world(report))["waiting"][0]["not_modelled"] == ["spread constraints", "volumes"]
+    assert page(world(report))["waiting"][0]["not_modelled"] == ["topology spread constraints", "volumes"]
 
 
 def test_one_queue(filled: World) -> None:
