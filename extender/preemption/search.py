@@ -81,6 +81,8 @@ class VictimSearch:
 
         `floor`: uids that have to be among the victims on a node, None = any set will do; `limited`: whether time ends
         the search too."""
+        if not preemptor.request.gpus:  # other devices alone are allocated to claims: no eviction frees them for sure
+            return SearchResult(nodes=len(rows))
         limits = self._limits
         begun, budget = time.thread_time_ns(), int(limits.budget_milliseconds * 1e6)
         until, half = (begun + budget, begun + budget // 2) if limited else (0, 0)

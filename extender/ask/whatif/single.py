@@ -154,9 +154,27 @@ def _help(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, searc
     """What is reported of a pod that does not fit: `ways_out` and `nearest`. `search`: for the eviction."""
     judge, best = snapshot.judge, None if asked.request.never else search.best
     eviction = None if best is None else found_way(judge, asked, nodes, best, proved=search.proved)
-    ways = of_pod(judge, asked, nodes, machines.empty(judge, asked), eviction, snapshot.over)
+    on_empty = machines.empty(judge, asked)
+    if on_empty.like and not _copy_meets_claims(snapshot, asked.pod, on_empty.like):
+        on_empty = on_empty._replace(like="")
+    ways = of_pod(judge, asked, nodes, on_empty, eviction, snapshot.over)
     miss = nearest(judge, asked, nodes)
     return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
+
+
+def _copy_meets_claims(snapshot: SupposedCluster, pod: PodRecord, name: str) -> bool:
+    """Whether one more node like this one, with all its devices free, meets the claims of the pod, or that is not
+    known."""
+    fits = snapshot.cluster.dra.fits
+    claims, like = fits.of(pod), snapshot.cluster.nodes[name]
+    if claims is None:
+        return True
+    added = machines.copy(like)
+    snapshot.add_nodes(like, [added])
+    try:
+        return not fits.rejects(snapshot.cluster.nodes[added.name], claims)
+    finally:
+        snapshot.drop_nodes([added])
 
 
 def _search(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes) -> SearchResult:

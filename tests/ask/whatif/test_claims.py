@@ -171,3 +171,29 @@ def test_a_pod_whose_claim_another_pod_holds_goes_to_its_node() -> None:
     cluster = [dra.device_class(), *node("n1"), *node("n2", 0, 1)]
     (result,) = ask(cluster, [claimant("q", "resourceClaimName", "held-n2")])["results"]
     assert (result["verdict"], result["node"]) == ("fits", "n2")
+
+
+def parts(count: int) -> JSON:
+    """A template for so many MIG devices."""
+    exactly = {"deviceClassName": "mig", "count": count}
+    spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+    return {
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "parts", "namespace": "default"},
+        "spec": {"spec": spec},
+    }
+
+
+def test_a_pod_without_whole_gpus_that_fits_nowhere_evicts_none() -> None:
+    """Nor is another node with as few devices a way out."""
+    divided = [{"kind": "Node"} | machine("n1", 0), *dra.resource_slices("n1", MACHINE, divisible=True)]
+    classes, asking = (
+        [dra.device_class(), dra.device_class("mig", kind="mig")],
+        claimant("q", "resourceClaimTemplateName", "parts"),
+    )
+    (result,) = ask([*classes, *divided, parts(9)], [asking])["results"]
+    assert (result["verdict"], result["reasons"], result["victims"]) == ("cannot", {"claim-unmet": 1}, [])
+    assert result["ways_out"] == []
+    holder = claimant("p", "resourceClaimTemplateName", "parts")
+    _, result = ask([*classes, *divided, parts(8)], [holder, asking])["results"]
+    assert [way["spec"] for way in result["ways_out"]] == [{"count": 1, "like": "n1"}]
