@@ -17,7 +17,7 @@ from extender.cluster.eligibility import Eligibility
 from extender.cluster.gpus import NO_GPUS, GpuStore
 from extender.cluster.statements import MOST
 from extender.cluster.tables import FIRST_GPU, MOST_SUM, Tables
-from extender.objects.records import DeviceClassRecord, DraRecord, NodeRecord
+from extender.objects.records import DeviceClassRecord, DraRecord, NodeRecord, ResourceSliceRecord
 
 AWAY, SCHEDULABLE = 2, 4  # flags of NodeTable.set_node; from bit 3: a DeviceClass serves the resource of that index
 FLAGGED: Final = 8  # resources that have a flag
@@ -40,7 +40,7 @@ class Nodes:
         self._models = models
         self._domains = domains
         self._gpu_models = Domains((PRODUCT,))  # of the nodes that offer GPUs, by `model_of`
-        self._served: set[str] = set()  # GPU resources that a DeviceClass serves
+        self._served: set[str] = set()  # GPU resources that a DeviceClass serves, by devices that are not counted
         self._unwritten: set[str] = set()  # after a defect: the nodes whose columns differ from their records
 
     def set(self, node: NodeRecord, now: float) -> bool:
@@ -74,15 +74,15 @@ class Nodes:
     def set_dra(self, record: DraRecord, change: str) -> None:
         """An object of DRA is "set", or there is a "delete"."""
         self.dra.set(record, change)
-        if not isinstance(record, DeviceClassRecord):
+        if not isinstance(record, DeviceClassRecord | ResourceSliceRecord):
             return
-        served = {device.extended_resource_name for device in self.dra.classes.values()} & self.gpus.name_set
+        served = self.dra.served_unseen() & self.gpus.name_set
         if served != self._served:
             self._served = served
             self._tables.nodes.set_served(self.rows.all(), self._served_bits())
 
     def _served_bits(self) -> int:
-        """Bit r: a DeviceClass serves resource r."""
+        """Bit r: a DeviceClass serves resource r, and any node may have devices for it."""
         return sum(1 << index for index, name in enumerate(self._tables.resources[:FLAGGED]) if name in self._served)
 
     def write(self, node: NodeRecord, now: float) -> None:

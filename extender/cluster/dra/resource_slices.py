@@ -46,7 +46,8 @@ class Touched(NamedTuple):
 
 class Slices:
     """The slices of the drivers in question, and those of NIC_DRIVERS, by pool. `records`: by name; `node_of`:
-    GpuDevice.id of a whole GPU -> its node; `kinds`: of the devices of all drivers, with their number."""
+    GpuDevice.id of a whole GPU -> its node; `kinds`: of the devices of all drivers, with their number; `of_any_node`:
+    the slices of these drivers that name no node, by driver."""
 
     def __init__(self, drivers: Mapping[str, Mark], rules: TaintRules) -> None:
         """`drivers`: those in question, with what marks their whole GPUs; `rules`: which devices are tainted beside
@@ -54,6 +55,7 @@ class Slices:
         self.records: dict[str, ResourceSliceRecord] = {}
         self.node_of: dict[str, str] = {}
         self.kinds: Counter[Kind] = Counter()
+        self.of_any_node: Counter[str] = Counter()
         self._drivers, self._rules = drivers, rules
         self._foreign: dict[str, str] = {}  # name of a slice of any other driver -> the driver
         self._pools: dict[PoolKey, dict[str, ResourceSliceRecord]] = {}  # slices by name; none is empty
@@ -142,6 +144,7 @@ class Slices:
         touched = Touched(set(), set())
         before = self.records.pop(record.name, None)
         if before is not None:
+            self.of_any_node[before.driver] -= not before.node
             self._count_kinds([self._kind(before, device) for device in before.devices], -1)
             key = (before.driver, before.pool)
             del self._pools[key][before.name]
@@ -153,6 +156,7 @@ class Slices:
             self._count_kinds([Kind(record.driver)], 1)
         elif change == "set":
             self.records[record.name] = record
+            self.of_any_node[record.driver] += not record.node
             self._count_kinds([self._kind(record, device) for device in record.devices], 1)
             key = (record.driver, record.pool)
             self._pools.setdefault(key, {})[record.name] = record

@@ -106,10 +106,29 @@ class DraStore:
         """How many slices, or devices of slices, do not count, by reason, for people."""
         return self._slices.skipped()
 
+    def served_unseen(self) -> set[str]:
+        """The resources that a DeviceClass serves, without those of which the devices are counted: slices of their
+        driver are read, and each names its node, so a node without such slices offers none."""
+        slices = self._slices
+        read = {kind.driver for kind in slices.kinds if not slices.of_any_node[kind.driver]}
+        counted = {resource for driver, resource in self._resources.items() if driver in read} - self.uncounted
+        return {device_class.extended_resource_name for device_class in self.classes.values()} - counted
+
     def device_classes(self, pod: PodRecord) -> list[str]:
         """The DeviceClasses of which its claims ask for devices, by name."""
         requests = (request for _, spec in self._claims.of(pod) for request in spec.requests)
         return sorted({choice.device_class for request in requests for choice in request.choices})
+
+    def absent(self, pod: PodRecord) -> str:
+        """The first claim, template or DeviceClass that a pod names and that does not exist, "" for none. Without any
+        DeviceClass these objects are not read."""
+        if not self.classes:
+            return ""
+        for ref in pod.claim_refs:
+            kind, name = ("ResourceClaim", ref.claim) if ref.claim else ("ResourceClaimTemplate", ref.template)
+            if name and (pod.namespace, name) not in (self.claims if ref.claim else self.templates):
+                return f"{kind} {pod.namespace}/{name}"
+        return next((f"DeviceClass {name}" for name in self.device_classes(pod) if name not in self.classes), "")
 
     # -- events ---------------------------------------------------------------------------------------------------
 

@@ -197,3 +197,20 @@ def test_a_pod_without_whole_gpus_that_fits_nowhere_evicts_none() -> None:
     holder = claimant("p", "resourceClaimTemplateName", "parts")
     _, result = ask([*classes, *divided, parts(8)], [holder, asking])["results"]
     assert [way["spec"] for way in result["ways_out"]] == [{"count": 1, "like": "n1"}]
+
+
+def test_a_node_without_slices_has_no_gpus_for_a_resource_of_which_the_devices_are_counted() -> None:
+    served = dra.device_class(extended_resource=GPU)
+    empty, asking = {"kind": "Node"} | machine("cpu", 0), {"kind": "Pod"} | workload("q", 1)
+    full = node("n1", *range(8))
+    (result,) = ask([served, *full, empty], [asking])["results"]
+    assert (result["verdict"], result["reasons"].get("no-gpu-resource")) == ("cannot", 1)
+    (unread,) = ask([served, empty], [asking])["results"]
+    assert unread["verdict"] == "fits"
+    spread = dra.resource_slices("any", MACHINE)
+    for resource_slice in spread:
+        resource_slice["spec"] = {k: v for k, v in resource_slice["spec"].items() if k != "nodeName"} | {
+            "allNodes": True
+        }
+    (result,) = ask([served, *full, empty, *spread], [asking])["results"]
+    assert result["verdict"] == "fits"
