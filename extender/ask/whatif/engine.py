@@ -134,7 +134,7 @@ def answer(
     answered.warn(unchecked.skipped_slices(cluster, pods))
     cluster.expect(pods)
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
-    passed: dict[object, list[single.NotOurs]] = {}  # by owner
+    passed: dict[object, list[tuple[single.NotOurs, str]]] = {}  # by owner, with what becomes of the pod
     queue = _queue(snapshot, pods, wall) if queue is None else queue
     answered.warn(_before(queue, pods))
     for unit in units(cluster, pods):
@@ -149,13 +149,14 @@ def answer(
                 asking.place(waiting, alone=gang is None)
             except single.NotOurs as error:
                 pod = waiting.pods[0]
-                passed.setdefault(pod.owner or pod.uid, []).append(error)
+                rest = "it waits for that" if cluster.dra.absent(pod) else "kube-scheduler places it by all else"
+                passed.setdefault(pod.owner or pod.uid, []).append((error, rest))
     if passed and not (answered.results or answered.groups):
-        not_ours = next(iter(passed.values()))[0]
+        not_ours, _ = next(iter(passed.values()))[0]
         raise single.NotOurs("; ".join([not_ours.message, *question.assumed[:MOST_NAMED]]), path=not_ours.path)
-    for first, *others in passed.values():
+    for (first, rest), *others in passed.values():
         more = f", and so do {len(others)} more of its owner" if others else ""
-        answered.warn([warning("not-ours", f"{first}; kube-scheduler places it by all else{more}")])
+        answered.warn([warning("not-ours", f"{first}; {rest}{more}")])
     answered.warn(_unchecked(answered))
     return answered
 

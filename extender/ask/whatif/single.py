@@ -323,6 +323,8 @@ def about(snapshot: SupposedCluster, request: PodRequest, pod: PodRecord) -> Ite
     """Warnings of a pod that hold whatever happens to it."""
     name = f"pod {pod.namespace}/{pod.name}"
     yield from unchecked.warnings(pod, snapshot.settings, answered=bool(pod.pod_scheduled))
+    if absent := snapshot.cluster.dra.absent(pod):
+        yield warning("claim-absent", f"{name}: {absent} does not exist: kube-scheduler does not place it before that")
     if pod.gated:
         yield warning("gated", f"{name} has scheduling gates: it waits for them first")
     if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not snapshot.cluster.priority_classes:

@@ -214,3 +214,16 @@ def test_a_node_without_slices_has_no_gpus_for_a_resource_of_which_the_devices_a
         }
     (result,) = ask([served, *full, empty, *spread], [asking])["results"]
     assert result["verdict"] == "fits"
+
+
+def test_a_claim_or_class_that_does_not_exist_is_named() -> None:
+    asking = claimant("q", "resourceClaimName", "gone")
+    asking["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}}
+    asking["spec"]["resourceClaims"].append({"name": "h", "resourceClaimTemplateName": "parts"})
+    cluster = [dra.device_class(), {"kind": "Node"} | machine("plugin", 8), parts(1)]
+    for items, name in (
+        (cluster, "ResourceClaim default/gone"),
+        ([*cluster, dra.claim("gone", "default", 1)], "DeviceClass mig"),
+    ):
+        messages = [entry["message"] for entry in ask(items, [asking])["warnings"] if entry["code"] == "claim-absent"]
+        assert [f"{name} does not exist" in message for message in messages] == [True]
