@@ -21,6 +21,7 @@ from extender.ask.ways import gang as gang_ways
 from extender.ask.whatif import single
 from extender.ask.whatif.single import warning
 from extender.cluster.cluster import ClusterView
+from extender.cluster.dra.claim_fits import PodClaims, unmet
 from extender.cluster.statements import gpus_of
 from extender.objects import gangs
 from extender.objects.queueing import rank_of
@@ -70,6 +71,8 @@ def judge(
         warnings.append(single.enough_to_wait(outcome.victims))
     if outcome.placed is not None:
         warnings += _of_place(case, outcome.placed)
+    if outcome.placed is not None and not outcome.victims:
+        warnings += _claims_together(case, outcome.placed)
     if verdict != "fits":
         group["text"] = outcome.why
         group["ways_out"] = [way.as_json() for way in gang_ways.ways(case, outcome)]
@@ -193,6 +196,32 @@ def _of_place(case: GangCase, placed: Placed) -> Iterator[dict[str, str]]:
     first = {node: (pod, request) for pod, request, node in reversed(list(asked)) if request.wanted > 1}
     for node, (pod, request) in sorted(first.items()):
         yield from gpu_notes.of_pod(cluster, pod, request, node)
+
+
+def _claims_together(case: GangCase, placed: Placed) -> Iterator[dict[str, str]]:
+    """The first node whose devices do not meet the claims of all pods that are placed there, or where that is not
+    known: the joint placement counts GPUs, and compares the other claims of two pods at a time."""
+    cluster, gang = case.supposed.cluster, case.gang
+    fits = cluster.dra.fits
+    if all(fits.of(pod) is None for pod in gang.pods):
+        return
+    by_node: dict[str, PodClaims] = {}
+    shared: set[str] = set()
+    for pod, node in zip(gang.pods, placed.nodes, strict=True):
+        named = {ref.claim for ref in pod.claim_refs if ref.claim}
+        if not named & shared:
+            names, specs = by_node.get(node, PodClaims((), ()))
+            claims = fits.all_of(pod)
+            by_node[node] = PodClaims(names + claims.names, specs + claims.specs)
+        shared |= named
+    for node, claims in sorted(by_node.items()):
+        at = fits.on(cluster.nodes[node], claims)
+        if at.results is None:
+            code, what = ("claim-unknown", "it is not known whether ") if at.unknown else ("claim-unmet", "")
+            text = f"{what}{unmet(claims, at)} is {'' if at.unknown else 'not '}met on {node}"
+            why = f"{at.why}; kube-scheduler may not start the gang so"
+            yield warning(code, f"gang {gang.ref}: {text} beside the claims of its other pods there: {why}")
+            return
 
 
 def of_one(cluster: ClusterView, gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:

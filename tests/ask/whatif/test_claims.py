@@ -227,3 +227,16 @@ def test_a_claim_or_class_that_does_not_exist_is_named() -> None:
     ):
         messages = [entry["message"] for entry in ask(items, [asking])["warnings"] if entry["code"] == "claim-absent"]
         assert [f"{name} does not exist" in message for message in messages] == [True]
+
+
+@pytest.mark.parametrize(("gpus", "codes"), [(7, []), (8, ["claim-unmet"])])
+def test_claims_that_a_node_meets_one_by_one_and_not_together_are_named(gpus: int, codes: list[str]) -> None:
+    """All GPUs of the node, and a part of one of them."""
+    divided = [{"kind": "Node"} | machine("n1", 0), *dra.resource_slices("n1", MACHINE, divisible=True)]
+    classes = [dra.device_class(), dra.device_class("mig", kind="mig")]
+    whole = dra.claim("whole", "default", gpus, template=True)
+    pods = [claimant(f"q-{name}", "resourceClaimTemplateName", name) for name in ("whole", "parts")]
+    for pod in pods:
+        pod["metadata"]["annotations"] = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
+    answer = ask([*classes, *divided, whole, parts(1)], pods)
+    assert [entry["code"] for entry in answer["warnings"] if entry["code"].startswith("claim")] == codes
