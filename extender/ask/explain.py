@@ -225,7 +225,8 @@ class Explainer:
         fits = nodes.fits
         refused = quotas.of_gang(judge.cluster, pod, wall)
         best = judge.best(asked, fits, 2)
-        missing = not_modelled(pod, judge.cluster.device_classes.values())
+        unknown = bool(judge.cluster.dra.fits.unknown_on(pod))
+        missing = not_modelled(pod, judge.cluster.device_classes.values(), claims=unknown)
         shown = Explanation(
             pod,
             "fits",

@@ -423,9 +423,10 @@ class JointPlacement:
             yield
 
 
-def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = ()) -> list[str]:
+def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = (), *, claims: bool | None = None) -> list[str]:
     """What the pod asks for that a placement does not look at, so that kube-scheduler may reject the node. `classes`:
-    of the cluster, which may serve resources that it asks for."""
+    of the cluster, which may serve resources that it asks for; `claims`: whether nodes are left of which it is not
+    known whether they meet its claims, None: that is not known here."""
     beyond = sorted({term.topology_key for term in pod.anti_affinity_terms} - {NODE})
     counted = dict(plain(pod.others, classes)) if pod.other_resources else {}
     asked = {
@@ -434,7 +435,7 @@ def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = ()) -> l
         "topology spread constraints": pod.hard_spread,
         "volumes": pod.volumes,
         "host ports": pod.host_ports,
-        "resource claims": pod.claims,
+        "resource claims": pod.claims if claims is None else claims,
         "slices of a gang by topology": KUEUE_SLICES in pod.annotations,
         **{f"resource {name}": name not in counted for name, _ in pod.others},
     }

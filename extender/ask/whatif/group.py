@@ -21,7 +21,7 @@ from extender.ask.ways import gang as gang_ways
 from extender.ask.whatif import single
 from extender.ask.whatif.single import warning
 from extender.cluster.cluster import ClusterView
-from extender.cluster.dra.claim_fits import PodClaims, unmet
+from extender.cluster.dra.claim_fits import PodClaims, Specs, unmet
 from extender.cluster.statements import gpus_of
 from extender.objects import gangs
 from extender.objects.queueing import rank_of
@@ -79,6 +79,7 @@ def judge(
         group["nearest"] = None if outcome.lacks else gang_ways.nearest(case, outcome)
         if supposed.over():
             warnings.append(single.OUT_OF_TIME)
+    warnings += _about_claims(case, outcome)
     results = [_result(case, at, nodes[at], group, outcome) for at in range(len(gang.pods))]
     return Grouped(group, results, case.gang.pods, outcome, warnings)
 
@@ -187,6 +188,23 @@ def _about(case: GangCase, gang: WaitingGang) -> Iterator[dict[str, str]]:
         )
 
 
+def _about_claims(case: GangCase, outcome: Outcome) -> Iterator[dict[str, str]]:
+    """Which requests no node meets where the gang has no place, and of which it is not known whether nodes do; of pods
+    with equal claims the first."""
+    cluster, seen = case.supposed.cluster, set[Specs]()
+    fits = cluster.dra.fits
+    for pod in case.gang.pods:
+        claims = fits.of(pod)
+        if claims is None or claims.specs in seen:
+            continue
+        seen.add(claims.specs)
+        rejecting = [name for name, node in cluster.nodes.items() if fits.rejects(node, claims)]
+        if outcome.placed is None and len(rejecting) == len(cluster.nodes) > 0:
+            offering = [name for name in rejecting if cluster.nodes[name].devices is not None]
+            yield single.claims_unmet(cluster, pod, min(offering or rejecting), len(rejecting))
+        yield from single.claims_unknown(cluster, pod)
+
+
 def _of_place(case: GangCase, placed: Placed) -> Iterator[dict[str, str]]:
     """Warnings of the GPUs that the gang gets."""
     cluster, gang = case.supposed.cluster, case.gang
@@ -214,9 +232,10 @@ def _claims_together(case: GangCase, placed: Placed) -> Iterator[dict[str, str]]
             claims = fits.all_of(pod)
             by_node[node] = PodClaims(names + claims.names, specs + claims.specs)
         shared |= named
+    alone = {node for pod in gang.pods for node in fits.unknown_on(pod)}  # `_about_claims` names these
     for node, claims in sorted(by_node.items()):
         at = fits.on(cluster.nodes[node], claims)
-        if at.results is None:
+        if at.results is None and node not in alone:
             code, what = ("claim-unknown", "it is not known whether ") if at.unknown else ("claim-unmet", "")
             text = f"{what}{unmet(claims, at)} is {'' if at.unknown else 'not '}met on {node}"
             why = f"{at.why}; kube-scheduler may not start the gang so"

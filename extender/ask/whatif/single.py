@@ -16,7 +16,7 @@ from extender.ask import nodes as judged_nodes
 from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
 from extender.ask.suppose import SupposedCluster
-from extender.ask.text import no_gpus
+from extender.ask.text import count, no_gpus
 from extender.ask.ways import machines, of_pod
 from extender.ask.ways.evict import found_way
 from extender.ask.whatif.spared import remedies, spared
@@ -85,7 +85,9 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
     snapshot.cluster.at(wall)
     nodes = judged_nodes.read(snapshot.judge, asked)
     result, warnings = empty(snapshot, pod, nodes), list(about(snapshot, request, pod))
-    warnings += _about_claims(snapshot.cluster, pod, nodes)
+    for name in () if nodes.fits else nodes.named.get(UNMET, ())[:1]:
+        warnings.append(claims_unmet(snapshot.cluster, pod, name, nodes.reasons[UNMET]))
+    warnings += claims_unknown(snapshot.cluster, pod)
     if nodes.fits:
         return _fits(snapshot, asked, nodes, result, warnings)
     search = _search(snapshot, asked, nodes) if evicts else SearchResult(nodes=len(snapshot.cluster.nodes))
@@ -206,7 +208,9 @@ def empty(snapshot: SupposedCluster, pod: PodRecord, nodes: JudgedNodes) -> dict
         "spared": [],
         "forbidden": None,
         "checked": list(CHECKED),
-        "not_checked": not_modelled(pod, snapshot.cluster.device_classes.values()),
+        "not_checked": not_modelled(
+            pod, snapshot.cluster.device_classes.values(), claims=bool(snapshot.cluster.dra.fits.unknown_on(pod))
+        ),
     }
 
 
@@ -300,23 +304,24 @@ def warning(code: str, message: str) -> dict[str, str]:
     return {"code": code, "message": message}
 
 
-def _about_claims(cluster: ClusterView, pod: PodRecord, nodes: JudgedNodes) -> Iterator[dict[str, str]]:
-    """Of a pod that fits nowhere: which request of which claim the first node that is rejected for it does not meet. Of
-    any pod: which request it is not known of whether nodes meet it."""
+def claims_unmet(cluster: ClusterView, pod: PodRecord, name: str, nodes: int) -> dict[str, str]:
+    """Which request of which claim is not met on so many nodes. `name`: one of them."""
     fits = cluster.dra.fits
-    claims = fits.of(pod)
-    if claims is None:
-        return
-    of = f"pod {pod.namespace}/{pod.name}:"
-    for name in () if nodes.fits else nodes.named.get(UNMET, ())[:1]:
-        at = fits.on(cluster.nodes[name], claims)
-        text = f"{of} {unmet(claims, at)} is not met on {nodes.reasons[UNMET]} nodes; on {name}: {at.why}"
-        yield warning("claim-unmet", text)
-    unknown = [name for name in nodes.codes if fits.on(cluster.nodes[name], claims).unknown]
-    for name in unknown[:1]:
-        at = fits.on(cluster.nodes[name], claims)
-        text = f"{of} {unmet(claims, at)}: it is not known whether {len(unknown)} nodes meet it; on {name}: {at.why}"
-        yield warning("claim-unknown", text)
+    claims = fits.all_of(pod)
+    at = fits.on(cluster.nodes[name], claims)
+    text = f"{unmet(claims, at)} is not met on {count(nodes, 'node')}; on {name}: {at.why}"
+    return warning("claim-unmet", f"pod {pod.namespace}/{pod.name}: {text}")
+
+
+def claims_unknown(cluster: ClusterView, pod: PodRecord) -> Iterator[dict[str, str]]:
+    """Of which request it is not known whether nodes meet it."""
+    fits = cluster.dra.fits
+    if unknown := fits.unknown_on(pod):
+        claims = fits.all_of(pod)
+        at = fits.on(cluster.nodes[unknown[0]], claims)
+        where = f"not known on {count(len(unknown), 'node')}; on {unknown[0]}: {at.why}"
+        text = f"whether {unmet(claims, at)} is met is {where}"
+        yield warning("claim-unknown", f"pod {pod.namespace}/{pod.name}: {text}")
 
 
 def about(snapshot: SupposedCluster, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:

@@ -104,6 +104,13 @@ class ClaimFits:
         allocation = self.on(node, claims)
         return "" if allocation.results is not None or allocation.unknown else UNMET
 
+    def unknown_on(self, pod: PodRecord) -> list[str]:
+        """The nodes of which it is not known whether they meet the pod's claims, by name; of those that were looked
+        at."""
+        claims = self.of(pod)
+        kept = {} if claims is None else self._kept.get(claims.specs, {})
+        return sorted([name for name, (_, allocation) in kept.items() if allocation.unknown])
+
     def exclude_each_other(
         self, first: PodClaims | None, second: PodClaims | None, nodes: Iterable[NodeRecord]
     ) -> bool:

@@ -59,7 +59,36 @@ def test_a_selector_that_cannot_be_evaluated() -> None:
     answer = ask([*CLUSTER, template("t", exactly(selectors=selectors))], pods(1, "t"))
     assert verdicts(answer)[0][0] == "fits"
     [text] = [one["message"] for one in answer["warnings"] if one["code"] == "claim-unknown"]
-    assert text.startswith("pod default/q0: request r of claim t: it is not known whether 2 nodes meet it; on n1: ")
+    assert text.startswith("pod default/q0: whether request r of claim t is met is not known on 2 nodes; on n1: ")
+    assert answer["results"][0]["not_checked"] == ["resource claims"]
+
+
+def gang(selector: str) -> list[JSON]:
+    """A Job of two pods whose claims have this selector."""
+    asked = template("t", exactly(selectors=[{"cel": {"expression": selector}}]))
+    [pod] = pods(1, "t")
+    spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": {"spec": pod["spec"]}}
+    return [
+        asked,
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "default"}, "spec": spec},
+    ]
+
+
+def test_a_gang_is_told_once_which_request_is_not_met_or_not_known() -> None:
+    asked, job = gang(f"device.attributes['{dra.DRIVER}'].productName == 'none'")
+    answer = ask([*CLUSTER, asked], [job])
+    assert [result["verdict"] for result in answer["results"]] == ["cannot"] * 2
+    [text] = [one["message"] for one in answer["warnings"] if one["code"] == "claim-unmet"]
+    assert text.startswith("pod default/j-0: request r of claim t is not met on 2 nodes; on n1: ")
+    asked, job = gang("device.attributes.unheardOf()")
+    answer = ask([*CLUSTER, asked], [job])
+    [text] = [one["message"] for one in answer["warnings"] if one["code"] == "claim-unknown"]
+    assert text.startswith("pod default/j-0: whether request r of claim t is met is not known on 2 nodes; on n1: ")
+
+
+def test_claims_that_are_known_are_not_called_unchecked() -> None:
+    answer = ask([*CLUSTER, template("t", exactly(count=2))], pods(1, "t"))
+    assert (answer["results"][0]["not_checked"], answer["warnings"]) == ([], [])
 
 
 def test_parts_of_gpus_and_whole_ones_take_the_same_counters() -> None:
