@@ -50,7 +50,7 @@ def no_such_pod(cluster: ClusterView, namespace: str, name: str) -> str:
 def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
     """That the pod asks for no GPU, or for other devices alone; a claim, template or class that does not exist may
     have been meant to."""
-    missing = cluster.dra.planned.missing(pod) or cluster.dra.absent(pod)
+    missing = cluster.dra.absent(pod)
     devices = [
         *(f"devices of DeviceClass {name}" for name in cluster.dra.device_classes(pod)),
         *(name for name, _ in pod.others if "/" in name),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from extender.ask.whatif.question import Added, Changes
-from extender.errors import BadCluster
+from extender.errors import BadCluster, BadInput
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
@@ -240,3 +240,13 @@ def test_claims_that_a_node_meets_one_by_one_and_not_together_are_named(gpus: in
         pod["metadata"]["annotations"] = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
     answer = ask([*classes, *divided, whole, parts(1)], pods)
     assert [entry["code"] for entry in answer["warnings"] if entry["code"].startswith("claim")] == codes
+
+
+def test_a_pod_with_devices_of_another_driver_is_not_ours_and_lacks_no_claim() -> None:
+    """The claim of a template is created with the pod."""
+    other = dra.device_class("other") | {
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == 'o.example'"}}]}
+    }
+    wanted = dra.claim("others", "default", 1, device_class="other", template=True)
+    with pytest.raises(BadInput, match=r"it is not ours: it asks for devices of DeviceClass other"):
+        ask([dra.device_class(), other, *node("n1"), wanted], [claimant("q", "resourceClaimTemplateName", "others")])
