@@ -193,9 +193,11 @@ def units(cluster: ClusterView, pods: Sequence[PodRecord]) -> list[Unit]:
 
 
 def _admitted(cluster: ClusterView, question: Question, answered: WhatIfAnswer) -> list[PodRecord]:
-    """The pods in order, as the API server would write them."""
+    """The pods in order, as the API server would write them; those that it would not write are named, and the rest is
+    answered. BadInput: none is left."""
     pods: list[PodRecord] = []
     with_node: list[str] = []
+    rejected: list[BadInput] = []
     owners = Owners(cluster)
     asked = [owners.of(cluster.dra.read(pod)) for pod in question.pods]
     existing = _existing(cluster, question, asked, answered)
@@ -203,8 +205,16 @@ def _admitted(cluster: ClusterView, question: Question, answered: WhatIfAnswer) 
         match = existing.get(number)
         if match is not None and match.node:
             with_node.append(match.name)
-        else:
+            continue
+        try:
             pods.append(admit(cluster, pod if match is None else msgspec.structs.replace(pod, uid=match.uid), number))
+        except BadInput as error:
+            rejected.append(error)
+    if rejected and not (pods or with_node or question.named):
+        raise rejected[0]
+    answered.warn(
+        warning("pod-left-out", f"{error.path} is left out: {error.message}") for error in rejected[:MOST_NAMED]
+    )
     if with_node:
         text = f"pods that have a node already are not placed again: {first_names(with_node, 5)}"
         answered.warn([warning("runs-already", text)])

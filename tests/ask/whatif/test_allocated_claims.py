@@ -65,7 +65,11 @@ def test_a_selector_that_cannot_be_evaluated() -> None:
 
 def gang(selector: str) -> list[JSON]:
     """A Job of two pods whose claims have this selector."""
-    asked = template("t", exactly(selectors=[{"cel": {"expression": selector}}]))
+    return job(template("t", exactly(selectors=[{"cel": {"expression": selector}}])))
+
+
+def job(asked: JSON) -> list[JSON]:
+    """A Job of two pods with a claim of this template."""
     [pod] = pods(1, "t")
     spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": {"spec": pod["spec"]}}
     return [
@@ -84,6 +88,12 @@ def test_a_gang_is_told_once_which_request_is_not_met_or_not_known() -> None:
     answer = ask([*CLUSTER, asked], [job])
     [text] = [one["message"] for one in answer["warnings"] if one["code"] == "claim-unknown"]
     assert text.startswith("pod default/j-0: whether request r of claim t is met is not known on 2 nodes; on n1: ")
+
+
+def test_a_gang_of_parts_of_gpus_alone_is_answered() -> None:
+    asked, made = job(template("t", {"name": "r", "exactly": {"deviceClassName": "mig"}}))
+    answer = ask([*CLUSTER, asked], [made])
+    assert verdicts(answer) == [("fits", "n2", None)] * 2
 
 
 def test_claims_that_are_known_are_not_called_unchecked() -> None:

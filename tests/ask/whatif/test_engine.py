@@ -329,3 +329,20 @@ def text(answer: JSON) -> str:
     shown = console.file
     assert isinstance(shown, StringIO)
     return shown.getvalue()
+
+
+def test_a_pod_that_cannot_be_written_does_not_end_the_question() -> None:
+    """One that has a node, and one of a PriorityClass that does not exist."""
+    kept, placed, classless = (pod(name, 1) for name in ("kept", "placed", "classless"))
+    placed["spec"]["nodeName"] = "n"
+    classless["spec"]["priorityClassName"] = "none"
+    del classless["spec"]["priority"]
+    nodes = [{"kind": "Node"} | machine("n", 4)]
+    answer = ask(nodes, [placed, kept, classless])
+    assert [(result["pod"]["name"], result["verdict"]) for result in answer["results"]] == [("kept", "fits")]
+    assert [one["message"] for one in answer["warnings"] if one["code"] == "pod-left-out"] == [
+        "pod default/placed is left out: it is on node n already",
+        "pod default/classless is left out: there is no PriorityClass 'none' in the cluster",
+    ]
+    with pytest.raises(BadInput, match="it is on node n already"):
+        ask(nodes, [placed])
