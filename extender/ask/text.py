@@ -35,6 +35,8 @@ LABELS: Final = {
     "victims_stranded": "victims with no other place",
 }
 """The terms of a cost for people: of commands and pages."""
+PER_THOUSAND: Final = " x 1000"
+"""The end of a unit of which a value has thousandths."""
 MOST_NAMES: Final = 3
 MOST_DEVICES: Final = 8
 """Kinds of devices that are named."""
@@ -85,9 +87,18 @@ def way(stated: Mapping[str, Any]) -> str:
 
 def _term(term: Mapping[str, Any]) -> str:
     """A term of a cost; its label may name the unit."""
-    name = label(term["term"])
-    unit = "" if term["value"] is None or term["unit"].lower() in name.lower().split() else f" {term['unit']}"
-    return f"{name} {'unknown' if term['value'] is None else format(term['value'], 'g')}{unit}"
+    name, value, unit = label(term["term"]), term["value"], str(term["unit"])
+    if value is None:
+        return f"{name} unknown"
+    if unit == "GPU-seconds":
+        return f"{name} {value / 3600:,.3g} GPU-hours"
+    if unit.endswith(PER_THOUSAND):
+        value, unit = value / 1000, unit.removesuffix(PER_THOUSAND)
+    number = format(value, ",g") if value < 1_000_000 else f"{value:,.0f}"
+    one = unit.removesuffix("s") if value == 1 and len(unit) > 1 else unit
+    if unit.lower() == name.lower():
+        return f"{number} {one}"
+    return f"{name} {number}" if unit.lower() in name.lower().split() else f"{name} {number} {one}"
 
 
 def count(number: int, noun: str) -> str:

@@ -34,10 +34,10 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     if not answer["models"]:
         yield "no node offers GPUs"
     for model in answer["models"]:
-        sets = ", ".join(f"{group['sets']} of {group['gpus']}" for group in model["linked_sets"])
+        sets = ", ".join(f"{count(group['sets'], 'set')} of {group['gpus']} GPUs" for group in model["linked_sets"])
         yield (
             f"{short(model['model'])}: {model['free_gpus']} of {count(model['gpus'], 'GPU')} free on "
-            f"{count(model['nodes'], 'node')}, {model['whole_nodes']} whole; linked sets left: {sets or 'none'}"
+            f"{count(model['nodes'], 'node')}, {model['whole_nodes']} whole; linked and free: {sets or 'no set'}"
         )
         for apart in model.get("closed", ()):  # a server of an older version counts them above
             gpus, nodes = count(apart["gpus"], "GPU"), count(apart["nodes"], "node")

@@ -69,7 +69,7 @@ def test_a_victim_is_explained_while_it_terminates_and_after_it_is_gone() -> Non
         "preempt"
     ]
     text = "\n".join(lines(shown))
-    assert "cost of the eviction of 2 pods, by term: work lost 3720 GPU-seconds" in text
+    assert "cost of the eviction of 2 pods, by term: work lost 1.03 GPU-hours" in text
 
 
 def test_the_page_of_a_victim_says_what_evicted_it() -> None:

@@ -18,7 +18,7 @@ NOW = rfc3339(WALL)
 KEYS = [
     "apiVersion", "kind", "warnings", "pod", "verdict", "sentence", "why", "node", "gpus", "how", "funnel", "reasons",
     "nearest", "ways_out", "first", "second", "difference", "queue", "devices", "evicted",
-    "preemption", "evictable_by", "cost_now", "decisions",
+    "preemption", "evictable_by", "cost_now", "not_checked", "decisions",
 ]  # fmt: skip
 
 
@@ -50,12 +50,12 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, cli: Cli) -> None:
         "  nodes: 1 seen, 1 admit the pod, 1 offer its GPUs, 1 have enough free, 0 linked, 0 not reserved, 0 left\n"
         "  rejected: 1 x links-busy\n"
         "  ways out, the cheapest first, each verified by the filter:\n"
-        "    1. evict default/older on n1 (needs evictions.enabled): work lost 1800 GPU-seconds, longest termination "
-        "grace 30 s, victims 1 pods, GPUs freed beyond the request 1, fragmentation left over 8000 ring links x 1000, "
-        "victims with no other place 1 pods\n"
+        "    1. evict default/older on n1 (needs evictions.enabled): work lost 0.5 GPU-hours, longest termination "
+        "grace 30 s, victims 1 pod, GPUs freed beyond the request 1, fragmentation left over 8 ring links, "
+        "victims with no other place 1 pod\n"
         "    2. set gpu-extender.io/links: preferred (it fits on n1)\n"
-        "    3. ask for 1 GPU instead of 2 (it fits on n1): given up 1 GPUs\n"
-        "    4. add a node like n1 (4 GPUs): nodes 1, gpus 4\n"
+        "    3. ask for 1 GPU instead of 2 (it fits on n1): given up 1 GPU\n"
+        "    4. add a node like n1 (4 GPUs): 1 node, 4 GPUs\n"
     )
     shown = json.loads(explained([*words, "-o", "json"], cli))
     assert list(shown) == KEYS
@@ -90,8 +90,8 @@ def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, cli: Cli) -> None:
         "default/old runs on n1, GPUs 0 (observed)\n"
         "  observed: kubelet or the agent reports which GPUs it holds\n"
         "  may be evicted by pods of: no PriorityClass that is known\n"
-        "  its eviction alone would cost now: longest termination grace 30 s, victims 1 pods, "
-        "victims with no other place 1 pods\n"
+        "  its eviction alone would cost now: longest termination grace 30 s, victims 1 pod, "
+        "victims with no other place 1 pod\n"
     )
 
 

@@ -170,7 +170,11 @@ class _Search:
             return Allocation(None, *self.deepest(), str(error), unknown=True)
         except _End as end:
             return Allocation(None, *end.at, end.why, end.unknown)
-        return Allocation(None, *self.deepest(), "no device is left that matches")
+        claim, request = self.deepest()
+        bound = self._constraints[claim] if claim < len(self._constraints) else ()
+        attributes = sorted({values.constraint.attribute for values in bound})
+        beside = f" and meets the constraint on {', '.join(attributes)}" if attributes else ""
+        return Allocation(None, claim, request, f"no device is left that matches{beside}")
 
     def deepest(self) -> tuple[int, str]:
         """The last claim and request for which a device was looked for."""
