@@ -21,7 +21,7 @@ SHOWN: Final = 10
 SHOWN_DECISIONS: Final = 5
 """On /debug/explain, where the query states no other number."""
 OWN: Final = ("apiVersion", "kind", "pod", "verdict", "node", "gpus", "how", "funnel", "reasons", "nearest", "first",
-              "second", "difference", "devices", "evicted", "cost_now")  # fmt: skip
+              "second", "difference", "devices", "evicted", "cost_now", "not_checked")  # fmt: skip
 """Fields of an explanation that name no other pod, but for the preemptor: an Event on the victim names it, too."""
 LEFT_OUT: Final = {
     "code": "left-out",

@@ -79,8 +79,9 @@ class Joint:
         hazards: Hazards,
         rows: Sequence[int],
         judged: list[tuple[Sequence[int], Sequence[int]]],
-        others: Sequence[int] = (),
+        others: Sequence[int] | None = None,
     ) -> None:
+        others = others or ()
         width = len(others) // len(rows) if rows else 0
         for i, row in enumerate(rows):
             self.left.append(tuple(others[i * width : (i + 1) * width]))
