@@ -417,6 +417,21 @@ cdef inline int64_t _slots(NodeTable nodes, Places places, Ask ask, row_t row, c
     return free // wanted
 
 
+cdef int _check_group(
+    str asking, NodeTable nodes, Ask ask, int64_t left, const row_t[::1] rows, Py_ssize_t out
+) except -1:
+    """`asking`: the function that is asked about a group of `left` pods."""
+    cdef Py_ssize_t i
+    _check(rows, out)
+    check_ask(nodes, ask)
+    if ask.resource < 0 or left < 1:
+        raise ValueError(f"{asking}: a request without GPUs, or a group of no pods")
+    for i in range(rows.shape[0]):
+        if rows[i] >= nodes.height:
+            raise IndexError("row outside of the table")
+    return 0
+
+
 def best_fit(NodeTable nodes, Places places, Ask ask, int64_t left, const row_t[::1] rows, score_t[::1] out):
     """Where a group should begin of which `left` pods like the request have no node yet.
 
@@ -426,14 +441,8 @@ def best_fit(NodeTable nodes, Places places, Ask ask, int64_t left, const row_t[
     first; then the one that it fills best; then, in it, where most of them fit near each other. Without any such
     level: room at the last level / (left + 1) / (A + 2).
     """
-    _check(rows, out.shape[0])
-    check_ask(nodes, ask)
-    if ask.resource < 0 or left < 1:
-        raise ValueError("best_fit: a request without GPUs, or a group of no pods")
+    _check_group("best_fit", nodes, ask, left, rows, out.shape[0])
     cdef Py_ssize_t i
-    for i in range(rows.shape[0]):
-        if rows[i] >= nodes.height:
-            raise IndexError("row outside of the table")
     cdef tuple held = places.own.get(ask.namespace, (NONE, None, NO_MARKS))
     cdef const row_t[::1] own = held[0]
     cdef const uint8_t[::1] marks = held[2]
@@ -477,14 +486,8 @@ def best_fit(NodeTable nodes, Places places, Ask ask, int64_t left, const row_t[
 def holds(NodeTable nodes, Places places, Ask ask, int64_t left, const row_t[::1] rows, score_t[::1] out):
     """Whether the nodes of the row's model have room for the `left` pods like the request of which none has a node yet:
     1 where they have, else room / (left + 1)."""
-    _check(rows, out.shape[0])
-    check_ask(nodes, ask)
-    if ask.resource < 0 or left < 1:
-        raise ValueError("holds: a request without GPUs, or a group of no pods")
+    _check_group("holds", nodes, ask, left, rows, out.shape[0])
     cdef Py_ssize_t i
-    for i in range(rows.shape[0]):
-        if rows[i] >= nodes.height:
-            raise IndexError("row outside of the table")
     cdef tuple held = places.own.get(ask.namespace, (NONE, None, NO_MARKS))
     cdef const row_t[::1] own = held[0]
     cdef const uint8_t[::1] marks = held[2]

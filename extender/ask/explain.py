@@ -35,7 +35,6 @@ from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.queue.gang import together
-from extender.queue.placement import not_modelled
 from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
 from extender.reservations.seats import Seat
 
@@ -225,8 +224,7 @@ class Explainer:
         fits = nodes.fits
         refused = quotas.of_gang(judge.cluster, pod, wall)
         best = judge.best(asked, fits, 2)
-        unknown = bool(judge.cluster.dra.fits.unknown_on(pod))
-        missing = not_modelled(pod, judge.cluster.device_classes.values(), claims=unknown)
+        missing = unchecked.of_pod(judge.cluster, pod)
         shown = Explanation(
             pod,
             "fits",

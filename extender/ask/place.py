@@ -133,13 +133,10 @@ class GangCase:
         cluster, queued = supposed.cluster, any(map(is_queued, gang.pods))
         gang = replace(gang, pods=tuple(map(opened, gang.pods)), whole=True)
         requests = tuple(map(supposed.claims.alone, gang.pods))
-        by_claims = map(cluster.dra.fits.of, gang.pods)  # what has no whole GPU may have parts of one
-        ours = [
-            bool(request.gpus) or (claims is not None and cluster.dra.asks_gpus(claims))
-            for request, claims in zip(requests, by_claims, strict=True)
-        ]
-        first = max(range(len(ours)), key=lambda at: (bool(requests[at].gpus), ours[at], -at), default=None)
-        if first is None or not ours[first]:
+        first = next((at for at, request in enumerate(requests) if request.gpus), None)
+        if first is None:  # pods without whole GPUs may ask for parts of one
+            first = next((at for at, pod in enumerate(gang.pods) if cluster.dra.asks_gpus(pod)), None)
+        if first is None:
             wanted = ", ".join(cluster.resources[3:])
             raise BadInput(f"no pod of it asks for a GPU ({wanted})", path=f"gang {gang.ref}")
         asked = Preemptor(requests[first], gang.pods[first], supposed.now, wall)

@@ -8,12 +8,19 @@ from typing import Final
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
+from extender.queue.placement import not_modelled
 from extender.settings import Settings
 
 MOST_ASKED: Final = 32
 """What is not checked that the warning names."""
 MOST_REASONS: Final = 8
 """Reasons for which slices do not count that are named."""
+
+
+def of_pod(cluster: ClusterView, pod: PodRecord) -> list[str]:
+    """What is not checked of the pod, of whose nodes all have been judged."""
+    unknown = bool(cluster.dra.fits.unknown_on(pod))
+    return not_modelled(pod, cluster.device_classes.values(), claims=unknown)
 
 
 def summary(pods: Iterable[tuple[str, Sequence[str]]]) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ from typing import Final
 
 from extender.cluster.tables import MOST_AMOUNT
 from extender.objects.records import DeviceClassRecord, NodeRecord, PodRecord
+from extender.objects.resources import OF_CLASS
 
 OtherAmounts = tuple[tuple[str, int], ...]
 """(resource, amount) by name; amounts are above 0."""
@@ -22,8 +23,6 @@ MOST_HELD: Final = 64
 """Different resources of a bound pod that are counted."""
 MOST: Final = 16
 """Different resources that the pods of one question may ask for."""
-IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
-"""With this begins the resource by which a pod asks for a device of a DeviceClass."""
 
 
 class OtherResources:
@@ -100,7 +99,7 @@ def _add(sums: dict[str, dict[str, int]], node: str, amounts: OtherAmounts, time
 def plain(asked: OtherAmounts, classes: Iterable[DeviceClassRecord]) -> OtherAmounts:
     """Those of the amounts that nodes offer by number, and no driver of DRA; MOST of them."""
     served = {device_class.extended_resource_name for device_class in classes}
-    counted = [(name, min(count, MOST_AMOUNT)) for name, count in asked if name not in served and IMPLICIT not in name]
+    counted = [(name, min(count, MOST_AMOUNT)) for name, count in asked if name not in served and OF_CLASS not in name]
     return tuple(counted[:MOST])
 
 

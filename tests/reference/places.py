@@ -195,13 +195,17 @@ def _open_slots(nodes: NodeTable, places: Places, ask: Ask, row: int) -> int:
     return max(0, free) // ask.amounts[resource] if is_open else 0
 
 
-def best_fit(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: list[int], out: list[float]) -> None:
+def _check_group(asking: str, nodes: NodeTable, ask: Ask, left: int, rows: list[int], out: list[float]) -> None:
     _check(rows, out)
     check_ask(nodes, ask)
     if ask.resource < 0 or left < 1:
-        raise ValueError("best_fit: a request without GPUs, or a group of no pods")
+        raise ValueError(f"{asking}: a request without GPUs, or a group of no pods")
     if any(row >= nodes.height for row in rows):
         raise IndexError("row outside of the table")
+
+
+def best_fit(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: list[int], out: list[float]) -> None:
+    _check_group("best_fit", nodes, ask, left, rows, out)
     room: dict[str, int] = {}
     for row in range(nodes.height):
         for name in places.near(row):
@@ -220,12 +224,7 @@ def best_fit(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: list[i
 
 
 def holds(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: list[int], out: list[float]) -> None:
-    _check(rows, out)
-    check_ask(nodes, ask)
-    if ask.resource < 0 or left < 1:
-        raise ValueError("holds: a request without GPUs, or a group of no pods")
-    if any(row >= nodes.height for row in rows):
-        raise IndexError("row outside of the table")
+    _check_group("holds", nodes, ask, left, rows, out)
     room: Counter[int] = Counter()
     for row in range(nodes.height):
         room[places.model.get(row, 0)] += _open_slots(nodes, places, ask, row)

@@ -33,7 +33,6 @@ from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
 from extender.preemption.candidates import PRICED_GPUS, Preemptor
 from extender.preemption.search import SearchResult
-from extender.queue.placement import not_modelled
 from extender.queue.report import first_names
 
 CHECKED = (
@@ -71,9 +70,7 @@ def preemptor(snapshot: SupposedCluster, pod: PodRecord, wall: float) -> Preempt
     """The question for a pod. NotOurs."""
     released = opened(pod)
     asked = snapshot.claims.request(released, snapshot.now)
-    claims = snapshot.cluster.dra.fits.of(pod)
-    by_claims = claims is not None and snapshot.cluster.dra.asks_gpus(claims)
-    if not (asked.gpus or pod.claim_node or by_claims):
+    if not (asked.gpus or pod.claim_node or snapshot.cluster.dra.asks_gpus(pod)):
         raise NotOurs(no_gpus(snapshot.cluster, pod), path=f"pod {pod.namespace}/{pod.name}")
     return Preemptor(asked, released, snapshot.now, wall)
 
@@ -208,9 +205,7 @@ def empty(snapshot: SupposedCluster, pod: PodRecord, nodes: JudgedNodes) -> dict
         "spared": [],
         "forbidden": None,
         "checked": list(CHECKED),
-        "not_checked": not_modelled(
-            pod, snapshot.cluster.device_classes.values(), claims=bool(snapshot.cluster.dra.fits.unknown_on(pod))
-        ),
+        "not_checked": unchecked.of_pod(snapshot.cluster, pod),
     }
 
 

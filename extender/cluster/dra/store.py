@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
-from extender.cluster.dra.claim_fits import ClaimFits, PodClaims
+from extender.cluster.dra.claim_fits import ClaimFits
 from extender.cluster.dra.claims import ALL, Key, PlannedClaims, ResourceClaims, is_plain, numbers
 from extender.cluster.dra.device_classes import AMD, EVERY, INTEL, NVIDIA, WHOLE, Mark, Selected, drivers_of, selected
 from extender.cluster.dra.pools import NodePools
@@ -271,9 +271,12 @@ class DraStore:
             return stated
         return self._holding(stated) if stated.node else self._asking(stated)
 
-    def asks_gpus(self, claims: PodClaims) -> bool:
-        """Whether a class of the claims is one of devices of a driver whose whole GPUs are counted: of these, of parts
-        of them, or with admin access."""
+    def asks_gpus(self, pod: PodRecord) -> bool:
+        """Whether the pod has claims that are allocated, not counted, and a class of them is one of devices of a driver
+        whose whole GPUs are counted: of these, of parts of them, or with admin access."""
+        claims = self.fits.of(pod)
+        if claims is None:
+            return False
         requests = (request for spec in claims.specs for request in spec.requests)
         names = {choice.device_class for request in requests for choice in request.choices}
         records = [self.classes[name] for name in names if name in self.classes]
