@@ -13,12 +13,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from extender.web import live
 from tests.web.page.scene import PREEMPTOR, WAITS
-from tests.web.page.test_site import VIEWS
+from tests.web.page.views import VIEWS
 from tests.world import World
 
 AXE = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
-OTHERS = (f"/pod?pod={PREEMPTOR}", "/pod?pod=serving/small", "/pod?pod=research/llm-0", "/pod?pod=a/b")
-NARROW = {"width": 320, "height": 640}
 
 
 def asked(url: str, path: str) -> Any:
@@ -129,27 +127,15 @@ def test_everything_is_reached_by_keyboard(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(
-    "path", [*VIEWS, f"/pod?pod={PREEMPTOR}", "/pod?pod=serving/small", "/pod?pod=a/b", "/node?node=v100-3"]
-)
-def test_no_barrier(browser: Browser, url: str, path: str, scheme: Any) -> None:
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_barrier(browser: Browser, url: str, view: str, scheme: Any) -> None:
     """axe-core: levels A and AA."""
     context = browser.new_context(base_url=url, color_scheme=scheme)
     page = context.new_page()
-    page.goto(path)
+    page.goto(VIEWS[view])
     found = Axe().run(page, options=AXE)
     context.close()
     assert found.violations_count == 0, found.generate_report()
-
-
-@pytest.mark.parametrize("path", VIEWS)
-def test_a_narrow_window_scrolls_one_way(browser: Browser, url: str, path: str) -> None:
-    """WCAG 1.4.10: tables scroll by themselves."""
-    context = browser.new_context(base_url=url, viewport=NARROW)  # type: ignore[arg-type]
-    page = context.new_page()
-    page.goto(path)
-    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
-    context.close()
 
 
 def test_without_scripts_everything_is_there(browser: Browser, url: str) -> None:

@@ -1,0 +1,31 @@
+"""The addresses of the views, for what looks at all of them: the scene has what each shows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.web.page.scene import PREEMPTOR, WAITS
+
+VIEWS: Final = {
+    "fleet": "/?colour=gang",
+    "fleet-by-zone": "/?by=zone",
+    "nodes": "/nodes?in=rack-2",
+    "node": "/node?node=v100-0",
+    "node-cordoned": "/node?node=v100-3",
+    "node-switched": "/node?node=h100-0",
+    "waiting": "/waiting",
+    "pod": f"/pod?pod={WAITS}",
+    "pod-preempts": f"/pod?pod={PREEMPTOR}",
+    "pod-fits": "/pod?pod=serving/small",
+    "pod-gated": "/pod?pod=research/llm-0",
+    "pod-never": "/pod?pod=speech/giant",
+    "error": "/pod?pod=a/b",
+    "queue": "/queue",
+    "capacity": "/capacity",
+    "advice": "/advice",
+    "whatif": f"/whatif?pod={WAITS}",
+    "preemptions": "/preemptions",
+    "prices": "/prices",
+    "decisions": "/decisions",
+}
+"""By a name for files. Several addresses are of one view where it differs by what it is asked about."""
