@@ -1,4 +1,4 @@
-"""`python -m extender.topologies` writes docs/machines.md and the pictures in docs/machines/.
+"""`python -m extender.topologies` writes docs/machines.md, its pictures, and docs/results/topologies.csv.
 
 The machines of the catalogue: how their GPUs are linked, what the extender takes of the empty machine, and what the
 stock device plugin would hand out.
@@ -7,8 +7,11 @@ stock device plugin would hand out.
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ext_core.links import LinkShapes
@@ -18,27 +21,60 @@ from extender.topologies.topology import Plugin
 
 MOST_SIZE = 8
 SHOWN_SETS = 4
+SIZES = (2, 4, 8)
+"""The pods of the page's table; the CSV has each size."""
+COLUMNS = ("machine", "gpus", "takes", "ring_gbps", "left_gbps", "stock_plugin_sets", "stock_plugin_gbps")
 HEAD = """# Machines
 
-The machines of the catalogue (`extender/topologies/catalogue.json`), as `python -m extender.topologies` draws them:
-GPUs on a circle, lines as wide as there are links between two GPUs, a hub where links go into a switch, a coloured arc
-for each NUMA node (its number as the sampled host had it), a grey band for GPUs behind one PCIe switch (a wider,
-lighter one where several switches lie between them). What an agent or an administrator says of a node goes before this
-page. Two entries are not here, Gaudi 2 and 3: their links are Ethernet, which no text that we read shows.
+The machines of the catalogue, as `python -m extender.topologies` draws them. A node's agent or administrator can state
+its links; that statement has priority over this page. Gaudi 2 and 3 are in the catalogue too. They have no picture:
+their links are Ethernet, which no vendor tool that the agent reads shows.
 
-The tables are about the empty machine. *takes*: the set that the extender plans for a pod of that many GPUs; *ring*:
-what the rings over links that fit into it carry, in GB/s and direction, `0` where the links make no ring (then it talks
-over PCIe as well); *left*: the best ring of each size, in GB/s, that stays in the rest; *stock plugin*: what the
-vendor's device plugin would hand out without a relay, with probabilities, and what ring is to be expected. A model that
-knows no PCIe paths (NVIDIA) or NUMA nodes (AMD) says unknown.
+How to read a picture: GPUs stand on a circle. Lines are as wide as the number of links between two GPUs. A hub is a
+switch. A coloured arc is a NUMA node, with the number of the sampled host. A grey band is one PCIe switch. A wider,
+lighter band is a tree of PCIe switches.
+
+The table is about empty machines. A cell is the bandwidth of the ring that a pod of 2, 4 or 8 GPUs gets, in GB/s for
+each direction. The first number is that of the planned GPUs. The number in brackets is what to expect of the vendor's
+device plugin without the [relay](relay.md): `?` where the plugin's choice depends on facts that the catalogue lacks.
+0 means that the links form no ring, so that traffic also uses PCIe.
+
+[results/topologies.csv](results/topologies.csv) has each size from 1 to 8: the planned GPUs, their ring, the best ring
+of each size that stays in the rest, and the sets that the plugin can hand out with their probabilities.
 """
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a pod of some GPUs gets of an empty machine; bandwidths in GB/s and direction, "" where one GPU has none.
+
+    `handed`: the plugin's sets with their probabilities, and the ring to be expected; "unknown" and "".
+    """
+
+    size: int
+    takes: str
+    ring: str
+    rest: str
+    handed: tuple[str, str]
 
 
 def page() -> str:
     """docs/machines.md."""
-    sections = ["\n".join(_section(entry)) for entry in entries()]
-    contents = "\n".join(f"- [{entry.id}](#{_anchor(entry.id)}): {entry.topology.detail}" for entry in entries())
-    return "\n\n".join([HEAD.rstrip(), contents, *sections]) + "\n"
+    rows = {entry.id: list(_rows(entry)) for entry in entries()}
+    head = f"| machine | {' | '.join(f'{size} GPUs' for size in SIZES)} |\n|---|{'--:|' * len(SIZES)}"
+    table = [f"| [{name}](#{_anchor(name)}) | {' | '.join(_cells(found))} |" for name, found in rows.items()]
+    return "\n\n".join([HEAD.rstrip(), "\n".join([head, *table]), *map(_section, entries())]) + "\n"
+
+
+def details() -> str:
+    """docs/results/topologies.csv."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(COLUMNS)
+    for entry in entries():
+        for row in _rows(entry):
+            out.writerow((entry.id, row.size, row.takes, row.ring, row.rest, *row.handed))
+    return text.getvalue()
 
 
 def _anchor(title: str) -> str:
@@ -46,14 +82,21 @@ def _anchor(title: str) -> str:
     return "".join(letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter in "-_")
 
 
-def _section(entry: Entry) -> Iterator[str]:
-    topology = entry.topology
-    yield f"## {entry.id}\n"
+def _cells(rows: list[Row]) -> Iterator[str]:
+    sizes = {row.size: row for row in rows}
+    for size in SIZES:
+        row = sizes.get(size)
+        yield f"{row.ring} ({row.handed[1] or '?'})" if row else ""
+
+
+def _section(entry: Entry) -> str:
     labels = ", ".join(f"`{label}`" for label in sorted(entry.products))
-    yield f"{topology.detail}. Product label: {labels}. Status: {entry.status}.\n"
-    yield f"![{entry.id}](machines/{entry.id}.svg)\n"
-    yield "| GPUs | takes | ring | left | stock plugin |"
-    yield "|--:|---|--:|---|---|"
+    text = f"{entry.topology.detail}. Product label: {labels}. Status: {entry.status}."
+    return f"## {entry.id}\n\n{text}\n\n![{entry.id}](machines/{entry.id}.svg)"
+
+
+def _rows(entry: Entry) -> Iterator[Row]:
+    topology = entry.topology
     shapes = LinkShapes()
     plugin: Plugin = "amd" if entry.vendor == "amd" else "nvidia"
     shape = topology.intern(shapes, plugin)
@@ -69,13 +112,13 @@ def _section(entry: Entry) -> Iterator[str]:
         else:
             remainder = ", ".join(f"{k}: {_gbps(top, topology.gbps)}" for k, top in tops if top)
         handed = _handed(shapes, shape, free, size, topology.gbps)
-        yield f"| {size} | {_ids(choice.gpus)} | {ring} | {remainder or 'nothing linked'} | {handed} |"
+        yield Row(size, _ids(choice.gpus), ring, remainder or "nothing linked", handed)
 
 
-def _handed(shapes: LinkShapes, shape: int, free: int, size: int, gbps: float) -> str:
+def _handed(shapes: LinkShapes, shape: int, free: int, size: int, gbps: float) -> tuple[str, str]:
     answers = shapes.handed_out(shape, free, size)
     if answers is None:
-        return "unknown"
+        return "unknown", ""
     likely = sorted(answers, key=lambda answer: -answer[1])  # equal ones stay in the order of their ids
     alike = likely[0][1] - likely[-1][1] < 1e-6
     if len(likely) == 1:
@@ -87,9 +130,8 @@ def _handed(shapes: LinkShapes, shape: int, free: int, size: int, gbps: float) -
         if len(likely) > SHOWN_SETS:
             text = f"one of {len(likely)}{' alike' if alike else ''}: {text}; …"
     if size == 1:
-        return text
-    expected = sum(share * (shapes.ring(shape, some) or 0) for some, share in answers)
-    return f"{text} → {_gbps(expected, gbps)}"
+        return text, ""
+    return text, _gbps(sum(share * (shapes.ring(shape, some) or 0) for some, share in answers), gbps)
 
 
 def _all_sets(free: int, size: int) -> Iterator[int]:
@@ -113,14 +155,16 @@ def _gbps(ring: float, gbps: float) -> str:
 
 
 def write(folder: Path) -> None:
-    """docs/machines.md and docs/machines/*.svg below ``folder``; pictures of machines that are gone go too."""
-    pictures = folder / "machines"
-    pictures.mkdir(parents=True, exist_ok=True)
+    """The page, its pictures and the CSV below ``folder``; removes pictures of machines that the catalogue lacks."""
+    pictures, results = folder / "machines", folder / "results"
+    for made in (pictures, results):
+        made.mkdir(parents=True, exist_ok=True)
     for old in pictures.glob("*.svg"):
         old.unlink()
     for entry in entries():
         (pictures / f"{entry.id}.svg").write_text(picture(entry.topology))
     (folder / "machines.md").write_text(page())
+    (results / "topologies.csv").write_text(details())
 
 
 def main() -> int:

@@ -1,14 +1,16 @@
-"""docs/machines.md and its pictures: up to date, complete, and what they show is what the topology says."""
+"""docs/machines.md, its pictures and its CSV: up to date, complete, and what they show is what the topology says."""
 
 from __future__ import annotations
 
+import csv
+import io
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from extender.topologies.__main__ import page, write
+from extender.topologies.__main__ import details, page, write
 from extender.topologies.catalogue import entries
 from extender.topologies.picture import around, caption, numa_groups, picture, switch_groups
 
@@ -20,26 +22,29 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_the_page_and_the_pictures_are_up_to_date(tmp_path: Path) -> None:
     write(tmp_path)  # `python -m extender.topologies` writes them anew
     assert (tmp_path / "machines.md").read_text() == (DOCS / "machines.md").read_text()
+    assert (tmp_path / "results/topologies.csv").read_text() == (DOCS / "results/topologies.csv").read_text()
     made, there = (sorted(path.name for path in (top / "machines").iterdir()) for top in (tmp_path, DOCS))
     assert made == there == sorted(f"{name}.svg" for name in KNOWN)
     for name in made:
         assert (tmp_path / "machines" / name).read_text() == (DOCS / "machines" / name).read_text(), name
 
 
-def test_every_machine_has_its_section_and_a_row_for_each_size() -> None:
-    sections = page().split("\n## ")[1:]
+def test_every_machine_has_its_section_its_line_and_a_row_for_each_size() -> None:
+    head, *sections = page().split("\n## ")
     assert [section.split("\n")[0] for section in sections] == list(KNOWN)
-    for section in sections:
-        topology = KNOWN[section.split("\n")[0]]
-        rows = [line for line in section.split("\n") if line.startswith("| ") and line[2].isdigit()]
-        assert [int(row.split("|")[1]) for row in rows] == list(range(1, min(8, topology.gpus) + 1))
+    assert [line[3 : line.index("]")] for line in head.splitlines() if line.startswith("| [")] == list(KNOWN)
+    rows = list(csv.DictReader(io.StringIO(details())))
+    sizes = [(name, str(size)) for name, made in KNOWN.items() for size in range(1, min(8, made.gpus) + 1)]
+    assert [(row["machine"], row["gpus"]) for row in rows] == sizes
 
 
 def test_the_page_says_what_fit_says() -> None:
-    section = page().split("\n## dgx1-v100\n")[1].split("\n## ")[0]
-    assert "| 4 | 0-3 | 100 | 2: 50, 3: 50, 4: 100 | 0-3 50%; 4-7 50% → 100 |" in section
-    assert "| 8 | 0-7 | 150 | nothing linked | 0-7 → 150 |" in section
-    assert "| 1 | 0 |  | 2: 50, 3: 50, 4: 100, 5: 50, 6: 100, 7: 100 | any, all 8 alike |" in section
+    assert "| [dgx1-v100](#dgx1-v100) | 50 (50) | 100 (100) | 150 (150) |" in page()
+    assert "| [v100-8-permuted](#v100-8-permuted) | 50 (?) | 100 (?) | 150 (150) |" in page()
+    text = details()
+    assert 'dgx1-v100,4,0-3,100,"2: 50, 3: 50, 4: 100",0-3 50%; 4-7 50%,100\n' in text
+    assert "dgx1-v100,8,0-7,150,nothing linked,0-7,150\n" in text
+    assert 'dgx1-v100,1,0,,"2: 50, 3: 50, 4: 100, 5: 50, 6: 100, 7: 100","any, all 8 alike",\n' in text
 
 
 @pytest.mark.parametrize("name", KNOWN)
