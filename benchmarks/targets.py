@@ -1,24 +1,27 @@
 """The targets of live speed: measure, target, what this machine got, met or lost.
 
-    python -m benchmarks.targets [--full] [--only scheduler events ...] [--write docs/performance.md]
+    python -m benchmarks.targets [--full] [--only scheduler events ...] [--write docs]
 
 Runs each measurement in a process of its own, prints its tables, and at the end all lines of their targets tables with
 the losses. About half an hour on two idle cores, the builds of the control plane and of the arm `before` not counted.
 `--full` adds what takes longer (scheduler at 500 and 15,000 nodes): about an hour and a half.
 A measurement that fails is reported and does not stop the others; then the status is 1. A lost target is no failure.
-`--write FILE` puts the tables of each measurement that ran between `<!-- NAME -->` and `<!-- /NAME -->` of the file,
-and those lines of the targets between the marks of `targets`.
+`--write docs` writes the tables of each measurement that ran to docs/results/NAME.csv, and after a run of all
+measurements the lines of the targets between the marks of `targets` in docs/performance.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from benchmarks.tables import save
 
 HEAD = "| measure | target | got | |"
 WIDE = 78
@@ -114,12 +117,7 @@ def without_targets(text: str) -> str:
     return "\n".join(kept).strip()
 
 
-def written(document: str, name: str, text: str) -> str:
-    """The document with `text` between the marks of `name`; unchanged where it has none."""
-    first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
-    head, found, rest = document.partition(first)
-    _, ended, tail = rest.partition(last)
-    return f"{head}{first}\n\n{text}\n\n{last}{tail}" if found and ended else document
+MARKED = re.compile(r"(?<=<!-- targets -->\n\n).*?(?=\n\n<!-- /targets -->)", re.DOTALL)
 
 
 def say(line: str) -> None:
@@ -130,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.targets", description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="all sizes")
     parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS])
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this document")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the tables below this folder of documents")
     asked = parser.parse_args(arguments)
     outcome, began = Outcome(), time.monotonic()
     for part in PARTS:
@@ -143,13 +141,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if why:
             outcome.failed.append(f"{part.name}: {why}")
         elif asked.write:
-            asked.write.write_text(written(asked.write.read_text(), part.name, without_targets(text)))
+            save(without_targets(text), asked.write / "results" / f"{part.name}.csv")
         if part.smaller and not asked.full:
             outcome.smaller.append(f"{part.name}: {part.smaller}")
     print(summary(outcome))
     if asked.write and not asked.only:
-        table = summary(outcome).removeprefix("Targets\n\n")
-        asked.write.write_text(written(asked.write.read_text(), "targets", table))
+        page, table = asked.write / "performance.md", summary(outcome).removeprefix("Targets\n\n")
+        page.write_text(MARKED.sub(lambda _: table, page.read_text()))
     return 1 if outcome.failed else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,19 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 FAULTS = (ROOT / "docs" / "reliability.md").read_text().split("## What no test shows")[0].splitlines()
 NAMED = re.compile(r"`((?:tests|extender|ext_core|benchmarks|manifests|docs)/[\w./-]+\.\w+)(?:::(\w+))?")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files(page: Path) -> None:
     found = [target for target in LINK.findall(page.read_text()) if "://" not in target]
     assert [target for target in found if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_and_tests_that_are_named_exist(page: Path) -> None:
     missing = []
     for path, test in NAMED.findall(page.read_text()):
@@ -57,3 +58,18 @@ def test_each_fault_states_what_holds_what_was_seen_and_its_tests(title: str) ->
     section = "\n".join(FAULTS).split(f"## {title}\n")[1].split("\n## ")[0]
     assert re.findall(r"^- \*\*(\w+)\*\*:", section, re.MULTILINE) == ["Promised", "Observed", "Tests"]
     assert NAMED.search(section)
+
+
+def test_each_result_names_its_command_and_is_a_table() -> None:
+    """docs/results: README.md has each file; each row has as many cells as the head."""
+    folder = ROOT / "docs" / "results"
+    rows = [line.strip("| ").split(" | ") for line in (folder / "README.md").read_text().splitlines() if "| `" in line]
+    listed = sorted(name for files, _ in rows for name in re.findall(r"`([\w.-]+\.csv)`", files))
+    assert listed == sorted(path.name for path in folder.glob("*.csv"))
+    modules = {module for _, command in rows for module in re.findall(r"python -m ([\w.]+)", command)}
+    assert [module for module in modules if not find_spec(module)] == [
+        "benchmarks.transport"
+    ]  # removed with its subject
+    for path in folder.glob("*.csv"):
+        with path.open(newline="") as file:
+            assert len({len(row) for row in csv.reader(file)}) == 1, path.name

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks import scheduler_table, targets
 from benchmarks.spread import Line, Spread, at_most, ratios, targets_table
 
@@ -32,6 +34,28 @@ def test_the_lines_of_all_tables_are_read_and_the_losses_named() -> None:
     shown = targets.summary(targets.Outcome(read[:3], ["z: it broke"], ["y: 15,000 nodes"]))
     assert "1 of 2 targets are met." in shown
     assert shown.endswith("lost: b\nFAILED: z: it broke\nnot measured, use --full: y: 15,000 nodes")
+
+
+def test_the_tables_are_written_as_csv_and_the_targets_into_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results").mkdir()
+    stale = tmp_path / "results/watch-2.csv"
+    kept = tmp_path / "results/watch-by-hand.csv"
+    for file in (stale, kept):
+        file.write_text("old")
+    page = tmp_path / "performance.md"
+    page.write_text("head\n\n<!-- targets -->\n\nold\n\n<!-- /targets -->\n\ntail\n")
+    lines = targets_table([Line("a", "<= 1", "0.5", True)])
+    monkeypatch.setattr(targets, "PARTS", (targets.Part("watch"),))
+    monkeypatch.setattr(targets, "run", lambda part, whole: (f"| x, y | |\n|---|--:|\n| - | 1 |\n\n{lines}\n", ""))
+    assert targets.main(["--write", str(tmp_path)]) == 0
+    assert (tmp_path / "results/watch.csv").read_text() == '"x, y",\n-,1\n'
+    assert (stale.exists(), kept.read_text()) == (False, "old")
+    text = page.read_text()
+    assert "| a | <= 1 | 0.5 | met |" in text
+    assert "old" not in text
+    assert text.endswith("<!-- /targets -->\n\ntail\n")
 
 
 def row(arm: str, sampling: str, number: int, *, nominated: bool = False, time: float = 1.0, cpu: float = 1.0) -> Any:
