@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 FAULTS = (ROOT / "docs" / "reliability.md").read_text().split("## What no test shows")[0].splitlines()
+TESTED = (ROOT / "docs" / "internals" / "tested.md").read_text()
 NAMED = re.compile(r"`((?:tests|extender|ext_core|benchmarks|manifests|docs)/[\w./-]+\.\w+)(?:::(\w+))?")
 
 
@@ -20,6 +21,20 @@ NAMED = re.compile(r"`((?:tests|extender|ext_core|benchmarks|manifests|docs)/[\w
 def test_links_lead_to_files(page: Path) -> None:
     found = [target for target in LINK.findall(page.read_text()) if "://" not in target]
     assert [target for target in found if not (page.parent / target).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Those of the headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text())
+    inside = [(page.parent / target if target else page, name) for target, name in links if "://" not in target]
+    lost = [f"{to.name}#{name}" for to, name in inside if to.suffix == ".md" and name not in anchors(to)]
+    assert lost == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -44,20 +59,28 @@ def test_each_invariant_names_its_test() -> None:
     assert [item.split(".")[0] for item in items if not NAMED.search(item)] == []
 
 
+def cells(section: str) -> dict[str, str]:
+    """docs/internals/tested.md: the table of a section, as its first column to its second."""
+    lines = TESTED.split(f"\n## {section}\n")[1].split("\n## ")[0].splitlines()
+    rows = [line.strip("|").split("|") for line in lines if line.startswith("| ")][1:]
+    return {first.strip(): second for first, second in rows}
+
+
 def test_each_defence_names_what_tests_it() -> None:
-    """docs/security.md: a test that exists, which is checked above, or a module that can be run."""
-    table = (ROOT / "docs" / "security.md").read_text().partition("## What tests it")[2]
-    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
-    assert [defence for defence, guards in rows if "`" not in guards] == []
-    assert all(find_spec(module) for _, guards in rows for module in re.findall(r"`python -m ([\w.]+)`", guards))
+    """A test that exists, which is checked above, or a module that can be run."""
+    defences = cells("Defences")
+    assert len(defences) > 40
+    assert [defence for defence, guards in defences.items() if "`" not in guards] == []
+    modules = {module for guards in defences.values() for module in re.findall(r"`python -m ([\w.]+)`", guards)}
+    assert all(map(find_spec, modules))
 
 
 @pytest.mark.parametrize("title", [" ".join(line.split()[1:]) for line in FAULTS if line.startswith("## ")])
 def test_each_fault_states_what_holds_what_was_seen_and_its_tests(title: str) -> None:
     """docs/reliability.md, up to what no test shows."""
     section = "\n".join(FAULTS).split(f"## {title}\n")[1].split("\n## ")[0]
-    assert re.findall(r"^- \*\*(\w+)\*\*:", section, re.MULTILINE) == ["Promised", "Observed", "Tests"]
-    assert NAMED.search(section)
+    assert re.findall(r"^- \*\*(\w+)\*\*:", section, re.MULTILINE) == ["Promised", "Observed"]
+    assert NAMED.search(cells("Faults")[title])
 
 
 def test_each_result_names_its_command_and_is_a_table() -> None:
