@@ -1,4 +1,5 @@
-"""The worked example of docs/preemption.md is what the program prints: each block behind `<!-- printed: NAME -->`.
+"""What documents show is what the program prints: each block behind `<!-- printed -->`, which has its commands, and in
+the worked example of docs/preemption.md each block behind `<!-- printed: NAME -->`.
 
 After a change of words: GPU_EXTENDER_WRITE_DOCS=1 pytest tests/test_docs_example.py writes the blocks anew.
 """
@@ -9,6 +10,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
@@ -42,7 +44,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "preemption.md"
 CLUSTER, POD = "docs/examples/torn.yaml", "docs/examples/urgent.yaml"
 NOW = "2026-03-02T12:00:00Z"
-WHATIF = ["whatif", "--cluster", CLUSTER, "-f", POD, "--now", NOW]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = re.compile(r"(?<=<!-- printed -->\n```\n)\$ .*?(?=\n```\n)", re.DOTALL)
 
 
 class Ear(EventRecorder):
@@ -114,18 +117,36 @@ def played(enabled: bool) -> dict[str, str]:
     }
 
 
-def whatif(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+def of(name: str, enabled: bool) -> Callable[[], str]:
+    return lambda: played(enabled)[name]
+
+
+def run(block: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The commands of a block, each with what it prints now."""
+    shown = []
+    for command in re.findall(r"^\$ gpu-extender (.*)$", block, re.MULTILINE):
+        assert main(shlex.split(command)) in (0, 10, 11), command
+        shown.append(f"$ gpu-extender {command}\n{capsys.readouterr().out}".rstrip("\n"))
+    return "\n".join(re.sub(r" +$", "", text, flags=re.MULTILINE) for text in shown)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in DOCUMENTS if COMMANDS.search(page.read_text())], ids=lambda page: page.name
+)
+def test_commands_of_a_page_print_what_it_shows(
+    page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
-    assert main(WHATIF) == 10
-    return f"$ gpu-extender {' '.join(WHATIF)}\n{capsys.readouterr().out}".rstrip("\n")
+    monkeypatch.setenv("COLUMNS", "120")
+    text = page.read_text()
+    printed = COMMANDS.sub(lambda block: run(block[0], capsys), text)
+    if os.environ.get("GPU_EXTENDER_WRITE_DOCS"):
+        page.write_text(printed)
+        text = printed
+    assert text == printed, "GPU_EXTENDER_WRITE_DOCS=1 writes it anew"
 
 
-def of(name: str, enabled: bool) -> Callable[..., str]:
-    return lambda *_: played(enabled)[name]
-
-
-BLOCKS: dict[str, Callable[..., str]] = {
-    "whatif": whatif,
+BLOCKS: dict[str, Callable[[], str]] = {
     "decisions": of("decisions", False),
     "reservation": of("reservation", True),
     "events": of("events", True),
@@ -134,10 +155,8 @@ BLOCKS: dict[str, Callable[..., str]] = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_of_the_page_is_what_the_program_prints(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    printed = BLOCKS[name](capsys, monkeypatch)
+def test_a_block_of_the_page_is_what_the_program_prints(name: str) -> None:
+    printed = BLOCKS[name]()
     assert printed
     page = PAGE.read_text()
     pattern = rf"(<!-- printed: {name} -->\n```\w*\n)(.*?)(\n```\n)"

@@ -47,6 +47,16 @@ def test_files_and_tests_that_are_named_exist(page: Path) -> None:
     assert missing == []
 
 
+def test_documents_that_the_code_names_exist() -> None:
+    """In messages, comments and manifests."""
+    files = [
+        path for top in ("extender", "manifests") for path in (ROOT / top).rglob("*") if path.suffix in (".py", ".yaml")
+    ]
+    named = {name for path in files for name in re.findall(r"docs/[\w/]+\.md", path.read_text())}
+    assert len(named) > 9
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 160
 

@@ -1,6 +1,6 @@
 """Preemptors of six priorities compete at once: the share of second evictions, and how long the preemptors wait.
 
-One seed in two orders; GPU_EXTENDER_CONTENTION=3 (seeds) gives the figures of docs/preemption.md.
+One seed in two orders; GPU_EXTENDER_CONTENTION=3 (seeds) gives the figures of docs/internals/preemption.md.
 """
 
 from __future__ import annotations
