@@ -1,8 +1,9 @@
-"""Makes the pictures of docs/page.md in the distribution's Chromium.
+"""Pictures of the page in the distribution's Chromium, of the cluster that the tests of the page use.
 
-    python -m benchmarks.screenshots [--folder docs/page]
+    python -m benchmarks.screenshots                   the pictures of docs/page.md
+    python -m benchmarks.screenshots --every FOLDER    every view, 1440 and 390 px wide, light and dark
 
-The cluster is that of the tests of the page: the same objects, names and times each time.
+The cluster has the same objects, names and times each time.
 """
 
 from __future__ import annotations
@@ -10,23 +11,22 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from playwright.sync_api import ViewportSize
+from playwright.sync_api import Browser, Page, ViewportSize
 
 from extender import log
 from tests.browser import chromium
 from tests.web.page.scene import WAITS, scene
 from tests.web.page.served import served
+from tests.web.page.views import VIEWS
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "page"
 WIDTH: Final = 1_200
 MOST_BYTES: Final = 150_000
 WAIT_MS: Final = 60_000
-
-
 MANIFEST: Final = """\
 apiVersion: v1
 kind: Pod
@@ -36,57 +36,88 @@ spec:
   - name: main
     resources: {limits: {nvidia.com/gpu: 8}}
 """
+Scheme = Literal["light", "dark"]
+ASKED: Final = "whatif-answered"
 
 
 class Picture(NamedTuple):
-    """One picture. `height`: pixels from the top of the page."""
+    """One picture. `width`, `height`: pixels; height None: the whole page."""
 
+    name: str
     path: str
-    height: int
-    scheme: Literal["light", "dark"] = "light"
+    height: int | None
+    width: int = WIDTH
+    scheme: Scheme = "light"
     manifest: str = ""
     """What is asked in the form that asks what if."""
 
 
-PICTURES: Final = {
-    "fleet": Picture("/?colour=gang", 880),
-    "pod": Picture(f"/pod?pod={WAITS}", 860),
-    "queue": Picture("/queue", 540),
-    "preemption": Picture("/preemptions", 600),
-    "node": Picture("/node?node=v100-0", 760, "dark"),
-    "whatif": Picture(f"/whatif?pod={WAITS}", 1_200, manifest=MANIFEST),
-}
+DOCUMENTED: Final = (
+    Picture("fleet", "/?colour=gang", 880),
+    Picture("pod", f"/pod?pod={WAITS}", 860),
+    Picture("queue", "/queue", 540),
+    Picture("preemption", "/preemptions", 600),
+    Picture("node", "/node?node=v100-0", 760, scheme="dark"),
+    Picture("whatif", f"/whatif?pod={WAITS}", 1_200, manifest=MANIFEST),
+)
+
+
+def every() -> Iterator[Picture]:
+    """Each view in each size and scheme; the form that asks what if also answered."""
+    schemes: tuple[Scheme, ...] = ("light", "dark")
+    for width in (1_440, 390):
+        for scheme in schemes:
+            for name, path in VIEWS.items():
+                yield Picture(f"{name}-{width}-{scheme}", path, None, width, scheme)
+            yield Picture(f"{ASKED}-{width}-{scheme}", VIEWS["whatif"], None, width, scheme, MANIFEST)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.screenshots", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    folder = parser.parse_args(arguments).folder
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.screenshots", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the pictures of the documents")
+    parser.add_argument("--every", type=Path, metavar="FOLDER", help="pictures of every view go here")
+    parser.add_argument("--only", default="", metavar="TEXT", help="of every view those whose name begins so")
+    asked = parser.parse_args(arguments)
     installed = chromium.installed()
     if installed is None:
         print(f"none of {', '.join(chromium.NAMES)} is installed", file=sys.stderr)
         return 1
     log.configure(level=logging.ERROR)
+    folder = asked.every or asked.folder
     folder.mkdir(parents=True, exist_ok=True)
+    pictures = [picture for picture in (every() if asked.every else DOCUMENTED) if picture.name.startswith(asked.only)]
     worst = 0
     with served(scene()) as url, chromium.browser(installed) as browser:
-        for name, one in PICTURES.items():
-            size = ViewportSize(width=WIDTH, height=one.height)
-            context = browser.new_context(base_url=url, viewport=size, color_scheme=one.scheme)
-            page = context.new_page()
-            page.goto(one.path)
-            if page.locator("[data-late]").count():
-                page.locator("#late-advice time").wait_for(timeout=WAIT_MS)
-            if one.manifest:
-                page.get_by_label("Manifest").fill(one.manifest)
-                page.get_by_role("button", name="Ask").click()
-                page.locator("#answer section").first.wait_for(timeout=WAIT_MS)
-                page.evaluate("scrollTo(0, 0)")
-            content = page.screenshot(path=folder / f"{name}.png")
-            context.close()
-            print(f"{folder / name}.png: {len(content):,} bytes")
+        for picture in pictures:
+            content = taken(browser, url, picture, folder / f"{picture.name}.png")
+            print(f"{folder / picture.name}.png: {len(content):,} bytes")
             worst = max(worst, len(content))
-    return 0 if worst < MOST_BYTES else 1
+    return 0 if asked.every or worst < MOST_BYTES else 1
+
+
+def taken(browser: Browser, url: str, picture: Picture, path: Path) -> bytes:
+    """Takes a picture."""
+    size = ViewportSize(width=picture.width, height=picture.height or 900)
+    context = browser.new_context(base_url=url, viewport=size, color_scheme=picture.scheme)
+    page = context.new_page()
+    page.goto(picture.path)
+    _complete(page, picture.manifest)
+    content = page.screenshot(path=path, full_page=picture.height is None)
+    context.close()
+    return content
+
+
+def _complete(page: Page, manifest: str) -> None:
+    """Waits until all of the view is there; asks what the form is to be asked."""
+    if page.locator("[data-late]").count():
+        page.locator("#late-advice time").wait_for(timeout=WAIT_MS)
+    if manifest:
+        page.get_by_label("Manifest").fill(manifest)
+        page.get_by_role("button", name="Ask").click()
+        page.locator("#answer section").first.wait_for(timeout=WAIT_MS)
+        page.evaluate("scrollTo(0, 0)")
 
 
 if __name__ == "__main__":
