@@ -9,12 +9,14 @@ import subprocess
 import sys
 from array import array
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
 from extender.cli import demo as demo_command
 from extender.cli import main
+from tests.web.page.crawl import crawl
 
 SCENES = (
     "packing", "contiguous fit", "a refused node", "a preemption", "a wait that ends", "a gang that starts whole",
@@ -102,6 +104,15 @@ def test_a_server_that_is_wrong_is_found_out(
     assert "all scenes came out as told" not in out
 
 
+def fetched(url: str) -> tuple[int, str]:
+    """(status, text)."""
+    try:
+        with urlopen(Request(url, headers={"accept": "text/html"}), timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, ""
+
+
 def test_it_serves_on_until_ctrl_c() -> None:
     environment = {**os.environ, "NO_COLOR": "1", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
@@ -118,6 +129,8 @@ def test_it_serves_on_until_ctrl_c() -> None:
                 assert b'"evict"' in answer.read()
             with urlopen(found[1] + "/", timeout=10) as answer:
                 assert b">dgx1</a>" in answer.read()  # the address opens in a browser
+            answered = crawl(lambda path: fetched(found[1] + path), ["/", "/decisions", "/preemptions"])
+            assert [path for path, status in answered.items() if status != 200] == []
             told = next(running.stdout).removeprefix("why a pod waits: gpu-extender ").split()
             asked = [sys.executable, "-m", "extender", *told]
             explained = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)

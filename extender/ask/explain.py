@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from extender.ask import evictions, fleet, gpu_notes, pending, place, quotas, sentence, unchecked
+from extender.ask import evictions, fleet, gpu_notes, pending, place, preferred, quotas, sentence, unchecked
 from extender.ask import nodes as judged_nodes
 from extender.ask.capacity import advice, capacity, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict, before, latest, runs
@@ -180,6 +180,23 @@ class Explainer:
     def nodes_wanted(self) -> dict[str, int]:
         """How many more nodes of each GPU model the pods that wait would need, by model."""
         return nodes_wanted(self._judge, self._report(), self.waiting())
+
+    def gpus_after(self, pod: PodRecord, node: str, evicted: set[str]) -> tuple[int, ...]:
+        """The GPUs that a pod without a node gets there once these pods (uids) have terminated; empty where they are
+        not known."""
+        return gpus_of(self._judge.planned_after(self._asked(pod), node, evicted & set(self._judge.cluster.pods)))
+
+    def because(self, shown: Explanation) -> str:
+        """Why the best node is before the second; "" where there is no second."""
+        room = shown.verdict == "fits" and len(shown.best) > 1
+        kept = (
+            preferred.kept_sets(self._judge, self._asked(shown.pod), [best.node for best in shown.best]) if room else ()
+        )
+        return preferred.because(shown.best, kept)
+
+    def _asked(self, pod: PodRecord) -> Preemptor:
+        now, wall = self._moment()
+        return Preemptor(self._judge.claims.request(pod, now), pod, now, wall)
 
     def explain(self, pod: PodRecord) -> Explanation:
         """The verdict, with what is unknown on the pod, and its claims that do not count as written. `pod`: as the

@@ -142,6 +142,15 @@ class Judge:
             planned = self.claims.counting.planned(asked.pod, name)
             return planned or self.policy.planned(self.cluster.tables, asked.request, row)
 
+    def planned_after(self, asked: Preemptor, name: str, evicted: set[str]) -> int:
+        """The mask of the GPUs that the pod gets on the node once these pods (uids) have terminated; 0 where they are
+        not known."""
+        row = self.cluster.row(name)
+        if row < 0:
+            return 0
+        with self.claims.of(asked.request, asked.now), self.cluster.without(evicted, name):
+            return self.policy.planned(self.cluster.tables, asked.request, row)
+
 
 def blocks(names: list[str], size: int = BLOCK) -> Iterator[list[str]]:
     """The names, `size` at a time."""

@@ -21,10 +21,11 @@ STRIP: Final = 60
 JSON = dict[str, Any]
 
 
-def graph(node: Mapping[str, Any]) -> JSON | None:
-    """The link graph of a node as a view states it; None where the links are not known, or there are none."""
+def graph(node: Mapping[str, Any], lacking: Sequence[Sequence[int]] = ()) -> JSON | None:
+    """The link graph of a node as a view states it; None where the links are not known, or there are none. `lacking`:
+    pairs of GPUs without a link, which are drawn too: then `faint` lines are those of other GPUs."""
     links = node["links"]
-    if not links or not any(map(any, links)):
+    if not links or not (lacking or any(map(any, links))):
         return None
     count, total = len(links), node["link_scope"] == "gpu-total"
     order = around(Topology(count, tuple(map(tuple, links)), numa=node.get("numa")))
@@ -34,10 +35,14 @@ def graph(node: Mapping[str, Any]) -> JSON | None:
         lines = [_line(at[gpu], (hub, hub), 2.0, max(links[gpu])) for gpu in sorted(at) if any(links[gpu])]
     else:
         pairs = [(a, b) for a in range(count) for b in range(a) if links[a][b]]
-        most = max(links[a][b] for a, b in pairs)
-        lines = [_line(at[a], at[b], 1 + 4 * links[a][b] / most, links[a][b]) for a, b in pairs]
+        most, free = max((links[a][b] for a, b in pairs), default=1), {gpu for pair in lacking for gpu in pair}
+        lines = [
+            _line(at[a], at[b], 1 + 4 * links[a][b] / most, links[a][b]) | {"faint": bool(free) and not {a, b} <= free}
+            for a, b in pairs
+        ]
+    missing = [_line(at[a], at[b], 1.5, 0) for a, b in lacking]
     points = [{"index": gpu, "x": round(x, 1), "y": round(y, 1)} for gpu, (x, y) in sorted(at.items())]
-    return {"size": SIZE, "hub": SIZE / 2 if total else None, "lines": lines, "gpus": points}
+    return {"size": SIZE, "hub": SIZE / 2 if total else None, "lines": lines, "lacking": missing, "gpus": points}
 
 
 def _point(angle: float) -> tuple[float, float]:

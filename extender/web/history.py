@@ -8,7 +8,6 @@ from typing import Final
 
 from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
-from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
 from extender.web.pages import JSON, Content, Query
 
@@ -36,9 +35,9 @@ def entry(decision: Decision, cluster: ClusterView) -> JSON:
     }
 
 
-def of_pod(decisions: Iterable[Decision], pod: PodRecord) -> Iterator[Decision]:
+def of_pod(decisions: Iterable[Decision], uid: str) -> Iterator[Decision]:
     """Those about one pod, or with it as a victim, in their order."""
-    return (decision for decision in decisions if decision.request.uid == pod.uid or decision.evicts(pod.uid))
+    return (decision for decision in decisions if decision.request.uid == uid or decision.evicts(uid))
 
 
 def decisions_view(content: Content, query: Query) -> JSON:

@@ -184,6 +184,17 @@ def drawing(content: Content, name: str) -> tuple[JSON, Holders] | None:
     return None if view is None else (view | {"numa": cluster.gpus.topologies[name].numa}, holders)
 
 
+def has_page(content: Content) -> Callable[[str], bool]:
+    """Whether a node of this name has a view: it exists, and offers GPUs."""
+    cluster = content.verbs.cluster
+
+    def known(name: str) -> bool:
+        node = cluster.nodes.get(name)
+        return node is not None and name in cluster.gpus.topologies and any(node.gpus.values())
+
+    return known
+
+
 def node_view(content: Content, query: Query) -> JSON:
     """`?node=`: which. NotFound: there is none, or it offers no GPUs."""
     name, cluster = query.get("node", ""), content.verbs.cluster

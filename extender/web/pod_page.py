@@ -10,10 +10,13 @@ import orjson
 
 from extender.ask.judge import Ranked
 from extender.ask.nearest import LINKED
-from extender.ask.text import ids
+from extender.ask.text import ids, seconds
+from extender.decide.decisions import Decision
+from extender.errors import NotFound
+from extender.objects.records import PodRecord
 from extender.web import decisions_page
 from extender.web.history import entry, of_pod
-from extender.web.node_pages import drawing
+from extender.web.node_pictures import Victim, before_and_after, picture, unlinked, victims
 from extender.web.pages import JSON, Content, Query, pod_of
 
 SHOWN: Final = 10
@@ -23,6 +26,13 @@ SHOWN_DECISIONS: Final = 5
 OWN: Final = ("apiVersion", "kind", "pod", "verdict", "node", "gpus", "how", "funnel", "reasons", "nearest", "first",
               "second", "difference", "devices", "evicted", "cost_now", "not_checked")  # fmt: skip
 """Fields of an explanation that name no other pod, but for the preemptor: an Event on the victim names it, too."""
+NOTHING: Final[JSON] = {
+    "verdict": "", "sentence": "", "because": "", "why": None, "node": None, "gpus": None, "how": None, "funnel": [],
+    "reasons": {}, "nearest": None, "ways_out": [], "first": None, "second": None, "difference": [], "queue": None,
+    "devices": None, "evicted": None, "preemption": None, "evictable_by": None, "cost_now": None, "not_checked": [],
+    "nodes_by_reason": {}, "scores": [], "evictions": [],
+}  # fmt: skip
+"""The fields of the view of a pod of which nothing but records is known."""
 LEFT_OUT: Final = {
     "code": "left-out",
     "message": "sentence, ways_out, queue and decisions may name pods of other namespaces; they need the right to list "
@@ -60,18 +70,24 @@ def _own(answer: Mapping[str, Any]) -> JSON:
 
 
 def pod_view(content: Content, query: Query) -> JSON:
-    """`?pod=NAMESPACE/NAME`: which. As /debug/explain, with `shown_on`: the node of the verdict, `nodes_by_reason`: the
-    first nodes of each reason, `scores`: the best two nodes by term, and `evictions`: each plan that is known, by cost
-    term."""
+    """`?pod=NAMESPACE/NAME`: which. As /debug/explain, with `because`: why the best node is before the second,
+    `drawings`: nodes to look at, `nodes_by_reason`: the first nodes of each reason, `scores`: the best two nodes by
+    term, and `evictions`: each plan that is known, by cost term. A pod that has ended has the verdict "ended", while
+    the records of this server name it. BadRequest, NotFound."""
     explainer, verbs = content.explainer, content.verbs
-    pod = explainer.pod(*pod_of(query))
+    name = pod_of(query)
+    try:
+        pod = explainer.pod(*name)
+    except NotFound as error:
+        return _ended(content, *name, error)
     shown = explainer.explain(pod)
-    latest = [entry(decision, verbs.cluster) for decision in islice(of_pod(verbs.decisions.latest(), pod), SHOWN)]
+    latest = [entry(decision, verbs.cluster) for decision in islice(of_pod(verbs.decisions.latest(), pod.uid), SHOWN)]
     answer = shown.as_json()
     asked = next((decision for decision in latest if decision["verb"] == "preempt" and decision["cost"]), None)
     return answer | {
+        "because": explainer.because(shown),
         "gpus_asked": dict(pod.gpus),
-        "shown_on": _shown_on(content, answer),
+        "drawings": _drawings(content, pod, answer),
         "nodes_by_reason": {key: list(names) for key, names in sorted(shown.rejected.items())},
         "scores": [_score(ranked) for ranked in shown.best],
         "evictions": [*_ways(answer["ways_out"]), *_plans(asked)],
@@ -79,50 +95,106 @@ def pod_view(content: Content, query: Query) -> JSON:
     }
 
 
-def _shown_on(content: Content, answer: Mapping[str, Any]) -> JSON | None:
-    """The node where the pod is or would be, else that of the first eviction among its ways out, else the nearest: as
-    `NodeMap` has it. `what`: which of these it is; `marks`: of each GPU "chosen", "victim" or None; `free_text`: why
-    its free GPUs are not enough, None where links are not the reason."""
-    eviction = next(
-        (way["spec"] for way in answer["ways_out"] if way["kind"] == "evict" and "node" in way["spec"]), None
-    )
-    if answer["node"]:
-        what, name = "placed" if answer["verdict"] in ("runs", "evicted") else "planned", answer["node"]
-    elif eviction is not None:
-        what, name = "eviction", eviction["node"]
-    elif answer["nearest"] is not None and answer["verdict"] != "never":
-        what, name = "nearest", answer["nearest"]["node"]
+def _drawings(content: Content, pod: PodRecord, answer: Mapping[str, Any]) -> list[JSON]:
+    """Nodes to look at, each with `what` it is, `text`, and `pictures` (`node_pictures`): where the pod is or would be;
+    else the pods that are being evicted for it, why free GPUs are not enough, and the first eviction among its ways
+    out."""
+    node, gpus = answer["node"], answer["gpus"] or ()
+    if node:
+        what = "placed" if answer["verdict"] in ("runs", "evicted") else "planned"
+        return _drawn(what, node, [picture(content, node, "", gpus)])
+    drawings = list[JSON]()
+    ways = {way["kind"]: way for way in reversed(answer["ways_out"])}
+    for kind, what in (("wait", "releasing"), ("evict", "eviction")):
+        spec = ways[kind]["spec"] if kind in ways else {}
+        if "node" not in spec:
+            continue
+        evicted = victims(spec["victims"]) if kind == "evict" else _awaited(spec["for"])
+        if evicted:
+            after = content.explainer.gpus_after(pod, spec["node"], {victim.uid for victim in evicted})
+            drawings += _drawn(what, spec["node"], before_and_after(content, spec["node"], evicted, after, _full(pod)))
+            break
+    miss = answer["nearest"]
+    if miss is not None and answer["verdict"] != "never":
+        shown = unlinked(content, miss["node"])
+        text = "" if shown is None else _not_linked(shown, miss)
+        if text or not drawings:
+            lacks = _drawn("unlinked" if text else "nearest", miss["node"], [shown], text)
+            drawings[:0] = lacks
+    return drawings
+
+
+def _drawn(what: str, node: str, pictures: Sequence[JSON | None], text: str = "") -> list[JSON]:
+    shown = [shown for shown in pictures if shown is not None]
+    return [{"what": what, "node": node, "text": text, "pictures": shown}] if shown else []
+
+
+def _awaited(awaited: Sequence[Mapping[str, Any]]) -> list[Victim]:
+    return [Victim(pod["pod"], pod["uid"], ()) for pod in awaited if pod["what"] == "victim"]
+
+
+def _not_linked(shown: JSON, miss: Mapping[str, Any]) -> str:
+    """Why the free GPUs of the drawn node are not enough, where links are what is missing; else ""."""
+    linked = next((part for part in miss["missing"] if part["what"] == LINKED), None)
+    free = [gpu["index"] for gpu in shown["node"]["gpus"] if gpu["state"] == "free"]
+    if linked is None or not free:
+        return ""
+    most = f"at most {linked['have']} of them are linked" if linked["have"] > 1 else "no two of them are linked"
+    return f"GPUs {ids(free)} are free, but {most}; the pod asks for {linked['need']} linked GPUs."
+
+
+def _full(pod: PodRecord) -> str:
+    return f"{pod.namespace}/{pod.name}"
+
+
+# -- a pod that has ended
+
+
+def _ended(content: Content, namespace: str, name: str, error: NotFound) -> JSON:
+    """What the records name of a pod that has ended. NotFound: nothing."""
+    verbs = content.verbs
+    about = [decision for decision in verbs.decisions.latest() if decision.concerns(namespace, name)]
+    pod = verbs.cluster.pod(namespace, name)
+    if pod is not None:
+        gpus, uid, priority = dict(pod.gpus), pod.uid, pod.priority
+    elif about:
+        gpus, uid, priority = _recorded(about[0], namespace, name, verbs.cluster.resources)
+        about = list(of_pod(about, uid))
     else:
-        return None
-    drawn = drawing(content, name)
-    if drawn is None:
-        return None
-    view, _ = drawn
-    chosen = set(answer["gpus"] or ()) if what in ("placed", "planned") else set()
-    victims = {_name(victim) for victim in eviction["victims"]} if what == "eviction" and eviction else set()
-
-    def mark(gpu: Mapping[str, Any]) -> str | None:
-        if gpu["index"] in chosen:
-            return "chosen"
-        return "victim" if any(pod["pod"] in victims for pod in gpu["pods"]) else None
-
-    free = [gpu["index"] for gpu in view["gpus"] if gpu["state"] == "free"]
-    return {
-        "what": what,
-        "node": view,
-        "marks": [mark(gpu) for gpu in view["gpus"]],
-        "free_text": _why_not_free(free, answer["nearest"], name),
+        raise error
+    bound = next((decision for decision in about if decision.verb == "bind" and decision.result == "bound"), None)
+    node, held = (bound.detail["node"], bound.detail.get("gpus") or []) if bound is not None else (None, None)
+    known = node in verbs.cluster.nodes
+    phase = f" ({pod.phase})" if pod is not None else ""
+    ago = "" if bound is None else f"; it was bound to {node} {seconds(content.times.wall() - bound.at)} ago"
+    return NOTHING | {
+        "pod": {"namespace": namespace, "name": name, "uid": uid, "priority": priority},
+        "verdict": "ended",
+        "sentence": f"has ended{phase}{ago}",
+        "node": node if known else None,
+        "gpus": held or None,
+        "gpus_asked": gpus,
+        "drawings": _drawn("was", node, [picture(content, node, "", held or ())]) if known and node else [],
+        "decisions": [entry(decision, verbs.cluster) for decision in about[:SHOWN]],
     }
 
 
-def _why_not_free(free: list[int], miss: Mapping[str, Any] | None, node: str) -> str | None:
-    """Why the free GPUs of the drawn node are not enough, where links are what is missing."""
-    if miss is None or miss["node"] != node:
-        return None
-    linked = next((part for part in miss["missing"] if part["what"] == LINKED), None)
-    if linked is None or not free:
-        return None
-    return f"GPUs {ids(free)} are free. At most {linked['have']} of them are linked; the pod asks for {linked['need']}."
+def _recorded(
+    decision: Decision, namespace: str, name: str, resources: Sequence[str]
+) -> tuple[dict[str, int], str, int]:
+    """(the GPUs that the pod asked for, its uid, its priority), of a decision about it or with it as a victim."""
+    request = decision.request
+    if (request.namespace, request.name) == (namespace, name):
+        return {resources[resource]: number for resource, number in request.gpus}, request.uid, request.priority
+    victim = next(
+        pod
+        for pod in decision.detail["victims"]
+        if not isinstance(pod, str) and (pod["namespace"], pod["name"]) == (namespace, name)
+    )
+    return {"GPUs": victim["gpu_count"]}, victim["uid"], victim["priority"]
+
+
+# -- parts of the view
 
 
 def _score(best: Ranked) -> JSON:

@@ -116,7 +116,9 @@ class Site:
             yield orjson.dumps(answer)
         else:
             page = self._page(view, render.link(f"{view.path}.json", **query))
-            yield from render.pieces(view.template, answer | {"page": page})
+            yield from render.pieces(
+                view.template, answer | {"page": page, "has_page": node_pages.has_page(self._content)}
+            )
 
     def _page(self, view: View | None, address: str = "") -> JSON:
         """What the frame of a page shows. `address`: of its JSON."""
@@ -127,7 +129,7 @@ class Site:
         headers = HEADERS | ({"retry-after": str(RETRY_SECONDS)} if isinstance(error, Busy) else {})
         if data:
             return Response(orjson.dumps(error.as_json()), error.status, headers, JSON_TYPE)
-        model = {"error": error, "page": self._page(None), "warnings": [], "generation": 0}
+        model = {"error": error, "page": self._page(None), "warnings": [], "generation": 0, "has_page": bool}
         return Response(b"".join(render.pieces("error.html", model)), error.status, headers, HTML_TYPE)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import orjson
@@ -17,7 +18,7 @@ from extender.ask.forks import RETRY_SECONDS
 from extender.ask.whatif import asked
 from extender.ask.whatif.question import MOST_PODS
 from extender.errors import BadRequest, BodyTooLarge, BodyTooLate, Busy, ExtenderError, NotReady
-from extender.web import render
+from extender.web import node_pages, render
 from extender.web.pages import JSON, Content, Names, Pages, Query, ServedPage, preferred, refused
 from extender.web.render import HEADERS, HTML_TYPE
 
@@ -53,7 +54,7 @@ class WhatIfPage:
 
         self._missing = missing
         self._json, self._whole = pages.page(answer), pages.view(answer, fresh=True)
-        self._html = pages.view(html)
+        self._html = pages.view(partial(html, has_page=node_pages.has_page(content)))
         self._asked = False
         self.page = ServedPage("/debug/whatif", self.whatif, Names.ANY, "POST")
 
@@ -86,13 +87,15 @@ class WhatIfPage:
         return Response(await self._html(request, text[: MOST_SHOWN + 1]), status, headers, HTML_TYPE)
 
 
-def html(text: bytes) -> Iterator[bytes]:
-    """The HTML of an answer in JSON, or of an error."""
+def html(text: bytes, has_page: Callable[[str], bool] = bool) -> Iterator[bytes]:
+    """The HTML of an answer in JSON, or of an error. `has_page`: whether a node of this name has a view."""
     if len(text) > MOST_SHOWN:
         text = orjson.dumps({"error": {"code": "too-large", "path": "", "message": TOO_LARGE}})
     answer = orjson.loads(text)
     grouped = {f"{pod['namespace']}/{pod['name']}" for group in answer.get("groups", ()) for pod in group["pods"]}
-    return render.pieces(TEMPLATE, {"error": answer.get("error"), "answer": answer, "grouped": grouped})
+    return render.pieces(
+        TEMPLATE, {"error": answer.get("error"), "answer": answer, "grouped": grouped, "has_page": has_page}
+    )
 
 
 def _check(request: Request) -> None:

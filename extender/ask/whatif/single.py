@@ -106,7 +106,8 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
         result["spared"] = spared(snapshot.cluster, pod, nodes.open, wall)
         return Single(result, warnings)
     best = search.best
-    mask = _mask_after(snapshot, asked, best)
+    gone = {victim.uid for victim in certificate.important(best.pods)}
+    mask = snapshot.judge.planned_after(asked, best.node, gone)
     result |= {"verdict": "evict", "gpus": list(gpus_of(mask)) or None}
     result |= _eviction(snapshot, request, best)
     warnings += _about_eviction(snapshot, nodes, best)
@@ -207,14 +208,6 @@ def empty(snapshot: SupposedCluster, pod: PodRecord, nodes: JudgedNodes) -> dict
         "checked": list(CHECKED),
         "not_checked": unchecked.of_pod(snapshot.cluster, pod),
     }
-
-
-def _mask_after(snapshot: SupposedCluster, asked: Preemptor, best: candidates.Eviction) -> int:
-    """The mask of the GPUs that the pod gets once the victims have terminated; 0 where they are unknown."""
-    cluster = snapshot.cluster
-    gone = {victim.uid for victim in certificate.important(best.pods)}
-    with snapshot.claims.of(asked.request, asked.now), cluster.without(gone, best.node):
-        return snapshot.judge.policy.planned(cluster.tables, asked.request, best.row)
 
 
 def _about_eviction(snapshot: SupposedCluster, nodes: JudgedNodes, best: candidates.Eviction) -> Warnings:

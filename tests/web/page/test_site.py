@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import unescape
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 from extender.ask.growth import sentence
+from extender.decide.decisions import Decision
+from extender.policy import pod_request
 from extender.reservations.seats import Seat
 from extender.settings import Settings
 from extender.web import render
 from extender.web.capacity_page import CHANGED_SECONDS, SAME_SECONDS
 from extender.web.render import HEADERS
+from tests.web.page.crawl import crawl
 from tests.web.page.scene import PREEMPTOR, RACK, WAITS, scene
-from tests.world import WALL, Reply, World, pairs, workload
+from tests.world import JSON, WALL, Reply, World, pairs, workload
 
 VIEWS = {
     "/": "FleetMap",
@@ -231,32 +234,115 @@ def test_the_pod_is_explained_as_by_the_command(world: World) -> None:
         assert f"{reason}: {len(names)} node" in text
 
 
-def test_the_node_of_the_verdict_is_drawn_with_what_it_is_about(world: World) -> None:
+def marked(picture: JSON, mark: str) -> list[int]:
+    return [gpu for gpu, of_gpu in enumerate(picture["marks"]) if of_gpu == mark]
+
+
+def test_an_eviction_is_drawn_before_and_after(world: World) -> None:
     waits = data(world, f"/pod?pod={WAITS}")
     eviction = next(way["spec"] for way in waits["ways_out"] if way["kind"] == "evict")
-    drawn = waits["shown_on"]
-    assert (drawn["what"], drawn["node"]["node"]) == ("eviction", eviction["node"])
-    victims = {f"{pod['namespace']}/{pod['name']}" for pod in eviction["victims"]}
-    marked = [gpu for gpu, mark in zip(drawn["node"]["gpus"], drawn["marks"], strict=True) if mark == "victim"]
-    assert marked
-    assert {pod["pod"] for gpu in marked for pod in gpu["pods"]} == victims
+    [_, drawn] = waits["drawings"]
+    assert (drawn["what"], drawn["node"]) == ("eviction", eviction["node"])
+    before, after = drawn["pictures"]
+    gpus = [gpu for victim in eviction["victims"] for gpu in victim["gpus"]]
+    assert marked(before, "victim") == gpus
+    assert [after["node"]["gpus"][gpu]["state"] for gpu in gpus] == ["free"] * len(gpus)
+    taken = marked(after, "chosen")
+    assert len(taken) == 2
+    assert set(gpus) <= set(taken)
+    assert after["node"]["links"][taken[0]][taken[1]]
+    others = set(range(8)) - set(gpus)
+    assert [before["node"]["gpus"][gpu] for gpu in others] == [after["node"]["gpus"][gpu] for gpu in others]
+
+
+def test_what_is_evicted_for_a_pod_is_drawn(world: World) -> None:
+    drawn = data(world, f"/pod?pod={PREEMPTOR}")["drawings"][-1]
+    assert (drawn["what"], drawn["node"]) == ("releasing", "a100-1")
+    assert [marked(shown, mark) for shown, mark in zip(drawn["pictures"], ("victim", "chosen"), strict=True)] == [
+        [4], [4, 5],
+    ]  # fmt: skip
+
+
+def test_the_node_where_a_pod_fits_is_drawn(world: World) -> None:
     fits = data(world, "/pod?pod=serving/small")
-    assert fits["shown_on"]["what"] == "planned"
-    assert [at for at, mark in enumerate(fits["shown_on"]["marks"]) if mark == "chosen"] == fits["gpus"]
-    assert data(world, "/pod?pod=speech/giant")["shown_on"] is None
+    [drawn] = fits["drawings"]
+    assert drawn["what"] == "planned"
+    assert marked(drawn["pictures"][0], "chosen") == fits["gpus"]
+    assert data(world, "/pod?pod=speech/giant")["drawings"] == []
 
 
-def test_why_free_gpus_are_not_enough() -> None:
+def test_free_gpus_without_a_link_are_drawn() -> None:
     """No pod may be evicted: the nearest node is drawn, and its free GPUs are not linked."""
     world = World()
     world.node("a", 4, links=pairs(4))
     for gpu in (0, 2):
         world.pod(f"holds-{gpu}", 1, "a", held=[gpu], priority=10)
     world.pod("two", 2, links="required", never=True)
-    drawn = data(world, "/pod?pod=default/two")["shown_on"]
-    assert (drawn["what"], drawn["marks"]) == ("nearest", [None] * 4)
-    assert drawn["free_text"] == "GPUs 1,3 are free. At most 1 of them are linked; the pod asks for 2."
-    assert drawn["free_text"] in html(world, "/pod?pod=default/two")
+    [drawn] = data(world, "/pod?pod=default/two")["drawings"]
+    [shown] = drawn["pictures"]
+    assert (drawn["what"], shown["marks"], shown["lacking"]) == ("unlinked", [None] * 4, [[1, 3]])
+    assert drawn["text"] == "GPUs 1,3 are free, but no two of them are linked; the pod asks for 2 linked GPUs."
+    text = html(world, "/pod?pod=default/two")
+    assert drawn["text"] in text
+    assert "without a link: 1 and 3" in text
+
+
+def test_why_one_node_is_before_another() -> None:
+    """Of two nodes with one free GPU beside a free pair, and with two pairs: the first keeps its linked set."""
+    world = World()
+    for name, held in (("broken", (0,)), ("whole", ())):
+        world.node(name, 4, links=pairs(4))
+        for gpu in held:
+            world.pod(f"on-{name}", 1, name, held=[gpu])
+    world.pod("small", 1)
+    shown = data(world, "/pod?pod=default/small")
+    assert shown["node"] == "broken"
+    assert (
+        shown["because"] == "broken beat whole: it takes no linked set of 2 GPUs from later pods, whole would take 1."
+    )
+    assert shown["because"] in html(world, "/pod?pod=default/small")
+
+
+def ended() -> World:
+    """The scene, where every pod that was decided about, and every victim, has ended, and a node is gone."""
+    world = scene()
+    names = [pod.name for pod in world.cluster.pods.values()]
+    world.gone(*names)
+    world.drop("Node", {"metadata": {"name": "a100-1", "uid": "uid-a100-1"}})
+    return world
+
+
+def test_a_pod_that_has_ended_keeps_its_page() -> None:
+    world = ended()
+    shown = data(world, f"/pod?pod={PREEMPTOR}")
+    assert (shown["verdict"], shown["sentence"], shown["gpus_asked"]) == ("ended", "has ended", {"nvidia.com/gpu": 2})
+    assert {decision["verb"] for decision in shown["decisions"]} == {"filter", "preempt"}
+    victim = data(world, "/preemptions")["preemptions"][0]["victims"][0]
+    assert data(world, f"/pod?pod={victim['namespace']}/{victim['name']}")["pod"]["uid"] == victim["uid"]
+    assert get(world, "/pod?pod=serving/never-seen").status == 404
+
+
+def test_a_pod_that_was_bound_is_drawn_where_it_was() -> None:
+    world = World()
+    world.node("a", 4, links=pairs(4))
+    pod = world.pod("job", 2, links="required")
+    world.filter(pod)
+    bound = Decision("bind", WALL - 60, 0, pod_request.read(world.cluster.pods["uid-job"], world.cluster))
+    bound.result, bound.detail = "bound", {"node": "a", "gpus": [0, 1]}
+    world.verbs.decisions.add(bound)
+    world.pod("job", 2, "a", phase="Succeeded")
+    shown = data(world, "/pod?pod=default/job")
+    assert shown["sentence"] == "has ended (Succeeded); it was bound to a 60 s ago"
+    assert marked(shown["drawings"][0]["pictures"][0], "chosen") == [0, 1]
+
+
+@pytest.mark.parametrize("make", [scene, ended], ids=["pods", "ended"])
+def test_no_link_is_dead(make: Callable[[], World]) -> None:
+    """Every link of every page, from the fleet on."""
+    world = make()
+    answered = crawl(lambda path: (lambda reply: (reply.status, reply.body.decode()))(get(world, path)), VIEWS)
+    assert {path: status for path, status in answered.items() if status != 200} == {}
+    assert {urlsplit(path).path for path in answered} >= {urlsplit(path).path for path in VIEWS if make is scene}
 
 
 def test_the_fleet_in_six_numbers(world: World) -> None:
