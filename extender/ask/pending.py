@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from ext_core import fit
 from extender.ask.judge import Judge
 from extender.ask.nodes import SHORT
+from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
 from extender.objects import gangs
@@ -218,8 +219,8 @@ class PartialGang(NamedTuple):
     def text(self) -> str:
         """What is wrong, for people."""
         return (
-            f"{len(self.running)} of the {self.minimum} pods that must run together have a node and hold {self.gpus} "
-            f"GPUs, while {self.waiting} wait"
+            f"{len(self.running)} of the {self.minimum} pods that must run together have a node and hold "
+            f"{count(self.gpus, 'GPU')}, while {self.waiting} wait"
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Teller:
         log.info("starts", gang=start.name, pods=pods, nodes=len(nodes), domain=domain, waited=round(waited, 3))
         late = sum(seat.absent for seat in start.seats)
         where = f"node {nodes[0]}" if len(nodes) == 1 else f"{len(nodes)} nodes" + (f" of {domain}" if domain else "")
-        text = f"{start.name}: {pods} pods start on {where}, after {waited:.0f} s"
+        text = f"{start.name}: {how_many(pods)} start{'s' if pods == 1 else ''} on {where}, after {waited:.0f} s"
         if late:
             text += f"; seats are reserved for {late} of them, which do not exist yet"
         elif start.gang.unread:
@@ -68,9 +68,8 @@ class Teller:
         log.info("evicts", gang=gang, nodes=nodes, **({} if decision is None else decision.logged()))
         self._metrics.planned("queue", len(pods), None if decision is None else decision.value_of(WORK_LOST))
         first, names = _of_seats(seats), named([{"namespace": pod.namespace, "name": pod.name} for pod in pods])
-        evictions = (
-            f"{how_many(len(pods))} of lower priority or lent GPUs evicted on {nodes} nodes to start it: {names}"
-        )
+        places = "1 node" if nodes == 1 else f"{nodes} nodes"
+        evictions = f"{how_many(len(pods))} of lower priority or lent GPUs evicted on {places} to start it: {names}"
         self._events.tell(first, "Evicting", "Queueing", f"{gang}: {evictions}; {price}"[:1000])
         for pod in pods:
             note = f"has to leave node {pod.node} for {gang} (priority {seats[0].priority}); {price}"
