@@ -89,3 +89,17 @@ def test_the_script_is_on_the_path_of_the_job() -> None:
     command = job["containers"][0]["command"][-1]
     compile(command, "command", "exec")
     assert mount["mountPath"] in command
+
+
+def test_the_readme_has_the_pod_and_the_gang_of_its_commands() -> None:
+    yaml, text = YAML(typ="safe", pure=True), (ROOT / "README.md").read_text()
+    pod, gang = ("\n".join(block.splitlines()[1:]) for block in text.split("```")[1::2])
+
+    def plain(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Without the restart policy: the README leaves out that of the pod."""
+        return [
+            {**shown, "spec": {**shown["spec"], "restartPolicy": ""}} if "spec" in shown else shown for shown in objects
+        ]
+
+    assert plain(list(yaml.load_all(pod))) == plain(documents("linked-pod"))
+    assert plain(list(yaml.load_all(gang))) == plain(documents("gang"))
