@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -60,3 +61,15 @@ def test_every_name_of_ours_in_the_code_is_on_the_page_of_annotations() -> None:
         for name in re.findall(rf'"{re.escape(PREFIX)}([a-z][a-z0-9-]*)"', file.read_text())
     }
     assert {one.name for one in NAMES} == found - others
+
+
+def test_every_finding_of_check_is_on_its_page() -> None:
+    calls = [
+        call
+        for file in (ROOT / "extender").rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Finding"
+    ]
+    codes = {code.value for call in calls for code in call.args[1:2] if isinstance(code, ast.Constant)}
+    assert len(codes) > 40
+    assert codes <= set(re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "check.md").read_text()))
