@@ -67,6 +67,21 @@ def bars(parts: Iterable[tuple[str, float]], whole: float | None = None) -> list
     return drawn
 
 
+def compared(plans: Sequence[Mapping[str, Any]]) -> JSON:
+    """The costs of several plans, of equal terms: `differ`: each term that is not the same for all, with a bar for each
+    plan, in the order in which they are compared: the first decides; `equal`: the terms of the first plan that are."""
+    differ, equal = list[JSON](), list[Mapping[str, Any]]()
+    for terms in zip(*(plan["cost"] for plan in plans), strict=False):
+        values = [term["value"] for term in terms]
+        if len(set(values)) == 1:
+            equal.append(terms[0])
+            continue
+        most = max(abs(value or 0) for value in values) or 1
+        drawn = [{"term": term, "width": round(abs(term["value"] or 0) / most * BAR, 2)} for term in terms]
+        differ.append({"term": terms[0]["term"], "bars": drawn})
+    return {"differ": differ, "equal": equal}
+
+
 def split(terms: Sequence[Mapping[str, Any]]) -> list[JSON]:
     """Differences as bars to both sides of a line in the middle: longer ones have more points."""
     most = max((abs(term["points"]) for term in terms), default=0.0) or 1.0

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
+from extender.queue.report import first_names
 from extender.reservations.reservations import Reservation
+from extender.web.node_pictures import before_and_after, victims
 from extender.web.pages import JSON, Content, Query
 
 MOST: Final = 200
 """Decisions that a view shows."""
+DRAWN: Final = 10
+"""Preemptions that are drawn."""
+NAMED: Final = 3
+"""Victims that the words of a plan name."""
 
 
 def entry(decision: Decision, cluster: ClusterView) -> JSON:
@@ -46,14 +52,53 @@ def decisions_view(content: Content, query: Query) -> JSON:
     return {"verb": verb, **_latest(content, "decisions", lambda decision: verb in ("", decision.verb))}
 
 
+def plans(preemption: Mapping[str, Any]) -> list[JSON]:
+    """What was answered, and its runner-up where there is one: `what` in words, and the `cost` by term. `preemption`:
+    as `entry` has it, with a cost."""
+    known = [(preemption, "chosen"), ((preemption["certificate"] or {}).get("runner_up"), "runner-up")]
+    return [
+        {"what": f"{what}: evict {_names(plan['victims'])}{_where(plan)}", "cost": plan["cost"]}
+        for plan, what in known
+        if plan and plan["cost"]
+    ]
+
+
+def _where(plan: Mapping[str, Any]) -> str:
+    domain = plan.get("domain")
+    place = plan.get("node") or (f"{domain['level']} {domain['value']}" if domain else "")
+    return f" on {place}" if place else ""
+
+
+def _names(stated: Sequence[Mapping[str, Any] | str]) -> str:
+    names = [pod if isinstance(pod, str) else f"{pod['namespace']}/{pod['name']}" for pod in stated]
+    return first_names(names, NAMED)
+
+
 def preemptions_view(content: Content, query: Query) -> JSON:
-    """The latest answers that evict pods, newest first, and the reservations that stand."""
+    """The latest answers that evict pods, newest first, each with its `plans`, the first with `pictures` of the node
+    before and after; then the reservations that stand."""
     verbs = content.verbs
     standing = islice(verbs.reservations.current(content.times.monotonic()), MOST)
+    latest = _latest(content, "preemptions", lambda decision: bool(decision.detail.get("victims")))
+    for place, preemption in enumerate(latest["preemptions"]):
+        preemption["plans"] = plans(preemption) if preemption["cost"] else []
+        preemption["pictures"] = _pictures(content, preemption) if place < DRAWN else []
     return {
-        **_latest(content, "preemptions", lambda decision: bool(decision.detail.get("victims"))),
+        **latest,
         "reservations": [_reservation(reservation, verbs.cluster) for reservation in standing],
     }
+
+
+def _pictures(content: Content, preemption: Mapping[str, Any]) -> list[JSON]:
+    """Its node before and after; none where the victims are on several nodes, or their names are not kept."""
+    evicted = victims(preemption["victims"])
+    if not preemption["node"] or not evicted:
+        return []
+    pod = content.verbs.cluster.pod(*preemption["pod"].split("/"))
+    waits = pod is not None and not pod.node and not pod.finished
+    uids = {victim.uid for victim in evicted}
+    gpus = content.explainer.gpus_after(pod, preemption["node"], uids) if pod is not None and waits else ()
+    return before_and_after(content, preemption["node"], evicted, gpus, preemption["pod"])
 
 
 def _latest(content: Content, name: str, which: Callable[[Decision], bool]) -> JSON:

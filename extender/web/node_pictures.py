@@ -47,7 +47,7 @@ def unlinked(content: Content, name: str) -> JSON | None:
     free = [gpu["index"] for gpu in node["gpus"] if gpu["state"] == "free"]
     links = node["links"] if node["link_scope"] == "pair" else None
     pairs = [[a, b] for a in free for b in free if a < b and links is not None and not links[a][b]]
-    return _picture("now", node, ()) | {"lacking": pairs}
+    return _picture("", node, ()) | {"lacking": pairs}
 
 
 def before_and_after(

@@ -15,7 +15,7 @@ from extender.decide.decisions import Decision
 from extender.errors import NotFound
 from extender.objects.records import PodRecord
 from extender.web import decisions_page
-from extender.web.history import entry, of_pod
+from extender.web.history import entry, of_pod, plans
 from extender.web.node_pictures import Victim, before_and_after, picture, unlinked, victims
 from extender.web.pages import JSON, Content, Query, pod_of
 
@@ -90,7 +90,7 @@ def pod_view(content: Content, query: Query) -> JSON:
         "drawings": _drawings(content, pod, answer),
         "nodes_by_reason": {key: list(names) for key, names in sorted(shown.rejected.items())},
         "scores": [_score(ranked) for ranked in shown.best],
-        "evictions": [*_ways(answer["ways_out"]), *_plans(asked)],
+        "evictions": plans(asked) if asked else _ways(answer["ways_out"]),
         "decisions": latest,
     }
 
@@ -205,23 +205,3 @@ def _score(best: Ranked) -> JSON:
 def _ways(ways: Sequence[Mapping[str, Any]]) -> list[JSON]:
     """The evictions among the ways out."""
     return [{"what": way["change"], "cost": way["cost"]} for way in ways if way["kind"] == "evict" and way["cost"]]
-
-
-def _plans(asked: Mapping[str, Any] | None) -> list[JSON]:
-    """What the latest preempt call answered, and its runner-up."""
-    if asked is None:
-        return []
-    plans = [{"what": f"answered: evict {_names(asked['victims'])} on {asked['node']}", "cost": asked["cost"]}]
-    second = (asked["certificate"] or {}).get("runner_up")
-    if second:
-        text = f"runner-up: evict {_names(second['victims'])} on {second['node']}"
-        plans.append({"what": text, "cost": second["cost"]})
-    return plans
-
-
-def _names(victims: Sequence[Mapping[str, Any] | str]) -> str:
-    return ", ".join(map(_name, victims))
-
-
-def _name(victim: Mapping[str, Any] | str) -> str:
-    return victim if isinstance(victim, str) else f"{victim['namespace']}/{victim['name']}"

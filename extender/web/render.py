@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.ask import growth
-from extender.ask.text import HOW, count, label, seconds
+from extender.ask.text import HOW, count, label, seconds, terms
 from extender.web import drawing
 
 POLICY: Final = (
@@ -79,6 +79,7 @@ def templates() -> Mapping[str, Template]:
         "count": count,
         "drawn": drawing.graph,
         "bars": drawing.bars,
+        "compared": drawing.compared,
         "machines_text": growth.sentence,
         "strip": drawing.strip,
         "how_known": HOW,
@@ -92,6 +93,8 @@ def templates() -> Mapping[str, Template]:
         "stamp": stamp,
         "letters": letters,
         "label": label,
+        "terms": terms,
+        "value": value,
     }
     return {name: environment.get_template(name) for name in environment.list_templates(["html"])}
 
@@ -115,6 +118,11 @@ def number(value: float | None) -> str:
     if isinstance(value, int) or value.is_integer() or abs(value) >= 1_000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def value(term: Mapping[str, Any]) -> str:
+    """How much a term of a cost is, with its unit."""
+    return terms([term]).removeprefix(label(term["term"])).strip() or ("none" if term["value"] is None else "0")
 
 
 def duration(value: float | None) -> str:

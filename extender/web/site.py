@@ -53,7 +53,7 @@ VIEWS: Final = (
     View("/capacity", "Capacity", "Capacity", costly=capacity_page.capacity_view),
     View("/advice", "Advice", "Advice", linked="", costly=lambda content: content.explainer.advice()),
     View("/whatif", "WhatIfForm", "What if", whatif_page.form),
-    View("/preemptions", "AnsweredPreemptions", "Preemption costs", history.preemptions_view),
+    View("/preemptions", "AnsweredPreemptions", "Preemptions", history.preemptions_view),
     View("/prices", "PriceList", "Prices", capacity_page.prices_view, linked="footer"),
     View("/decisions", "DecisionTimeline", "Decisions", history.decisions_view, linked="footer"),
 )

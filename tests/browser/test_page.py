@@ -11,7 +11,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from extender.ask.text import terms
 from extender.web import live
+from extender.web.render import value
 from tests.web.page.scene import PREEMPTOR, WAITS
 from tests.web.page.views import VIEWS
 from tests.world import World
@@ -39,7 +41,7 @@ def test_from_a_waiting_pod_to_its_way_out(page: Page, url: str) -> None:
     page.get_by_role("link", name=WAITS).click()
     explained = asked(url, f"/debug/explain?pod={WAITS}")
     expect(page.get_by_role("heading", level=1)).to_have_text(WAITS)
-    expect(page.locator("#sentence")).to_have_text(explained["sentence"])
+    assert "; ".join(page.locator("#sentence .clause").all_inner_texts()) == explained["sentence"]
     rows = page.locator("table.funnel tbody tr")
     assert [numbers(text)[-1] for text in rows.locator("td.n").all_inner_texts()] == [
         one["nodes"] for one in explained["funnel"]
@@ -49,13 +51,8 @@ def test_from_a_waiting_pod_to_its_way_out(page: Page, url: str) -> None:
     for shown, way in zip(ways.all(), explained["ways_out"], strict=True):
         expect(shown.locator(".tag")).to_have_text(way["kind"])
         expect(shown.locator(".change")).to_have_text(way["change"])
-        costs = [term["value"] for term in way["cost"] or () if term["value"]]
-        assert numbers(" ".join(shown.locator(".term b").all_inner_texts())) == costs
+        assert " ".join(shown.locator(".term").all_inner_texts()) == terms(way["cost"] or ())
     assert explained["ways_out"][0]["kind"] == "evict"
-    cells = page.locator("section:has(#evictions) tbody tr").first.locator("td")
-    assert [numbers(text)[0] for text in cells.all_inner_texts()] == [
-        term["value"] for term in explained["ways_out"][0]["cost"]
-    ]
 
 
 def test_from_the_fleet_to_the_pod_that_holds_a_gpu(page: Page, url: str) -> None:
@@ -76,15 +73,18 @@ def test_from_the_fleet_to_the_pod_that_holds_a_gpu(page: Page, url: str) -> Non
 
 def test_a_preemption_and_what_it_cost(page: Page, url: str) -> None:
     page.goto("/")
-    page.get_by_role("link", name="Preemption costs").click()
+    page.get_by_role("link", name="Preemptions").click()
     decision = asked(url, f"/debug/decisions?pod={PREEMPTOR}")["decisions"][0]
     assert decision["verb"] == "preempt"
-    rows = page.locator("section.card tbody tr")
-    second = decision["certificate"]["runner_up"]["cost"]
-    for row, first, other in zip(rows.all(), decision["cost"], second, strict=True):
-        texts = row.locator("td.n").all_inner_texts()
-        assert [numbers(text)[0] for text in texts] == [first["value"], other["value"]]
-    expect(page.locator("tr.decides th")).to_contain_text(decision["certificate"]["lost_on"].replace("_", " "))
+    plans = [decision["cost"], decision["certificate"]["runner_up"]["cost"]]
+    differ = [(first, other) for first, other in zip(*plans, strict=True) if first["value"] != other["value"]]
+    bars = page.locator(".term-bars")
+    assert bars.count() == len(differ)
+    for shown, (first, other) in zip(bars.all(), differ, strict=True):
+        assert shown.locator("li span").all_inner_texts() == [value(first), value(other)]
+    assert differ[0][0]["term"] == decision["certificate"]["lost_on"]
+    expect(bars.first).to_contain_text("decides")
+    expect(page.locator("section.card svg.graph")).to_have_count(2)
 
 
 def test_a_pod_is_found_by_its_name(page: Page) -> None:
