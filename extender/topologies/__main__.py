@@ -35,12 +35,12 @@ switch. A coloured arc is a NUMA node, with the number of the sampled host. A gr
 lighter band is a tree of PCIe switches.
 
 The table is about empty machines. A cell is the bandwidth of the ring that a pod of 2, 4 or 8 GPUs gets, in GB/s for
-each direction. The first number is that of the planned GPUs. The number in brackets is what to expect of the vendor's
-device plugin without the [relay](relay.md): `?` where the plugin's choice depends on facts that the catalogue lacks.
+each direction. The first number is that of the planned GPUs. The number in brackets is to be expected of the vendor's
+device plugin without the [relay](relay.md). `?`: its choice depends on facts that the catalogue lacks.
 0 means that the links form no ring, so that traffic also uses PCIe.
 
-[results/topologies.csv](results/topologies.csv) has each size from 1 to 8: the planned GPUs, their ring, the best ring
-of each size that stays in the rest, and the sets that the plugin can hand out with their probabilities.
+[results/topologies.csv](results/topologies.csv) has each size from 1 to 8: the planned GPUs, their ring, and the best
+rings that stay in the rest. It also has the sets that the plugin can hand out, with their probabilities.
 """
 
 

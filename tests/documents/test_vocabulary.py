@@ -22,14 +22,13 @@ from tests.documents.vocabulary import (
     words,
 )
 
-SHARE = 0.11
+SHARE = 0.05
 """Of the sentences of README.md and docs/, how many may be longer than 25 words."""
 
 PENDING = (
-    "docs/annotations.md", "docs/capacity.md", "docs/dra.md", "docs/explain.md", "docs/nics.md", "docs/page.md",
-    "docs/preemption.md", "docs/queue.md", "docs/relay.md", "docs/replay.md", "docs/shadow.md", "docs/whatif.md",
-    "docs/install.md", "docs/metrics.md", "docs/operations.md", "docs/alerts.md", "docs/rights.md", "docs/settings.md",
-    "extender/ask/checks", "extender/metrics.py", "extender/objects/typos.py", "docs/page/demo.svg", "tests/answers",
+    "docs/metrics.md", "docs/rights.md", "docs/settings.md", "docs/dra.md", "docs/preemption.md", "docs/queue.md",
+    "docs/relay.md", "docs/shadow.md", "docs/whatif.md", "extender/ask/checks", "extender/metrics.py",
+    "extender/objects/typos.py", "docs/page/demo.svg", "tests/answers",
 )  # fmt: skip
 """What is still to be rewritten."""
 

@@ -67,7 +67,8 @@ WORDS = {
 
 MAINTAINERS = ("docs/architecture.md", "docs/internals/")
 CODE = re.compile(r"^```.*?^```|^<!--.*?-->|^    .*?$", re.MULTILINE | re.DOTALL)
-END = re.compile(r"(?<=[.!?])[)*\"]*\s+(?=[A-Z`\"(*\[\d])")
+END = re.compile(r"(?<=[.!?])[)*\"]*\s+(?=[A-Z`\"(*\[\d]|kube|gpu-extender|filter|preempt|prioritize|bind|p\d\d)")
+"""Names that begin with a small letter begin sentences too."""
 ITEM = re.compile(r"\n(?=\s*(?:[-*]|\d+\.) )|\n\s*\n")
 
 
