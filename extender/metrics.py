@@ -122,6 +122,7 @@ class Metrics:
         self._cluster()
         self._reservations()
         self._preemptions()
+        self._fleet()
         self._waiting()
         self._queue()
         self._shadow()
@@ -281,6 +282,20 @@ class Metrics:
         self.events = self._counter("events", "Events that were written, or not.", "result")
         self.evictions = self._counter("evictions", "Evictions of our own, by what the API server said.", "result")
         self.evictions_leader = self._gauge("evictions_leader", "1 while this instance holds the Lease to evict.")
+
+    def _fleet(self) -> None:
+        self.gpus = self._gauge(
+            "gpus", "GPUs by model and by what they are used for. Counted every 30 s.", "model", "state"
+        )
+        self.whole_nodes = self._gauge(
+            "whole_nodes", "Nodes that take pods and on which no pod holds a GPU. Counted every 30 s.", "model"
+        )
+        self.linked_sets = self._gauge(
+            "linked_sets",
+            "How many disjoint sets of free GPUs that links join are left on single nodes. Counted every 30 s.",
+            "model",
+            "gpus",
+        )
 
     def _waiting(self) -> None:
         self.nodes_wanted = self._gauge(
@@ -462,6 +477,11 @@ VALUES: Final = {
     "reviews kind": "`token`, `access`",
     "reviews result": "`accepted`, `rejected`, `failed` (the request is answered with 503)",
     "certificate_not_after_seconds file": "the files of the settings `server.*tls` (certificate, client CA)",
+    "gpus model": "what nodes state (`mix.modelLabels`), the 100 with the most GPUs",
+    "gpus state": "`allocated`, `free`, `closed` (all GPUs of nodes that take no pods)",
+    "whole_nodes model": "as above",
+    "linked_sets model": "as above",
+    "linked_sets gpus": "GPUs of a set: `2`, `4`, `8`, `16`",
     "nodes_wanted model": "what nodes state (`mix.modelLabels`), the 100 of which most are wanted",
     "waiting_pods reason": "as `gpu-extender top` shows: a key of [reasons.md](reasons.md), what a node has too little "
     "of beside GPUs, `fits`, `gated`, `not-admitted`, `not-judged`, or `queue: ` and why the gang waits",
@@ -472,7 +492,7 @@ VALUES: Final = {
     "waiting_pods gpus": "`1`, `2`, `3-4`, `5-8`, `9-16`, `17+`",
     "certificate_reads result": "`ok`, `failed` (the certificates before stay in use)",
     "watch_defects kind": "the kinds of objects that are watched; `source` for all of them; and the controllers: "
-    "`certificates`, `connections`, `document`, `events`, `evictions`, `gates`, `nodes-wanted`, "
+    "`certificates`, `connections`, `document`, `events`, `evictions`, `fleet`, `gates`, `nodes-wanted`, "
     "`parked-pods`, `partial-gangs`, `pending-pods`, `queue`, `reservations`, `settings`, `waiting-pods`",
     "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
     "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "

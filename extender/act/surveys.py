@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import Gauge
 
@@ -75,7 +75,7 @@ def _counted(count: Callable[[], object]) -> tuple[bytes]:
 
 
 MOST_MODELS: Final = 100
-"""Models that are shown, those of which most nodes are wanted."""
+"""Models that are shown: those with the most GPUs, or of which most nodes are wanted."""
 
 
 def show_nodes_wanted(gauge: Gauge, wanted: Mapping[str, int]) -> None:
@@ -87,6 +87,20 @@ def show_nodes_wanted(gauge: Gauge, wanted: Mapping[str, int]) -> None:
     gauge.clear()
     for model, nodes in sorted(wanted.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_MODELS]:
         gauge.labels(model).set(nodes)
+
+
+def show_fleet(gpus: Gauge, whole_nodes: Gauge, linked_sets: Gauge, models: Sequence[Mapping[str, Any]]) -> None:
+    """What there is and what is left of each GPU model. The numbers are those of `gpu-extender top`."""
+    for gauge in (gpus, whole_nodes, linked_sets):
+        gauge.clear()
+    for model in sorted(models, key=lambda model: (-model["gpus"], model["model"]))[:MOST_MODELS]:
+        name, free = model["model"], model["free_gpus"]
+        gpus.labels(name, "allocated").set(model["gpus"] - free)
+        gpus.labels(name, "free").set(free)
+        gpus.labels(name, "closed").set(sum(apart["gpus"] for apart in model["closed"]))
+        whole_nodes.labels(name).set(model["whole_nodes"])
+        for sets in model["linked_sets"]:
+            linked_sets.labels(name, str(sets["gpus"])).set(sets["sets"])
 
 
 def show_partial_gangs(gangs: Gauge, gpus: Gauge, partial: Sequence[PartialGang]) -> None:

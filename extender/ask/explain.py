@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from extender.ask.place import GangCase, QueueLook, by_itself
 from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, ids, no_gpus, no_such_pod, seconds
+from extender.ask.trend import FleetCounts, FleetPoint
 from extender.ask.ways import gang, machines, of_pod
 from extender.ask.ways.evict import evict
 from extender.ask.ways.way import Way, in_order
@@ -111,17 +112,29 @@ class Explainer:
             f"Events: kubectl get events -n {namespace} --field-selector involvedObject.name={name}"
         )
 
-    def fleet(self, pods: Sequence[tuple[PodRecord, Why]] | None = None) -> dict[str, Any]:
-        """`kind: Fleet`: what is left of each GPU model, and why pods wait. `pods`: what the method `waiting` has
-        just returned; None: not asked for yet."""
+    def fleet(
+        self,
+        pods: Sequence[tuple[PodRecord, Why]] | None = None,
+        names: Iterable[str] | None = None,
+        namespace: str = "",
+    ) -> dict[str, Any]:
+        """`kind: Fleet`: what is left of each GPU model, and why pods wait. `pods`: of what the method `waiting` has
+        just returned; None: not asked for yet; `names`: of nodes, None: all; `namespace`: of gangs, "": any."""
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Fleet",
             "warnings": self._queue_unknown(),
-            "models": self.models(),
+            "models": self.models(names),
             "waiting": pending.by_reason(self.waiting() if pods is None else pods),
-            **pending.partial_fields(self.partial_gangs()),
+            **pending.partial_fields([gang for gang in self.partial_gangs() if namespace in ("", gang.ref.namespace)]),
         }
+
+    def fleet_counts(self) -> FleetCounts:
+        """The fleet now, for metrics and the trend: nothing is judged."""
+        models = self.models()
+        gpus, free = (sum(model[field] for model in models) for field in ("gpus", "free_gpus"))
+        waiting = [pod.gpu_count for pod in pending.pods_that_wait(self._judge.cluster) if pod.gpus]
+        return FleetCounts(models, FleetPoint(self._times.wall(), gpus, gpus - free, len(waiting), sum(waiting)))
 
     def _queue_unknown(self) -> list[dict[str, str]]:
         """The warning that the order of the queue is not known here, where pods wait in it."""
@@ -136,9 +149,9 @@ class Explainer:
         """The pods that wait, by PriorityClass."""
         return pending.by_class(self._judge.cluster, self._times.wall())
 
-    def models(self) -> list[dict[str, Any]]:
+    def models(self, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
         """What is left of each GPU model, as `fleet` has it."""
-        return fleet.models(self._judge.cluster)
+        return fleet.models(self._judge.cluster, names)
 
     def waiting(self) -> list[tuple[PodRecord, Why]]:
         """Each pod that waits, with the reason that `fleet` counts it for."""

@@ -44,12 +44,12 @@ class Model:
         }
 
 
-def models(cluster: ClusterView) -> list[dict[str, Any]]:
+def models(cluster: ClusterView, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """Of each model, over the nodes that take pods: whole nodes (no pod holds a GPU there), and how many disjoint
     linked sets of each size are free. A node counts no sets where its links, or the positions of held GPUs, are not
-    known. The nodes that take no pods (`NodeRecord.closed`) are counted apart."""
+    known. The nodes that take no pods (`NodeRecord.closed`) are counted apart. `names`: of nodes, None: all."""
     labels, by_name = cluster.settings.mix.model_labels, dict[str, Model]()
-    for block in blocks(sorted(cluster.gpus.topologies), LOOKED_AT):
+    for block in blocks(sorted(cluster.gpus.topologies if names is None else names), LOOKED_AT):
         rows = cluster.rows.index.rows(block)
         node_records = map(cluster.nodes.get, [cluster.names[row] for row in rows])
         texts = [None if node is None else (model_of(node, labels), node.closed) for node in node_records]

@@ -13,6 +13,7 @@ from extender.act.parked import ParkedPods
 from extender.act.surveys import (
     PartialGangEvents,
     Survey,
+    show_fleet,
     show_nodes_wanted,
     show_partial_gangs,
     show_pending,
@@ -21,6 +22,7 @@ from extender.act.surveys import (
 from extender.ask.explain import Explainer, Times
 from extender.ask.forks import Forks
 from extender.ask.pending import PartialGang, WaitingPods
+from extender.ask.trend import FleetCounts
 from extender.journal.recorder import RecordedCluster
 from extender.queue.report import QueueReport
 from extender.server.acting import Outside
@@ -66,7 +68,7 @@ def explaining(core: Core, outside: Outside, asks: Forks) -> Answering:
     explainer = Explainer(core.verbs, times, report, leader=leader)
     asks.begin = partial(_stand_still, core, times)
     surveys = _surveys(explainer, core, asks, outside.parked)
-    return Answering(Content(core.verbs, explainer, times, report, leader), asks, surveys)
+    return Answering(Content(core.verbs, explainer, times, report, leader, core.trend), asks, surveys)
 
 
 def _stand_still(core: Core, times: Times) -> None:
@@ -106,6 +108,10 @@ def _surveys(explainer: Explainer, core: Core, asks: Forks, parked: ParkedPods |
     def known() -> bool:
         return not core.source.missing()
 
+    def fleet(counts: FleetCounts) -> None:
+        show_fleet(metrics.gpus, metrics.whole_nodes, metrics.linked_sets, counts.models)
+        core.trend.add(counts.point)
+
     def waiting_pods(pods: WaitingPods) -> None:
         show_waiting_pods(waiting, pods.by_size)
         if parked is not None:
@@ -116,6 +122,7 @@ def _surveys(explainer: Explainer, core: Core, asks: Forks, parked: ParkedPods |
         reports.report(gangs)
 
     return [
+        Survey("fleet", explainer.fleet_counts, fleet, known, asks),
         Survey(
             "pending-pods",
             explainer.pending,

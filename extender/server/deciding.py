@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from extender.act.controller import ClusterSource, Frozen, Supervisor
 from extender.act.events import EventRecorder, NodeEvents
 from extender.act.reservations import released
+from extender.ask.trend import Trend
 from extender.cluster.cluster import Cluster
 from extender.decide.verbs import Verbs
 from extender.journal.recorder import RecordedCluster, Recorder, header_of
@@ -37,6 +38,8 @@ class Core:
     events: EventRecorder
     metrics: Metrics
     clock: Clock
+    trend: Trend = field(default_factory=Trend)
+    """The fleet over the last hours."""
 
     @classmethod
     def over(

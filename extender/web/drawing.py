@@ -6,7 +6,7 @@ Colours and patterns are in the stylesheet. No style attribute is written, becau
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import cos, pi, sin
+from math import ceil, cos, pi, sin
 from typing import Any, Final
 
 from extender.topologies.picture import around
@@ -18,6 +18,9 @@ BAR: Final = 300.0
 """Width of a whole bar."""
 STRIP: Final = 60
 """Columns of a timeline."""
+DAY: Final = 86_400
+STEPS: Final = (60, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200, DAY, 7 * DAY)
+"""Seconds between two times of an axis."""
 JSON = dict[str, Any]
 
 
@@ -111,3 +114,47 @@ def strip(decisions: Sequence[Mapping[str, Any]]) -> list[JSON]:
             y -= number / most
             drawn.append({"verb": verb, "column": place, "y": round(y, 4), "height": round(number / most, 4)})
     return drawn
+
+
+def shade(part: float, whole: float) -> int:
+    """Of five shades that of a part: 0 where it is nothing, 4 where it is all, else 1, 2 or 3 by thirds."""
+    if part <= 0 or whole <= 0:
+        return 0
+    return 4 if part >= whole else 1 + int(3 * part / whole)
+
+
+def percent(value: float, first: float, last: float) -> float:
+    """Where a value is between two others, in percent, within them."""
+    return round(100 * min(1.0, max(0.0, (value - first) / ((last - first) or 1.0))), 2)
+
+
+def ticks(first: float, last: float, most: int = 6) -> list[JSON]:
+    """The full times of the clock between two moments (seconds since 1970), at most so many, with where they are in
+    percent. `day`: whether one is not on the day of the first."""
+    step = next(step for step in STEPS if (last - first) / step <= most or step == STEPS[-1])
+    at = ceil(first / step) * step
+    drawn: list[JSON] = []
+    while at <= last and len(drawn) < most + 1:
+        drawn.append({"at": at, "x": percent(at, first, last), "day": at // DAY != first // DAY})
+        at += step
+    return drawn
+
+
+def lines(points: Sequence[Mapping[str, Any]], key: str, most: float, gap: float) -> list[JSON]:
+    """Lines over time and the areas below them, as points within 100 x 100: `most` is at the top. A line ends where for
+    `gap` seconds there is no point."""
+    drawn: list[list[tuple[float, float]]] = []
+    before = None
+    for point in points:
+        if before is None or point["at"] - before > gap:
+            drawn.append([])
+        before = point["at"]
+        x = percent(before, points[0]["at"], points[-1]["at"])
+        drawn[-1].append((x, round(100 - percent(point[key], 0.0, most), 2)))
+    return [
+        {"line": _points(line), "area": _points([(line[0][0], 100.0), *line, (line[-1][0], 100.0)])} for line in drawn
+    ]
+
+
+def _points(line: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x:g},{y:g}" for x, y in line)

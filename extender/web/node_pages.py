@@ -1,4 +1,4 @@
-"""Which pod holds which GPUs: of the fleet, of one group of nodes, and of one node with how each holding is known."""
+"""Which pod holds which GPUs: of one group of nodes, and of one node with how each holding is known."""
 
 from __future__ import annotations
 
@@ -11,77 +11,19 @@ from extender.cluster.dump import node_map
 from extender.errors import BadRequest, NotFound
 from extender.objects.nodes import DeviceState
 from extender.objects.queueing import queue_of
-from extender.objects.records import PodRecord
-from extender.queue.report import Why
 from extender.web.pages import JSON, Content, Query
-from extender.web.queue_page import pods_view
-from extender.web.racks import LEVELS, Groups, Reserved, racks, reserved
+from extender.web.racks import LEVELS, Groups, Reserved, reserved
 
 COLOURS: Final = ("pod", "gang", "queue")
 """What one colour and letter of a map stand for."""
 PER_PAGE: Final = 72
 """Nodes that are drawn at once."""
-GROUPS_PER_PAGE: Final = 100
-"""Racks that are listed at once."""
-FEW_NODES: Final = 32
-"""A fleet of so many is drawn at once."""
-FEW_WAITING: Final = 5
-"""Pods that wait, on the view of the fleet."""
-
-
-def fleet_view(content: Content, query: Query) -> JSON:
-    """`?by=`: what nodes are grouped by; `?colour=`: what a colour stands for where nodes are drawn; `?page=`: of
-    the groups, from 1."""
-    level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", COLOURS)
-    page, cluster = _page(query), content.verbs.cluster
-    pods_waiting = content.explainer.waiting()
-    fleet = content.explainer.fleet(pods_waiting)
-    reserved_by_node = reserved(content)
-    groups = racks(cluster, level, reserved_by_node)
-    shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
-    holders, drawn = Holders(cluster, colour), []
-    if sum(rack["nodes"] for rack in groups) <= FEW_NODES:
-        drawn = [_maps(cluster, members(cluster, level, rack["name"]), reserved_by_node, holders) for rack in shown]
-    return {
-        "warnings": fleet["warnings"],
-        "by": level,
-        "levels": LEVELS,
-        "colour": colour,
-        "colours": COLOURS,
-        "summary": _summary(fleet["models"], pods_waiting, content.times.wall()),
-        "models": fleet["models"],
-        "waiting": fleet["waiting"],
-        "partial_gangs": fleet["partial_gangs"],
-        "waiting_pods": pods_view(pods_waiting, "")["pods"][:FEW_WAITING],
-        "racks": shown,
-        "page_number": page,
-        "pages": max(1, -(-len(groups) // GROUPS_PER_PAGE)),
-        "maps": drawn,
-        "holders": holders.names(),
-    }
-
-
-def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRecord, Why]], wall: float) -> JSON:
-    """The fleet in six numbers, over the nodes that take pods. `waiting`: as `Explainer.waiting` gives them."""
-    gpus, free = (sum(model[field] for model in models) for field in ("gpus", "free_gpus"))
-    created = [pod.created for pod, _ in waiting if pod.created is not None]
-    return {
-        "gpus": gpus,
-        "free_gpus": free,
-        "allocated_gpus": gpus - free,
-        "allocated_percent": round(100 * (gpus - free) / gpus) if gpus else 0,
-        "whole_nodes": sum(model["whole_nodes"] for model in models),
-        "largest_linked_set": max((part["gpus"] for model in models for part in model["linked_sets"]), default=0),
-        "waiting_pods": len(waiting),
-        "waiting_gpus": sum(number for pod, _ in waiting for _, number in pod.gpus),
-        "oldest_wait_seconds": max(0.0, wall - min(created)) if created else None,
-    }
 
 
 def nodes_view(content: Content, query: Query) -> JSON:
     """`?by=` and `?in=`: of one group; `?page=`: from 1; `?colour=`: as above."""
-    level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", COLOURS)
-    group, page, cluster = query.get("in", ""), _page(query), content.verbs.cluster
+    level, colour = one_of(query, "by", LEVELS), one_of(query, "colour", COLOURS)
+    group, page, cluster = query.get("in", ""), page_of(query), content.verbs.cluster
     names = members(cluster, level, group)
     holders = Holders(cluster, colour)
     shown = names[(page - 1) * PER_PAGE : page * PER_PAGE]
@@ -93,12 +35,12 @@ def nodes_view(content: Content, query: Query) -> JSON:
         "page_number": page,
         "pages": max(1, -(-len(names) // PER_PAGE)),
         "nodes_in_all": len(names),
-        "nodes": _maps(cluster, shown, reserved(content), holders),
+        "nodes": maps_of(cluster, shown, reserved(content), holders),
         "holders": holders.names(),
     }
 
 
-def _one_of(query: Query, key: str, words: tuple[str, ...]) -> str:
+def one_of(query: Query, key: str, words: tuple[str, ...]) -> str:
     """The word that is asked for, the first without one. BadRequest."""
     word = query.get(key) or words[0]
     if word not in words:
@@ -106,7 +48,7 @@ def _one_of(query: Query, key: str, words: tuple[str, ...]) -> str:
     return word
 
 
-def _page(query: Query) -> int:
+def page_of(query: Query) -> int:
     """From 1. BadRequest."""
     text = query.get("page") or "1"
     if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) < 1:
@@ -149,7 +91,7 @@ def members(cluster: ClusterView, level: str, group: str) -> list[str]:
     )
 
 
-def _maps(cluster: ClusterView, names: Sequence[str], reserved_by_node: Reserved, holders: Holders) -> list[JSON]:
+def maps_of(cluster: ClusterView, names: Sequence[str], reserved_by_node: Reserved, holders: Holders) -> list[JSON]:
     """The map of each of the nodes, in their order; nodes that no longer exist are left out."""
     drawn = (_shown(cluster, name, reserved_by_node, holders.number) for name in names)
     return [view for view in drawn if view is not None]

@@ -6,7 +6,7 @@ A page is a question: a plain function of the query. A client that leaves ends i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from extender.ask.explain import Explainer, Times
 from extender.ask.forks import RETRY_SECONDS, ClientLeft, Forks, Question, StreamedAnswer
+from extender.ask.trend import Trend
 from extender.decide.verbs import Verbs
 from extender.errors import BadRequest, Busy, ExtenderError
 from extender.queue.report import QueueLeader, QueueReport
@@ -61,6 +62,8 @@ class Content:
     """The latest one of this server's queue; None where it does not hold the queue's Lease, or there is none."""
     leader: QueueLeader | None = None
     """Which instance knows the order of the queue."""
+    trend: Trend = field(default_factory=Trend)
+    """The fleet over the last hours."""
 
 
 def pod_of(query: Query) -> tuple[str, str]:

@@ -4,8 +4,8 @@ free."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from extender.ask.fleet import free_gpus
 from extender.cluster.cluster import ClusterView
@@ -43,19 +43,63 @@ class Groups:
         return NONE
 
 
+class NodeUse(NamedTuple):
+    """What there is on one node, in units of its resource. `free`: neither held nor reserved."""
+
+    name: str
+    gpus: int
+    held: int
+    reserved: int
+    free: int
+    unhealthy: int
+    closed: bool
+    """Whether it takes no pods."""
+
+    def as_json(self) -> JSON:
+        """The cell of the node in a map; as that of a rack."""
+        return {
+            "name": self.name,
+            "gpus": self.gpus,
+            "used_gpus": self.held + self.reserved,
+            "free_gpus": 0 if self.closed else self.free,
+            "closed_gpus": self.free if self.closed else 0,
+            "unhealthy_gpus": self.unhealthy,
+        }
+
+
 class Rack:
     """What there is in one group of nodes. GPUs are counted in units of their resource."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.nodes, self.gpus, self.whole = name, 0, 0, 0
+        self.name, self.gpus, self.whole = name, 0, 0
         self.held = self.reserved = self.free = self.closed = self.unhealthy = 0
         self.by_free: Counter[int] = Counter()
+        self.nodes: list[NodeUse] = []
+
+    def add(self, node: NodeUse) -> None:
+        """One of its nodes."""
+        self.nodes.append(node)
+        self.gpus += node.gpus
+        self.held += node.held
+        self.reserved += node.reserved
+        self.unhealthy += node.unhealthy
+        if node.closed:
+            self.closed += node.free
+            return
+        self.free += node.free
+        self.by_free[node.free] += 1
+        self.whole += node.free == node.gpus > 0
+
+    def cell(self) -> JSON:
+        """The cell of all its nodes in a map."""
+        whole = NodeUse(self.name, self.gpus, self.held, self.reserved, self.free, self.unhealthy, closed=False)
+        return whole.as_json() | {"closed_gpus": self.closed, "nodes": len(self.nodes)}
 
     def as_json(self) -> JSON:
         """The JSON form. `free_gpus`: neither held nor reserved, on nodes that take pods; `closed_gpus`: on others."""
         return {
             "name": self.name,
-            "nodes": self.nodes,
+            "nodes": len(self.nodes),
             "gpus": self.gpus,
             "held_gpus": self.held,
             "reserved_gpus": self.reserved,
@@ -67,41 +111,31 @@ class Rack:
         }
 
 
-def racks(cluster: ClusterView, level: str, reserved_by_node: Reserved) -> list[JSON]:
-    """Each group of nodes that offer GPUs, by name. `reserved_by_node`: what is reserved, by node."""
+def racks(
+    cluster: ClusterView, level: str, reserved_by_node: Reserved, names: Iterable[str] | None = None
+) -> list[Rack]:
+    """Each group of nodes that offer GPUs, by name. `reserved_by_node`: what is reserved, by node; `names`: of nodes,
+    None: all."""
     groups, by_group = Groups(cluster, level), dict[str, Rack]()
-    for name in list(cluster.gpus.topologies):
+    for name in sorted(cluster.gpus.topologies if names is None else names):
         node = cluster.nodes.get(name)
-        if node is not None and node.gpus:
+        if node is not None and node.gpus and (row := cluster.row(name)) >= 0:
             group = groups.of(node)
             rack = by_group.get(group)
             if rack is None:
                 rack = by_group[group] = Rack(group)
-            _add(rack, cluster, node, reserved_by_node)
-    return [by_group[name].as_json() for name in sorted(by_group)]
+            rack.add(_use(cluster, node, row, reserved_by_node))
+    return [by_group[name] for name in sorted(by_group)]
 
 
-def _add(rack: Rack, cluster: ClusterView, node: NodeRecord, reserved_by_node: Reserved) -> None:
-    row = cluster.row(node.name)
-    if row < 0:
-        return
+def _use(cluster: ClusterView, node: NodeRecord, row: int, reserved_by_node: Reserved) -> NodeUse:
     nodes = cluster.tables.nodes
     gpus = sum(nodes.alloc_of(row)[FIRST_GPU:])
     free = min(gpus, free_gpus(cluster, row))
     reservations = reserved_by_node.get(node.name)
     reserved = min(free, sum(reservation["count"] for reservation in reservations)) if reservations else 0
     broken = cluster.gpus.topologies[node.name].gpus - nodes.healthy_of(row).bit_count()
-    rack.nodes += 1
-    rack.gpus += gpus
-    rack.held += gpus - free
-    rack.reserved += reserved
-    rack.unhealthy += max(0, broken)
-    if node.closed:
-        rack.closed += free - reserved
-        return
-    rack.free += free - reserved
-    rack.by_free[free - reserved] += 1
-    rack.whole += free - reserved == gpus > 0
+    return NodeUse(node.name, gpus, gpus - free, reserved, free - reserved, max(0, broken), bool(node.closed))
 
 
 def reserved(content: Content) -> Reserved:

@@ -80,6 +80,10 @@ def templates() -> Mapping[str, Template]:
         "drawn": drawing.graph,
         "bars": drawing.bars,
         "compared": drawing.compared,
+        "lines": drawing.lines,
+        "percent": drawing.percent,
+        "shade": drawing.shade,
+        "ticks": drawing.ticks,
         "machines_text": growth.sentence,
         "strip": drawing.strip,
         "how_known": HOW,
@@ -91,6 +95,8 @@ def templates() -> Mapping[str, Template]:
         "duration": duration,
         "clock": clock,
         "stamp": stamp,
+        "minute": minute,
+        "day": day,
         "letters": letters,
         "label": label,
         "terms": terms,
@@ -133,6 +139,16 @@ def duration(value: float | None) -> str:
 def clock(at: float) -> str:
     """The time of day, UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+
+
+def minute(at: float) -> str:
+    """The time of day without its seconds, UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M")
+
+
+def day(at: float) -> str:
+    """The day and the time, UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%d %b %H:%M")
 
 
 def stamp(at: float) -> str:

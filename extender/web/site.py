@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from extender.ask.forks import RETRY_SECONDS
 from extender.errors import Busy, ExtenderError
-from extender.web import capacity_page, history, node_pages, pod_page, queue_page, render, whatif_page
+from extender.web import capacity_page, fleet_page, history, node_pages, pod_page, queue_page, render, whatif_page
 from extender.web.live import Live
 from extender.web.pages import JSON, Content, Handler, Names, Pages, Query, ServedPage, preferred
 from extender.web.render import FOREVER, HEADERS, HTML_TYPE, JSON_TYPE
@@ -44,7 +44,7 @@ class View(NamedTuple):
 
 
 VIEWS: Final = (
-    View("/", "FleetMap", "Fleet", node_pages.fleet_view),
+    View("/", "FleetMap", "Fleet", fleet_page.fleet_view),
     View("/nodes", "NodeMaps", "Nodes", node_pages.nodes_view, linked=""),
     View("/node", "NodeMap", "Node", node_pages.node_view, linked=""),
     View("/waiting", "WaitingPods", "Waiting pods", queue_page.waiting_view),

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from prometheus_client import Gauge
 
-from extender.act.surveys import FIRST_SECONDS, MOST_MODELS, Survey, show_nodes_wanted, show_waiting_pods
+from extender.act.surveys import FIRST_SECONDS, MOST_MODELS, Survey, show_fleet, show_nodes_wanted, show_waiting_pods
 from extender.ask import pending
 from extender.ask.explain import Explainer, Times
 from extender.ask.pending import LONGEST_BACKOFF, POD_SIZES
@@ -104,6 +105,38 @@ async def test_the_metric_is_bounded_and_goes_when_no_pod_waits() -> None:
                 await asyncio.sleep(0.001)
     finally:
         task.cancel()
+
+
+# -- the fleet
+
+
+def test_the_fleet_is_counted_as_top_shows_it() -> None:
+    world = two_full()
+    world.node("c", 8, links=pairs(8), labels={"nvidia.com/gpu.product": "H100"})
+    world.node("d", 4, unschedulable=True)
+    world.pod("waits", 16)
+    metrics, counts = Metrics(), explainer(world).fleet_counts()
+    show_fleet(metrics.gpus, metrics.whole_nodes, metrics.linked_sets, counts.models)
+
+    def value(gauge: Gauge, *labels: str) -> float:
+        [family] = gauge.collect()
+        return sum(one.value for one in family.samples if tuple(one.labels.values()) == labels)
+
+    other = explainer(world).models()[1]["model"]
+    assert [value(metrics.gpus, other, state) for state in ("allocated", "free", "closed")] == [16, 0, 4]
+    assert [value(metrics.gpus, "H100", state) for state in ("allocated", "free", "closed")] == [0, 8, 0]
+    assert (value(metrics.whole_nodes, "H100"), value(metrics.linked_sets, "H100", "2")) == (1, 4)
+    assert counts.point == (world.wall, 24, 16, 1, 16)
+    assert counts.models == explainer(world).fleet()["models"]
+
+
+def test_the_models_are_bounded() -> None:
+    metrics = Metrics()
+    model = {"gpus": 8, "free_gpus": 0, "whole_nodes": 0, "linked_sets": [], "closed": []}
+    models = [{"model": f"m{n:03}", **model} for n in range(MOST_MODELS + 50)]
+    show_fleet(metrics.gpus, metrics.whole_nodes, metrics.linked_sets, models)
+    [family] = metrics.whole_nodes.collect()
+    assert len(family.samples) == MOST_MODELS
 
 
 # -- how many pods wait, by reason and size

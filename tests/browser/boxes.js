@@ -13,7 +13,7 @@
   };
   const visible = (element) => {
     const style = getComputedStyle(element);
-    const unseen = ".skip, .defs, [hidden], details:not([open]) > :not(summary)";
+    const unseen = ".skip, .defs, .vh, [hidden], details:not([open]) > :not(summary)";
     return style.visibility === "visible" && !element.closest(unseen);
   };
   const inside = (box) => box.left >= -0.5 && box.right <= width + 0.5;

@@ -26,6 +26,39 @@
     }
   };
 
+  // A map of many cells is one stop of the Tab key; the arrow keys move between its cells.
+  const cells = () => [...document.querySelectorAll("a.cell")];
+
+  const enter = () => {
+    const all = cells();
+    const current = all.includes(document.activeElement) ? document.activeElement : all[0];
+    for (const cell of all) cell.tabIndex = cell === current ? 0 : -1;
+  };
+
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    const all = cells();
+    const place = all.indexOf(document.activeElement);
+    if (step === undefined || place < 0 || event.ctrlKey || event.altKey || event.metaKey) return;
+    const next = event.key.endsWith("Up") || event.key.endsWith("Down") ? below(all, place, step) : all[place + step];
+    if (next === undefined) return;
+    event.preventDefault();
+    next.focus();
+    enter();
+  });
+
+  // The cell that is nearest in the next line of cells, up (-1) or down (1).
+  const below = (all, place, step) => {
+    const box = all[place].getBoundingClientRect();
+    const boxes = all.map((cell) => cell.getBoundingClientRect());
+    const lines = boxes.map((other) => (other.top - box.top) * step).filter((distance) => distance > box.height / 2);
+    const line = Math.min(...lines);
+    const near = all.filter((_, other) => Math.abs((boxes[other].top - box.top) * step - line) < 1);
+    const distance = (cell) => Math.abs(cell.getBoundingClientRect().left - box.left);
+    return near.sort((a, b) => distance(a) - distance(b))[0];
+  };
+
+  enter();
   if (document.readyState === "complete") fill();
   else window.addEventListener("load", fill);
   if ("still" in document.body.dataset) return; // the view costs too much to be made again and again
@@ -76,6 +109,7 @@
     main.replaceChildren(...next.querySelector("main").childNodes);
     document.querySelector("footer p").replaceWith(next.querySelector("footer p"));
     document.body.dataset.generation = next.body.dataset.generation;
+    enter();
     if (focused !== null) find(main, focused)?.focus({ preventScroll: true });
     status.textContent = `Updated at ${new Date().toLocaleTimeString()}.`;
   };

@@ -9,6 +9,7 @@ import json
 import random
 from typing import Any, NamedTuple
 
+from extender.ask.trend import FleetPoint
 from extender.objects.queueing import GATE
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
@@ -44,7 +45,19 @@ def scene(seed: int = 5, nodes: int = 4) -> World:
             _machine(world, rng, f"{product.lower()}-{n}", rack, product)
     _preempted(world)
     _waiting(world)
+    _hours(world, rng)
     return with_queue(world)
+
+
+def _hours(world: World, rng: random.Random) -> None:
+    """The last five hours, as surveys have counted them."""
+    allocated, waiting, points = 67, 11, list[FleetPoint]()
+    for ago in range(90, 5 * 3_600, 90):
+        allocated = min(80, max(30, allocated + rng.choice((-1, 0, 0, 0, 0, 1))))
+        waiting = min(14, max(0, waiting + rng.choice((-1, 0, 0, 0, 0, 1))))
+        points.append(FleetPoint(WALL - ago, 88, allocated, waiting, 7 * waiting))
+    for point in reversed(points):
+        world.core.trend.add(point)
 
 
 def with_queue(world: World) -> World:

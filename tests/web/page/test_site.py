@@ -14,6 +14,7 @@ import pytest
 
 from extender.ask.growth import sentence
 from extender.ask.text import label
+from extender.ask.trend import EVERY_SECONDS, MOST_POINTS, FleetPoint
 from extender.decide.decisions import Decision
 from extender.policy import pod_request
 from extender.reservations.seats import Seat
@@ -358,6 +359,119 @@ def test_the_fleet_in_six_numbers(world: World) -> None:
     assert summary["largest_linked_set"] == max(part["gpus"] for model in models for part in model["linked_sets"])
 
 
+def cells(fleet: Any) -> dict[str, Any]:
+    """The cells of the map by name."""
+    return {cell["name"]: cell for group in fleet["heat"]["groups"] for cell in group["cells"]}
+
+
+def test_the_map_has_a_cell_for_each_node(world: World) -> None:
+    fleet = data(world, "/")
+    assert {group["name"]: len(group["cells"]) for group in fleet["heat"]["groups"]} == dict.fromkeys(
+        ("rack-1", "rack-2", "rack-3"), 4
+    )
+    shown = cells(fleet)
+    for name, cell in shown.items():
+        node = data(world, f"/node?node={name}")
+        states = [gpu["state"] for gpu in node["gpus"]]
+        reserved = sum(reservation["count"] for reservation in node["reserved"])
+        assert cell["used_gpus"] == min(8, states.count("held") + reserved) == cell["value"], name
+        assert cell["used_gpus"] + cell["free_gpus"] + cell["closed_gpus"] == cell["gpus"], name
+        assert cell["unhealthy_gpus"] == states.count("unhealthy"), name
+    assert shown["v100-3"]["closed_gpus"] > shown["v100-3"]["free_gpus"] == 0
+    text = unescape(html(world, "/"))
+    for name, cell in shown.items():
+        assert f"{name}: {cell['used_gpus']} of {cell['gpus']} GPUs in use" in text
+    assert len(re.findall(r'<a class="cell s4"', text)) == sum(c["value"] == c["gpus"] for c in shown.values())
+
+
+def test_a_large_fleet_has_a_cell_for_each_rack(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    for n in range(12):
+        world.node(f"n{n:02}", 4, labels={RACK: f"r{n // 3}"})
+    world.pod("holds", 3, "n00")
+    monkeypatch.setattr("extender.web.fleet_page.MOST_CELLS", 12)
+    assert data(world, "/")["heat"]["cell"] == "node"
+    monkeypatch.setattr("extender.web.fleet_page.MOST_CELLS", 11)
+    by_rack = data(world, "/?find=n04")
+    assert by_rack["heat"]["cell"] == "group"
+    shown = cells(by_rack)
+    assert {name: (cell["value"], cell["gpus"], cell["nodes"]) for name, cell in shown.items()} == {
+        "r0": (3, 12, 3), "r1": (0, 12, 3), "r2": (0, 12, 3), "r3": (0, 12, 3),
+    }  # fmt: skip
+    assert [name for name, cell in shown.items() if cell["marked"]] == ["r1"]
+    monkeypatch.setattr("extender.web.fleet_page.MOST_CELLS", 3)
+    assert (list(cells(data(world, "/"))), data(world, "/")["heat"]["groups_left_out"]) == (["r0", "r1", "r2"], 1)
+    assert "And 1 more groups" in html(world, "/")
+
+
+def test_filters_narrow_the_nodes_and_the_pods(world: World) -> None:
+    everything, some = data(world, "/"), data(world, "/?model=A100")
+    assert set(cells(some)) == {f"a100-{n}" for n in range(4)}
+    assert [model["model"] for model in some["models"]] == ["A100"]
+    assert [rack["name"] for rack in some["racks"]] == ["rack-2"]
+    a100 = next(model for model in everything["models"] if model["model"] == "A100")
+    assert some["summary"]["gpus"] == a100["gpus"]
+    assert some["summary"]["waiting_pods"] == everything["summary"]["waiting_pods"]
+    assert data(world, "/?rack=rack-1&model=A100")["racks"] == []
+    assert set(cells(data(world, "/?rack=rack-1"))) == {f"v100-{n}" for n in range(4)}
+    own = data(world, "/?namespace=vision")
+    assert {pod["pod"].partition("/")[0] for pod in own["waiting_pods"]} == {"vision"}
+    assert 0 < own["summary"]["waiting_pods"] < everything["summary"]["waiting_pods"]
+    assert own["summary"]["gpus"] == everything["summary"]["gpus"]
+    held = sum(pod.gpu_count for pod in world.cluster.pods.values() if pod.node and pod.namespace == "vision")
+    assert sum(cell["value"] for cell in cells(own).values()) == held > 0
+    assert everything["choices"]["models"] == ["A100", "H100", "V100"]
+    assert {"research", "serving", "vision"} <= set(everything["choices"]["namespaces"])
+    for path in ("/?model=none", "/?rack=none", "/?namespace=none", "/?find=none"):
+        assert get(world, path).status == 200
+    assert "No node with GPUs matches." in html(world, "/?model=none")
+
+
+def test_filters_are_in_the_address(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.web.fleet_page.GROUPS_PER_PAGE", 1)
+    path = "/?by=zone&namespace=vision&model=A100&find=run-1"
+    text = html(world, path)
+    for name, typed in (("namespace", "vision"), ("model", "A100"), ("find", "run-1")):
+        assert re.search(rf'<input [^>]*name="{name}"[^>]* value="{typed}"', text), name
+    assert "<option selected>zone</option>" in text
+    pages = [unescape(link) for link in links(world, "/?namespace=vision") if "page=2" in link]
+    assert pages == ["/?by=rack&colour=pod&page=2&namespace=vision"]
+
+
+def test_the_search_finds_nodes_and_pods(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert data(world, "/")["matches"] is None
+    matches = data(world, "/?find=A100-2")["matches"]
+    assert matches["nodes"] == ["a100-2"]
+    assert matches["pods"]
+    assert all("a100-2" in pod["pod"] and pod["node"] == "a100-2" for pod in matches["pods"])
+    assert [name for name, cell in cells(data(world, "/?find=a100-2")).items() if cell["marked"]] == ["a100-2"]
+    assert data(world, "/?find=finetune")["matches"]["pods"] == [{"pod": WAITS, "node": None}]
+    assert data(world, "/?find=research/&namespace=vision")["matches"]["pods"] == []
+    monkeypatch.setattr("extender.web.fleet_page.MOST_FOUND", 2)
+    many = data(world, "/?find=-")["matches"]
+    assert (len(many["nodes"]), many["nodes_left_out"]) == (2, 10)
+    assert "and 10 nodes more" in html(world, "/?find=-")
+
+
+def test_the_last_hours_are_kept_within_a_bound() -> None:
+    world = World()
+    world.node("a", 8)
+    text = "Not known yet: this server looks every 90 seconds"
+    assert text in html(world, "/")
+    for n in range(MOST_POINTS + 50):
+        world.core.trend.add(FleetPoint(WALL + n * 60, 8, n % 8, n, 2 * n))
+    trend = data(world, "/")["trend"]
+    assert len(trend["points"]) == (MOST_POINTS + 50) // 2  # those that follow too closely are left out
+    for n in range(MOST_POINTS):
+        world.core.trend.add(FleetPoint(WALL + 86_400 + n * EVERY_SECONDS, 8, 1, n, n))
+    trend = data(world, "/")["trend"]
+    assert len(trend["points"]) == MOST_POINTS
+    assert trend["since"] == trend["points"][0]["at"] == WALL + 86_400
+    page = html(world, "/")
+    assert text not in page
+    assert f"<b>{MOST_POINTS - 1}</b> now" in page
+
+
 def test_what_shows_how_the_server_works_is_linked_below(world: World) -> None:
     header, _, rest = html(world, "/").partition("</header>")
     for path in ("/prices", "/decisions"):
@@ -526,6 +640,7 @@ def test_what_tenants_write_stays_text() -> None:
     paths += ["/node?" + urlencode({"node": HOSTILE}), "/nodes?" + urlencode({"in": HOSTILE})]
     paths += ["/pod?" + urlencode({"pod": f"{HOSTILE}/waits"}), "/waiting?" + urlencode({"reason": HOSTILE})]
     paths += ["/advice?" + urlencode({"pod": f"{HOSTILE}/waits"}), "/advice", "/whatif?" + urlencode({"pod": HOSTILE})]
+    paths += ["/?" + urlencode({"find": HOSTILE, "namespace": HOSTILE, "rack": HOSTILE, "model": HOSTILE})]
     paths += ["/decisions?" + urlencode({"verb": HOSTILE}), "/queue?" + urlencode({"queue": HOSTILE})]
     for path in paths:
         reply = get(world, path)
@@ -557,7 +672,7 @@ def test_large_fleets_are_summed_up_by_rack() -> None:
 
 
 def test_more_groups_than_a_page_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.web.node_pages.GROUPS_PER_PAGE", 10)
+    monkeypatch.setattr("extender.web.fleet_page.GROUPS_PER_PAGE", 10)
     world = World()
     for n in range(40):
         world.node(f"n{n:02}", 1, labels={RACK: f"r{n:02}"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from extender.ask.explain import Times
@@ -35,10 +37,10 @@ def site(world: World) -> Site:
     return Site(content, Live(lambda: 0, world.server.connections.stopping), Pages(world.server.asks))
 
 
-def made(site: Site, path: str) -> bytes:
+def made(site: Site, path: str, query: Mapping[str, str]) -> bytes:
     """The HTML of a view."""
     shared = b"".join(site.shared(path)) if path in COSTLY else b""
-    return b"".join(site.pieces(path, VIEWS[path], False, shared))
+    return b"".join(site.pieces(path, query, False, shared))
 
 
 def test_every_view_is_here() -> None:
@@ -50,4 +52,4 @@ def test_each_view_is_a_page(path: str) -> None:
     world = filled(40)
     for n in range(8):
         world.filter(world.pod(f"asked{n}", 2))
-    assert made(site(world), path).endswith(b"</html>")
+    assert made(site(world), path, VIEWS[path]).endswith(b"</html>")

@@ -1,0 +1,192 @@
+"""The fleet: six numbers, a map of its nodes or racks, the last hours, what is left of each model, and what waits.
+
+Filters and the search are in the address. A filter of nodes (model, rack) narrows all that is about nodes. The
+namespace narrows the pods that wait, and the map then shows which GPUs its pods hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from extender.ask.trend import Trend
+from extender.cluster.cluster import ClusterView
+from extender.cluster.nodes import model_of
+from extender.cluster.tables import FIRST_GPU
+from extender.objects.records import PodRecord
+from extender.queue.report import Why
+from extender.web.node_pages import COLOURS, Holders, maps_of, one_of, page_of
+from extender.web.pages import JSON, Content, Query
+from extender.web.queue_page import pods_view
+from extender.web.racks import LEVELS, Groups, Rack, racks, reserved
+
+GROUPS_PER_PAGE: Final = 50
+"""Racks that are listed at once."""
+FEW_NODES: Final = 32
+"""A fleet of so many is drawn at once."""
+FEW_WAITING: Final = 5
+"""Pods that wait, on the view of the fleet."""
+MOST_CELLS: Final = 500
+"""Cells of a map. A fleet of more nodes has one cell a rack."""
+MOST_FOUND: Final = 20
+"""Nodes, and pods, that a search names."""
+MOST_CHOICES: Final = 200
+"""Names that a filter offers; others may be typed."""
+
+
+class NodeFilter(NamedTuple):
+    """Which nodes a view is about; "": any."""
+
+    model: str
+    rack: str
+
+    def names(self, cluster: ClusterView) -> list[str] | None:
+        """The nodes; None: all."""
+        if not any(self):
+            return None
+        levels = [(Groups(cluster, level), value) for level, value in zip(self._fields, self, strict=True) if value]
+        nodes = (cluster.nodes.get(name) for name in cluster.gpus.topologies)
+        return [
+            node.name
+            for node in nodes
+            if node is not None and all(groups.of(node) == value for groups, value in levels)
+        ]
+
+
+def fleet_view(content: Content, query: Query) -> JSON:
+    """`?by=`: what nodes are grouped by; `?colour=`: what a colour stands for where nodes are drawn; `?page=`: of
+    the groups, from 1; `?model=`, `?rack=`, `?namespace=`: filters; `?find=`: a part of the name of a node or pod."""
+    level, colour = one_of(query, "by", LEVELS), one_of(query, "colour", COLOURS)
+    page, cluster = page_of(query), content.verbs.cluster
+    namespace, wanted = query.get("namespace", ""), NodeFilter(query.get("model", ""), query.get("rack", ""))
+    names = wanted.names(cluster)
+    pods_waiting = [row for row in content.explainer.waiting() if namespace in ("", row[0].namespace)]
+    fleet = content.explainer.fleet(pods_waiting, names, namespace)
+    reserved_by_node = reserved(content)
+    groups = racks(cluster, level, reserved_by_node, names)
+    shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
+    holders, drawn = Holders(cluster, colour), []
+    if sum(len(rack.nodes) for rack in groups) <= FEW_NODES:
+        drawn = [maps_of(cluster, [node.name for node in rack.nodes], reserved_by_node, holders) for rack in shown]
+    matches = _matches(cluster, query.get("find", "").strip(), names, namespace)
+    return {
+        "warnings": fleet["warnings"],
+        "by": level,
+        "levels": LEVELS,
+        "colour": colour,
+        "colours": COLOURS,
+        "filter": {"namespace": namespace, **wanted._asdict()},
+        "choices": _choices(cluster),
+        "matches": matches,
+        "summary": _summary(fleet["models"], pods_waiting, content.times.wall()),
+        "heat": _heat(cluster, groups, _held(cluster, namespace), _marked(matches)),
+        "trend": _trend(content.trend),
+        "models": fleet["models"],
+        "waiting": fleet["waiting"],
+        "partial_gangs": fleet["partial_gangs"],
+        "waiting_pods": pods_view(pods_waiting, "")["pods"][:FEW_WAITING],
+        "racks": [rack.as_json() for rack in shown],
+        "page_number": page,
+        "pages": max(1, -(-len(groups) // GROUPS_PER_PAGE)),
+        "maps": drawn,
+        "holders": holders.names(),
+    }
+
+
+def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRecord, Why]], wall: float) -> JSON:
+    """The fleet in six numbers, over the nodes that take pods. `waiting`: as `Explainer.waiting` gives them."""
+    gpus, free = (sum(model[field] for model in models) for field in ("gpus", "free_gpus"))
+    created = [pod.created for pod, _ in waiting if pod.created is not None]
+    return {
+        "gpus": gpus,
+        "free_gpus": free,
+        "allocated_gpus": gpus - free,
+        "allocated_percent": round(100 * (gpus - free) / gpus) if gpus else 0,
+        "whole_nodes": sum(model["whole_nodes"] for model in models),
+        "largest_linked_set": max((part["gpus"] for model in models for part in model["linked_sets"]), default=0),
+        "waiting_pods": len(waiting),
+        "waiting_gpus": sum(number for pod, _ in waiting for _, number in pod.gpus),
+        "oldest_wait_seconds": max(0.0, wall - min(created)) if created else None,
+    }
+
+
+def _choices(cluster: ClusterView) -> JSON:
+    """What the filters offer, by name."""
+    labels, in_rack = cluster.settings.mix.model_labels, Groups(cluster, "rack")
+    nodes = [node for name in cluster.gpus.topologies if (node := cluster.nodes.get(name)) is not None]
+    names = {
+        "namespaces": {pod.namespace for pod in cluster.pods.values() if pod.gpus},
+        "models": {model_of(node, labels) for node in nodes},
+        "racks": {in_rack.of(node) for node in nodes} - {""},
+    }
+    return {key: sorted(values)[:MOST_CHOICES] for key, values in names.items()}
+
+
+def _matches(cluster: ClusterView, text: str, names: Sequence[str] | None, namespace: str) -> JSON | None:
+    """The nodes and GPU pods whose name has a part, in any case; None where nothing is searched for. `names`: of the
+    nodes that are looked at; `namespace`: of the pods."""
+    if not text:
+        return None
+    part = text.lower()
+    nodes = sorted(name for name in (cluster.gpus.topologies if names is None else names) if part in name.lower())
+    pods = sorted(
+        (f"{pod.namespace}/{pod.name}", pod.node)
+        for pod in cluster.pods.values()
+        if pod.gpus and not pod.finished and namespace in ("", pod.namespace)
+        and part in f"{pod.namespace}/{pod.name}".lower()
+    )  # fmt: skip
+    return {
+        "text": text,
+        "nodes": nodes[:MOST_FOUND],
+        "nodes_left_out": max(0, len(nodes) - MOST_FOUND),
+        "pods": [{"pod": pod, "node": node or None} for pod, node in pods[:MOST_FOUND]],
+        "pods_left_out": max(0, len(pods) - MOST_FOUND),
+    }
+
+
+def _marked(matches: JSON | None) -> frozenset[str]:
+    """The nodes that a search names, and those of the pods that it names."""
+    if matches is None:
+        return frozenset()
+    return frozenset([*matches["nodes"], *(pod["node"] for pod in matches["pods"] if pod["node"])])
+
+
+def _held(cluster: ClusterView, namespace: str) -> Counter[str] | None:
+    """How many GPUs the pods of a namespace hold, by node; None: no namespace is asked for."""
+    if not namespace:
+        return None
+    held: Counter[str] = Counter()
+    for pod in cluster.pods.values():
+        if pod.namespace == namespace and pod.node and pod.gpus and not pod.finished:
+            held[pod.node] += sum(cluster.amounts(pod)[FIRST_GPU:])
+    return held
+
+
+def _heat(cluster: ClusterView, groups: Sequence[Rack], held: Counter[str] | None, marked: frozenset[str]) -> JSON:
+    """One cell a node, in its group; one cell a group where there are more than MOST_CELLS nodes. `value` of `gpus` is
+    what its colour shows: GPUs in use, or those that the namespace holds (`held`, by node). `marked`: nodes."""
+    if sum(len(rack.nodes) for rack in groups) <= MOST_CELLS:
+        rows: list[JSON] = [
+            {"name": rack.name, "cells": [_cell(node.as_json(), [node.name], held, marked) for node in rack.nodes]}
+            for rack in groups
+        ]
+        return {"cell": "node", "groups": rows, "groups_left_out": 0}
+    cells = [_cell(rack.cell(), [node.name for node in rack.nodes], held, marked) for rack in groups[:MOST_CELLS]]
+    return {
+        "cell": "group",
+        "groups": [{"name": "", "cells": cells}],
+        "groups_left_out": max(0, len(groups) - MOST_CELLS),
+    }
+
+
+def _cell(cell: JSON, nodes: Sequence[str], held: Counter[str] | None, marked: frozenset[str]) -> JSON:
+    """The cell with what its colour shows, and whether the search is about one of its nodes."""
+    value = cell["used_gpus"] if held is None else sum(held[name] for name in nodes)
+    return {**cell, "value": value, "marked": bool(marked) and not marked.isdisjoint(nodes)}
+
+
+def _trend(trend: Trend) -> JSON:
+    """The last hours, the oldest point first. `since`: None before the first look."""
+    points = trend.points
+    return {"since": points[0].at if points else None, "points": [point._asdict() for point in points]}
