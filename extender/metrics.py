@@ -301,7 +301,7 @@ class Metrics:
         self.nodes_wanted = self._gauge(
             "nodes_wanted",
             "How many more nodes of a GPU model would start the pods that wait for room. Models are alternatives: they "
-            "do not add up. Gangs of the queue: of the Lease's holder.",
+            "do not add up. Only the holder of the Lease counts gangs of the queue.",
             "model",
         )
         self.partial_gangs = self._gauge(
@@ -324,7 +324,7 @@ class Metrics:
         self.waiting_pods = self._gauge(
             "waiting_pods",
             "GPU pods that wait, by why and by the GPUs that each asks for. Counted every 30 s, less often where that "
-            "takes long. Pods of the queue: of the Lease's holder with the reason of their gang, elsewhere as `gated`.",
+            "takes long. The holder of the Lease has pods of the queue by the reason of their gang, others as `gated`.",
             "reason",
             "gpus",
         )
@@ -333,21 +333,21 @@ class Metrics:
         self.queue_leader = self._gauge("queue_leader", "1 while this instance holds the Lease of the queue.")
         self.queue_waiting = self._gauge(
             "queue_waiting",
-            "Gangs and single pods behind our gate, by why they wait and by their number of pods. Of the Lease's "
-            "holder.",
+            "Gangs and single pods behind our gate, by why they wait and by their number of pods. Only the holder of "
+            "the Lease has them.",
             "reason",
             "pods",
         )
         self.queue_share = self._gauge(
             "queue_share",
-            "The share of each queue: the largest part that it holds of any GPU model, divided by its weight. Of the "
-            "Lease's holder.",
+            "The share of each queue: the largest part that it holds of any GPU model, divided by its weight. Only the "
+            "holder of the Lease has it.",
             "queue",
         )
         self.queue_wanted_gpus = self._gauge(
             "queue_wanted_gpus",
-            "GPUs that complete gangs within their quota wait for, by queue and by the model that they name. Of the "
-            "Lease's holder.",
+            "GPUs that complete gangs within their quota wait for, by queue and by the model that they name. Only the "
+            "holder of the Lease has them.",
             "queue",
             "model",
             "place",

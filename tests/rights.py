@@ -7,6 +7,7 @@ used, and that none is missing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,10 +17,10 @@ ROOT: Final = Path(__file__).parents[1]
 MANIFESTS: Final = ROOT / "manifests"
 _HEAD: Final = """# Rights
 
-Every rule of every role in `manifests/`, and what it is for. This page is printed by `python -m tests.rights`, from the
-comments of the roles. A Role counts in its own namespace, a ClusterRole everywhere. `tests/e2e/test_rights.py` runs the
-server with its rights, reads in the API server's audit log that no request is denied and that each right is used, and
-takes each one away. [security.md](security.md#who-may-ask) states whose accounts they are.
+Every rule of every role in `manifests/`, and its reason. This page is printed by `python -m tests.rights`, from the
+comments of the roles. A Role counts in its own namespace, a ClusterRole everywhere. A rule that an earlier role has
+with the same reason is only named. [Security](security.md#who-may-ask) states whose accounts they are. A test with the
+API server's audit log shows that no request is denied and that each right is used ([internals](internals/tested.md)).
 """
 _SHOWN: Final = 6  # paths of a rule
 
@@ -71,12 +72,20 @@ def _comment(lines: list[str]) -> str:
 
 def page() -> str:
     """docs/rights.md."""
-    text, before = _HEAD, ("", "")
-    for one in rules():
-        if (one.file, one.role) != before:
-            before = one.file, one.role
-            text += f"\n## {one.role} in `{one.file}`\n\n| may | what | why |\n|---|---|---|\n"
-        text += f"| {', '.join(one.rule['verbs'])} | {one.objects} | {one.why} |\n"
+    text, printed = _HEAD, dict[tuple[str, str, str], str]()
+    for (file, role), group in groupby(rules(), lambda one: (one.file, one.role)):
+        text += f"\n## {role} in `{file}`\n"
+        rows, repeated = "", dict[str, list[str]]()
+        for one in group:
+            verbs = ", ".join(one.rule["verbs"])
+            key = verbs, one.objects, one.why
+            if key in printed:
+                repeated.setdefault(f"{verbs}, as in {printed[key]}", []).append(one.objects)
+            else:
+                printed[key] = role
+                rows += f"| {verbs} | {one.objects} | {one.why} |\n"
+        text += f"\n| may | what | why |\n|---|---|---|\n{rows}" if rows else ""
+        text += "".join(f"\nMay also {how}: {'; '.join(objects)}.\n" for how, objects in repeated.items())
     return text
 
 

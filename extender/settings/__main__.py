@@ -17,7 +17,7 @@ HEAD: Final = """# Settings
 
 `gpu-extender serve --config FILE` reads YAML or JSON. Every field has a default. A field that is unknown, repeated, of
 a wrong type or out of range rejects the file, with its line, its path and a suggestion. This page is printed by
-`python -m extender.settings`; each field is defined in `extender/settings/fields.py`.
+`python -m extender.settings`. `gpu-extender config explain FIELD` prints a part of it.
 
 ```yaml
 apiVersion: gpu-extender.io/v1
@@ -25,8 +25,8 @@ kind: GpuExtenderConfiguration
 ```
 
 Name GPU resources both in `resources` and in the scheduler's `managedResources`. MIG instances of strategy mixed are
-named one by one (`nvidia.com/mig-1g.5gb` ...), replicas as `nvidia.com/gpu.shared`. Replicas are placed by GPU where
-the labels of GPU feature discovery state replicas and GPUs; MIG instances are counted by node.
+named one by one (`nvidia.com/mig-1g.5gb` ...), replicas as `nvidia.com/gpu.shared`
+([details](operations.md#other-gpu-resources)).
 
 | field | default | unit, range | meaning |
 |---|---|---|---|
@@ -41,7 +41,10 @@ _Meanings = dict[str, dict[str, str]]
 
 def page() -> str:
     """docs/settings.md."""
-    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows())
+    fields_of: dict[tuple[str, ...], list[str]] = {}
+    for field, *cells in rows():  # parts of one class, such as the TLS of each listener, share their rows
+        fields_of.setdefault((field.rpartition(".")[2], *cells), []).append(field)
+    return HEAD + "".join(f"| {', '.join(same)} | {' | '.join(cells)} |\n" for (_, *cells), same in fields_of.items())
 
 
 def rows() -> Iterator[tuple[str, str, str, str]]:

@@ -241,7 +241,7 @@ class ClaimSettings(_Part):
     """The bound of how many pods of a gang must run, for every source of gangs; 0: no gang counts."""
     gang_team: Literal["namespace", "serviceAccount", "owner"] = "namespace"
     """Whose pods that name one gang are that gang: those of the namespace; of one service account; or of one owner and
-    one service account. Of several bounds the last in this order counts ([what each splits](security.md#gangs))."""
+    one service account. If several apply, the last in this order counts ([what each splits](security.md#gangs))."""
     by_priority_class: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
     """Bounds for the pods of a PriorityClass, by its name."""
     by_namespace: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
@@ -317,8 +317,8 @@ class Queue(_Part):
     patience_seconds: float = Field(default=3_600.0, ge=0, le=31_536_000)
     """A gang that has waited so long goes before all others of its priority, whatever the share of its queue."""
     use_half_life_seconds: float = Field(default=0.0, ge=0, le=31_536_000)
-    """What the share of a queue is made of. 0: of the GPUs that it holds now. Else of those that it has held on
-    average, where what was held so many seconds ago counts half ([details](queue.md#order-quota-backfill))."""
+    """0: the share of a queue counts the GPUs that it holds now. Else it counts those that it has held on average,
+    where a use this long ago counts half ([details](queue.md#order-quota-backfill))."""
     seat_seconds: float = Field(default=300.0, ge=1, le=86_400)
     """How long a seat is reserved for a pod that is not bound to it. Then it is free; kube-scheduler places the pod."""
     hard_pins: bool = False
@@ -393,12 +393,12 @@ class FailingNodes(_Part):
     """For which pods a node is rejected. `all`: for all, or for the namespace whose pods failed; `namespace`: never for
     all; `none`: never."""
     failures: int = Field(default=3, ge=1, le=20)
-    """So many failures within the window reject the node."""
+    """This number of failures within the window rejects the node."""
     window_seconds: float = Field(default=600.0, ge=60, le=1_800)
     """The length of the window, and how long the node is rejected after the failures."""
     parties: int = Field(default=2, ge=2, le=10)
-    """Failures that kubelet does not report count for all pods once pods of so many parties failed on the node. Parties
-    differ in namespace, owner, image and service account."""
+    """Failures that kubelet does not report count for all pods once pods of this number of parties failed on the node.
+    Parties differ in namespace, owner, image and service account."""
 
 
 class LimitSettings(_Part):
@@ -585,7 +585,7 @@ class Settings(_Part):
     """Names of the scheduler profiles that ask us (`schedulerName` of a pod). For warnings alone: a request of any
     scheduler is answered."""
     scheduler_weight: int | None = Field(default=None, ge=1, le=1_000_000)
-    """The extender's `weight` in the scheduler's configuration. Where one point of ours outweighs all score plugins,
+    """The extender's `weight` in the scheduler's configuration. Where one of our points outweighs all score plugins,
     filter answers the best node alone on a first attempt ([details](operations.md#the-weight)). Without it: the
     shortlist."""
     scheduler_score_weights: int = Field(default=14, ge=0, le=1_000_000)
