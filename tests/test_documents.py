@@ -106,3 +106,10 @@ def test_each_result_names_its_command_and_is_a_table() -> None:
     for path in folder.glob("*.csv"):
         with path.open(newline="") as file:
             assert len({len(row) for row in csv.reader(file)}) == 1, path.name
+
+
+def test_the_index_has_every_document() -> None:
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
+    documents = {page for page in PAGES if page not in (ROOT / "README.md", index)}
+    assert documents <= linked
