@@ -10,7 +10,7 @@ from typing import Any
 from extender.ask.judge import Judge
 from extender.ask.nodes import JudgedNodes
 from extender.ask.pending import pods_that_wait
-from extender.ask.text import count, seconds
+from extender.ask.text import count, gpu_hours, seconds
 from extender.cluster.cluster import ClusterView
 from extender.decide.evicted import EvictedPod
 from extender.objects.records import PodRecord
@@ -53,7 +53,7 @@ def _lost(entry: EvictedPod) -> str:
     gpus = count(entry.gpu_count, "GPU")
     if entry.lost is None:
         return f"it held {gpus}, how much work it lost is not known"
-    return f"it held {gpus} and lost {entry.lost / 3600:.2g} GPU-h of work"
+    return f"it held {gpus} and lost {gpu_hours(entry.lost)} of work"
 
 
 def before(entry: EvictedPod, wall: float) -> Mapping[str, str]:

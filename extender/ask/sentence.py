@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from extender.ask.nearest import LINKED, OTHER_UNITS
 from extender.ask.nodes import JudgedNodes
-from extender.ask.text import amount, count, other_amount, seconds
+from extender.ask.text import amount, count, gpu_hours, other_amount, seconds
 from extender.ask.ways.evict import work_lost
 from extender.ask.ways.way import Way
 from extender.policy.contracts import Class, PodRequest
@@ -132,7 +132,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _price(way: Way) -> str:
-    hours = work_lost(way.cost)
-    lost = f", {hours:.2g} GPU-h" if hours is not None else ""
+    work = work_lost(way.cost)
+    lost = f", {gpu_hours(work)} of work lost" if work is not None else ""
     needs = f" (needs {', '.join(way.needs)})" if way.needs else ""
     return lost + needs

@@ -37,6 +37,8 @@ LABELS: Final = {
 """The terms of a cost for people: of commands and pages."""
 PER_THOUSAND: Final = " x 1000"
 """The end of a unit of which a value has thousandths."""
+STATED: Final = ("smaller", "add-nodes", "uncordon")
+"""Kinds of ways out whose change names all that it costs."""
 MOST_NAMES: Final = 3
 MOST_DEVICES: Final = 8
 """Kinds of devices that are named."""
@@ -68,6 +70,16 @@ def label(term: str) -> str:
     return LABELS.get(term, term.replace("_", " "))
 
 
+def gpu_hours(gpu_seconds: float) -> str:
+    """ "0.47 GPU-hours", "1 GPU-hour", "51,986 GPU-hours"."""
+    hours = gpu_seconds / 3600
+    if 0 < hours < 0.01:
+        return "less than 0.01 GPU-hours"
+    number = f"{hours:,.0f}" if hours >= 99.5 else f"{hours:.1f}" if hours >= 9.95 else f"{hours:.2f}"
+    number = number.rstrip("0").removesuffix(".") if "." in number else number
+    return f"{number} GPU-hour" + ("" if number == "1" else "s")
+
+
 def terms(cost: Sequence[Mapping[str, Any]]) -> str:
     """The terms of a cost that count something."""
     return ", ".join(_term(term) for term in cost if term["value"] != 0 and not no_victim_counts(term))
@@ -79,26 +91,31 @@ def no_victim_counts(term: Mapping[str, Any]) -> bool:
 
 
 def way(stated: Mapping[str, Any]) -> str:
-    """A way out with what it needs and costs."""
-    cost = terms(stated["cost"] or ())
+    """A way out with what it needs and costs, where the change itself does not state that."""
+    cost = "" if stated["kind"] in STATED else terms(stated["cost"] or ())
     needs = ", ".join(stated["spec"].get("needs", ()))
     return f"{stated['change']}{f' (needs {needs})' if needs else ''}{f': {cost}' if cost else ''}"
 
 
 def _term(term: Mapping[str, Any]) -> str:
-    """A term of a cost; its label may name the unit."""
-    name, value, unit = label(term["term"]), term["value"], str(term["unit"])
-    if value is None:
-        return f"{name} unknown"
+    """A term of a cost with its label."""
+    name, text = label(term["term"]), value(term)
+    return text if text.partition(" ")[2].removesuffix("s") == name.removesuffix("s") else f"{name} {text}"
+
+
+def value(term: Mapping[str, Any]) -> str:
+    """How much a term of a cost is, with its unit where the label does not name it."""
+    number, unit = term["value"], str(term["unit"])
+    if number is None:
+        return "none" if no_victim_counts(term) else "unknown"
     if unit == "GPU-seconds":
-        return f"{name} {value / 3600:,.3g} GPU-hours"
+        return gpu_hours(number)
     if unit.endswith(PER_THOUSAND):
-        value, unit = value / 1000, unit.removesuffix(PER_THOUSAND)
-    number = format(value, ",g") if value < 1_000_000 else f"{value:,.0f}"
-    one = unit.removesuffix("s") if value == 1 and len(unit) > 1 else unit
-    if unit.lower() == name.lower():
-        return f"{number} {one}"
-    return f"{name} {number}" if unit.lower() in name.lower().split() else f"{name} {number} {one}"
+        number, unit = number / 1000, unit.removesuffix(PER_THOUSAND)
+    text = f"{number:,.4g}" if abs(number) < 1_000 else f"{number:,.0f}"
+    if unit.lower() in label(term["term"]).lower().split():
+        return text
+    return f"{text} {unit.removesuffix('s') if number == 1 and len(unit) > 1 else unit}"
 
 
 def count(number: int, noun: str) -> str:

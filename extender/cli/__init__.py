@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -19,6 +20,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from extender.cli.options import complain
+from extender.cli.sources import CLUSTER_FILE
 from extender.errors import ExtenderError
 
 COMMANDS = {
@@ -77,10 +79,34 @@ def parser_of(name: str, prog: str = PROGRAM) -> argparse.ArgumentParser:
     """What reads the arguments of a command. `prog`: the program as its user calls it."""
     module = command(name)
     parser = argparse.ArgumentParser(
-        prog=f"{prog} {name}", description=(module.__doc__ or "").strip(), allow_abbrev=False
-    )
+        prog=f"{prog} {name}", description=(module.__doc__ or "").strip(), epilog=examples(module.EXAMPLES),
+        allow_abbrev=False, formatter_class=Help,
+    )  # fmt: skip
     module.arguments(parser)
     return parser
+
+
+def examples(commands: Iterable[str]) -> str:
+    """The end of a help text."""
+    return "Examples:\n" + "\n".join(f"  {line}" for line in commands)
+
+
+class Help(argparse.HelpFormatter):
+    """Help as wide as the terminal, whose paragraphs with indented lines stay as they are."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+        self._action_max_length = 14  # argparse forgets that commands are indented
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.split("\n\n")
+        return "\n\n".join(
+            paragraph if "\n  " in f"\n{paragraph}" else "\n".join(self._split_lines(paragraph, width))
+            for paragraph in paragraphs
+        )
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
@@ -92,8 +118,9 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
 def overview(prog: str = PROGRAM, names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     """The help on all commands, or on some: `names`."""
     parser = argparse.ArgumentParser(
-        prog=prog, description="Places GPU pods, together with kube-scheduler.", allow_abbrev=False
-    )
+        prog=prog, description="Places GPU pods, together with kube-scheduler.", epilog=CLUSTER_FILE,
+        allow_abbrev=False, formatter_class=Help,
+    )  # fmt: skip
     parser.add_argument("--version", action="store_true", help="as the command version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in names:

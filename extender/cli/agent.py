@@ -12,6 +12,10 @@ from extender.errors import BadInput, BadTopology
 from extender.node import amdsmi, commands, nvml, probe
 from extender.topologies.topology import Topology
 
+EXAMPLES = (
+    "gpu-extender agent --node node-1 --once",
+    "gpu-extender agent --product NVIDIA-H100-80GB-HBM3",
+)
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SOURCES = ("auto", "nvml", "amdsmi", "nvidia-smi", "rocm-smi", "file")
 

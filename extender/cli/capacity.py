@@ -1,5 +1,5 @@
 """What could start now: the largest pod by GPU model, gangs by size and level, whole nodes; what would start the first
-pods and gangs that wait; and advice, of which nothing is carried out. A running server answers; without one the cluster
+pods and gangs that wait; and advice. Nothing is changed. A running server answers; without one the cluster
 is listed once, or read from a file."""
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from typing import Any
 
 from extender.ask.text import count, short
 from extender.cli.options import add_output, show, warned
+from extender.cli.screen import Line, aligned
 from extender.cli.sources import add_now, add_sources, answer_of
+
+EXAMPLES = (
+    "gpu-extender capacity",
+    "gpu-extender capacity --cluster cluster.json -o json",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,23 +36,28 @@ def run(options: argparse.Namespace) -> int:
 # ---- for people
 
 
-def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
     yield from warned(answer)
     if not answer["largest"]:
         yield "no node offers whole GPUs"
-    by_model: dict[str, list[Mapping[str, Any]]] = {}
+    by_model: dict[str, dict[str, str]] = {}
     for largest in answer["largest"]:
-        by_model.setdefault(largest["model"], []).append(largest)
-    for model, pods in by_model.items():
-        sizes = ", ".join(_largest(pod) for pod in pods)
-        yield f"{short(model)}: largest pod {sizes}; {count(answer['whole_nodes'][model], 'whole node')}"
+        by_model.setdefault(largest["model"], {})[largest["links"]] = _largest(largest)
+    rows = [
+        (short(model), pods.get("any", ""), pods.get("required", ""), f"{answer['whole_nodes'][model]:,}")
+        for model, pods in by_model.items()
+    ]
+    yield from aligned(rows, "<<<>", ("model", "largest pod", "largest linked pod", "whole nodes"))
     yield from _gangs(answer)
     if answer["unblock"]:
+        yield ""
         yield "what would start the first that wait:"
     for waiting in answer["unblock"]:
         name = waiting["gang"] or waiting["pod"]
         about = f"{count(waiting['pods'], 'pod')} with {count(waiting['gpus'], 'GPU')}"
-        yield f"  {short(name)} ({about}) {waiting['sentence']}"
+        first, *others = waiting["sentence"].split("; ")
+        yield f"  {short(name)} ({about}) {first}"
+        yield from (f"    {clause}" for clause in others)
     from extender.ask.growth import sentence  # here: it loads the core
 
     for more in answer["advice"]["nodes"]:
@@ -54,16 +65,21 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _largest(pod: Mapping[str, Any]) -> str:
-    links = "linked" if pod["links"] == "required" else "any links"
-    return f"{pod['gpus']} {links} ({count(pod['nodes'], 'node')})"
+    return f"{count(pod['gpus'], 'GPU')} on {count(pod['nodes'], 'node')}" if pod["gpus"] else "none fits"
 
 
-def _gangs(answer: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each size: pods in all, and in one domain of each level."""
-    inside: dict[int, list[str]] = {}
+def _gangs(answer: Mapping[str, Any]) -> Iterator[Line]:
+    """A line for each size of pods: how many fit in all, and in one domain of each level."""
+    inside: dict[tuple[int, str], int] = {}
     for gangs in answer["gangs"]:
-        level = short(gangs["level"].rpartition("/")[2])
-        inside.setdefault(gangs["pod_gpus"], []).append(f"{gangs['pods']} in one {level}")
+        inside[gangs["pod_gpus"], short(gangs["level"].rpartition("/")[2])] = gangs["pods"]
+    levels = list(dict.fromkeys(level for _, level in inside))
+    rows = []
     for pods in answer["pods"]:
-        size = count(pods["pod_gpus"], "GPU")
-        yield f"pods of {size}: {pods['pods']} in all, {', '.join(inside.get(pods['pod_gpus'], ()))}"
+        size, cells = pods["pod_gpus"], [inside.get((pods["pod_gpus"], level)) for level in levels]
+        rows.append((count(size, "GPU"), *("" if fit is None else f"{fit:,}" for fit in (pods["pods"], *cells))))
+    if rows:
+        yield ""
+        yield "pods that fit now, in all and in one domain of each level:"
+    header = ("pods of", "in all", *levels)
+    yield from aligned(rows, "<>" + ">" * len(levels), header, "  ")

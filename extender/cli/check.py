@@ -24,17 +24,22 @@ import orjson
 
 from extender.ask.text import count, short
 from extender.cli import sources
-from extender.cli.options import add_config, add_output, note, settings_of, show, warned, write
+from extender.cli.options import add_config, add_output, note, settings_of, show, warned
+from extender.cli.screen import Line, aligned
 from extender.cli.sources import LOCAL, Unanswered, default_server, moment, readiness
 from extender.errors import BadCluster, BadInput, ExtenderError, Unreachable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from extender.kube.client import ApiServer
     from extender.objects.records import Kind
     from extender.settings import Settings
 
+EXAMPLES = (
+    "gpu-extender check --cluster cluster.json",
+    "gpu-extender check --kubeconfig ~/.kube/config --strict",
+    "gpu-extender check --scheduler-config config.yaml",
+    "gpu-extender check --live",
+)
 JSON = dict[str, Any]
 MOST_BYTES = 1 << 20
 """Of a KubeSchedulerConfiguration that are read."""
@@ -118,10 +123,9 @@ def run(options: argparse.Namespace) -> int:
         complete=frozenset(LISTS) if options.cluster is None else frozenset(),
     )
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
+    show(answered, options.output, _lines)
     if options.output == "text":
-        _show(answered)
-    else:
-        write(answered, options.output)
+        note(answered["warnings"], "warning: ")
     return check.exit_code(answered, options.strict)
 
 
@@ -175,41 +179,32 @@ async def _items(server: ApiServer, kind: str, path: str) -> list[bytes]:
 # -- the findings, for people
 
 
-COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 MOST_OF_A_CODE: Final = 10
 """Findings of one kind that are printed."""
 NAMED: Final = 3
 """Objects of one finding that are named."""
 
 
-def _show(answered: JSON) -> None:
-    """Prints the answer of `check`; its warnings go to standard error."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from extender.cli import gpu_picture
-
-    console = gpu_picture.console()
-    console.print("which classes can evict which")
-    console.print(Padding(_classes(answered["classes"]), (0, 0, 0, 2), expand=False))
-    for lack in answered["lacks"]:
-        console.print(Text(lack["message"]), soft_wrap=True)
+def _lines(answered: Mapping[str, Any]) -> Iterator[Line]:
+    """The answer of `check` without its warnings."""
+    yield "which classes can evict which:"
+    yield from _classes(answered["classes"])
+    yield from (lack["message"] for lack in answered["lacks"])
     of_code: Counter[str] = Counter(finding["code"] for finding in answered["findings"])
     shown: Counter[str] = Counter()
     for finding in answered["findings"]:
         shown[finding["code"]] += 1
         if shown[finding["code"]] > MOST_OF_A_CODE:
             continue
-        console.print()
-        about = f": {_objects(finding)}: {finding['message']}"
-        console.print(Text.assemble((finding["severity"], COLOURS[finding["severity"]]), about), soft_wrap=True)
-        console.print(Text(f"  {finding['remedy']}"), soft_wrap=True)
+        yield ""
+        yield f"{finding['severity']}: {_objects(finding)}: {finding['message']}"
+        yield f"  {finding['remedy']}"
         hidden = of_code[finding["code"]] - MOST_OF_A_CODE
         if shown[finding["code"]] == MOST_OF_A_CODE and hidden:
-            console.print(Text(f"  and {count(hidden, 'more finding')} {finding['code']} (-o json has all)"))
+            yield f"  and {count(hidden, 'more finding')} {finding['code']} (-o json has all)"
     sums = answered["summary"]
-    console.print(f"\n{count(sums['error'], 'error')}, {count(sums['warning'], 'warning')}, {sums['info']} info")
-    note(answered["warnings"])
+    yield ""
+    yield f"{count(sums['error'], 'error')}, {count(sums['warning'], 'warning')}, {sums['info']} info"
 
 
 def _objects(finding: JSON) -> str:
@@ -219,19 +214,15 @@ def _objects(finding: JSON) -> str:
     return ", ".join(names) + (f" and {hidden} more" if hidden > 0 else "")
 
 
-def _classes(levels: list[JSON]) -> Table:
-    from rich.text import Text
-
-    from extender.cli import gpu_picture
-
-    table = gpu_picture.text_table(("class", "<"), ("priority", ">"), ("GPU pods", ">"), ("GPUs", ">"), ("evicts", "<"))
+def _classes(levels: list[JSON]) -> Iterator[Line]:
+    rows = []
     for level in levels:
         evicts = ", ".join(map(short, level["evicts"])) or "none"
         if not level["preempts"]:
             evicts = "none (preemptionPolicy: Never)"
-        cells = (short(level["name"] or "(no class)"), level["priority"], level["pods"], level["gpus"], evicts)
-        table.add_row(*(Text(str(cell)) for cell in cells))
-    return table
+        counts = (str(level[key]) for key in ("priority", "pods", "gpus"))
+        rows.append((short(level["name"] or "(no class)"), *counts, evicts))
+    yield from aligned(rows, "<>>><", ("class", "priority", "GPU pods", "GPUs", "evicts"), "  ")
 
 
 # -- --live: the health of replicas, each of which states by /readyz what is missing, what does not work, and by which

@@ -13,10 +13,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from extender.ask.text import count
 from extender.cli.options import add_config, add_output, note, settings_of, show
 from extender.cli.sources import add_server, ask, events
 from extender.errors import BadInput
 
+EXAMPLES = (
+    "gpu-extender compare",
+    "gpu-extender compare --server http://127.0.0.1:18888 --kubeconfig kubeconfig.yaml",
+)
 DIFFER = 10
 SHOWN = 50
 
@@ -73,18 +78,20 @@ def run(options: argparse.Namespace) -> int:
     }
     show(answer, options.output, _lines)
     if options.output == "text":
-        note(warnings)
+        note(warnings, "warning: ")
     return DIFFER if differences else 0
 
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     differences, drift = answer["differences"], answer["drift"]
-    yield f"{answer['nodes']} nodes, {answer['pods']} pods: {len(differences)} differences"
+    nodes, pods = count(answer["nodes"], "node"), count(answer["pods"], "pod")
+    yield f"{nodes}, {pods}: {count(len(differences), 'difference')}"
     for difference in differences[:SHOWN]:
         yield f"  {difference['kind']} {difference['name']}: {_words(**difference)}"
     if len(differences) > SHOWN:
         yield f"  and {len(differences) - SHOWN} more (-o json has all)"
-    yield f"plans: {drift['as_planned']} pods hold the GPUs that were planned, {drift['otherwise']} hold others"
+    planned = count(drift["as_planned"], "pod")
+    yield f"planned GPUs: {planned} with the GPUs that were planned, {drift['otherwise']:,} with others"
 
 
 def _words(what: str, cached: Any, listed: Any, **named: str) -> str:

@@ -20,6 +20,11 @@ from extender.cli.kubectl import OFFERED, parser_of
 from extender.cli.kubectl_calls import SWITCHES, VALUES, Flags, Kubectl, split, value_of
 from extender.errors import ExtenderError
 
+EXAMPLES = (
+    'eval "$(gpu-extender completion bash)"',
+    "gpu-extender completion fish | source",
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""

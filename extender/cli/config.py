@@ -14,6 +14,12 @@ from extender.errors import BadInput, NotFound
 from extender.settings import Settings, read_settings
 from extender.settings.checks import did_you_mean
 
+EXAMPLES = (
+    "gpu-extender config validate settings.yaml",
+    "gpu-extender config explain preemption",
+    "gpu-extender config defaults > settings.yaml",
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""

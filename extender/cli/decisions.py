@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from extender.ask.text import count
+from extender.ask.text import count, ids, label, value
 from extender.cli.options import add_output, show
+from extender.cli.screen import Line, aligned
 from extender.cli.sources import add_server, ask, pod_of
 from extender.errors import BadInput, NotFound
+
+EXAMPLES = (
+    "gpu-extender decisions train/pretrain",
+    "gpu-extender decisions --most 20",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +27,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pod", metavar="NAMESPACE/NAME", nargs="?", help="the pod (default: all)")
     add_server(parser)
     parser.add_argument("--most", type=int, default=5, metavar="N", help="decisions shown (default: %(default)s)")
+    add_verbose(parser)
     add_output(parser)
+
+
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """-v."""
+    parser.add_argument(
+        "-v", "--verbose", action="store_true",
+        help="also the scores of nodes, classes of reasons, the generation of the state and the time spent",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,8 +52,15 @@ def run(options: argparse.Namespace) -> int:
             "only the one that schedules is asked",
             path=options.pod or options.server,
         )
-    show(answer, options.output, lambda shown: [line for record in shown["decisions"] for line in (*lines(record), "")])
+    show(answer, options.output, partial(_all, verbose=options.verbose))
     return 0
+
+
+def _all(answer: dict[str, Any], verbose: bool) -> Iterator[Line]:
+    for number, record in enumerate(answer["decisions"]):
+        if number:
+            yield ""
+        yield from lines(record, verbose)
 
 
 # -- one decision record for people
@@ -46,49 +69,66 @@ def run(options: argparse.Namespace) -> int:
 SHOWN_NODES: Final = 10
 NAMED_ALIKE: Final = 3
 """Nodes with equal lines that are named."""
+QUIET: Final = ("scores", "class")
+"""Of a node: what only helps to find a defect."""
 
 
-def lines(decision: dict[str, Any]) -> Iterator[str]:
-    """The lines of a record, as /debug/decisions has it."""
+def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[Line]:
+    """The lines of a record, as /debug/decisions has it. `verbose`: with what only helps to find a defect."""
     pod = decision["pod"]
-    at = datetime.fromtimestamp(decision["at"], UTC).isoformat(timespec="milliseconds")
+    at = datetime.fromtimestamp(decision["at"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    generation = f"  generation {decision['generation']}" if verbose else ""
+    yield f"{decision['verb']}  {pod['namespace']}/{pod['name']}  {at}{generation}"
     gpus = ", ".join(f"{number} x {name}" for name, number in pod["gpus"].items())
-    yield f"{decision['verb']}  {pod['namespace']}/{pod['name']}  {at}  generation {decision['generation']}"
-    yield f"  asks for {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']}"
+    yield f"  asks for: {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']}"
     if pod.get("placement") == "spread":
-        yield f"  is spread: {pod['siblings']} siblings have a node"
+        yield f"  spread: {count(pod['siblings'], 'sibling')} placed"
     if group := pod.get("group"):
-        yield f"  has a group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
-    details = [decision["error"]] if decision["error"] else []
-    asked = decision["candidates"]
-    if decision["verb"] in ("filter", "prioritize"):
-        details.insert(0, f"{count(asked, 'node')} asked, {decision['feasible']} fit, {decision['answered']} answered")
-    elif decision["verb"] in ("preempt", "evict") and asked:
-        details.insert(0, f"{count(asked, 'node')} to choose from")
-    yield f"  {decision['result']}" + (f": {'; '.join(details)}" if details else "")
+        yield f"  group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
+    yield f"  result: {_result(decision)}"
     if best := decision.get("best_class"):
         yield f"  schedulerWeight: only the best of {count(best['fit'], 'node')} that fit is answered"
     if decision.get("why"):
         yield f"  because: {decision['why']}"
-    if decision.get("node"):
-        gpus = ",".join(map(str, decision.get("gpus") or ()))
-        plan = f", plan {decision['plan']}" if decision.get("plan") else ""
-        yield f"  node {decision['node']}" + (f", GPUs {gpus}" if gpus else "") + plan
+    if verbose and decision.get("plan"):
+        yield f"  plan: {decision['plan']}"
     yield from _victims(decision)
     for warning in decision.get("warnings") or ():
         yield f"  warning: {warning['message']}"
-    yield from _nodes(decision["nodes"][:SHOWN_NODES])
+    yield from _nodes(decision["nodes"][:SHOWN_NODES], verbose)
     hidden = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
     if hidden > 0:
         yield f"  and {count(hidden, 'more node')} (-o json has up to 100)"
     if decision["reasons"]:
-        yield "  refused: " + ", ".join(f"{number} x {code}" for code, number in decision["reasons"].items())
-    if decision["duration_us"]:
-        yield "  took " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
+        yield "  rejected: " + ", ".join(f"{number} x {code}" for code, number in decision["reasons"].items())
+    if verbose and decision["duration_us"]:
+        yield "  took: " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
 
 
-def _nodes(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _result(decision: dict[str, Any]) -> str:
+    """What came of it, where, and of how many nodes."""
+    parts = [decision["result"]]
+    if decision.get("node"):
+        parts[0] += f" on {decision['node']}"
+    if decision.get("gpus"):
+        parts.append(f"GPUs {ids(decision['gpus'])}")
+    asked = decision["candidates"]
+    if decision["verb"] in ("filter", "prioritize"):
+        feasible, answered = decision["feasible"], decision["answered"]
+        parts.append(f"fits on {feasible:,} of {count(asked, 'node')}")
+        if answered != feasible:
+            parts.append(f"{answered:,} answered")
+    elif decision["verb"] in ("preempt", "evict") and asked:
+        parts.append(f"{count(asked, 'node')} to choose from")
+    if decision["error"]:
+        parts.append(decision["error"])
+    return ", ".join(parts)
+
+
+def _nodes(nodes: Sequence[dict[str, Any]], verbose: bool) -> Iterator[str]:
     """A line for each node, or for several with equal lines. Terms that are equal on all nodes that fit stand once."""
+    if not verbose:
+        nodes = [{key: part for key, part in node.items() if key not in QUIET} for node in nodes]
     scored = [node["scores"] for node in nodes if node["fits"] and node.get("scores")]
     first = scored[0] if scored else {}
     equal = {name for name in first if all(scores.get(name) == first[name] for scores in scored)}
@@ -116,7 +156,7 @@ def _node(node: dict[str, Any], equal: Collection[str]) -> str:
     """Without its name and the terms that are equal on all nodes."""
     failed = ", ".join(f"{failure['pod']} ({failure['what']})" for failure in node.get("failures", ()))
     if not node["fits"]:
-        text = f"refused ({node['class']}) {node['text']}"
+        text = f"rejected{f' ({why})' if (why := node.get('class')) else ''}: {_plain(node['text'])}"
         return f"{text}; failed there: {failed}" if failed else text
     scores = node.get("scores", {})
     parts = ["fits"]
@@ -126,7 +166,7 @@ def _node(node: dict[str, Any], equal: Collection[str]) -> str:
     if "points" in node:
         parts.append(f"{node['points']} points")
     if node.get("gpus"):
-        parts.append("GPUs " + ",".join(map(str, node["gpus"])))
+        parts.append(f"GPUs {ids(node['gpus'])}")
     if not node.get("answered", True):
         parts.append("not answered")
     if failed:
@@ -134,35 +174,52 @@ def _node(node: dict[str, Any], equal: Collection[str]) -> str:
     return "; ".join(parts)
 
 
-def _victims(decision: dict[str, Any]) -> Iterator[str]:
+def _plain(text: str) -> str:
+    """A reason without the name of the program, which kube-scheduler's Events need."""
+    return text.removeprefix("gpu-extender: ")
+
+
+def _victims(decision: dict[str, Any]) -> Iterator[Line]:
     for victim in decision.get("victims") or ():
         if isinstance(victim, str):  # an earlier reservation that still stands names only uids
-            yield f"  still to go: uid {victim}"
+            yield f"  evict: uid {victim}, which still terminates"
             continue
-        gpus = "which is unknown" if victim["gpus"] is None else ",".join(map(str, victim["gpus"]))
+        held = "not known which" if victim["gpus"] is None else ids(victim["gpus"])
         yield (
-            f"  evict {victim['namespace']}/{victim['name']}, priority {victim['priority']}, "
-            f"{count(victim['gpu_count'], 'GPU')} ({gpus})"
+            f"  evict: {victim['namespace']}/{victim['name']}, priority {victim['priority']}, "
+            f"{count(victim['gpu_count'], 'GPU')} ({held})"
         )
-    if cost := decision.get("cost"):
-        yield f"  cost: {_cost(cost)}"
     if certificate := decision.get("certificate"):
-        how = (
-            "proved the cheapest" if certificate["proved"] else "the cheapest found before the search budget was spent"
-        )
+        how = "proved the cheapest" if certificate["proved"] else "the cheapest before the search budget was spent"
         nodes, sets = count(certificate["nodes_examined"], "node"), count(certificate["sets_examined"], "set")
         yield f"  {how}: {nodes}, {sets} examined"
         if other := certificate["runner_up"]:
-            yield f"  next best: {_place(other)}, lost on {certificate['lost_on']}; cost: {_cost(other['cost'])}"
+            yield f"  next best: {_place(other)}"
+    if cost := decision.get("cost"):
+        yield from cost_table(cost, certificate, "  ")
+
+
+def cost_table(cost: Sequence[Mapping[str, Any]], certificate: Mapping[str, Any] | None, indent: str) -> Iterator[Line]:
+    """The terms of a cost, the weightiest first, beside those of the next best; the term that decides is marked. Terms
+    that count nothing on both sides are left out."""
+    other, lost_on = (certificate or {}).get("runner_up"), (certificate or {}).get("lost_on")
+    others = other["cost"] if other and other["cost"] else [None] * len(cost)
+    rows = [
+        (
+            label(term["term"]),
+            value(term),
+            value(theirs) if theirs else "",
+            "decides" if term["term"] == lost_on else "",
+        )
+        for term, theirs in zip(cost, others, strict=True)
+        if term["value"] or (theirs and theirs["value"]) or term["term"] == lost_on
+    ]
+    yield from aligned(rows, "<>><", ("cost", "this", "next best", ""), indent)
 
 
 def _place(other: dict[str, Any]) -> str:
     """Where the victims of a runner-up are."""
     if "node" in other:
-        return f"node {other['node']}"
+        return str(other["node"])
     domain = other["domain"]
     return "other nodes" if domain is None else f"{domain['level']} {domain['value']}"
-
-
-def _cost(terms: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms)

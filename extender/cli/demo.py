@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.text import Text
 
 from extender import log
-from extender.cli import gpu_picture
 from extender.cli import options as shared
+from extender.cli import screen
 from extender.cli.demo_cluster import SimSource, queue
 from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
@@ -34,6 +34,10 @@ from extender.sim.evening import NAMESPACE, POD, claimed, waits
 from extender.sim.kubelet import Kubelets
 from extender.times import Clock
 
+EXAMPLES = (
+    "gpu-extender demo",
+    "gpu-extender demo --once",
+)
 HOST = "127.0.0.1"
 NAME = "gpu-extender"
 PORT = 8888
@@ -53,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Plays the day; 0 when all went as it is told."""
     log.configure(level=logging.INFO if options.verbose else logging.ERROR)
-    console = gpu_picture.console(110)
+    console = screen.console(110)
     with listen_anywhere(PORT) if options.port is None else _listen(options.port) as listening:
         port = int(listening.getsockname()[1])
         demo = Demo(console, options.seed, options.pace, options.once, port)

@@ -5,15 +5,23 @@ one the cluster is listed once, or read from a file: assumed pods and reservatio
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 from extender.ask.text import HOW, count, terms, way
+from extender.cli.decisions import add_verbose
 from extender.cli.decisions import lines as decision_lines
 from extender.cli.options import add_output, show
+from extender.cli.screen import Line
 from extender.cli.sources import add_now, add_sources, answer_of, pod_of
 from extender.errors import BadInput
+
+EXAMPLES = (
+    "gpu-extender explain train/pretrain",
+    "gpu-extender explain train/pretrain --cluster cluster.json --most 0",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pod", metavar="NAMESPACE/NAME", help="the pod")
     add_sources(parser)
     parser.add_argument("--most", type=int, default=5, metavar="N", help="decisions, 0: none (default: %(default)s)")
+    add_verbose(parser)
     add_now(parser)
     add_output(parser)
 
@@ -34,42 +43,43 @@ def run(options: argparse.Namespace) -> int:
     answer = answer_of(
         options, page, lambda offline, settings, events, wall: offline.explain(settings, events, pod, wall)
     )
-    show(answer, options.output, lines)
+    show(answer, options.output, partial(lines, verbose=options.verbose))
     return 0
 
 
 # ---- for people
 
 
-STAGES: Final = {
-    "seen": "seen",
-    "admitted": "admit the pod",
-    "usable": "offer its GPUs",
-    "enough-gpus": "have enough free",
-    "linked": "linked",
-    "unreserved": "not reserved",
-    "left": "left",
+REFUSED: Final = {
+    "admitted": ("does not admit the pod", "do not admit the pod"),
+    "usable": ("does not offer its GPUs", "do not offer its GPUs"),
+    "enough-gpus": ("has too few GPUs free", "have too few GPUs free"),
+    "linked": ("has enough free but not linked", "have enough free but not linked"),
+    "unreserved": ("has them reserved for other pods", "have them reserved for other pods"),
+    "left": ("lacks something else that it asks for", "lack something else that it asks for"),
 }
-"""The stages of the funnel in words."""
+"""What the nodes have that a stage of the funnel leaves out: one node, several."""
+WAYS: Final = "; cheapest way out: "
+"""In a sentence of the server: from here on it repeats the first ways out."""
 
 
-def lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of an Explanation."""
-    pod = answer["pod"]
-    yield f"{pod['namespace']}/{pod['name']} {answer['sentence']}"
-    if why := answer.get("why"):
-        yield f"  waits for: {why['reason']} ({why['text']})"
+def lines(answer: Mapping[str, Any], verbose: bool = False) -> Iterator[Line]:
+    """The lines of an Explanation. `verbose`: its decisions in full."""
+    pod, ways = answer["pod"], answer["ways_out"]
+    sentence = answer["sentence"].partition(WAYS)[0] if ways else answer["sentence"]
+    first, *others = sentence.split("; ")
+    yield f"{pod['namespace']}/{pod['name']} {first}"
+    yield from (f"  {clause}" for clause in others)
     if how := answer.get("how"):  # a server of an older version does not state it
         yield f"  {how}: {HOW.get(how, how)}"
     if answer["funnel"]:
-        parts = [f"{stage['nodes']} {STAGES.get(stage['stage'], stage['stage'])}" for stage in answer["funnel"]]
-        yield f"  nodes: {', '.join(parts)}"
+        yield f"  nodes: {_funnel(answer['funnel'])}"
     if answer["reasons"]:
         yield "  rejected: " + ", ".join(f"{number} x {key}" for key, number in answer["reasons"].items())
     yield from _evictions(answer)
-    if answer["ways_out"]:
+    if ways:
         yield "  ways out, the cheapest first, each verified by the filter:"
-        for number, way_out in enumerate(answer["ways_out"], 1):
+        for number, way_out in enumerate(ways, 1):
             yield f"    {number}. {way(way_out)}"
     elif (gang := answer["queue"]) and gang["pods"] > 1:
         asked = f"{pod['namespace']}/{pod['name']}"
@@ -81,16 +91,27 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield "decisions, the latest first:"
     for decision in answer["decisions"]:
         yield ""
-        yield from decision_lines(decision)
+        yield from decision_lines(decision, verbose)
     if hidden := answer.get("decisions_left_out"):
-        yield f"and {count(hidden, 'decision')} more"
+        yield f"and {count(hidden, 'more decision')}"
+
+
+def _funnel(stages: Sequence[Mapping[str, Any]]) -> str:
+    """Of how many nodes, and at which stages they are left out."""
+    parts, before = [], stages[0]["nodes"]
+    for stage in stages[1:]:
+        if gone := before - stage["nodes"]:
+            parts.append(f"{gone:,} {REFUSED.get(stage['stage'], (stage['stage'],) * 2)[gone > 1]}")
+        before = stage["nodes"]
+    fit = f"{before:,} {'fits' if before == 1 else 'fit'}" if before else "none fits"
+    return f"{stages[0]['nodes']:,} in all{': ' if parts else ''}{', '.join(parts)}; {fit}"
 
 
 def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
     """What evicted the pod at what cost, or what may evict it. A server of an older version does not state it."""
     if (evicted := answer.get("evicted")) and evicted["cost"] is not None:
         pods = count(evicted["victims"], "pod")
-        yield f"  cost of the eviction of {pods}, by term: {terms(evicted['cost']) or 'nothing'}"
+        yield f"  cost of the eviction of {pods}: {terms(evicted['cost']) or 'nothing'}"
     above, cost = answer.get("evictable_by"), answer.get("cost_now")
     if above is None:
         return
@@ -98,9 +119,9 @@ def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
         yield "  no pod may evict it now: it is protected, a static pod or of a DaemonSet"
         return
     named = ", ".join(_class(priority_class) for priority_class in above)
-    yield f"  may be evicted by pods of: {named or 'no PriorityClass that is known'}"
+    yield f"  may be evicted by: {named or 'no known PriorityClass'}"
     counted = [term for term in cost if term["value"] is not None]
-    yield f"  its eviction alone would cost now: {terms(counted) or 'nothing'}"
+    yield f"  cost of its eviction now: {terms(counted) or 'nothing'}"
 
 
 def _class(above: Mapping[str, Any]) -> str:

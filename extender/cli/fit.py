@@ -5,17 +5,33 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any, cast
 
 from ext_core.links import LinkShapes
 from extender.cli import topo
-from extender.cli.options import add_output, write
+from extender.cli.options import add_output, show
+from extender.cli.screen import Header, Line
 from extender.errors import BadInput, BadTopology
 from extender.topologies.reading import Reading, Warned, ids
 from extender.topologies.topology import Plugin
 
+EXAMPLES = (
+    "gpu-extender fit --topo catalogue:dgx1-v100 --free 0,2,4,5 --gpus 2",
+    "nvidia-smi topo -m | gpu-extender fit --topo - --gpus 4",
+)
+LOST = {
+    "ring_links": "ring bandwidth",
+    "left_ring_links": "ring bandwidth left",
+    "future_rings": "ring bandwidth for pods to come",
+    "ways": "ways to form rings",
+    "locality": "locality",
+    "left_locality": "locality left",
+}
+"""What a set that loses by a term of the objective has less of."""
 MOST_FUTURE = 12  # GPUs up to which the core computes `future`
 
 PCIE_GBPS = 10.0
@@ -51,10 +67,9 @@ def run(options: argparse.Namespace) -> int:
         raise BadTopology("not all links are known, so sets cannot be compared", path="links", code="links-unknown")
     fit = Fit(reading, free, options.gpus, options.plugin or ("amd" if reading.kind == "xgmi" else "nvidia"))
     answer = fit.as_json()
-    if options.output != "text":
-        write(answer, options.output)
-    else:
-        _tell(reading, fit, answer)
+    if options.output == "text":
+        topo.warn(reading)
+    show(answer, options.output, partial(_lines, reading, fit))
     return 0
 
 
@@ -214,51 +229,46 @@ def _has_ring(near: list[list[bool]]) -> bool:
     return bool(ends.get((1 << size) - 1, 0) & joined[0])
 
 
-def _tell(reading: Reading, fit: Fit, answer: dict[str, Any]) -> None:
+def _lines(reading: Reading, fit: Fit, answer: Mapping[str, Any]) -> Iterator[Line]:
     from extender.cli import gpu_picture  # here: JSON need not load it
 
-    topo.warn(reading)
-    console = gpu_picture.console()
-
-    def set_of(gpus: list[int]) -> str:
-        return ",".join(map(str, gpus))
-
-    def gbps(value: float | None) -> str:
-        return "unknown GB/s" if value is None else f"{value:g} GB/s"
-
     taken = [gpu for gpu in range(reading.gpus) if gpu not in fit.free]
-    picture = list(gpu_picture.drawing(reading, answer["chosen"], taken))
-    for line in picture:
-        console.print(line)
-    if picture:
-        console.print()
+    if drawn := list(gpu_picture.drawing(reading, answer["chosen"], taken)):
+        yield from drawn
+        yield ""
     equals = len(answer["equals"])
     peers = "no other set is as good" if equals == 1 else f"one of {equals} as good"
-    ring = f": ring {gbps(answer['ring_gbps'])}, weakest pair {gbps(answer['bottleneck_gbps'])}"
+    ring = f": ring {_speed(answer['ring_gbps'])}, weakest pair {_speed(answer['bottleneck_gbps'])}"
     alone = len(answer["chosen"]) == 1  # no ring, no pair
-    console.print(f"GPUs {set_of(answer['chosen'])}{'' if alone else ring}; {peers}", style="bold")
+    yield Header(f"GPUs {_set_of(answer['chosen'])}{'' if alone else ring}; {peers}")
     rings = answer["left"]["best_ring_gbps_by_size"]
-    best = ", ".join(f"{size}: {gbps(ring)}" for size, ring in rings.items())
-    console.print(f"left: {set_of(answer['left']['free']) or 'none'}{f'; best rings {best}' if best else ''}")
+    best = ", ".join(f"{size}: {_speed(ring)}" for size, ring in rings.items())
+    yield f"left: {_set_of(answer['left']['free']) or 'none'}{f'; best rings {best}' if best else ''}"
     if other := answer["runner_up"]:
         lost = next(
             mine["term"]
             for mine, theirs in zip(answer["objective"], other["objective"], strict=True)
             if mine["value"] != theirs["value"]
         )
-        console.print(f"next best: {set_of(other['chosen'])}, ring {gbps(other['ring_gbps'])}; lost on {lost}")
+        yield f"next best: {_set_of(other['chosen'])}, ring {_speed(other['ring_gbps'])}; it has less {LOST[lost]}"
     plugin = answer["plugin"]
     if plugin["sets"] is None:
-        console.print(
-            f"device plugin ({plugin['model']}): cannot be predicted; at worst {gbps(plugin['worst_ring_gbps'])}"
-        )
+        yield f"device plugin ({plugin['model']}): cannot be predicted; at worst {_speed(plugin['worst_ring_gbps'])}"
         return
-    sets = "  ".join(f"{set_of(likely['gpus'])} ({likely['probability']:.0%})" for likely in plugin["sets"][:8])
+    sets = "  ".join(f"{_set_of(likely['gpus'])} ({likely['probability']:.0%})" for likely in plugin["sets"][:8])
     more = f"  and {len(plugin['sets']) - 8} more" if len(plugin["sets"]) > 8 else ""
-    console.print(
-        f"device plugin ({plugin['model']}): {sets}{more}; expected {gbps(plugin['expected_ring_gbps'])}, "
-        f"worst {gbps(plugin['worst_ring_gbps'])}{'; it may crash' if plugin['panics'] else ''}"
+    yield (
+        f"device plugin ({plugin['model']}): {sets}{more}; expected {_speed(plugin['expected_ring_gbps'])}, "
+        f"worst {_speed(plugin['worst_ring_gbps'])}{'; it may crash' if plugin['panics'] else ''}"
     )
+
+
+def _set_of(gpus: list[int]) -> str:
+    return ",".join(map(str, gpus))
+
+
+def _speed(value: float | None) -> str:
+    return "unknown GB/s" if value is None else f"{value:g} GB/s"
 
 
 def _gpus(text: str) -> list[int]:

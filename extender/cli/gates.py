@@ -22,6 +22,10 @@ from extender.kube.gates import GatedPod, Tally
 from extender.objects.progress import duration, duration_text
 from extender.objects.queueing import GATE
 
+EXAMPLES = (
+    "gpu-extender gates open --older-than 24h",
+    "gpu-extender gates off",
+)
 NEVER = "never"
 # Seconds. Each API server renews its view of the policies every second, so it may add the gate for as long after the
 # binding is deleted.

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Collection, Iterator
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from extender.topologies.gpu_map import Links, gpu_map, legend
@@ -17,27 +13,21 @@ _STYLES = {"PIX": "green", "PXB": "green", "PHB": "yellow", "NODE": "yellow", "S
 _LINK = "bold cyan"
 
 
-def console(width: int = 160) -> Console:
-    """Plain text, so wide, where the output is no terminal; or where colours are not wanted (https://no-color.org)."""
-    if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-    return Console(
-        force_terminal=False if plain else None, width=None if sys.stdout.isatty() else width, highlight=False
-    )
-
-
-def matrix(reading: Reading) -> Table:
+def matrix(reading: Reading) -> Iterator[Text]:
     """One row a GPU: links where there are some, else PCIe paths; `?` where neither is known."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("")
-    for gpu in range(reading.gpus):
-        table.add_column(f"GPU{gpu}", justify="center")
-    table.add_column("NUMA")
-    for gpu in range(reading.gpus):
-        cells = [_cell(reading, gpu, other) for other in range(reading.gpus)]
-        table.add_row(f"GPU{gpu}", *cells, _numa(reading.numa[gpu]))
-    return table
+    gpus = range(reading.gpus)
+    rows = [[Text(""), *(Text(f"GPU{gpu}") for gpu in gpus), Text("NUMA")]]
+    for gpu in gpus:
+        cells = [_cell(reading, gpu, other) for other in gpus]
+        rows.append([Text(f"GPU{gpu}"), *cells, Text(_numa(reading.numa[gpu]))])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = Text()
+        for at, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            cell.align("left" if at in (0, len(row) - 1) else "center", width)
+            line.append("  " if at else "").append_text(cell)
+        line.rstrip()
+        yield line
 
 
 def _cell(reading: Reading, a: int, b: int) -> Text:
@@ -102,11 +92,3 @@ def _sets(sets: Collection[Collection[int]]) -> str:
 
 def _set(gpus: Collection[int]) -> str:
     return "{" + ",".join(map(str, gpus)) + "}"
-
-
-def text_table(*columns: tuple[str, str]) -> Table:
-    """For rows of texts. `columns`: of each its name, and the side that its texts are at, < or >."""
-    rows = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name, side in columns:
-        rows.add_column(name, justify="right" if side == ">" else "left", overflow="fold")
-    return rows

@@ -53,6 +53,7 @@ HINT: Final = re.compile(
     rf"(?! \w+ --(?:{'|'.join(ELSEWHERE)})\b)"
 )
 """The program in a hint that the plugin can follow. Of `check` it has --live alone, and none of `ELSEWHERE`."""
+OWN_OPTIONS: Final = re.compile(rf" --(?:{'|'.join(ELSEWHERE)})\b")
 EPILOG: Final = "kubectl's own flags are accepted everywhere (`kubectl options`); -n is the namespace of a pod."
 
 
@@ -84,7 +85,8 @@ def _main(arguments: Sequence[str]) -> int:
 def parser_of(name: str) -> argparse.ArgumentParser:
     """What reads the arguments of a command of the plugin, kubectl's flags left out."""
     parser = cli.parser_of(name, PROGRAM)
-    parser.epilog = EPILOG
+    followed = [line for line in cli.command(name).EXAMPLES if HINT.search(line) and not OWN_OPTIONS.search(line)]
+    parser.epilog = f"{cli.examples(followed)}\n\n{EPILOG}"
     for action in parser._actions:
         if action.dest in ELSEWHERE:
             action.help = argparse.SUPPRESS

@@ -4,13 +4,15 @@ server answers; without one the cluster is listed once, or read from a file."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from extender.ask.text import HOW, count, short
-from extender.cli.options import add_output, note, write
+from extender.ask.text import HOW, ids, short
+from extender.cli.options import add_output, note, show
+from extender.cli.screen import Line, aligned, indented
 from extender.cli.sources import add_sources, answer_of
 from extender.errors import NotFound
 
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
     from extender.objects.records import Event
     from extender.settings import Settings
 
+EXAMPLES = (
+    "gpu-extender map",
+    "gpu-extender map node-1",
+    "gpu-extender map --rack rack-1",
+    "gpu-extender map --cluster cluster.json",
+)
 FREE, BROKEN, MORE = ".", "x", "+"
 LETTERS: Final = ascii_uppercase
 Node = Mapping[str, Any]
@@ -38,14 +46,9 @@ def run(options: argparse.Namespace) -> int:
     answer = answer_of(options, page, lambda offline, settings, events, wall: _read(options, settings, events))
     if not answer["nodes"]:
         raise NotFound("no such node offers GPUs", path=options.node or options.rack or "the cluster")
+    show(answer, options.output, partial(_lines, drawn=options.node is not None))
     if options.output == "text":
         note(answer["warnings"], "warning: ")
-        if options.node is None:
-            print("\n".join(map(_line, answer["nodes"])))
-        else:
-            _draw(answer["nodes"][0])
-    else:
-        write(answer, options.output)
     return 0
 
 
@@ -61,19 +64,23 @@ def _read(options: argparse.Namespace, settings: Settings, events: list[Event]) 
 # ---- for people
 
 
-def _line(node: Node) -> str:
-    """A node in one line: a sign for each GPU, then which pod each letter is."""
+def _lines(answer: Mapping[str, Any], drawn: bool) -> Iterator[Line]:
+    """A line for each node: a sign for each GPU, then which pod each letter is. `drawn`: then the one node drawn."""
+    nodes = answer["nodes"]
+    rows = [_cells(node) for node in nodes]
+    yield from aligned(rows, "<<><<<")
+    if drawn:
+        yield from _drawing(nodes[0])
+
+
+def _cells(node: Node) -> tuple[str, ...]:
     pods = _pods(node)
-    names = [f"{letter} {short(pod)}" for pod, letter in pods.items() if letter != MORE]
+    names = [f"{letter}={short(pod)}" for pod, letter in pods.items() if letter != MORE]
     unknown = sum(pods["count"] for pods in node["unplaced"])
-    parts = [
-        f"{short(node['node'])}",
-        " ".join(_sign(gpu, pods) for gpu in node["gpus"]),
-        f"{node['free']} free" + (f", {unknown} held, unknown which" if unknown else ""),
-        *([] if node["schedulable"] else [node.get("closed") or "cordoned"]),
-        *([", ".join(names)] if names else []),
-    ]
-    return "  ".join(parts)
+    signs = " ".join(_sign(gpu, pods) for gpu in node["gpus"])
+    closed = "" if node["schedulable"] else node.get("closed") or "cordoned"
+    held = f"{unknown} held, unknown which" if unknown else ""
+    return short(node["node"]), signs, f"{node['free']} free", held, closed, ", ".join(names)
 
 
 def _pods(node: Node) -> dict[str, str]:
@@ -89,28 +96,22 @@ def _sign(gpu: Mapping[str, Any], pods: Mapping[str, str]) -> str:
     return FREE if not letters else letters[0] if len(letters) == 1 else MORE
 
 
-def _draw(node: Node) -> None:
-    """One node: its links where they can be drawn, and every pod with its GPUs."""
-    from extender.cli.gpu_picture import console, picture  # here: --help need not load rich
+def _drawing(node: Node) -> Iterator[Line]:
+    """Its links where they can be drawn, and every pod with its GPUs."""
+    from extender.cli.gpu_picture import picture  # here: --help need not load rich
 
-    screen = console()
-    screen.print(_line(node), markup=False)
     links = node["links"] and tuple(map(tuple, node["links"]))
     taken = {gpu["index"] for gpu in node["gpus"] if gpu["pods"]}
     if lines := list(picture(links, (), taken, gpu_total=node["link_scope"] == "gpu-total")):
-        screen.print()
-        for line in lines:
-            screen.print("  ", line, sep="")
-        screen.print()
+        yield ""
+        yield from indented(lines)
+    yield ""
+    rows = []
     for name in _pods(node):
         gpus = [gpu["index"] for gpu in node["gpus"] if any(pod["pod"] == name for pod in gpu["pods"])]
         first = next(pod for gpu in node["gpus"] for pod in gpu["pods"] if pod["pod"] == name)
-        state = ", terminating" if first["terminating"] else ""
-        about = f"priority {first['priority']}, {first['how']}{state}"
-        screen.print(f"  {short(name)}: GPUs {','.join(map(str, gpus))} ({about})", markup=False)
+        known = HOW.get(first["how"], first["how"])
+        rows.append((short(name), ids(gpus), str(first["priority"]), "terminating" if first["terminating"] else known))
     for pod in node["unplaced"]:
-        about = f"{count(pod['count'], 'GPU')}, unknown which (priority {pod['priority']})"
-        screen.print(f"  {short(pod['pod'])}: {about}", markup=False)
-    words = {pod["how"] for gpu in node["gpus"] for pod in gpu["pods"]}
-    for word in (word for word in HOW if word in words):
-        screen.print(f"  {word}: {HOW[word]}", markup=False)
+        rows.append((short(pod["pod"]), f"{pod['count']} of all", str(pod["priority"]), HOW["unknown"]))
+    yield from aligned(rows, "<<><", ("pod", "GPUs", "priority", "known because"), "  ")

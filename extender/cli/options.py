@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import orjson
 
+from extender.cli import screen
+from extender.cli.screen import Line
 from extender.errors import BadInput, ExtenderError
 
 if TYPE_CHECKING:
@@ -163,10 +165,10 @@ def write(answer: Mapping[str, Any], form: str, stream: TextIO | None = None) ->
     yaml.dump(answer, stream, _dumper(), sort_keys=False, allow_unicode=True, width=120)
 
 
-def show(answer: Mapping[str, Any], form: str, lines: Callable[[Mapping[str, Any]], Iterable[str]]) -> None:
+def show(answer: Mapping[str, Any], form: str, lines: Callable[[Mapping[str, Any]], Iterable[Line]]) -> None:
     """Prints the answer; for people its `lines`. `form`: one of FORMS."""
     if form == "text":
-        print("\n".join(lines(answer)))
+        screen.show(lines(answer))
     else:
         write(answer, form)
 
@@ -182,7 +184,7 @@ def note(warnings: Iterable[Mapping[str, str]], prefix: str = "") -> None:
     from extender.ask.text import short
 
     for warning in warnings:
-        print(f"gpu-extender: {prefix}{short(warning['message'], 400)}", file=sys.stderr)
+        screen.tell(f"gpu-extender: {prefix}{short(warning['message'], 400)}")
 
 
 def complain(error: ExtenderError, form: str) -> None:
@@ -192,7 +194,7 @@ def complain(error: ExtenderError, form: str) -> None:
         parts = {key: text.encode(errors="replace").decode() for key, text in error.as_json()["error"].items()}
         write({"error": parts}, form, sys.stderr)
     else:
-        print(f"gpu-extender: {error}", file=sys.stderr)
+        screen.tell(f"gpu-extender: {error}")
 
 
 @contextmanager
@@ -213,8 +215,12 @@ class _Renaming:
 
     def write(self, text: str) -> int:
         """The length of `text`, as callers of a stream expect."""
-        self.unchanged.write(self._hint.sub(self._name, text))
+        self.unchanged.write(self.renamed(text))
         return len(text)
+
+    def renamed(self, text: str) -> str:
+        """The text with the other name."""
+        return self._hint.sub(self._name, text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Each as `write`."""

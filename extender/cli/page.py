@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 from inspect import cleandoc
+from textwrap import dedent
 from typing import Final
 
 from extender.cli import COMMANDS, kubectl
+from extender.cli.sources import CLUSTER_FILE
 
 HEAD: Final = """# Commands
 
@@ -17,6 +19,15 @@ printed by `python -m extender.cli.page`.
 
 | command | what it does |
 |---|---|
+"""
+FILE: Final = """
+## A file for --cluster
+
+This command writes it, with every kind that is read and that the cluster has:
+
+```sh
+{command}
+```
 """
 PLUGIN: Final = """
 ## kubectl gpu-extender
@@ -37,7 +48,11 @@ its arguments.
 def page() -> str:
     """docs/commands.md."""
     overview = "".join(f"| [`{name}`](#{name}) | {summary} |\n" for name, summary in COMMANDS.items())
-    return HEAD + overview + "".join(map(_command, COMMANDS)) + _plugin()
+    return HEAD + overview + "".join(map(_command, COMMANDS)) + _file() + _plugin()
+
+
+def _file() -> str:
+    return FILE.format(command=dedent(CLUSTER_FILE.partition("\n\n")[2]).strip())
 
 
 def _plugin() -> str:
@@ -53,7 +68,8 @@ def _command(name: str) -> str:
     command.arguments(parser)
     rows = _rows(parser)
     table = f"\n| argument | meaning |\n|---|---|\n{rows}" if rows else ""
-    return f"\n## {name}\n\n{' '.join(cleandoc(command.__doc__ or '').split())}\n{table}"
+    lines = "\n".join(command.EXAMPLES)
+    return f"\n## {name}\n\n{' '.join(cleandoc(command.__doc__ or '').split())}\n\n```sh\n{lines}\n```\n{table}"
 
 
 def _rows(parser: argparse.ArgumentParser) -> str:

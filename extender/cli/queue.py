@@ -13,10 +13,16 @@ from urllib.parse import quote
 
 from extender.ask.text import count, terms
 from extender.cli.options import add_output, show, warned
+from extender.cli.screen import Line, aligned
 from extender.cli.sources import add_now, add_sources, answer_of
 from extender.errors import NotFound
 from extender.objects.progress import duration_text
 
+EXAMPLES = (
+    "gpu-extender queue",
+    "gpu-extender queue research",
+    "gpu-extender queue --cluster cluster.json --config settings.yaml",
+)
 SHOWN_NODES = 10
 
 
@@ -42,10 +48,12 @@ def run(options: argparse.Namespace) -> int:
 # ---- for people
 
 
-def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
     yield from warned(answer)
-    for queue in answer["queues"]:
-        yield _queue(queue)
+    rows = [_cells(queue) for queue in answer["queues"]]
+    yield from aligned(rows, "<>>><<<", ("queue", "waiting", "share", "weight", "holds", "guaranteed", "limit"))
+    if rows:
+        yield ""
     if starts := answer.get("starts"):
         yield "starts now, in order:"
         for start in starts:
@@ -66,12 +74,10 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
             yield f"     waits for what is evicted: {', '.join(awaits[:SHOWN_NODES])}{more}"
 
 
-def _queue(queue: Mapping[str, Any]) -> str:
-    parts = [f"share {queue['share']:.3f}", f"weight {queue['weight']:g}", f"holds {_gpus(queue['used_gpus'])}"]
-    for bound in ("guaranteed", "limit"):
-        if gpus := queue[f"{bound}_gpus"]:
-            parts.append(f"{bound} {_gpus(gpus)}")
-    return f"queue {queue['name']}: {', '.join(parts)}; {count(queue['waiting'], 'gang')} waiting"
+def _cells(queue: Mapping[str, Any]) -> tuple[str, ...]:
+    bounds = [_gpus(queue[f"{bound}_gpus"]) if queue[f"{bound}_gpus"] else "" for bound in ("guaranteed", "limit")]
+    share, weight = f"{queue['share']:.3f}", f"{queue['weight']:g}"
+    return queue["name"], f"{queue['waiting']:,}", share, weight, _gpus(queue["used_gpus"]), *bounds
 
 
 def _gang(gang: Mapping[str, Any]) -> Iterator[str]:
@@ -79,7 +85,7 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[str]:
         f"  {gang['position']}  {gang['gang']} ({gang['source']})  queue {gang['queue']}, priority {gang['priority']}, "
         f"for {duration_text(int(gang['age_seconds']))}"
     )
-    needs = [count(gang["pods"], "pod"), f"{count(gang['gpus'], 'GPU')} asked for by those that wait"]
+    needs = [count(gang["pods"], "pod"), f"{count(gang['gpus'], 'GPU')} for those that wait"]
     if gang["pods"] > 1:
         needs.insert(1, f"{gang['min']} start together")
     if domain := gang["domain"]:

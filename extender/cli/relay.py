@@ -10,6 +10,11 @@ from pathlib import Path
 from extender.cli.options import add_node, api_endpoint, node_name, probe_address, say, stop_by_signal
 from extender.errors import BadInput
 
+EXAMPLES = (
+    "gpu-extender relay --plugins /var/lib/gpu-extender/plugins",
+    "gpu-extender relay --plugins /var/lib/gpu-extender/plugins --pass-through",
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""

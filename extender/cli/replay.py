@@ -12,6 +12,10 @@ from extender import log
 from extender.cli.options import add_config, add_output, settings_of, show
 from extender.errors import BadInput
 
+EXAMPLES = (
+    "gpu-extender replay records",
+    "gpu-extender replay records --config other-settings.yaml -o json",
+)
 DIFFERENT = 10
 
 

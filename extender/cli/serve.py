@@ -18,6 +18,11 @@ from extender.cli.options import (
     settings_of,
 )
 
+EXAMPLES = (
+    "gpu-extender serve --config settings.yaml --host 0.0.0.0 --tls-self-signed",
+    "gpu-extender serve --cluster cluster.json",
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""

@@ -12,6 +12,10 @@ from extender.ask.text import count
 from extender.cli.options import add_output, show, warned
 from extender.cli.sources import add_server, ask
 
+EXAMPLES = (
+    "gpu-extender shadow",
+    "gpu-extender shadow --server http://127.0.0.1:18888 -o json",
+)
 KINDS = {
     "linked": "GPUs of a pod linked",
     "ring_gbps": "ring bandwidth of a pod",

@@ -258,8 +258,8 @@ KINDS: Final = (
 )  # fmt: skip
 _LINES: Final = textwrap.wrap(" ".join(f"-e_{kind}" for kind in KINDS), 84, break_on_hyphens=False)
 _NAMES: Final = " \\\n".join("    " + line.replace("-e_", "-e ") for line in _LINES)
-EXAMPLE: Final = f"""\
-Everything that is read, of the kinds that a cluster has, as a FILE for --cluster (JSON or YAML):
+CLUSTER_FILE: Final = f"""\
+A FILE for --cluster, with every kind that is read and that the cluster has:
 
   kubectl get "$(kubectl api-resources --verbs=list -o name | grep -xF \\
 {_NAMES} |
@@ -268,9 +268,8 @@ Everything that is read, of the kinds that a cluster has, as a FILE for --cluste
 
 
 def add_cluster(parser: argparse.ArgumentParser, group: argparse._ActionsContainer | None = None) -> None:
-    """--cluster, in `group` where it is one of several choices; the help ends with how to get such a file."""
+    """--cluster, in `group` where it is one of several choices."""
     (group or parser).add_argument(
-        "--cluster", metavar="FILE", type=Path, required=group is None, help="a frozen cluster: its objects (see below)"
-    )
-    parser.epilog = EXAMPLE
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        "--cluster", metavar="FILE", type=Path, required=group is None,
+        help="a cluster's objects, JSON or YAML (`gpu-extender --help` has a command that writes it)",
+    )  # fmt: skip

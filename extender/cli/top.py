@@ -1,15 +1,22 @@
 """The fleet at a glance: of each GPU model what is left (free GPUs, whole nodes, disjoint linked sets by size), and why
-pods wait. A running server answers; without one the cluster is listed once, or read from a file."""
+pods wait. "8 x 2" are eight linked sets of two free GPUs. A running server answers; without one the cluster is listed
+once, or read from a file."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from extender.ask.text import count, seconds, short
 from extender.cli.options import add_output, show, warned
+from extender.cli.screen import Line, aligned
 from extender.cli.sources import add_now, add_sources, answer_of
+
+EXAMPLES = (
+    "gpu-extender top",
+    "gpu-extender top --cluster cluster.json",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,23 +36,35 @@ def run(options: argparse.Namespace) -> int:
 # ---- for people
 
 
-def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
     yield from warned(answer)
     if not answer["models"]:
         yield "no node offers GPUs"
-    for model in answer["models"]:
-        sets = ", ".join(f"{count(group['sets'], 'set')} of {group['gpus']} GPUs" for group in model["linked_sets"])
-        yield (
-            f"{short(model['model'])}: {model['free_gpus']} of {count(model['gpus'], 'GPU')} free on "
-            f"{count(model['nodes'], 'node')}, {model['whole_nodes']} whole; linked and free: {sets or 'no set'}"
+    rows = [
+        (
+            short(model["model"]), f"{model['gpus']:,}", f"{model['free_gpus']:,}", f"{model['nodes']:,}",
+            f"{model['whole_nodes']:,}", _sets(model["linked_sets"]),
         )
+        for model in answer["models"]
+    ]  # fmt: skip
+    yield from aligned(rows, "<>>>><", ("model", "GPUs", "free", "nodes", "whole", "linked and free"))
+    for model in answer["models"]:
         for apart in model.get("closed", ()):  # a server of an older version counts them above
             gpus, nodes = count(apart["gpus"], "GPU"), count(apart["nodes"], "node")
-            yield f"  not counted, {apart['reason']}: {gpus} on {nodes}, {apart['free_gpus']} held by no pod"
-    for group in answer["waiting"]:
-        yield f"{count(group['pods'], 'pod')} with {count(group['gpus'], 'GPU')}: {group['reason']}{_text(group)}"
+            yield (
+                f"not counted: {short(model['model'])}, {apart['reason']}: {gpus} on {nodes}, "
+                f"{apart['free_gpus']:,} held by no pod"
+            )
     if not answer["waiting"]:
         yield "no pod waits"
+        waiting = []
+    else:
+        yield ""
+        waiting = [
+            (f"{group['pods']:,}", f"{group['gpus']:,}", group["reason"], group.get("text", ""))
+            for group in answer["waiting"]
+        ]
+    yield from aligned(waiting, ">><<", ("waiting pods", "GPUs", "reason", "meaning"))
     for gang in answer.get("partial_gangs", ()):  # a server of an older version does not look for them
         since = "" if gang["seconds"] is None else f" for {seconds(gang['seconds'])}"
         yield (
@@ -56,6 +75,5 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"and {count(answer['partial_gangs_left_out'], 'more partial gang')}"
 
 
-def _text(waiting: Mapping[str, Any]) -> str:
-    """What the reason means. A server of an older version does not state it."""
-    return f" ({waiting['text']})" if waiting.get("text") else ""
+def _sets(linked_sets: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{group['sets']:,} x {group['gpus']}" for group in linked_sets) or "none"

@@ -6,12 +6,21 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from extender.ask.text import count
+from extender.cli import screen
 from extender.cli.options import add_output, write
+from extender.cli.screen import Header, Line
 from extender.errors import BadTopology
 from extender.topologies import annotation, load
 from extender.topologies.reading import Reading, with_product
+
+EXAMPLES = (
+    "nvidia-smi topo -m | gpu-extender topo -",
+    "gpu-extender topo catalogue:dgx-h100 -o annotation",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,21 +42,22 @@ def run(options: argparse.Namespace) -> int:
         warn(reading)
         print(value)
         return 0
+    warn(reading)
+    screen.show(_lines(reading))
+    return 0
+
+
+def _lines(reading: Reading) -> Iterator[Line]:
     from extender.cli import gpu_picture  # here: the other outputs need not load it
 
-    warn(reading)
-    console = gpu_picture.console()
-    console.print(f"{reading.gpus} GPUs, from {reading.source_format}\n", style="bold")
-    console.print(gpu_picture.matrix(reading))
-    console.print()
-    picture = list(gpu_picture.drawing(reading))
-    for line in picture:
-        console.print(line)
-    if picture:
-        console.print()
-    for fact in gpu_picture.facts(reading):
-        console.print(fact)
-    return 0
+    yield Header(f"{count(reading.gpus, 'GPU')}, from {reading.source_format}")
+    yield ""
+    yield from gpu_picture.matrix(reading)
+    yield ""
+    if drawn := list(gpu_picture.drawing(reading)):
+        yield from drawn
+        yield ""
+    yield from gpu_picture.facts(reading)
 
 
 def _nics(reading: Reading) -> str:
@@ -108,7 +118,7 @@ def reading_of(options: argparse.Namespace, file: str) -> Reading:
 def warn(reading: Reading) -> None:
     """The warnings, for people: on standard error."""
     for warned in reading.warnings:
-        print(f"gpu-extender: warning: {warned.message}", file=sys.stderr)
+        screen.tell(f"gpu-extender: warning: {warned.message}")
 
 
 def _bytes(path: Path) -> bytes:

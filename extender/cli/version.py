@@ -7,6 +7,11 @@ from importlib.metadata import version
 
 from extender.cli.options import add_output, show
 
+EXAMPLES = (
+    "gpu-extender version",
+    "gpu-extender version -o json",
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""

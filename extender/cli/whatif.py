@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from extender.cli.options import add_output, note, settings_of, write
+from extender.cli.options import add_output, note, settings_of, show
+from extender.cli.screen import Line, aligned, tell
 from extender.cli.sources import add_now, add_sources, events, moment, of_server, pod_of, post
 from extender.errors import BadInput
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from extender.ask.whatif.question import Changes, Document
     from extender.topologies import Topology
 
+EXAMPLES = (
+    "gpu-extender whatif -f pod.yaml",
+    "gpu-extender whatif --pod train/pretrain",
+    "gpu-extender whatif --drain node-1 node-2",
+    "gpu-extender whatif -f job.yaml --add 2 catalogue:dgx-h100 --cluster cluster.json",
+)
 SHOWN: Final = 5
 """Warnings of one code; the pods of a gang have many that are alike."""
 
@@ -69,10 +75,9 @@ def run(options: argparse.Namespace) -> int:
     else:
         answered = _frozen(options, documents, named, wall, topologies)
     answered["warnings"] += [{"code": "repeated-key", "message": text} for text in repeated]
+    show(answered, options.output, partial(_lines, topologies))
     if options.output == "text":
-        _show(answered, topologies)
-    else:
-        write(answered, options.output)
+        _warn(answered)
     return engine.exit_code(answered)
 
 
@@ -155,41 +160,53 @@ def _stated(file: Path) -> str:
         raise BadInput(f"{error}; `gpu-extender topo` with --gbps or --product adds it", path=str(file)) from None
 
 
-def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
+def _lines(topologies: Mapping[str, Topology], answered: Mapping[str, Any]) -> Iterator[Line]:
     """The answer for people."""
-    from extender.cli import gpu_picture, plan
+    from extender.cli import plan  # here: --help need not load rich
 
-    console = gpu_picture.console()
     if "cost" in answered:
-        _show_drain(console, answered)
-        _warn(answered)
+        yield from _drain(answered)
         return
     grouped = {_key(pod) for group in answered["groups"] for pod in group["pods"]}
     for number, result in enumerate(result for result in answered["results"] if _key(result["pod"]) not in grouped):
         if number:
-            console.print()
-        plan.show(console, result, topologies, answered["holdings"])
-        plan.ways(console, result)
-    plan.show_groups(console, answered["groups"])
-    _warn(answered)
+            yield ""
+        yield from plan.lines(result, topologies, answered["holdings"])
+        yield from plan.ways(result)
+    yield from plan.group_lines(answered["groups"])
 
 
-def _show_drain(console: Console, answered: dict[str, Any]) -> None:
+def _drain(answered: Mapping[str, Any]) -> Iterator[Line]:
     """Where the pods of drained nodes go."""
-    from extender.ask.text import count, gpus, short
+    from extender.ask.text import count, gpu_hours, gpus, short, way
     from extender.cli import plan
 
     cost = {term["term"]: term["value"] for term in answered["cost"]}
-    breaks = f", {count(cost['gangs_broken'], 'gang')} broken" if cost["gangs_broken"] else ""
-    lost = f"{cost['work_lost_gpu_seconds'] / 3600:.2g} GPU-h of work lost"
-    console.print(f"the drain moves {count(cost['victims'], 'pod')}: {lost}{breaks}", markup=False)
-    for result in answered["results"]:
+    results = answered["results"]
+    homeless = sum(not result["node"] for result in results)
+    parts = [f"{homeless:,} {'has' if homeless == 1 else 'have'} no place" if homeless else "all have a place"]
+    parts.append(f"{gpu_hours(cost['work_lost_gpu_seconds'])} of work lost")
+    if cost["gangs_broken"]:
+        parts.append(f"{count(cost['gangs_broken'], 'gang')} broken")
+    what = f"{count(cost['victims'], 'GPU pod')}: {', '.join(parts)}" if results else "no pod with GPUs"
+    yield f"the drain evicts {what}"
+    rows = []
+    for result in results:
         pod = result["pod"]
-        reasons = ", ".join(f"{code} {nodes}" for code, nodes in result["reasons"].items())
-        seat = f"to {short(result['node'])}, GPUs {gpus(result['gpus'])}" if result["node"] else f"no place ({reasons})"
-        line = f"  {short(pod['namespace'])}/{short(pod['name'])} (priority {pod['priority']}): {seat}"
-        console.print(line, markup=False, soft_wrap=True)
-    plan.show_groups(console, answered["groups"])
+        reasons = ", ".join(f"{nodes:,} x {code}" for code, nodes in result["reasons"].items())
+        seat = f"{short(result['node'])}, GPUs {gpus(result['gpus'])}" if result["node"] else f"no place: {reasons}"
+        rows.append((f"{short(pod['namespace'])}/{short(pod['name'])}", str(pod["priority"]), seat))
+    yield from aligned(rows, "<><", ("pod", "priority", "moves to"), "  ")
+    helped = [
+        (short(f"{result['pod']['namespace']}/{result['pod']['name']}"), way(result["ways_out"][0]))
+        for result in results
+        if result.get("ways_out")
+    ]
+    if helped:
+        yield ""
+        yield "what would give it a place:"
+        yield from aligned(helped, "<<", (), "  ")
+    yield from plan.group_lines(answered["groups"])
 
 
 def _warn(answered: dict[str, Any]) -> None:
@@ -200,9 +217,9 @@ def _warn(answered: dict[str, Any]) -> None:
     for warning in answered["warnings"]:
         alike.setdefault(warning["code"], []).append(warning)
     for code, warnings in alike.items():
-        note(warnings[:SHOWN])
+        note(warnings[:SHOWN], "warning: ")
         if hidden := len(warnings[SHOWN:]):
-            print(f"gpu-extender: and {count(hidden, 'more warning')} {code} (-o json has all)", file=sys.stderr)
+            tell(f"gpu-extender: and {count(hidden, 'more warning')} {code} (-o json has all)")
 
 
 def _key(pod: dict[str, Any]) -> tuple[str, str]:

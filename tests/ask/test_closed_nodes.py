@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.cli.map import _line
+from extender.cli.map import _cells
 from extender.cli.top import _lines
 from tests.ask.asking import page
 from tests.world import JSON, World, machine, pairs
@@ -38,10 +38,11 @@ def test_the_gpus_of_nodes_that_take_no_pods_are_not_free(reason: str) -> None:
     assert (model["nodes"], model["gpus"], model["free_gpus"], model["whole_nodes"]) == (0, 0, 0, 0)
     assert model["linked_sets"] == []
     assert model["closed"] == [{"reason": reason, "nodes": 2, "gpus": 16, "free_gpus": 13}]
-    assert f"  not counted, {reason}: 16 GPUs on 2 nodes, 13 held by no pod" in list(_lines(shown))
+    counted = f"not counted: {model['model']}, {reason}: 16 GPUs on 2 nodes, 13 held by no pod"
+    assert counted in list(_lines(shown))
     nodes = page(world, "/debug/map")["nodes"]
     assert [(one["schedulable"], one["closed"]) for one in nodes] == [(False, reason)] * 2
-    assert reason in _line(nodes[0])
+    assert reason in _cells(nodes[0])
     [rack] = page(world, "/.json")["racks"]
     assert (rack["free_gpus"], rack["closed_gpus"], rack["whole_nodes"]) == (0, 13, 0)
     assert {one["gpus"] for one in page(world, "/debug/capacity")["largest"]} == {0}
@@ -59,7 +60,7 @@ def test_open_and_closed_nodes_of_one_model_are_counted_apart() -> None:
     [model] = page(world, "/debug/top")["models"]
     assert (model["nodes"], model["free_gpus"]) == (2, 16)
     assert [(one["reason"], one["nodes"]) for one in model["closed"]] == [("cordoned", 1), ("unreachable", 1)]
-    assert "cordoned" in _line(page(world, "/debug/map?node=off")["nodes"][0])
+    assert "cordoned" in _cells(page(world, "/debug/map?node=off")["nodes"][0])
 
 
 def test_a_soft_taint_closes_no_node() -> None:

@@ -61,8 +61,8 @@ def test_differences_are_told_and_equal_views_are_not(tmp_path: Path, capsys: py
     )
     with serving(world) as server:
         assert ask(server, same) == 0
-        assert "1 nodes, 1 pods: 0 differences" in (said := capsys.readouterr().out)
-        assert "0 pods hold the GPUs that were planned, 1 hold others" in said
+        assert "1 node, 1 pod: 0 differences" in (said := capsys.readouterr().out)
+        assert "planned GPUs: 0 pods with the GPUs that were planned, 1 with others" in said
         assert ask(server, moved, "-o", "json") == 10
         found = json.loads(capsys.readouterr().out)
     assert found["kind"] == "Comparison"
@@ -88,7 +88,7 @@ def test_a_server_that_others_are_asking_is_asked_again(tmp_path: Path, capsys: 
         later.start()
         assert ask(server, lists(tmp_path / "same", machine("n", 4))) == 0
         later.join()
-    assert "1 nodes, 0 pods: 0 differences" in capsys.readouterr().out
+    assert "1 node, 0 pods: 0 differences" in capsys.readouterr().out
 
 
 def test_a_server_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

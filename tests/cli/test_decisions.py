@@ -65,21 +65,29 @@ def test_decisions_tells_people(server: str, capsys: pytest.CaptureFixture[str])
     assert main(["decisions", "ml/train", "--server", server]) == 0
     assert Canned.asked == ["/debug/decisions?pod=ml/train&most=5"]
     assert capsys.readouterr().out == (
-        "preempt  ml/train  2027-01-15T08:00:00.250+00:00  generation 7\n"
-        "  asks for 2 x nvidia.com/gpu, links required, priority 9\n"
-        "  evict: 3 nodes to choose from\n"
-        "  node b\n"
-        "  evict ml/old, priority 1, 2 GPUs (0,1)\n"
-        "  evict ml/older, priority 1, 1 GPU (which is unknown)\n"
-        "  cost: victims 2\n"
+        "preempt  ml/train  2027-01-15 08:00:00 UTC\n"
+        "  asks for: 2 x nvidia.com/gpu, links required, priority 9\n"
+        "  result: evict on b, 3 nodes to choose from\n"
+        "  evict: ml/old, priority 1, 2 GPUs (0-1)\n"
+        "  evict: ml/older, priority 1, 1 GPU (not known which)\n"
         "  proved the cheapest: 3 nodes, 12 sets examined\n"
-        "  next best: node c, lost on victims; cost: victims -\n"
-        "  a: fits; score 1.5 = packing 0.75 x 2; 10 points; GPUs 0,3\n"
-        "  b: refused (evictable) not linked\n"
+        "  next best: c\n"
+        "  cost       this  next best\n"
+        "  victims  2 pods    unknown  decides\n"
+        "  a: fits; 10 points; GPUs 0,3\n"
+        "  b: rejected: not linked\n"
         "  and 1 more node (-o json has up to 100)\n"
-        "  refused: 2 x links-busy\n"
-        "  took read 12 us\n\n"
+        "  rejected: 2 x links-busy\n"
     )
+
+
+def test_what_helps_to_find_a_defect_is_shown_with_v(server: str, cli: Cli) -> None:
+    answer({"decisions": [DECISION]})
+    said = cli.out(["decisions", "ml/train", "--server", server, "-v"])
+    assert said.startswith("preempt  ml/train  2027-01-15 08:00:00 UTC  generation 7\n")
+    assert "  a: fits; score 1.5 = packing 0.75 x 2; 10 points; GPUs 0,3\n" in said
+    assert "  b: rejected (evictable): not linked\n" in said
+    assert said.endswith("  took: read 12 us\n")
 
 
 def test_decisions_passes_the_servers_json_on(server: str, cli: Cli) -> None:
@@ -126,14 +134,14 @@ def test_decisions_tells_of_siblings_groups_and_failures(server: str, cli: Cli) 
     nodes = [node | {"failures": failures} for node in DECISION["nodes"]]  # type: ignore[attr-defined]
     answer({"decisions": [DECISION | {"pod": pod, "nodes": nodes}]})
     said = cli.out(["decisions", "ml/train", "--server", server])
-    assert "is spread: 3 siblings have a node" in said
+    assert "spread: 3 siblings placed" in said
     assert "2 of its pods have a node, 6 are to come" in said
     assert said.count("failed there: ml/x (admission), ml/y (died)") == 2
 
 
 def test_a_preemption_without_nodes_is_not_told_with_zeros(server: str, cli: Cli) -> None:
     answer({"decisions": [DECISION | {"result": "none", "candidates": 0, "why": "it was early"}]})
-    assert "  none\n  because: it was early\n" in cli.out(["decisions", "ml/train", "--server", server])
+    assert "  result: none on b\n  because: it was early\n" in cli.out(["decisions", "ml/train", "--server", server])
 
 
 def test_the_runner_up_of_a_gang_is_told_by_its_domain(server: str, cli: Cli) -> None:
@@ -141,7 +149,7 @@ def test_the_runner_up_of_a_gang_is_told_by_its_domain(server: str, cli: Cli) ->
         other: dict[str, Any] = {"domain": domain, "victims": [], "cost": []}
         certificate = {"proved": True, "nodes_examined": 3, "sets_examined": 12, "lost_on": "victims"}
         answer({"decisions": [DECISION | {"certificate": certificate | {"runner_up": other}}]})
-        assert f"  next best: {place}, lost on victims" in cli.out(["decisions", "ml/train", "--server", server])
+        assert f"  next best: {place}\n" in cli.out(["decisions", "ml/train", "--server", server])
 
 
 def test_a_bind_is_told_by_its_node_and_gpus(server: str, cli: Cli) -> None:
@@ -149,9 +157,7 @@ def test_a_bind_is_told_by_its_node_and_gpus(server: str, cli: Cli) -> None:
     bind = DECISION | only | {"verb": "bind", "result": "bound", "gpus": [0, 3], "duration_us": {}}
     answer({"decisions": [bind]})
     assert cli.out(["decisions", "ml/train", "--server", server]).splitlines()[2:] == [
-        "  bound",
-        "  node b, GPUs 0,3",
-        "",
+        "  result: bound on b, GPUs 0,3",
     ]
 
 
@@ -161,7 +167,7 @@ def test_terms_that_are_equal_on_all_nodes_stand_once() -> None:
         world.node(name, 8)
     world.pod("other", 2, "a")
     world.filter(workload("p", 1))
-    shown = [line for line in lines(world.decision()) if "fits; score" in line or "equal" in line]
+    shown = [line for line in lines(world.decision(), True) if "fits; score" in line or "equal" in line]
     assert [line.split(":")[0].strip() for line in shown] == ["equal on all nodes below that fit", "a", "b, c, d"]
     assert "bad_nodes 1 x 1000" in shown[0]
     assert not any("bad_nodes" in line for line in shown[1:])

@@ -45,17 +45,20 @@ def printed(words: list[str], cli: Cli) -> str:
 
 
 def test_all_nodes_one_rack_and_one_node(file: str, cli: Cli) -> None:
-    first = "n1  A . B .  1 free, 1 held, unknown which  A default/going, B default/seen\n"
-    assert printed(["--cluster", file], cli) == first + "n2  . .  2 free  cordoned\n"
+    first = "n1  A . B .  1 free  1 held, unknown which  A=default/going, B=default/seen\n"
+    assert printed(["--cluster", file], cli) == (
+        "n1  A . B .  1 free  1 held, unknown which            A=default/going, B=default/seen\n"
+        "n2  . .      2 free                         cordoned\n"
+    )
     assert printed(["--rack", "r1", "--cluster", file], cli) == first
     drawn = printed(["n1", "--cluster", file], cli)
     assert drawn.startswith(first)
     assert "( 0 )═══" in drawn
     assert drawn.splitlines()[-4:] == [
-        "  default/going: GPUs 0 (priority 0, observed, terminating)",
-        "  default/seen: GPUs 2 (priority 7, observed)",
-        "  default/blind: 1 GPU, unknown which (priority 0)",
-        "  observed: kubelet or the agent reports which GPUs it holds",
+        "  pod            GPUs      priority  known because",
+        "  default/going  0                0  terminating",
+        "  default/seen   2                7  kubelet or the agent reports which GPUs it holds",
+        "  default/blind  1 of all         0  nothing states which GPUs it holds",
     ]
 
 
@@ -68,7 +71,7 @@ def test_what_is_invalid_is_named_beside_the_nodes(tmp_path: Path, capsys: pytes
     said = capsys.readouterr()
     assert "gpu-extender: warning: " in said.err
     assert "default/bad" in said.err
-    assert "n2  . .  2 free" in said.out
+    assert "n2  . .      2 free" in said.out
 
 
 def test_a_line_for_the_log_is_not_part_of_the_answer(tmp_path: Path) -> None:

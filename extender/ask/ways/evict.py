@@ -119,6 +119,5 @@ def _way(judge: Judge, asked: Preemptor, nodes: JudgedNodes, best: Eviction, *, 
 
 
 def work_lost(cost: Any) -> float | None:
-    """GPU-hours of a cost; None where it does not count them."""
-    lost = next((term["value"] for term in cost or () if term["term"] == "work_lost_gpu_seconds"), None)
-    return None if lost is None else lost / 3600
+    """GPU-seconds of a cost; None where it does not count them."""
+    return next((term["value"] for term in cost or () if term["term"] == "work_lost_gpu_seconds"), None)

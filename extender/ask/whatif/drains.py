@@ -48,6 +48,7 @@ class Drain:
     """With GPUs, in the order in which they are placed again."""
     broken: frozenset[gangs.Ref]
     """Gangs of which fewer than their minimum stay."""
+    nodes: frozenset[str]
     cost: list[dict[str, Any]]
     warnings: list[Mapping[str, str]]
 
@@ -67,7 +68,7 @@ class Drain:
         }
         cost = [term(kind.name, value, kind.unit) for kind, value in values.items()]
         order = sorted(moving, key=lambda pod: (-pod.priority, -gpus_of(pod), pod.namespace, pod.name))
-        return cls(order, lost.broken, cost, _warnings(evicted, moving))
+        return cls(order, lost.broken, frozenset(nodes), cost, _warnings(evicted, moving))
 
     def place(self, snapshot: SupposedCluster, wall: float) -> Moved:
         """Place the pods again, on the copy from which they have been evicted."""
@@ -92,7 +93,15 @@ class Drain:
             moved.results.extend(grouped.results)
             moved.groups.append(grouped.group)
             moved.warnings.extend(grouped.warnings)
+        for answered in (*moved.results, *moved.groups):
+            if "ways_out" in answered:
+                answered["ways_out"] = [way for way in answered["ways_out"] if not self._undone(way)]
         return moved
+
+    def _undone(self, way: Mapping[str, Any]) -> bool:
+        """Whether the way out is to leave a node as it was."""
+        spec = way["spec"]
+        return way["kind"] == "uncordon" and not self.nodes.isdisjoint(spec.get("nodes") or [spec["node"]])
 
 
 def created_again(snapshot: SupposedCluster, pods: Sequence[PodRecord]) -> list[PodRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +111,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
     question = ["whatif", "--cluster", str(file), "--now", rfc3339(WALL), "--drain"]
     assert main([*question, "n0"]) == 11
-    assert "default/a (priority 0): no place (cordoned 1, gpus-held 1)" in capsys.readouterr().out
+    assert "  default/a         0  no place: 1 x cordoned, 1 x gpus-held\n" in capsys.readouterr().out
     assert main([*question, "n0", "-o", "json"]) == 11
     assert json.loads(capsys.readouterr().out)["kind"] == "WhatIf"
     assert main([*question, "n1", "--add", "1", "n0"]) == 0
     text = capsys.readouterr().out
-    assert "default/b (priority 0): to n0-" in text
-    assert "the drain moves 1 pod: 1 GPU-h of work lost" in text
+    assert re.search(r"default/b +0  n0-\S+, GPUs 0\n", text)
+    assert "the drain evicts 1 GPU pod: all have a place, 1 GPU-hour of work lost" in text
     assert main([*question, "gone"]) == 1

@@ -1,0 +1,114 @@
+"""Text for people: as wide as the terminal, in colour there alone; piped lines stay as they are."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from extender.cli import COMMANDS, command, kubectl, parser_of
+from extender.cli.screen import aligned, wrapped
+from tests.cli.canned import Cli
+from tests.world import JSON, machine, pairs, workload
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+COMMAND = re.compile(r"gpu-extender (\S.*)")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    nodes: list[JSON] = [machine(f"node-with-a-long-name-{number}", 8, links=pairs(8)) for number in range(3)]
+    pods = [
+        workload(f"pod-with-a-long-name-{number}", 1, node=nodes[0]["metadata"]["name"], phase="Running", held=[number])
+        for number in range(8)
+    ]
+    items = [{"kind": "Node"} | node for node in nodes] + [{"kind": "Pod"} | pod for pod in [*pods, workload("w", 9)]]
+    path = tmp_path / "cluster.json"
+    path.write_text(
+        json.dumps({"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1"} | i for i in items]})
+    )
+    return str(path)
+
+
+def on_a_terminal(words: list[str], columns: int, **more: str) -> list[str]:
+    """The lines that a command prints on a terminal of this width."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    env = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "TERM")}
+    env |= {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | more
+    command_line = [sys.executable, "-m", "extender", *words]
+    with subprocess.Popen(command_line, stdout=theirs, stderr=subprocess.DEVNULL, env=env):
+        os.close(theirs)
+        text = b"".join(iter(lambda: _read(ours), b""))
+        os.close(ours)
+    return text.decode().replace("\r\n", "\n").split("\n")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:  # the program has ended
+        return b""
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize(
+    "words", [["explain", "default/w"], ["map"], ["top"], ["capacity"], ["whatif", "--pod", "default/w"]]
+)
+def test_a_terminal_is_not_written_beyond_its_width(words: list[str], columns: int, file: str) -> None:
+    rows = on_a_terminal([*words, "--cluster", file], columns)
+    assert any(ESCAPE.search(row) for row in rows)
+    assert max(len(ESCAPE.sub("", row)) for row in rows) <= columns
+    plain = on_a_terminal([*words, "--cluster", file], columns, NO_COLOR="1")
+    assert not any(ESCAPE.search(row) for row in plain)
+    assert max(map(len, plain)) <= columns
+
+
+def test_piped_lines_are_not_wrapped(file: str, cli: Cli) -> None:
+    shown = cli.out(["map", "--cluster", file])
+    assert [line.split()[0] for line in shown.splitlines()] == [
+        f"node-with-a-long-name-{number}" for number in range(3)
+    ]
+    assert max(map(len, shown.splitlines())) > 200
+    assert "\x1b" not in shown
+
+
+@given(st.lists(st.text("ab cd.:=12", max_size=30), min_size=1, max_size=20).map(" ".join), st.integers(20, 60))
+def test_no_word_is_lost_and_no_row_too_wide(line: str, columns: int) -> None:
+    rows = [row.plain for row in wrapped(line, Console(width=columns))]
+    assert "".join("".join(rows).split()) == "".join(line.split())
+    assert max(map(len, rows)) <= columns
+
+
+def test_cells_stand_in_columns_and_an_empty_column_is_left_out() -> None:
+    rows = list(aligned([("a", "1", "", "x"), ("long", "22", "", "")], "<><<", ("name", "n", "none", "end")))
+    assert rows == ["name   n  end", "a      1  x", "long  22"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_of_a_help_text_are_commands(name: str) -> None:
+    shown = parser_of(name).format_help()
+    for line in command(name).EXAMPLES:
+        assert f"  {line}\n" in shown
+        words = re.split(r"[>|]", COMMAND.findall(line)[-1])[0].removesuffix(')"').split()
+        assert words[0] == name
+        parser_of(name).parse_intermixed_args(words[1:])
+
+
+@pytest.mark.parametrize("name", kubectl.OFFERED)
+def test_the_plugin_shows_examples_that_it_can_follow(name: str) -> None:
+    shown = kubectl.parser_of(name).format_help().partition("Examples:")[2]
+    for line in shown.partition("\n\n")[0].strip().splitlines():
+        kubectl.parser_of(name).parse_intermixed_args(COMMAND.findall(line)[-1].split()[1:])
