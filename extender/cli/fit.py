@@ -21,7 +21,7 @@ from extender.topologies.topology import Plugin
 
 EXAMPLES = (
     "gpu-extender fit --topo catalogue:dgx1-v100 --free 0,2,4,5 --gpus 2",
-    "nvidia-smi topo -m | gpu-extender fit --topo - --gpus 4",
+    "gpu-extender fit --topo topo.txt --gpus 4",
 )
 LOST = {
     "ring_links": "ring bandwidth",

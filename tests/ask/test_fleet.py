@@ -88,8 +88,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     gated = {"apiVersion": "v1", "kind": "Pod"} | workload("g", 4, spec={"schedulingGates": [{"name": GATE}]})
     cluster = file(tmp_path, [node, held, gated])
     text = (
-        "A100: 3 of 4 GPUs free on 1 node, 0 whole; linked and free: 1 set of 2 GPUs\n"
-        "1 pod with 4 GPUs: queue: head (it is first in order, and waits for its place)\n"
+        "model  GPUs  free  nodes  whole  linked and free\n"
+        "A100      4     3      1      0  1 x 2\n"
+        "\n"
+        "waiting pods  GPUs  reason       meaning\n"
+        "           1     4  queue: head  it is first in order, and waits for its place\n"
     )
     assert main(["top", "--cluster", cluster]) == 0
     assert capsys.readouterr().out == text
