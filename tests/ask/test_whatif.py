@@ -676,7 +676,7 @@ def test_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {line.strip().split("  ")[0]: line.split() for line in said.splitlines() if line.startswith("  ")}
     assert rows["default/low"][:3] == ["default/low", "1", "2"]
     assert rows["highest priority of a victim"][-3:] == ["1", "2", "decides"]
-    assert "0.11 GPU-hours" in said
+    assert "0.06 GPU-hours" in said
     assert "next best: m with 1 victim, loses by: highest priority of a victim" in said
     assert max(map(len, said.splitlines())) < 450
 
