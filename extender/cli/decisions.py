@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from extender.ask.text import count, ids, label, value
 from extender.cli.options import add_output, show
-from extender.cli.screen import Line, aligned
+from extender.cli.screen import aligned
 from extender.cli.sources import add_server, ask, pod_of
 from extender.errors import BadInput, NotFound
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _all(answer: dict[str, Any], verbose: bool) -> Iterator[Line]:
+def _all(answer: dict[str, Any], verbose: bool) -> Iterator[str]:
     for number, record in enumerate(answer["decisions"]):
         if number:
             yield ""
@@ -73,7 +73,7 @@ QUIET: Final = ("scores", "class")
 """Of a node: what only helps to find a defect."""
 
 
-def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[Line]:
+def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
     """The lines of a record, as /debug/decisions has it. `verbose`: with what only helps to find a defect."""
     pod = decision["pod"]
     at = datetime.fromtimestamp(decision["at"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -179,7 +179,7 @@ def _plain(text: str) -> str:
     return text.removeprefix("gpu-extender: ")
 
 
-def _victims(decision: dict[str, Any]) -> Iterator[Line]:
+def _victims(decision: dict[str, Any]) -> Iterator[str]:
     for victim in decision.get("victims") or ():
         if isinstance(victim, str):  # an earlier reservation that still stands names only uids
             yield f"  evict: uid {victim}, which still terminates"
@@ -199,7 +199,7 @@ def _victims(decision: dict[str, Any]) -> Iterator[Line]:
         yield from cost_table(cost, certificate, "  ")
 
 
-def cost_table(cost: Sequence[Mapping[str, Any]], certificate: Mapping[str, Any] | None, indent: str) -> Iterator[Line]:
+def cost_table(cost: Sequence[Mapping[str, Any]], certificate: Mapping[str, Any] | None, indent: str) -> Iterator[str]:
     """The terms of a cost, the weightiest first, beside those of the next best; the term that decides is marked. Terms
     that count nothing on both sides are left out."""
     other, lost_on = (certificate or {}).get("runner_up"), (certificate or {}).get("lost_on")

@@ -14,7 +14,6 @@ from extender.ask.text import HOW, count, terms, way
 from extender.cli.decisions import add_verbose
 from extender.cli.decisions import lines as decision_lines
 from extender.cli.options import add_output, show
-from extender.cli.screen import Line
 from extender.cli.sources import add_now, add_sources, answer_of, pod_of
 from extender.errors import BadInput
 
@@ -63,7 +62,7 @@ WAYS: Final = "; cheapest way out: "
 """In a sentence of the server: from here on it repeats the first ways out."""
 
 
-def lines(answer: Mapping[str, Any], verbose: bool = False) -> Iterator[Line]:
+def lines(answer: Mapping[str, Any], verbose: bool = False) -> Iterator[str]:
     """The lines of an Explanation. `verbose`: its decisions in full."""
     pod, ways = answer["pod"], answer["ways_out"]
     sentence = answer["sentence"].partition(WAYS)[0] if ways else answer["sentence"]
