@@ -12,6 +12,8 @@ from extender.ask import nodes as judged_nodes
 from extender.ask.capacity import advice, capacity, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict, before, latest, runs
 from extender.ask.judge import over
+from extender.ask.largest import example
+from extender.ask.machines import Look, read
 from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
 from extender.ask.pending import WaitingPods
@@ -36,7 +38,7 @@ from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.queue.gang import together
-from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
+from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.seats import Seat
 
 WAYS_SECONDS: Final = 5
@@ -186,6 +188,14 @@ class Explainer:
         shown = capacity(self._judge, now, self._report(), self.waiting(), self.explain)
         return shown | {"warnings": [*shown["warnings"], *self._queue_unknown()]}
 
+    def examples(self, largest: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
+        """For each entry of `largest`, a field of `capacity`: (a node where such a pod fits, "" without one; its GPUs
+        there, empty where they are not known)."""
+        now, _ = self._moment()
+        look = Look(self._judge, read(self._judge), now)
+        shown = [example(look, pod["model"], pod["links"], pod["gpus"]) if pod["gpus"] else ("", 0) for pod in largest]
+        return [(node, gpus_of(mask)) for node, mask in shown]
+
     def advice(self) -> dict[str, Any]:
         """The advice of `capacity` alone."""
         return advice(self._judge, self._report(), self.waiting())
@@ -243,7 +253,8 @@ class Explainer:
         judge = self._judge
         decision, placing = latest(self._decisions.latest(), pod)
         if pod.node:
-            return runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
+            shown = runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
+            return replace(shown, sentence=f"{shown.sentence}{_made_room(self._decisions.latest(), pod)}")
         decides = self._judged_by(pod)
         if decides is not None and decides is not pod:
             return _of_gang_alone(replace(self._explain(decides), pod=pod))
@@ -406,6 +417,18 @@ def _fits(shown: Explanation) -> str:
 def _said(shown: Explanation) -> str:
     """The sentence with its verdict."""
     return {"waits": "waits: ", "never": "never fits: "}.get(shown.verdict, "") + shown.sentence
+
+
+def _made_room(decisions: Iterable[Decision], pod: PodRecord) -> str:
+    """Which pods were evicted for a pod that has a node now."""
+    about = (decision for decision in decisions if decision.request.uid == pod.uid and decision.detail.get("victims"))
+    decision = next(about, None)
+    if decision is None or decision.error or decision.detail.get("node") != pod.node:
+        return ""
+    evicted = decision.detail["victims"]
+    names = [f"{victim['namespace']}/{victim['name']}" for victim in evicted if not isinstance(victim, str)]
+    what = first_names(names, 3) if names else count(len(evicted), "pod")
+    return f"; {what} {'was' if len(evicted) == 1 else 'were'} evicted for it"
 
 
 def _not_evicted(decision: Decision | None, wall: float) -> str:

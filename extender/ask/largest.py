@@ -18,6 +18,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS
 from extender.policy.roles import PodRole, judged, kernel_roles
+from extender.preemption.candidates import Preemptor
 from extender.queue.levels import Layout, PlacementLevel
 from extender.queue.levels import nodes as each_node
 
@@ -27,6 +28,8 @@ SIZES: Final = (1, 2, 4, 8, 16)
 """GPUs of a pod; beside these the GPUs of the largest machine."""
 MOST_ON_A_NODE: Final = 128
 """Pods of one size that are counted on one node."""
+LOOKED_AT: Final = 64
+"""Nodes that are judged at once for an example."""
 MOST_LARGE: Final = 64
 """Larger sizes that are tried."""
 
@@ -39,6 +42,17 @@ def largest(look: Look) -> list[dict[str, Any]]:
             gpus, nodes = _largest(look, model, stated)
             entries.append({"model": model, "links": links, "gpus": gpus, "nodes": nodes})
     return entries
+
+
+def example(look: Look, model: str, links: str, gpus: int) -> tuple[str, int]:
+    """(the first node by name where a pod of this size fits now, the mask of the GPUs that it would get, 0 where they
+    are not known); "" where it fits on none. `model`, `links`, `gpus`: as `largest` states them."""
+    stated, resource = dict(LINKS)[links], look.fleet.resource[model]
+    pod, request = probe(look.judge, resource, gpus, stated)
+    for names in blocks(look.fleet.open(model), LOOKED_AT):
+        for name in _passed(look, resource, gpus, stated, names):
+            return name, look.judge.planned(Preemptor(request, pod, look.now, 0.0), name)
+    return "", 0
 
 
 def whole_nodes(look: Look) -> dict[str, int]:

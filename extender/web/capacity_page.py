@@ -6,10 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from extender.ask.fleet import SIZES
+from extender.web.node_pictures import picture, unlinked
 from extender.web.pages import JSON, Content, Query
 
 MOST: Final = 200
 """Request types whose price is shown."""
+DRAWN: Final = 16
+"""Pods that are drawn on a node."""
 CHANGED_SECONDS: Final = 15.0
 """How long an answer serves while the cluster changes."""
 SAME_SECONDS: Final = 60.0
@@ -37,8 +40,20 @@ class Kept:
 
 
 def capacity_view(content: Content) -> JSON:
-    """As `gpu-extender capacity`, with `models` as `/debug/top` has them."""
-    return content.explainer.capacity() | {"sizes": SIZES, "models": content.explainer.models()}
+    """As `gpu-extender capacity`, with `models` as `/debug/top` has them, and `drawings`: of the largest pods of the
+    first models those that differ, each with the `picture` of a node that it fits on, or whose free GPUs lack links."""
+    answer = content.explainer.capacity()
+    shown = [pod for pod in answer["largest"] if pod["gpus"]][:DRAWN]
+    examples = content.explainer.examples(shown)
+    drawings = list[JSON]()
+    for pod, (node, gpus) in zip(shown, examples, strict=True):
+        linked, last = pod["links"] == "required", drawings[-1] if drawings else {}
+        if linked and (last.get("model"), last.get("gpus"), last.get("node")) == (pod["model"], pod["gpus"], node):
+            continue  # the same GPUs: those of the pod that does not ask for links are linked
+        alone = linked and pod["gpus"] == 1
+        drawn = unlinked(content, node) if alone else picture(content, node, "", gpus)
+        drawings.append(pod | {"node": node, "picture": drawn})
+    return answer | {"sizes": SIZES, "models": content.explainer.models(), "drawings": drawings}
 
 
 def prices_view(content: Content, query: Query) -> JSON:

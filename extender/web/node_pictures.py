@@ -6,11 +6,17 @@ None; `lacking`: pairs of free GPUs without a link between them, where that is w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from extender.web.node_pages import drawing
 from extender.web.pages import JSON, Content
+
+MOST_NODES: Final = 12
+"""Nodes of an answer that are drawn."""
+COPY: Final = re.compile(r"-copy-\d+$")
+"""The end of the name of a node that a what-if adds, like the one before it."""
 
 
 class Victim(NamedTuple):
@@ -80,6 +86,45 @@ def before_and_after(
     first = _picture("before", node | {"gpus": before}, ())
     first["marks"] = ["victim" if gpu["index"] in lost else None for gpu in before]
     return [first, _picture("after", node | {"gpus": after}, taken)]
+
+
+def after_what_if(content: Content, answer: Mapping[str, Any]) -> list[JSON]:
+    """The first MOST_NODES nodes that an answer of what-if changes: `node`, the `pods` that are placed there, each with
+    its GPUs, and `pictures`. Pods that are evicted, or that a drain moves, leave the node that they are on."""
+    cluster = content.verbs.cluster
+    placed, leaving = dict[str, list[JSON]](), dict[str, list[Victim]]()
+
+    def leaves(name: str, uid: str) -> None:
+        pod = cluster.pods.get(uid)
+        if pod is not None and pod.node and all(victim.uid != uid for victim in leaving.get(pod.node, ())):
+            leaving.setdefault(pod.node, []).append(Victim(name, uid, ()))
+
+    for shown in answer["results"]:
+        pod = shown["pod"]
+        name = f"{pod['namespace']}/{pod['name']}"
+        leaves(name, pod["uid"])
+        if shown["node"] and shown["gpus"]:
+            placed.setdefault(shown["node"], []).append({"pod": name, "gpus": shown["gpus"]})
+    for shown in (*answer["results"], *answer["groups"]):
+        for victim in victims(shown["victims"] or ()):
+            leaves(victim.pod, victim.uid)
+    nodes = list(dict.fromkeys([*leaving, *placed]))[:MOST_NODES]
+    drawn = ((node, placed.get(node, []), leaving.get(node, [])) for node in nodes)
+    changed = [
+        {"node": node, "pods": pods, "pictures": _changed(content, node, pods, gone)} for node, pods, gone in drawn
+    ]
+    return [shown for shown in changed if shown["pictures"]]
+
+
+def _changed(content: Content, name: str, pods: Sequence[JSON], leaving: Sequence[Victim]) -> list[JSON]:
+    chosen = [gpu for pod in pods for gpu in pod["gpus"]]
+    if name in content.verbs.cluster.nodes:
+        return before_and_after(content, name, leaving, chosen, "")[0 if leaving else 1 :]
+    drawn = drawing(content, COPY.sub("", name))  # a node that the question adds is as the one that it is like
+    if drawn is None:
+        return []
+    gpus = [gpu | {"state": "free", "pods": [], "holder": None} for gpu in drawn[0]["gpus"]]
+    return [_picture("", drawn[0] | {"node": name, "gpus": gpus}, chosen)]
 
 
 def _picture(caption: str, node: JSON, chosen: Collection[int]) -> JSON:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import orjson
@@ -18,7 +19,7 @@ from extender.ask.forks import RETRY_SECONDS
 from extender.ask.whatif import asked
 from extender.ask.whatif.question import MOST_PODS
 from extender.errors import BadRequest, BodyTooLarge, BodyTooLate, Busy, ExtenderError, NotReady
-from extender.web import node_pages, render
+from extender.web import node_pages, node_pictures, render
 from extender.web.pages import JSON, Content, Names, Pages, Query, ServedPage, preferred, refused
 from extender.web.render import HEADERS, HTML_TYPE
 
@@ -28,6 +29,8 @@ MOST_QUESTION: Final = 1 << 20
 """Bytes of a question."""
 MOST_GIVEN: Final = 2_000
 """Characters of a field of the form that an address fills in."""
+MOST_NAMED: Final = 200
+"""Nodes that the form names, to choose from."""
 MOST_SHOWN: Final = 256 << 10
 """Of an answer that becomes HTML."""
 TOO_LARGE: Final = (
@@ -38,9 +41,10 @@ TEMPLATE: Final = "whatif_answer.html"
 
 def form(content: Content, query: Query) -> JSON:
     """`?pod=NAMESPACE/NAME`, `?drain=NODE`, `?cordon=NODE`: what the form has when it opens, names separated by
-    spaces."""
+    spaces; `nodes`: names to choose from."""
     given = {key: query.get(key, "")[:MOST_GIVEN] for key in ("pod", "cordon", "drain")}
-    return {**given, "most_bytes": MOST_QUESTION, "most_pods": MOST_PODS}
+    names = sorted(islice(content.verbs.cluster.gpus.topologies, MOST_NAMED))
+    return {**given, "most_bytes": MOST_QUESTION, "most_pods": MOST_PODS, "nodes": names}
 
 
 class WhatIfPage:
@@ -54,7 +58,7 @@ class WhatIfPage:
 
         self._missing = missing
         self._json, self._whole = pages.page(answer), pages.view(answer, fresh=True)
-        self._html = pages.view(partial(html, has_page=node_pages.has_page(content)))
+        self._html = pages.view(partial(html, content))
         self._asked = False
         self.page = ServedPage("/debug/whatif", self.whatif, Names.ANY, "POST")
 
@@ -87,15 +91,15 @@ class WhatIfPage:
         return Response(await self._html(request, text[: MOST_SHOWN + 1]), status, headers, HTML_TYPE)
 
 
-def html(text: bytes, has_page: Callable[[str], bool] = bool) -> Iterator[bytes]:
-    """The HTML of an answer in JSON, or of an error. `has_page`: whether a node of this name has a view."""
+def html(content: Content, text: bytes) -> Iterator[bytes]:
+    """The HTML of an answer in JSON, or of an error."""
     if len(text) > MOST_SHOWN:
         text = orjson.dumps({"error": {"code": "too-large", "path": "", "message": TOO_LARGE}})
     answer = orjson.loads(text)
     grouped = {f"{pod['namespace']}/{pod['name']}" for group in answer.get("groups", ()) for pod in group["pods"]}
-    return render.pieces(
-        TEMPLATE, {"error": answer.get("error"), "answer": answer, "grouped": grouped, "has_page": has_page}
-    )
+    changed = [] if "error" in answer else node_pictures.after_what_if(content, answer)
+    model = {"error": answer.get("error"), "answer": answer, "grouped": grouped, "changed": changed}
+    return render.pieces(TEMPLATE, model | {"has_page": node_pages.has_page(content)})
 
 
 def _check(request: Request) -> None:

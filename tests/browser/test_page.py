@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from extender.ask.text import terms
+from extender.ask.text import HOW, terms
 from extender.web import live
 from extender.web.render import value
 from tests.web.page.scene import PREEMPTOR, WAITS
@@ -63,7 +63,7 @@ def test_from_the_fleet_to_the_pod_that_holds_a_gpu(page: Page, url: str) -> Non
     held = page.locator("section:has(#held) tbody tr")
     pods = {pod["pod"]: pod["how"] for gpu in told["gpus"] for pod in gpu["pods"]}
     for row in held.all():
-        assert pods.pop(row.locator("th a").inner_text()) == row.locator("td").nth(2).inner_text()
+        assert HOW[pods.pop(row.locator("th a").inner_text())] == row.locator("td").nth(2).inner_text()
     assert pods == {}
     name = held.first.locator("th a").inner_text()
     held.first.locator("th a").click()
@@ -147,7 +147,7 @@ def test_without_scripts_everything_is_there(browser: Browser, url: str) -> None
     expect(page.locator("#pause")).to_be_hidden()
     page.goto("/whatif")
     expect(page.locator("#whatif")).to_be_hidden()
-    expect(page.get_by_text("Without scripts ask")).to_be_visible()
+    expect(page.get_by_text("This form needs scripts")).to_be_visible()
     context.close()
 
 

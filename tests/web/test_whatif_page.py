@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections.abc import MutableMapping
 from html import unescape
 from typing import Any
@@ -189,6 +190,27 @@ def test_the_answer_as_html() -> None:
     text = shown(made, {"objects": objects})[1]
     assert "Gang " in text
     assert text.count("<section") == 1
+
+
+def test_the_nodes_that_an_answer_changes_are_drawn() -> None:
+    """A drain without a pod, and a node that is added: each with its GPUs before and after."""
+    made = world()
+    made.pod("moves", 4, "n1", held=[0, 1, 2, 3])
+    made.gone("waits")
+    status, text, _ = shown(made, {"drain": ["n1"]})
+    assert status == 200
+    assert "The drain moves 1 pod." in text
+    assert "default/moves gets GPUs 0, 1, 2, 3." in text
+    labels = re.findall(r'<svg class="graph"[^>]* aria-label="([^"]*)"', text)
+    assert [(label.rpartition("free: ")[2]) for label in labels] == [
+        "4, 5, 6, 7; victim: 0, 1, 2, 3",
+        "0, 1, 2, 3, 4, 5, 6, 7",
+        "0, 1, 2, 3, 4, 5, 6, 7; chosen: 0, 1, 2, 3",
+    ]
+    text = shown(made, {"manifest": MANIFEST, "cordon": ["n1", "n2"], "add": [{"count": 1, "like": "n1"}]})[1]
+    assert "n1-copy-1" in text
+    assert 'href="/node?node=n1-copy-1"' not in text
+    assert len(re.findall(r"chosen: [0-7]", text)) == 1
 
 
 @pytest.mark.parametrize(

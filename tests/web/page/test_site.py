@@ -314,6 +314,18 @@ def ended() -> World:
     return world
 
 
+def test_a_pod_for_which_others_were_evicted_states_it() -> None:
+    world = scene()
+    world.gone("run-4-a100-1-4")
+    world.pod("urgent", 2, "a100-1", namespace="serving", priority=1000, links="required", held=[4, 5])
+    shown = data(world, f"/pod?pod={PREEMPTOR}")
+    assert shown["sentence"].endswith("; vision/run-4-a100-1-4 was evicted for it")
+    before, after = data(world, "/preemptions")["preemptions"][0]["pictures"]
+    assert (marked(before, "victim"), marked(after, "chosen")) == ([4], [4, 5])
+    assert before["node"]["gpus"][5]["state"] == "free"
+    assert after["node"]["gpus"][4]["pods"][0]["pod"] == PREEMPTOR
+
+
 def test_a_pod_that_has_ended_keeps_its_page() -> None:
     world = ended()
     shown = data(world, f"/pod?pod={PREEMPTOR}")
@@ -532,6 +544,21 @@ def test_the_capacity_is_that_of_the_command(world: World) -> None:
     for one in shown["unblock"]:
         assert one["sentence"] in text
         assert all(way["change"] in text for way in one["ways_out"])
+
+
+def test_what_could_run_is_drawn(world: World) -> None:
+    shown = data(world, "/capacity")
+    assert {drawing["model"] for drawing in shown["drawings"]} == {"A100", "H100", "V100"}
+    for drawing in shown["drawings"]:
+        gpus, node = drawing["picture"]["node"]["gpus"], drawing["picture"]["node"]
+        taken = marked(drawing["picture"], "chosen")
+        if drawing["model"] == "A100" and drawing["links"] == "required":
+            assert taken == []
+            assert len(drawing["picture"]["lacking"]) == 6  # of four free GPUs
+            continue
+        assert len(taken) == drawing["gpus"]
+        assert {gpus[gpu]["state"] for gpu in taken} == {"free"}
+        assert drawing["model"] == "A100" or node["links"][taken[0]][taken[1]]
 
 
 def test_advice_is_that_of_the_command(world: World) -> None:
