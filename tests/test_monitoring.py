@@ -136,9 +136,21 @@ def test_the_dashboard_reads_what_is_exported() -> None:
     }
 
 
+def test_each_panel_has_a_unit_and_a_description() -> None:
+    for panel in DASHBOARD["panels"]:
+        if panel["type"] != "row":
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+            assert panel["description"].endswith("."), panel["title"]
+            assert panel["targets"], panel["title"]
+
+
 def test_the_dashboard_has_its_rows_and_no_panel_twice() -> None:
     rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
-    assert rows == ["Fleet", "Waiting pods", "Links", "Preemption and work lost", "Latency", "Queue"]
+    assert rows == [
+        "Is it healthy?", "Is the fleet full?", "Why do pods wait?", "How long does the queue take?",
+        "What did preemption cost?", "Does the plan hold?",
+    ]  # fmt: skip
+    assert {"stat", "table", "heatmap", "timeseries"} < {panel["type"] for panel in DASHBOARD["panels"]}
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
     cells = [

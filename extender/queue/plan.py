@@ -196,7 +196,7 @@ class Planner:
         names = sorted({*self._rules.now(), *queues.held, *queues.wanted})
         numbers = tuple(self._queue(name, queues, shares, waiting[name]) for name in names)
         before = list(self.report.waiting)
-        self.report = QueueReport(wall, tuple(listed), numbers)
+        self.report = QueueReport(wall, tuple(listed), numbers, head=self._head)
         while before:
             yield None
             del before[-STEP:]

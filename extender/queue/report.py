@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, get_args
 
-from extender.queue.backfill import Code
+from extender.queue.backfill import Code, HeadReservation
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import not_modelled
 
@@ -73,6 +73,7 @@ class QueueReport:
     ways_out: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     # the text of the ref of the gang for which evictions are sought, "" for none, and why no pod is evicted for it
     not_evicted: tuple[str, str] = ("", "")
+    head: HeadReservation | None = None  # what is reserved for the first gang in order that has no place
 
     def entry(self, position: int) -> dict[str, Any]:
         """The JSON form of a gang that waits; `position`: from 1."""

@@ -12,6 +12,7 @@ from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
 from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
 from extender.reservations.seats import Seat, Seats
+from extender.web.next_starts import next_starts
 from extender.web.pages import JSON, Content, Query
 
 MOST: Final = 200
@@ -69,12 +70,15 @@ def _queue_of_seats(seats: Sequence[Seat], cluster: ClusterView) -> str | None:
 
 def queue_view(content: Content, query: Query) -> JSON:
     """`?queue=`: of one. As /debug/queue, with the first MOST of each list."""
-    verbs, only = content.verbs, query.get("queue", "")
-    whole = queue(content.report(), verbs.claims.seats, verbs.cluster, only or None, content.leader)
+    verbs, only, report = content.verbs, query.get("queue", ""), content.report()
+    whole = queue(report, verbs.claims.seats, verbs.cluster, only or None, content.leader)
+    head = None if report is None else report.head
+    now, wall = content.times.monotonic(), content.times.wall()
     queues, waiting, incomplete = whole["queues"], whole["waiting"], whole["incomplete"]
     return {
         "warnings": whole["warnings"],
         "queue": only,
+        "next_starts": next_starts(verbs.cluster, verbs.claims, head, now, wall),
         "queues": queues[:MOST],
         "queues_left_out": max(0, len(queues) - MOST),
         "waiting": waiting[:MOST],

@@ -97,6 +97,7 @@ def templates() -> Mapping[str, Template]:
         "stamp": stamp,
         "minute": minute,
         "day": day,
+        "moment": moment,
         "letters": letters,
         "label": label,
         "terms": terms,
@@ -149,6 +150,11 @@ def minute(at: float) -> str:
 def day(at: float) -> str:
     """The day and the time, UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%d %b %H:%M")
+
+
+def moment(at: float, base: float) -> str:
+    """The time, UTC, and its day where that is not the day of another time."""
+    return minute(at) if at // drawing.DAY == base // drawing.DAY else day(at)
 
 
 def stamp(at: float) -> str:

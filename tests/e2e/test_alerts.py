@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ from tests.server.certificate_files import trusting, written
 from tests.server.served import serving
 from tests.server.test_certificates import ask
 from tests.test_defects import Failing
-from tests.test_monitoring import ALERTS, METRIC, RULES
+from tests.test_monitoring import ALERTS, METRIC, RULES, panels
 from tests.waiting import wait_for
 from tests.world import World, pairs
 
@@ -245,6 +246,15 @@ def test_every_alert_has_a_case() -> None:
 
 def test_the_rules_are_valid(program: Path, rules: Path) -> None:
     assert f"SUCCESS: {len(ALERTS)} rules found" in call(program, "check", "rules", str(rules))
+
+
+def test_the_dashboard_is_promql(program: Path, tmp_path: Path) -> None:
+    """With Grafana's variables replaced by a time."""
+    queries = [re.sub(r"\$__(rate_interval|range)", "5m", expression) for _, expression, _ in panels()]
+    recorded = [{"record": f"dashboard:query{n}", "expr": query} for n, query in enumerate(queries)]
+    path = tmp_path / "dashboard.yaml"
+    path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": recorded}]}))
+    assert f"SUCCESS: {len(queries)} rules found" in call(program, "check", "rules", str(path))
 
 
 def group(name: str, series: Mapping[str, str], expression: str, minute: int, value: int) -> dict[str, Any]:

@@ -89,7 +89,14 @@ def _machine(world: World, rng: random.Random, name: str, rack: str, product: st
         _pod(
             world, f"{gang}-{name}-{held[0]}", size, began, node=name, namespace=team, held=held, start=WALL - began,
             priority=rng.choice((0, 0, 10)), labels={NOTE + "gang": gang}, phase="Running",
+            annotations=_ends(product, gang),
         )  # fmt: skip
+
+
+def _ends(product: str, gang: str) -> dict[str, str]:
+    """Pods on A100 and H100, and one gang elsewhere, state when they end."""
+    hours = 3 + int(gang[-1])
+    return {NOTE + "duration": f"{hours}h"} if product != "V100" or gang == "run-2" else {}
 
 
 def _pod(world: World, name: str, gpus: int, age: float, **facts: Any) -> JSON:
