@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from array import array
+from collections.abc import Callable
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -19,8 +22,8 @@ from extender.cli import main
 from tests.web.page.crawl import crawl
 
 SCENES = (
-    "packing", "contiguous fit", "a refused node", "a preemption", "a wait that ends", "a gang that starts whole",
-    "a claim with linked GPUs", "a pod that waits",
+    "two good candidates", "contiguous fit", "a refused node", "a preemption", "a wait that ends",
+    "a gang that starts whole", "a claim with linked GPUs", "a pod that waits",
 )  # fmt: skip
 LIMIT_SECONDS = 120
 
@@ -41,9 +44,13 @@ def test_the_day_comes_out_as_told(once: subprocess.CompletedProcess[str]) -> No
 
 def test_each_scene_says_what_the_server_answered(once: subprocess.CompletedProcess[str]) -> None:
     out = re.sub(r"\s+", " ", once.stdout)
+    assert "pairs-a beat pairs-b: it takes no linked set of 2 GPUs from later pods, pairs-b would take 1." in out
     assert "the free GPUs are not linked, pods that this one may not evict hold the others" in out
+    assert not re.search("hopeless|[a-z]_[a-z]", out)
     assert "evict train/asr, priority 0, GPUs" in out
-    assert "work lost gpu seconds 1,680" in out  # 4 GPUs x (300 s since the checkpoint + 120 s to restart)
+    assert (
+        "work lost 0.47 GPU-hours 3 GPU-hours decides" in out
+    )  # 4 GPUs x (300 s since the checkpoint + 120 s to restart)
     assert "waiting: train/distill" in out
     assert "distill-1: nominated for pairs-b, bound to pairs-b, GPUs 0,1,2,3" in out
     assert "ResourceClaim train/rlhf: allocated gpu-4, gpu-5, gpu-6, gpu-7" in out
@@ -113,6 +120,22 @@ def fetched(url: str) -> tuple[int, str]:
         return error.code, ""
 
 
+def jobs(url: str) -> set[str]:
+    """The pods that hold GPUs of the nodes whose pods come and end."""
+    with urlopen(url + "/debug/map?rack=rack-4", timeout=10) as answer:
+        nodes = json.loads(answer.read())["nodes"]
+    return {pod["pod"] for node in nodes for gpu in node["gpus"] for pod in gpu["pods"]}
+
+
+def eventually(true: Callable[[], object]) -> bool:
+    ends = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < ends:
+        if true():
+            return True
+        time.sleep(0.2)
+    return False
+
+
 def test_it_serves_on_until_ctrl_c() -> None:
     environment = {**os.environ, "NO_COLOR": "1", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
@@ -135,6 +158,9 @@ def test_it_serves_on_until_ctrl_c() -> None:
             asked = [sys.executable, "-m", "extender", *told]
             explained = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
             assert "waits: 1 node has 4 GPUs free but not linked" in explained.stdout
+            assert eventually(lambda: jobs(found[1])), "no pod comes after the day"
+            seen = jobs(found[1])
+            assert eventually(lambda: jobs(found[1]) != seen), "no pod comes or ends after the first"
             running.send_signal(signal.SIGINT)
             assert running.wait(LIMIT_SECONDS) == 0
         finally:

@@ -1,5 +1,6 @@
 """Start the server over a simulated cluster, play a scheduler against it over HTTP, show how a mixed day goes, and
-keep serving until Ctrl-C. Nothing leaves this machine. Exit code 1 when a scene does not come out as it is told."""
+keep serving until Ctrl-C, while pods of another team come and end. Nothing leaves this machine. Exit code 1 when a
+scene does not come out as it is told."""
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ from extender.sim.cluster import SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
 from extender.sim.evening import NAMESPACE, POD, claimed, waits
 from extender.sim.kubelet import Kubelets
+from extender.sim.traffic import Traffic
 from extender.times import Clock
 
 EXAMPLES = (
@@ -43,6 +45,8 @@ NAME = "gpu-extender"
 PORT = 8888
 """Where all commands ask by default."""
 START_SECONDS = 30.0
+STEP_SECONDS = 4.0
+"""After the day, until the next pod comes or ends."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +106,10 @@ class Demo:
                     raise NotAsTold("the queue begins")
                 if self._show(_scenes(simulated, kubelets, extender, source, self.seed), ended):
                     self.result = 0
+                    clock.release()
+                    traffic = None if self.once else Traffic(simulated, kubelets, extender, source, self.seed)
+                    while traffic and not ended.wait(STEP_SECONDS):
+                        traffic.step()
             except NotAsTold as broken:
                 self._fail(f"not as told: {broken}")
             except (CallFailed, TimeoutError, RuntimeError) as error:
@@ -109,7 +117,6 @@ class Demo:
                     self._fail(f"the server does not answer: {error}")
             finally:
                 extender.close()
-                clock.release()  # the visitor finds a clock that advances
                 if self.once or self.result != 0:
                     host.should_exit = True
 

@@ -7,7 +7,7 @@ again. Costs in the order of the default settings; gangs are not modelled.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -103,3 +103,13 @@ def _cost(cluster: SimCluster, kubelets: Kubelets, gone: Sequence[Object]) -> tu
 
 def _seconds(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp()
+
+
+def most_pairs(links: Sequence[Sequence[int]], gpus: Collection[int]) -> int:
+    """How many disjoint linked pairs these GPUs have at most, tried in every way."""
+    first, *others = sorted(gpus) or [None]
+    if first is None:
+        return 0
+    partners = [gpu for gpu in others if links[first][gpu]]
+    with_first = [1 + most_pairs(links, set(others) - {gpu}) for gpu in partners]
+    return max([most_pairs(links, others), *with_first])

@@ -105,6 +105,10 @@ class Extender:
         answer: Object = self._exchange("GET", f"/debug/explain?pod={pod}", None)
         return answer
 
+    def preferred(self, pod: str) -> str:
+        """Why the best node for NAMESPACE/NAME is before the second, as the pod's page has it."""
+        return str(self._exchange("GET", f"/pod.json?pod={pod}", None)["because"])
+
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
         if self._connection is not None:

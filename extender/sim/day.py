@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from rich.text import Text
 
+from extender.ask.text import label, value
 from extender.sim import bruteforce, in_tree
 from extender.sim.bruteforce import BruteForceEviction
 from extender.sim.calls import Extender
@@ -40,9 +41,13 @@ ANY_ARCH = ({"key": "kubernetes.io/arch", "operator": "Exists"},)
 V100 = {"nvidia.com/gpu.product": machine("dgx1-v100").product}
 
 
+UNRELAYED = (
+    "A 4-GPU training requires linked GPUs: it gets one fully linked half of the DGX-1V. This node has no relay yet: "
+    "its device plugin chooses which half, and need not follow the plan."
+)
 RELAYED = (
-    "The relay is installed (docs/relay.md): from now on each node hands out what is planned. A 2-GPU tuning gets a "
-    "pair on the other half."
+    "The relay (docs/relay.md) is installed there too: from now on the node hands out what is planned. A 2-GPU tuning "
+    "gets a pair on the other half."
 )
 
 
@@ -86,6 +91,8 @@ def build(seed: int) -> tuple[SimClock, SimCluster, Kubelets]:
         sim_node = tray if name == "tray" else SimNode(name, machine(machine_name), labels=rack)
         cluster.add_node(sim_node.object())
         kubelets.add(name, machine(machine_name))
+        if name not in ("dgx1", "tray"):  # a relay needs the GPU ids that the agent states
+            kubelets.relay(name)
     return clock, cluster, kubelets
 
 
@@ -149,24 +156,35 @@ class Day:
     # ---- 08:00
 
     def _packing(self) -> Scene:
-        outcomes = [self._submit(SimPod(f"notebook-{n}", "research", 1)) for n in range(1, 5)]
+        outcomes = [self._submit(SimPod("notebook-1", "research", 1))]
+        second = self._cluster.create(SimPod("notebook-2", "research", 1).object())
+        self._server.settle()
+        why = self._extender.preferred("research/notebook-2")
+        best, other = outcomes[0].node, "pairs-b"
+        free = {name: self._kubelets.truth.free(name) for name in (best, other)}
+        pairs = {name: bruteforce.most_pairs(machine(NODES[name]).links, gpus) for name, gpus in free.items()}
+        outcomes += self._scheduler.run([second])
+        expect(outcomes[1].node == best, f"notebook-2 goes to {best}: {outcomes[1]}")
+        kept = bruteforce.most_pairs(machine(NODES[best]).links, self._kubelets.truth.free(best))
+        expect((pairs[other], pairs[best] - kept) == (2, 0), f"{best} breaks no linked pair, {other} has two: {pairs}")
+        claim = f"{best} beat {other}: it takes no linked set of 2 GPUs from later pods, {other} would take 1."
+        expect(why == claim, f"the server gives that reason: {why}")
+        outcomes += [self._submit(SimPod(f"notebook-{n}", "research", 1)) for n in (3, 4)]
         where = {outcome.node for outcome in outcomes}
         expect(all(outcome.result == "bound" for outcome in outcomes), "every notebook finds a node")
         expect(len(where) == 1, f"the notebooks share one node, not {sorted(where)}")
         untouched = [name for name in NODES if not self._kubelets.truth.holders(name)]
         expect(len(untouched) == len(NODES) - 1, "all other nodes stay whole")
         scene = self._scene(
-            "packing",
-            f"Four people open a 1-GPU notebook each: they go together, and {len(untouched)} nodes stay whole.",
+            "two good candidates",
+            f"Four people open a 1-GPU notebook each. The second fits on every node: it goes to {best} beside the "
+            f"first, and {other} keeps its two linked pairs. All four go together; {len(untouched)} nodes stay whole.",
             "research/notebook-2",
         )
         scene.shows = fleet(self._cluster, self._kubelets)
-        scored = self._decision("research/notebook-2", "prioritize")
-        for entry in scored["nodes"]:
-            parts = " + ".join(f"{name} {score['weighted']:.2f}" for name, score in entry["scores"].items())
-            scene.answers.append(
-                f"{entry['node']:<8} {entry['points']:>2} of 10 points; score {entry['score']:.2f} = {parts}"
-            )
+        scene.answers.append(why)
+        points = ", ".join(f"{node} {given}" for node, given in outcomes[1].points.items())
+        scene.answers.append(f"points that kube-scheduler gets for notebook-2: {points}")
         return scene
 
     # ---- 09:00
@@ -176,11 +194,9 @@ class Day:
         yield self._fit(
             "contiguous fit, 4 GPUs, without the relay",
             SimPod("vision", "train", 4, links="required", node_selector=V100),
-            "A 4-GPU training requires linked GPUs: it gets one fully linked half of the DGX-1V. The device plugin "
-            "chooses which one.",
+            UNRELAYED,
         )
-        for name in sorted(NODES.keys() - {"tray"}):  # a relay needs the GPU ids that the agent states
-            self._kubelets.relay(name)
+        self._kubelets.relay("dgx1")
         tune = SimPod("tune", "train", 2, links="required", node_selector=V100)
         scene = self._fit("contiguous fit, 2 GPUs, with the relay", tune, RELAYED)
         a, b = sorted(self._gpus("train", "tune"))
@@ -240,7 +256,7 @@ class Day:
         )
         scene.shows = [*node_map(self._kubelets, "dgx1", ""), Text(), *fleet(self._cluster, self._kubelets)]
         for entry in self._decision("train/pretrain", "filter")["nodes"]:
-            scene.answers.append(f"{entry['node']}: {entry['text']} ({entry['class']})")
+            scene.answers.append(f"{entry['node']}: {entry['text'].removeprefix('gpu-extender: ')}")
         scene.answers.append(f"the event that the user reads: FailedScheduling: {outcome.message}")
         return scene
 
@@ -297,8 +313,8 @@ class Day:
         evicted = ", ".join(names[uid] for uid in outcome.victims)
         scene = self._scene(
             "a preemption",
-            f"An urgent service needs four linked GPUs, and no node has them free: {evicted} goes, which saved its "
-            f"work five minutes ago. kube-scheduler alone would have ended {instead} on {alone}.",
+            f"An urgent service needs four linked GPUs, and no node has them free: {evicted} is evicted, which saved "
+            f"its work five minutes ago. kube-scheduler alone would have ended {instead} on {alone}.",
             "serving/urgent",
         )
         scene.shows = [
@@ -326,13 +342,12 @@ class Day:
             f"the runner-up is what brute force ranks second, {second}: {other}",
         )
         lost = ", ".join(f"{victim['namespace']}/{victim['name']}" for victim in other["victims"])
-        scene.answers.append(f"next best: {lost} on {other['node']}, lost on {_words(certificate['lost_on'])}")
-        scene.answers.append(f"{'cost, weightiest term first':<28}{'this':>10}{'next best':>12}")
+        scene.answers.append(f"next best: {lost} on {other['node']}")
+        scene.answers.append(f"{'cost, weightiest term first':<32}{'this':>16}{'next best':>18}")
         for mine, theirs in zip(told["cost"], other["cost"], strict=True):
-            mark = "  <" if mine["term"] == certificate["lost_on"] else ""
-            scene.answers.append(
-                f"  {_words(mine['term']):<26}{_number(mine['value']):>10}{_number(theirs['value']):>12}{mark}"
-            )
+            if mine["value"] or theirs["value"]:
+                mark = "  decides" if mine["term"] == certificate["lost_on"] else ""
+                scene.answers.append(f"  {label(mine['term']):<30}{value(mine):>16}{value(theirs):>18}{mark}")
         return scene
 
     # ---- 17:00
@@ -362,7 +377,7 @@ class Day:
         scene.answers.append(f"filter: {', '.join(outcome.passed)} fits")
         for entry in self._decision("train/pretrain", "filter")["nodes"]:
             if not entry["fits"]:
-                scene.answers.append(f"{entry['node']}: {entry['text']} ({entry['class']})")
+                scene.answers.append(f"{entry['node']}: {entry['text'].removeprefix('gpu-extender: ')}")
         return scene
 
     # ---- 18:00 and 19:00
@@ -478,11 +493,3 @@ def _links_within(name: str, gpus: Collection[int]) -> int:
 def ids(gpus: Collection[int]) -> str:
     """As the text shows them: 0,3."""
     return ",".join(map(str, sorted(gpus)))
-
-
-def _words(term: str) -> str:
-    return term.replace("_", " ")
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
