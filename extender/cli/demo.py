@@ -22,6 +22,7 @@ from rich.text import Text
 from extender import log
 from extender.cli import options as shared
 from extender.cli import screen
+from extender.cli.decisions import cost_table
 from extender.cli.demo_cluster import SimSource, queue
 from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
@@ -167,6 +168,8 @@ class Demo:
         self.console.print()
         for answer in scene.answers:
             put(Text(answer))
+        for row in cost_table(scene.cost, scene.certificate, "") if scene.cost else ():
+            put(Text(row, "bold" if isinstance(row, screen.Header) else ""), 4)
         put(Text(f"curl '{url}/debug/{scene.view}?pod={scene.pod}'", "dim"))
 
 

@@ -107,9 +107,9 @@ def _seconds(moment: str) -> float:
 
 def most_pairs(links: Sequence[Sequence[int]], gpus: Collection[int]) -> int:
     """How many disjoint linked pairs these GPUs have at most, tried in every way."""
-    first, *others = sorted(gpus) or [None]
-    if first is None:
+    if not gpus:
         return 0
+    first, *others = sorted(gpus)
     partners = [gpu for gpu in others if links[first][gpu]]
     with_first = [1 + most_pairs(links, set(others) - {gpu}) for gpu in partners]
     return max([most_pairs(links, others), *with_first])

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from rich.text import Text
 
-from extender.ask.text import label, value
 from extender.sim import bruteforce, in_tree
 from extender.sim.bruteforce import BruteForceEviction
 from extender.sim.calls import Extender
@@ -65,6 +64,8 @@ class Scene:
     pod: str  # namespace/name, to look up
     shows: list[Text] = field(default_factory=list)  # pictures
     answers: list[str] = field(default_factory=list)  # what the server answered
+    cost: list[Object] = field(default_factory=list)  # of the eviction, by term
+    certificate: Object = field(default_factory=dict)  # that the eviction is the cheapest
     view: str = "decisions"  # the view of the pod to look up
 
 
@@ -343,11 +344,7 @@ class Day:
         )
         lost = ", ".join(f"{victim['namespace']}/{victim['name']}" for victim in other["victims"])
         scene.answers.append(f"next best: {lost} on {other['node']}")
-        scene.answers.append(f"{'cost, weightiest term first':<32}{'this':>16}{'next best':>18}")
-        for mine, theirs in zip(told["cost"], other["cost"], strict=True):
-            if mine["value"] or theirs["value"]:
-                mark = "  decides" if mine["term"] == certificate["lost_on"] else ""
-                scene.answers.append(f"  {label(mine['term']):<30}{value(mine):>16}{value(theirs):>18}{mark}")
+        scene.cost, scene.certificate = told["cost"], certificate
         return scene
 
     # ---- 17:00
