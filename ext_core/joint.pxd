@@ -28,6 +28,7 @@ cdef struct Room:          # what is left of a node; nodes of which this is the 
     bint allocated         # the same, to pods whose claims the queue allocates
     bint panics            # the device plugin is known to crash over some free sets
     uint64_t allowed       # bit c: the rules pass role c
+    int refused            # which of the sets of `refusals`; 0 = nothing
 
 
 cdef class _Ways:
@@ -52,7 +53,10 @@ cdef class Joint:
     cdef amount_t* asked              # [C, R]
     cdef dict known                   # bytes of a Room and its amounts -> kind
     cdef list held                    # those bytes, by kind
+    cdef list refusals                # sets of counts that some nodes do not take: int16[n, C], as bytes
+    cdef dict refused                 # those bytes -> which set
     cdef object rows, kind            # array("i"): by index of a node
+    cdef object first                 # `kind` as it was read; None: nothing is refused
     cdef object most                  # array("i"): [kind, C] how many pods of one role alone fit
     cdef dict taken                   # kind -> its ways
     cdef dict whole                   # kind -> what all pods on one such node cost; 0 = they do not fit
@@ -77,6 +81,8 @@ cdef class Joint:
     cdef mask_t _any(self, const Role* role, const State* s) noexcept nogil
     cdef bint _choose(self, const Room* room, const int16_t* x, amount_t units, uint64_t demand,
                       State* after) except -1
+    cdef int _kind_of(self, bytes made) except -1
+    cdef bint _is_refused(self, const Room* room, const int16_t* x) except -1
     cdef int _measure(self, int kind) except -1
     cdef int _extend(self, _Ways ways, int kind, int16_t* x, int c) except -1
     cdef int _counts(self, counts, int16_t* x) except -1

@@ -53,6 +53,11 @@ class Joint:
         filter for one pod, one byte for each of `rows`; and uint64, bit `row % 64` of word `row // 64` where the pod is
         eligible; `others`: int64, what is left of the other resources, those of the first row, then of the next.
         ValueError: another table, not one judgement a role, not one number for each row and other resource."""
+    def refuse(self, at: array[int], refused: list[_Counts]) -> None:
+        """The nodes `at` (int32) take no way that has as many pods of each role, or more, as one of `refused`: what is
+        not counted here keeps them from it. A refusal is added to those before."""
+    def refuse_nothing(self) -> None:
+        """Forget what was refused."""
     def row(self, at: int) -> int:
         """The row of a node."""
     def most_of(self, at: int) -> tuple[int, ...]:

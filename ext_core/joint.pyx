@@ -91,6 +91,7 @@ cdef class Joint:
         if self.scratch == NULL:
             raise MemoryError()
         self.known, self.held, self.taken, self.whole = {}, [], {}, {}
+        self.refusals, self.refused, self.first = [b""], {b"": 0}, None
         self.counted = -1
         self.rows, self.kind, self.most = array("i"), array("i"), array("i")
         self.edition = -1
@@ -146,16 +147,66 @@ cdef class Joint:
                 for r in range(more):
                     left[self.of_table + r] = others[i * more + r]
             memcpy(PyBytes_AS_STRING(made), &room, sizeof(Room))
-            found = self.known.get(made)
-            if found is None:
-                found = self.kinds
-                self.known[made] = found
-                self.held.append(made)
-                self.kinds += 1
-                self._measure(found)
             self.rows.append(rows[i])
-            self.kind.append(found)
+            self.kind.append(self._kind_of(made))
             self.height += 1
+
+    cdef int _kind_of(self, bytes made) except -1:
+        """The kind of a Room and its amounts."""
+        kind = self.known.get(made)
+        if kind is None:
+            kind = self.kinds
+            self.known[made] = kind
+            self.held.append(made)
+            self.kinds += 1
+            self._measure(kind)
+        return kind
+
+    # ---- what is refused beyond what is counted here
+
+    def refuse(self, const int32_t[::1] at, list refused):
+        """These nodes take no way that has as many pods of each role, or more, as one of `refused`."""
+        cdef int16_t[MOST_ROLES] x
+        cdef Py_ssize_t i
+        cdef bytes more = b"", made
+        cdef size_t size = sizeof(Room) + self.resources * sizeof(amount_t)
+        for counts in refused:
+            self._counts(counts, &x[0])
+            more += PyBytes_FromStringAndSize(<char*>&x[0], self.roles_count * sizeof(int16_t))
+        if self.first is None:
+            self.first = self.kind[:]
+        changed = {}
+        for i in range(at.shape[0]):
+            self._check(at[i])
+            kind = self.kind[at[i]]
+            if kind not in changed:
+                vectors = self.refusals[self.room(kind).refused] + more
+                which = self.refused.get(vectors)
+                if which is None:
+                    which = self.refused[vectors] = len(self.refusals)
+                    self.refusals.append(vectors)
+                made = PyBytes_FromStringAndSize(PyBytes_AS_STRING(self.held[kind]), size)
+                (<Room*>PyBytes_AS_STRING(made)).refused = which
+                changed[kind] = self._kind_of(made)
+            self.kind[at[i]] = changed[kind]
+
+    def refuse_nothing(self):
+        """Forget what was refused."""
+        if self.first is not None:
+            self.kind, self.first = self.first, None
+
+    cdef bint _is_refused(self, const Room* room, const int16_t* x) except -1:
+        cdef bytes vectors = self.refusals[room.refused]
+        cdef const int16_t* least = <const int16_t*>PyBytes_AS_STRING(vectors)
+        cdef Py_ssize_t n
+        cdef int c
+        for n in range(len(vectors) // <Py_ssize_t>(self.roles_count * sizeof(int16_t))):
+            for c in range(self.roles_count):
+                if x[c] < least[n * self.roles_count + c]:
+                    break
+            else:
+                return True
+        return False
 
     cdef int _measure(self, int kind) except -1:
         """How many pods of each role alone the kind takes."""
@@ -175,7 +226,7 @@ cdef class Joint:
                     most = min(most, left[r] // asked if left[r] > 0 else 0)
             if not self.room(kind).allowed >> c & 1:
                 most = 0
-            if most > 0 and (self.role[c].required or self.role[c].nics == NICS_REQUIRED or self.role[c].share > 1
+            if most > 0 and (self.room(kind).refused or self.role[c].required or self.role[c].nics == NICS_REQUIRED or self.role[c].share > 1
                              or self.room(kind).panics):
                 while x[c] < most:
                     x[c] += 1
@@ -275,6 +326,8 @@ cdef class Joint:
                 present |= <uint64_t>1 << c
                 n += x[c]
         if present & ~room.allowed or n > self.pods:
+            return False
+        if room.refused and self._is_refused(room, x):
             return False
         for r in range(self.resources):
             sum = 0

@@ -193,11 +193,53 @@ def test_nodes_take_what_the_definition_says(
     assert [fast.more(0, none, c) for c in range(len(asked))] == list(fast.most_of(0))
 
 
-@given(worlds(), roles(4), types, some_prices, st.booleans())
-def test_the_search_finds_the_cheapest_placement(
-    world: World, asked: list[Role], kinds: list[Any], prices: list[float], partial: bool
+refused = st.lists(
+    st.tuples(st.lists(st.integers(0, 5), max_size=3), st.lists(st.integers(0, 2), min_size=4, max_size=4)), max_size=4
+)
+"""Nodes, and pods of each role that they do not take together."""
+
+
+def refuse(two: Both, asked: list[Role], some: list[tuple[list[int], list[int]]]) -> None:
+    for nodes, counts in some:
+        at = ints([node for node in nodes if node < two.fast.height])
+        vector = [min(count, role.pods) for count, role in zip(counts, asked, strict=False)]
+        if any(vector):
+            two.fast.refuse(at, [vector])
+            two.slow.refuse(at, [vector])
+
+
+@given(worlds(), roles(), types, some_prices, refused)
+def test_what_is_refused_is_no_way(
+    world: World, asked: list[Role], kinds: list[Any], prices: list[float], some: list[tuple[list[int], list[int]]]
 ) -> None:
     two = both(world, asked, kinds, prices, [])
+    before = [two.fast.ways(at) for at in range(two.fast.height)]
+    refuse(two, asked, some)
+    every = ints([0] * two.fast.height)
+    for at in range(two.fast.height):
+        assert two.fast.most_of(at) == two.slow.most_of(at)
+        assert two.fast.ways(at) == two.slow.ways(at)
+    assert list(two.fast.members(every, 0)) == two.slow.members(every, 0)
+    assert two.fast.alone(0, two.fast.height, every) == two.slow.alone(0, two.fast.height, every)
+    two.fast.refuse_nothing()
+    assert [two.fast.ways(at) for at in range(two.fast.height)] == before
+    with pytest.raises(IndexError):
+        two.fast.refuse(ints([two.fast.height]), [[1] * len(asked)])
+    with pytest.raises(ValueError, match="as many pods"):
+        two.fast.refuse(ints([0]), [[asked[0].pods + 1] * len(asked)])
+
+
+@given(worlds(), roles(4), types, some_prices, st.booleans(), refused)
+def test_the_search_finds_the_cheapest_placement(
+    world: World,
+    asked: list[Role],
+    kinds: list[Any],
+    prices: list[float],
+    partial: bool,
+    some: list[tuple[list[int], list[int]]],
+) -> None:
+    two = both(world, asked, kinds, prices, [])
+    refuse(two, asked, some)
     at = two.fast.members(ints([0] * two.fast.height), 0)[:3]
     fast, slow = joint_search.Search(two.fast, at, partial), plain.Search(two.slow, list(at), partial)
     assert joint_search.states(two.fast) == plain.states(two.slow)

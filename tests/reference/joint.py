@@ -67,6 +67,7 @@ class Joint:
                 raise ValueError(f"role {c} is out of range")
         self.shapes, self.slots, self.sets, self.roles, self.fullness = nodes.shapes, slots, sets, roles, fullness
         self.nodes: list[_Node] = []
+        self._refused: dict[int, list[Counts]] = {}
         self._prices: list[float] = []
 
     @property
@@ -91,6 +92,13 @@ class Joint:
                 eligible = row // 64 < len(bits) and bits[row // 64] >> row % 64 & 1
                 allowed |= (codes[i] == 0 and bool(eligible) and not cordoned) << c
             self.nodes.append(_Node(nodes, hazards, row, allowed))
+
+    def refuse(self, at: Sequence[int], refused: list[Counts]) -> None:
+        for node in at:
+            self._refused.setdefault(node, []).extend(refused)
+
+    def refuse_nothing(self) -> None:
+        self._refused.clear()
 
     def row(self, at: int) -> int:
         return self.nodes[at].row
@@ -198,6 +206,8 @@ class Joint:
     def _fits(self, at: int, counts: Counts) -> bool:
         node = self.nodes[at]
         there = [c for c, count in enumerate(counts) if count]
+        if any(all(n >= least for n, least in zip(counts, some, strict=True)) for some in self._refused.get(at, ())):
+            return False
         if any(not node.allowed >> c & 1 for c in there):
             return False
         for r, free in enumerate(node.room.spare):
