@@ -152,7 +152,7 @@ def _rooms(look: Look, pods: Sequence[tuple[PodRecord, PodRequest]]) -> list[lis
     rows, levels = Layout(cluster).read()
     roles = [PodRole(tuple(range(MOST_ON_A_NODE)), pod, request) for pod, request in pods]
     nodes, demand = cluster.tables.nodes, cluster.tables.demand
-    joint = Joint(nodes, demand.slots, LinkSets(cluster.tables.shapes), kernel_roles(cluster, roles), FULLNESS)
+    joint = Joint(nodes, demand.slots, LinkSets(cluster.tables.shapes), kernel_roles(roles), FULLNESS)
     joint.set_prices(judge.policy.fragmentation.prices(cluster.tables))
     off = {row for row in rows if cluster.names[row] in look.fleet.closed}
     with judge.claims.of(pods[0][1], look.now):

@@ -98,22 +98,16 @@ def roles_in_slices(
     return sorted(roles, key=lambda role: (role.request.share, role.request.wanted, role.request.amounts), reverse=True)
 
 
-def kernel_roles(cluster: ClusterView, roles: Sequence[PodRole]) -> list[Role]:
+def kernel_roles(roles: Sequence[PodRole]) -> list[Role]:
     """The roles as the kernel reads them."""
-    fits, nodes = cluster.dra.fits, cluster.nodes.values()
-    claims = [fits.of(role.pod) for role in roles]
     return [
         Role(
             role.request.ask,
             len(role.at),
-            against=sum(
-                1 << c
-                for c, other in enumerate(roles)
-                if _repel(role, other) or fits.exclude_each_other(claims[at], claims[c], nodes)
-            ),
+            against=sum(1 << c for c, other in enumerate(roles) if _repel(role, other)),
             cordoned=untolerated((CORDON,), role.pod.tolerations) is None,
         )
-        for at, role in enumerate(roles)
+        for role in roles
     ]
 
 

@@ -262,7 +262,7 @@ class RoleCapacity:
 
     def __init__(self, cluster: Cluster, policy: Policy, sets: LinkSets, roles: Sequence[PodRole]) -> None:
         self.roles, self._cluster, self._policy, self._sets = roles, cluster, policy, sets
-        self._kernel, self._others = kernel_roles(cluster, roles), RoleOthers.of(roles)
+        self._kernel, self._others = kernel_roles(roles), RoleOthers.of(roles)
         self._amounts = [(*role.request.amounts, *more) for role, more in zip(roles, self._others.asked, strict=True)]
 
     def free(self, row: int) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ Consecutive pods, in the order given, go on one node, then in one domain of the 
 Rules: those of filter (`Policy.judge`, once for each role), node selector, required node affinity, taints, cordons,
 free CPU, memory, pod slots and other resources, required anti-affinity by node of and against bound pods and among the
 gang's own pods. NOT modelled, see `not_modelled`: required pod affinity, anti-affinity over other topologies, spread
-constraints, volumes, host ports, resource claims (DRA); GPUs that only a DeviceClass serves count as none. GPUs that
-are shared are filled first-fit, which may miss a place for pods with different shares.
+constraints, volumes, host ports. GPUs that are shared are filled first-fit, which may miss a place for pods with
+different shares. Claims (DRA) that GPUs by number do not tell are met by the devices of each node: `refusals.py`.
 
 A quota is part of the search: an `Allowance` is how many GPUs the gang may take of the nodes of a model together.
 
@@ -56,6 +56,7 @@ from extender.policy.roles import (
 )
 from extender.queue.filling import NO_LIMITS, NODES, SearchBudget, SearchLimits, Solution, solve
 from extender.queue.levels import Layout, PlacementLevel, inside, nodes, unread
+from extender.queue.refusals import MOST_SEARCHES, ClaimDoubt, ClaimRefusals
 from extender.queue.units import Sized, Units, asking, depends
 
 MOST_DOMAINS: Final = 32
@@ -105,6 +106,8 @@ class Placed:
     least: int = 1  # none in this domain is on fewer nodes
     amounts: tuple[tuple[int, ...], ...] = ()
     """For each pod the R amounts with which it counts, () where each counts with those of its record."""
+    doubt: ClaimDoubt | None = None
+    """A node that meets the claims of its pods in some orders alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class NoPlace:
     domain: tuple[str, str] | None
     text: str  # for people
     proved: bool = True  # no domain takes all of them
+    doubt: ClaimDoubt | None = None
+    """A node that does not meet the claims of some pods together, which are counted as met alone."""
 
 
 Steps = Generator[None, None, Placed | NoPlace]
@@ -138,6 +143,8 @@ class _Gang:
     required: bool
     limits: SearchLimits
     budget: SearchBudget
+    refusals: ClaimRefusals | None
+    """None: the GPUs that are counted tell whether claims are met."""
     proved: bool = True
 
     @property
@@ -260,7 +267,7 @@ class JointPlacement:
             self._read(gang.joint, gang.roles, self._apart(gang.roles, rows, choice), rows)
         except Unplaceable as error:
             return _at_once(NoPlace(0, None, str(error)))
-        return self._renewed(gang, _search(gang))
+        return self._renewed(gang, _met(gang))
 
     def _in_portions(
         self,
@@ -310,14 +317,13 @@ class JointPlacement:
             masks = [placed.gpus[at] for at in sorted(placed_here, key=role_of.__getitem__)]
             if not joint.holds(node, counts, masks):
                 return False
-        return True
+        refusals = self._refusals(roles)
+        return refusals is None or refusals.doubt(placed.rows, in_any_order=False) is None
 
     def _joint(self, roles: list[PodRole]) -> Joint:
         """Of no node yet."""
         tables, others = self._cluster.tables, RoleOthers.of(roles)
-        joint = Joint(
-            tables.nodes, tables.demand.slots, self._sets, kernel_roles(self._cluster, roles), FULLNESS, others.asked
-        )
+        joint = Joint(tables.nodes, tables.demand.slots, self._sets, kernel_roles(roles), FULLNESS, others.asked)
         joint.set_prices(self._policy.fragmentation.prices(tables))
         return joint
 
@@ -345,8 +351,13 @@ class JointPlacement:
             required,
             limits,
             SearchBudget(),
+            self._refusals(roles),
         )
         return gang, rows
+
+    def _refusals(self, roles: Sequence[PodRole]) -> ClaimRefusals | None:
+        together = self._cluster.dra.together([role.pod for role in roles])
+        return None if together is None else ClaimRefusals(self._cluster, together, roles)
 
     def whole(self, rows: array[int]) -> frozenset[int]:
         """Those of the rows whose nodes hand out whole GPUs, or none."""
@@ -408,7 +419,7 @@ class JointPlacement:
                 yield
         except Unplaceable as error:
             return NoPlace(0, None, str(error))
-        return (yield from _search(gang))
+        return (yield from _met(gang))
 
     def _renewed(self, gang: _Gang, search: Steps) -> Steps:
         """The search; between its slices new types of slots may come, and then prices are read again."""
@@ -527,6 +538,27 @@ def _levels(
         return [node, *known, anywhere] if places else [node, asked, *known, anywhere]
     closer = [] if NODE in asked.keys else [node, *known[: min(places, default=0)]]
     return [*closer, asked]
+
+
+def _met(gang: _Gang) -> Steps:
+    """A place where the devices of each node meet the claims of its pods."""
+    refusals = gang.refusals
+    if refusals is None:
+        return (yield from _search(gang))
+    for in_any_order in (True, False):
+        gang.joint.refuse_nothing()
+        for _ in range(MOST_SEARCHES):
+            result = yield from _search(gang)
+            if isinstance(result, NoPlace):
+                break
+            if not (yield from refusals.refuse(gang.joint, result.rows, in_any_order=in_any_order)):
+                return replace(result, doubt=refusals.doubt(result.rows, in_any_order=True))
+        if refusals.first is None:
+            return result
+    doubt = refusals.unknown or refusals.first
+    if isinstance(result, NoPlace):
+        return replace(result, proved=result.proved and refusals.unknown is None, doubt=doubt)
+    return NoPlace(0, None, "it is not known whether any nodes meet its claims together", proved=False, doubt=doubt)
 
 
 def _search(gang: _Gang) -> Steps:

@@ -218,7 +218,7 @@ def _jobs_apart(
         )
         if isinstance(placed, NoPlace):
             text = f"each of its {len(jobs)} Jobs needs a domain of {apart.level} of its own, {len(parts)} have one"
-            return NoPlace(0, placed.domain, f"{text}: {placed.text}", proved=False)
+            return NoPlace(0, placed.domain, f"{text}: {placed.text}", proved=False, doubt=placed.doubt)
         parts.append(Part(asked, placed))
         users[domain_of[placed.rows[0]]] = job
         holders.update(row for at, row in zip(members, placed.rows, strict=True) if pods[at].gpu_count)
@@ -234,6 +234,7 @@ def _jobs_apart(
         nodes=tuple([node for _, _, node in in_order]),
         amounts=tuple([amounts[at] for at in range(len(pods))]) if any(part.placed.amounts for part in parts) else (),
         least=sum(part.placed.least for part in parts),
+        doubt=next((part.placed.doubt for part in parts if part.placed.doubt is not None), None),
     )
 
 

@@ -21,7 +21,7 @@ from extender.ask.ways import gang as gang_ways
 from extender.ask.whatif import single
 from extender.ask.whatif.single import warning
 from extender.cluster.cluster import ClusterView
-from extender.cluster.dra.claim_fits import PodClaims, Specs, unmet
+from extender.cluster.dra.claim_fits import Specs, unmet
 from extender.cluster.statements import gpus_of
 from extender.objects import gangs
 from extender.objects.queueing import rank_of
@@ -32,6 +32,7 @@ from extender.preemption.gang_plan import cost_of, gang_certificate
 from extender.queue.absent import present
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import Placed
+from extender.queue.refusals import ClaimDoubt
 from extender.queue.report import QueueReport
 
 
@@ -71,8 +72,10 @@ def judge(
         warnings.append(single.enough_to_wait(outcome.victims))
     if outcome.placed is not None:
         warnings += _of_place(case, outcome.placed)
-    if outcome.placed is not None and not outcome.victims:
-        warnings += _claims_together(case, outcome.placed)
+        if outcome.placed.doubt is not None:
+            warnings.append(_claims_in_turn(gang, outcome.placed.doubt))
+    elif outcome.none is not None and outcome.none.doubt is not None:
+        warnings.append(_claims_together(gang, outcome.none.doubt))
     if verdict != "fits":
         group["text"] = outcome.why
         group["ways_out"] = [way.as_json() for way in gang_ways.ways(case, outcome)]
@@ -216,31 +219,19 @@ def _of_place(case: GangCase, placed: Placed) -> Iterator[dict[str, str]]:
         yield from gpu_notes.of_pod(cluster, pod, request, node)
 
 
-def _claims_together(case: GangCase, placed: Placed) -> Iterator[dict[str, str]]:
-    """The first node whose devices do not meet the claims of all pods that are placed there, or where that is not
-    known: the joint placement counts GPUs, and compares the other claims of two pods at a time."""
-    cluster, gang = case.supposed.cluster, case.gang
-    fits = cluster.dra.fits
-    if all(fits.of(pod) is None for pod in gang.pods):
-        return
-    by_node: dict[str, PodClaims] = {}
-    shared: set[str] = set()
-    for pod, node in zip(gang.pods, placed.nodes, strict=True):
-        named = {ref.claim for ref in pod.claim_refs if ref.claim}
-        if not named & shared:
-            names, specs = by_node.get(node, PodClaims((), ()))
-            claims = fits.all_of(pod)
-            by_node[node] = PodClaims(names + claims.names, specs + claims.specs)
-        shared |= named
-    alone = {node for pod in gang.pods for node in fits.unknown_on(pod)}  # `_about_claims` names these
-    for node, claims in sorted(by_node.items()):
-        at = fits.on(cluster.nodes[node], claims)
-        if at.results is None and node not in alone:
-            code, what = ("claim-unknown", "it is not known whether ") if at.unknown else ("claim-unmet", "")
-            text = f"{what}{unmet(claims, at)} is {'' if at.unknown else 'not '}met on {node}"
-            why = f"{at.why}; kube-scheduler may not start the gang so"
-            yield warning(code, f"gang {gang.ref}: {text} beside the claims of its other pods there: {why}")
-            return
+def _claims_together(gang: WaitingGang, doubt: ClaimDoubt) -> dict[str, str]:
+    """Which claim a node does not meet beside those of the other pods there, or not in every order of the pods."""
+    claims, at, unknown = doubt.refusal.claims, doubt.refusal.at, doubt.refusal.unknown
+    code, text = ("claim-unknown", "it is not known whether ") if unknown else ("claim-unmet", "")
+    text += f"{unmet(claims, at)} is {'' if unknown else 'not '}met on {doubt.node}"
+    return warning(code, f"gang {gang.ref}: {text} beside the claims of its other pods there: {at.why}")
+
+
+def _claims_in_turn(gang: WaitingGang, doubt: ClaimDoubt) -> dict[str, str]:
+    """Which claim a node meets or not by the order in which kube-scheduler takes the pods."""
+    text = f"whether {unmet(doubt.refusal.claims, doubt.refusal.at)} is met on {doubt.node}"
+    why = "depends on the order in which kube-scheduler takes the pods"
+    return warning("claim-unknown", f"gang {gang.ref}: {text} {why}")
 
 
 def of_one(cluster: ClusterView, gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class _Values:
 
     def allows(self, candidate: Candidate) -> Attribute | None:
         """The value of the device, None where the constraint does not allow it."""
-        value = _value(candidate, self.constraint.attribute)
+        value = value_of(candidate, self.constraint.attribute)
         if value is None or not self.values:
             return value
         if not value.kind:
@@ -130,7 +130,8 @@ class _Values:
         return value if same != self.constraint.distinct else None
 
 
-def _value(candidate: Candidate, name: str) -> Attribute | None:
+def value_of(candidate: Candidate, name: str) -> Attribute | None:
+    """The value of an attribute as constraints read it, None where the device states none."""
     stated = candidate.device.attributes
     for attribute, value in stated:
         if attribute == name:
@@ -388,7 +389,7 @@ class _Search:
         """What the request takes of the device, None where that is not left of it."""
         used = self._taken.parts(candidate.id) if candidate.device.shared else None
         parts = [*before, used] if used else before
-        return self._consumed((claim, wanted.request), wanted, candidate, _added(parts) if parts else NOTHING)
+        return self._consumed((claim, wanted.request), wanted, candidate, added(parts) if parts else NOTHING)
 
     def _consumed(self, at: tuple[int, str], wanted: _Wanted, candidate: Candidate, used: Amounts) -> Amounts | None:
         try:
@@ -421,7 +422,8 @@ def _tolerated(choice: DeviceChoice, candidate: Candidate) -> bool:
     return all(any(one.tolerates(taint) for one in choice.tolerations) for taint in candidate.taints)
 
 
-def _added(parts: Sequence[Amounts]) -> Amounts:
+def added(parts: Sequence[Amounts]) -> Amounts:
+    """Their sum; there is at least one."""
     if len(parts) == 1:
         return parts[0]
     total: dict[str, int] = {}

@@ -6,13 +6,13 @@ A claim for a number of any whole GPUs is counted with all other GPUs (`store.py
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from itertools import islice
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Final, NamedTuple
 
-from extender.cluster.dra.allocator import Allocation, allocate
-from extender.cluster.dra.claims import ResourceClaims, is_plain
-from extender.cluster.dra.pools import Candidate, NodePools
+from extender.cluster.dra.allocator import Allocation, Taken, allocate, value_of
+from extender.cluster.dra.claims import EXTENDED, ResourceClaims, extended, is_plain
+from extender.cluster.dra.pools import Candidate, NodePools, Pool
 from extender.cluster.dra.resource_slices import PoolKey
 from extender.objects import cel
 from extender.objects.cel import Verdict
@@ -26,8 +26,10 @@ MOST_SPENT: Final = 50_000
 """Steps that the answers for the same claims may take, about half a second, unless they take few for each node."""
 FEW_STEPS: Final = 64
 TOO_COSTLY: Final = Allocation(None, why="it takes too many steps", unknown=True)
-MOST_LOOKED_AT: Final = 64
-"""Nodes that tell whether the claims of two pods exclude each other."""
+MOST_ALIKE: Final = 4096
+"""Different kinds of devices of nodes of which the answers for the same claims are kept."""
+READ_IN_A_STEP: Final = 16
+"""Devices that are compared in the time of a step."""
 Specs = tuple[ClaimSpec, ...]
 
 
@@ -37,6 +39,31 @@ class PodClaims(NamedTuple):
 
     names: tuple[str, ...]
     specs: Specs
+
+
+class _Answer(NamedTuple):
+    """Of nodes with devices of one kind. `number`: of the kind; `places`: the pool and the number of each device."""
+
+    number: int
+    allocation: Allocation
+    places: list[list[tuple[int, int]]]
+
+
+class _OfNode(NamedTuple):
+    """`kind`: the number of the kind of its devices, -1 where they were not looked at."""
+
+    labels: Mapping[str, str]
+    allocation: Allocation
+    kind: int = -1
+
+
+class _Answers:
+    """For the same claims. `spent`: the steps of `by_node`; `alike`: by kind of devices."""
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, _OfNode] = {}
+        self.spent = 0
+        self.alike: dict[Hashable, _Answer] = {}
 
 
 def unmet(claims: PodClaims, allocation: Allocation) -> str:
@@ -54,12 +81,14 @@ class ClaimFits:
         claims: ResourceClaims,
         classes: Mapping[str, DeviceClassRecord],
         every: Container[str],
+        serving: Mapping[str, str],
     ) -> None:
-        """`classes`: by name; `every`: those that select every whole GPU of their driver. All are kept up to date by
-        the caller."""
+        """`classes`: by name; `every`: those that select every whole GPU of their driver; `serving`: by resource the
+        one class that serves it. All are kept up to date by the caller."""
         self._pools, self._claims, self._classes, self._every = pools, claims, classes, every
-        self._spent: dict[Specs, int] = {}  # of each that is in `_kept`
-        self._kept: dict[Specs, dict[str, tuple[Mapping[str, str], Allocation]]] = {}
+        self._serving = serving
+        self._kept: dict[Specs, _Answers] = {}
+        self._numbers = count()
 
     def of(self, pod: PodRecord) -> PodClaims | None:
         """The claims of a pod that are to be allocated, None where all are counted."""
@@ -68,36 +97,120 @@ class ClaimFits:
         claims = self.all_of(pod)
         return None if all(is_plain(spec, self._every) for spec in claims.specs) else claims
 
-    def all_of(self, pod: PodRecord) -> PodClaims:
-        """All claims of a pod that are not allocated."""
+    def all_of(self, pod: PodRecord, served: str = "") -> PodClaims:
+        """All claims of a pod that are not allocated. `served`: as of `serves`."""
         wanted = [
             (claim.name if claim is not None else name, spec)
             for claim, name, spec in self._claims.named_by(pod)
             if claim is None or claim.allocated is None
         ]
+        own = dict(pod.gpus).get(served, 0) - max(0, dict(pod.claimed).get(served, 0)) if served else 0
+        if own > 0:
+            wanted.append((EXTENDED, extended(((self._serving[served], own),))))
         return PodClaims(tuple([name for name, _ in wanted]), tuple([spec for _, spec in wanted]))
+
+    def serves(self, node: NodeRecord) -> str:
+        """The resource whose GPUs kube-scheduler allocates on the node as devices of a class, "" for none. Where
+        several classes serve it, that is not known."""
+        devices = node.devices
+        if devices is None or not devices.served or devices.plugin[0]:
+            return ""
+        return devices.resource if devices.resource in self._serving else ""
 
     def on(self, node: NodeRecord, claims: PodClaims) -> Allocation:
         """The devices of the node for these claims."""
+        return self._of_node(node, claims).allocation
+
+    def kind(self, node: NodeRecord, claims: PodClaims) -> int:
+        """A number that is equal for nodes that allocate these claims alike, -1 where that is not known."""
+        return self._of_node(node, claims).kind
+
+    def _of_node(self, node: NodeRecord, claims: PodClaims) -> _OfNode:
         kept = self._kept.get(claims.specs)
         if kept is None:
             if len(self._kept) >= MOST_KEPT:
-                oldest = next(iter(self._kept))
-                del self._kept[oldest], self._spent[oldest]
-            kept = self._kept[claims.specs] = {}
-            self._spent[claims.specs] = 0
-        entry = kept.get(node.name)
-        if entry is None or entry[0] is not node.labels:
-            spent = self._spent[claims.specs] - (0 if entry is None else entry[1].steps)
-            if spent > max(MOST_SPENT, FEW_STEPS * len(kept)):
-                entry = node.labels, TOO_COSTLY
-                self._spent[claims.specs] = spent
-            else:
-                pools = self._pools.of(node.name, node.labels)
-                entry = node.labels, allocate(pools, self._claims, claims.specs, self._judge)
-                self._spent[claims.specs] = spent + entry[1].steps
-            kept[node.name] = entry
-        return entry[1]
+                del self._kept[next(iter(self._kept))]
+            kept = self._kept[claims.specs] = _Answers()
+        entry = kept.by_node.get(node.name)
+        if entry is None or entry.labels is not node.labels:
+            kept.spent -= 0 if entry is None else entry.allocation.steps
+            costly = kept.spent > max(MOST_SPENT, FEW_STEPS * len(kept.by_node))
+            entry = _OfNode(node.labels, TOO_COSTLY) if costly else self._allocated(node, claims.specs, kept.alike)
+            kept.spent += entry.allocation.steps
+            kept.by_node[node.name] = entry
+        return entry
+
+    def _allocated(self, node: NodeRecord, specs: Specs, alike: dict[Hashable, _Answer]) -> _OfNode:
+        """Allocated once for nodes with devices of one kind."""
+        pools = self.pools(node)
+        kind, steps = self._kind(pools, specs)
+        answer = alike.get(kind)
+        if answer is None:
+            allocation = self.allocate(pools, self._claims, specs)
+            place = {
+                candidate.id: (at, number)
+                for at, pool in enumerate(pools)
+                for number, candidate in enumerate(pool.devices)
+            }
+            if len(alike) >= MOST_ALIKE:
+                alike.clear()
+            places = [[place[result.candidate.id] for result in of_claim] for of_claim in allocation.results or ()]
+            answer = alike[kind] = _Answer(next(self._numbers), allocation, places)
+            return _OfNode(node.labels, allocation._replace(steps=allocation.steps + steps), answer.number)
+        allocation = answer.allocation._replace(steps=steps)
+        if allocation.results is not None:
+            of_claims = [
+                [
+                    result._replace(candidate=pools[at].devices[number])
+                    for result, (at, number) in zip(of_claim, places, strict=True)
+                ]
+                for of_claim, places in zip(allocation.results, answer.places, strict=True)
+            ]
+            allocation = allocation._replace(results=tuple(map(tuple, of_claims)))
+        return _OfNode(node.labels, allocation, answer.number)
+
+    def pools(self, node: NodeRecord) -> tuple[Pool, ...]:
+        """Of the node, as the allocator reads them."""
+        return self._pools.of(node.name, node.labels)
+
+    def allocate(self, pools: Sequence[Pool], taken: Taken, specs: Specs) -> Allocation:
+        """The devices of these pools for the claims, beside what is taken."""
+        return allocate(pools, taken, specs, self._judge)
+
+    def _kind(self, pools: Sequence[Pool], specs: Specs) -> tuple[Hashable, int]:
+        """(what an allocation depends on: devices of which it is equal allocate the same claims alike; its steps)."""
+        taken = self._claims
+        choices = list(
+            dict.fromkeys(choice for spec in specs for request in spec.requests for choice in request.choices)
+        )
+        selectors = [self._selectors(choice) for choice in choices]
+        attributes = sorted({constraint.attribute for spec in specs for constraint in spec.constraints})
+        numbers: dict[Hashable, int] = {}  # of the values of attributes: allocations depend on which are equal
+        kind: list[Hashable] = []
+        read = 0
+        for pool in pools:
+            kind.append((pool.driver, pool.closed and (pool.name, pool.closed), tuple(pool.counters.items())))
+            for candidate in pool.devices:
+                device = candidate.device
+                values: list[Hashable] = []
+                for name in attributes:
+                    value = value_of(candidate, name)
+                    number = numbers.setdefault((name, value), len(numbers)) if value is not None else None
+                    values.append((number, value is not None and bool(value.kind)))
+                parts = taken.parts(candidate.id)
+                kind.append(
+                    (
+                        taken.alone(candidate.id),
+                        None if parts is None else tuple(sorted(parts.items())),
+                        (candidate.here, device.shared, candidate.taints, device.consumes, device.capacity),
+                        (*values, *[cel.judged(by, candidate.properties) for by in selectors]),
+                    )
+                )
+            read += len(pool.devices) * (1 + len(choices) + len(attributes))
+            for candidate in pool.others:
+                held = taken.alone(candidate.id) or taken.parts(candidate.id) is not None
+                kind.append((held, candidate.device.consumes))
+        return tuple(kind), 1 + read // READ_IN_A_STEP
 
     def rejects(self, node: NodeRecord, claims: PodClaims) -> str:
         """UNMET where the node does not have the devices, "" where it has them or that is not known."""
@@ -108,38 +221,29 @@ class ClaimFits:
         """The nodes of which it is not known whether they meet the pod's claims, by name; of those that were looked
         at."""
         claims = self.of(pod)
-        kept = {} if claims is None else self._kept.get(claims.specs, {})
-        return sorted([name for name, (_, allocation) in kept.items() if allocation.unknown])
-
-    def exclude_each_other(
-        self, first: PodClaims | None, second: PodClaims | None, nodes: Iterable[NodeRecord]
-    ) -> bool:
-        """Whether the claims of two pods are met alone and never together, on the first nodes that meet either. Where
-        some nodes meet both, another node may not: kube-scheduler rejects it."""
-        if first is None or second is None:
-            return False
-        both = PodClaims(first.names + second.names, first.specs + second.specs)
-        either = (node for node in nodes if not (self.rejects(node, first) or self.rejects(node, second)))
-        looked_at = [self.rejects(node, both) for node in islice(either, MOST_LOOKED_AT)]
-        return bool(looked_at) and all(looked_at)
+        kept = None if claims is None else self._kept.get(claims.specs)
+        return [] if kept is None else sorted([name for name, of in kept.by_node.items() if of.allocation.unknown])
 
     def changed(self, nodes: Iterable[str] | None) -> None:
         """What is published or allocated there has changed; None: anywhere."""
         if nodes is None:
             self._kept.clear()
-            self._spent.clear()
             return
         for name in nodes:
-            for specs, kept in self._kept.items():
-                if (entry := kept.pop(name, None)) is not None:
-                    self._spent[specs] -= entry[1].steps
+            for kept in self._kept.values():
+                if (entry := kept.by_node.pop(name, None)) is not None:
+                    kept.spent -= entry.allocation.steps
 
     def changed_pools(self, keys: Iterable[PoolKey]) -> None:
         """Devices of these pools were allocated or returned."""
         self.changed(self._pools.nodes_of(keys))
 
     def _judge(self, choice: DeviceChoice, candidate: Candidate) -> Verdict:
+        return cel.judged(self._selectors(choice), candidate.properties)
+
+    def _selectors(self, choice: DeviceChoice) -> Sequence[cel.Judge]:
         record = self._classes.get(choice.device_class)
         if record is None:
-            return Verdict(None, fails=True, reason=f"DeviceClass {choice.device_class} does not exist")
-        return cel.judge((*record.selectors, *choice.selectors), candidate.properties)
+            absent = Verdict(None, fails=True, reason=f"DeviceClass {choice.device_class} does not exist")
+            return [lambda _: absent]
+        return cel.judges((*record.selectors, *choice.selectors))

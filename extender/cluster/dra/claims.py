@@ -27,6 +27,8 @@ from extender.objects.resources import nano
 Key = tuple[str, str]
 """Namespace and name."""
 _NOTHING: Final[Mapping[Key, None]] = {}
+EXTENDED: Final = "of its extended resources"
+"""Instead of the name of a claim."""
 ALL: Final = 0
 """Instead of a number of GPUs: all that the node has."""
 MOST_OF_NODE: Final = 64
@@ -200,7 +202,7 @@ class ResourceClaims:
                 yield named
         if pod.class_requests:
             claim = self.records.get((pod.namespace, pod.extended_claim)) if pod.extended_claim else None
-            yield claim, "of its extended resources", _extended(pod.class_requests)
+            yield claim, EXTENDED, extended(pod.class_requests)
 
     def references(
         self, pod: PodRecord
@@ -215,7 +217,7 @@ class ResourceClaims:
                 yield ref, (claim, ref.claim or ref.template, stated.spec)
 
 
-def _extended(classes: tuple[tuple[str, int], ...]) -> ClaimSpec:
+def extended(classes: tuple[tuple[str, int], ...]) -> ClaimSpec:
     """The claim that kube-scheduler makes for the extended resources of DeviceClasses."""
     requests = [
         DeviceRequest(name, (DeviceChoice(name, min(count, MOST_COUNT)),)) for name, count in classes if count > 0

@@ -24,6 +24,7 @@ from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
 from extender.cluster.dra.claim_fits import ClaimFits
 from extender.cluster.dra.claims import ALL, Key, PlannedClaims, ResourceClaims, is_plain, numbers
+from extender.cluster.dra.claims_together import ClaimsTogether
 from extender.cluster.dra.device_classes import AMD, EVERY, INTEL, NVIDIA, WHOLE, Mark, Selected, drivers_of, selected
 from extender.cluster.dra.pools import NodePools
 from extender.cluster.dra.resource_slices import Slices, TaintRules, device_of, identity
@@ -78,7 +79,8 @@ class DraStore:
         self._drivers: dict[str, str] = {}  # by class; "" where its devices need not be whole GPUs of one driver
         self.homes: dict[Key, str] = {}
         self._allocated: set[str] = set()  # those of them whose devices the queue may allocate
-        self.fits = ClaimFits(self._pools, self._claims, self.classes, self._every)
+        self._serving: dict[str, str] = {}  # resource -> the one class that serves it
+        self.fits = ClaimFits(self._pools, self._claims, self.classes, self._every, self._serving)
         self.planned = PlannedClaims(self._slices, self._claims, self._allocated, on=plans)
         self._stale_pods: dict[str, None] = {}
         self._stale_nodes: dict[str, None] = {}
@@ -209,6 +211,15 @@ class DraStore:
             if now != before:
                 self._mark(self._claims.waiting())
         counted = set(self._resources.values())
+        serving = Counter([device_class.extended_resource_name for device_class in self.classes.values()])
+        self._serving.clear()
+        self._serving.update(
+            {
+                device_class.extended_resource_name: device_class.name
+                for device_class in self.classes.values()
+                if serving[device_class.extended_resource_name] == 1
+            }
+        )
         served = {
             (device_class.extended_resource_name, self._drivers[device_class.name])
             for device_class in self.classes.values()
@@ -281,6 +292,13 @@ class DraStore:
         names = {choice.device_class for request in requests for choice in request.choices}
         records = [self.classes[name] for name in names if name in self.classes]
         return any(drivers_of(record, self._slices.kinds) & self._resources.keys() for record in records)
+
+    def together(self, roles: Sequence[PodRecord]) -> ClaimsTogether | None:
+        """Which pods of these roles (one pod each) the devices of a node meet together; None where the GPUs that are
+        counted tell it."""
+        if all(self.fits.of(pod) is None for pod in roles):
+            return None
+        return ClaimsTogether(self.fits, self._claims, roles)
 
     def as_placed(self, pod: PodRecord, node: NodeRecord) -> tuple[PodRecord, list[ResourceClaimRecord]] | None:
         """(the pod as it is on the node, with its claims as kube-scheduler allocates and reserves them for it). None

@@ -13,7 +13,7 @@ error ends the attempt to schedule the pod, on every node. It does not look at d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from extender.objects.cel.program import ABSORBED, FIRST_SLOT, MOST_SPENT, SPENT, Program, program_of
@@ -140,13 +140,27 @@ def selector(expression: str) -> Selector:
     return _SELECTORS(expression)
 
 
-def judge(selectors: Iterable[str], device: DeviceProperties) -> Verdict:
+Judge = Callable[[DeviceProperties], Verdict]
+"""What one selector says of a device."""
+
+
+def judges(selectors: Iterable[str]) -> list[Judge]:
+    """The selectors, compiled."""
+    return [selector(expression).judge for expression in selectors]
+
+
+def judged(selectors: Iterable[Judge], device: DeviceProperties) -> Verdict:
     """What the selectors together say of a device: as kube-scheduler, up to the first that does not select it."""
-    for expression in selectors:
-        verdict = selector(expression).judge(device)
+    for judge_by in selectors:
+        verdict = judge_by(device)
         if verdict.selected is not True:
             return verdict
     return SELECTED
+
+
+def judge(selectors: Iterable[str], device: DeviceProperties) -> Verdict:
+    """As `judged`."""
+    return judged(judges(selectors), device)
 
 
 def selects(selectors: Iterable[str], device: DeviceProperties) -> bool | None:

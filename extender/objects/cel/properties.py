@@ -26,12 +26,16 @@ class DeviceProperties:
     def __init__(self, driver: str, device: DeviceRecord) -> None:
         self.driver, self.multiple = driver, device.shared
         stated: dict[Place, Attribute | Capacity] = {}
+        self.stated, self.readable = stated, True
         for name, attribute in device.attributes:
             stated[place(False, driver, name)] = attribute
+            kind = attribute.kind
+            if not kind or (kind == "version" and not _is_readable(attribute)):
+                self.readable = False
         for name, capacity in device.capacity:
             stated[place(True, driver, name)] = capacity
-        self.stated = stated
-        self.readable = all(map(_is_readable, stated.values()))
+            if not _is_readable(capacity):
+                self.readable = False
 
     def value(self, place: Place) -> Any:
         """A bool, int, str, Semver or Quantity; None where the device does not state it."""
@@ -78,9 +82,9 @@ def _value(stated: Attribute | Capacity) -> Any:
     return semver(str(stated.value)) if stated.kind == "version" else stated.value
 
 
+@lru_cache(maxsize=1024)
 def _is_readable(stated: Attribute | Capacity) -> bool:
-    if isinstance(stated, Attribute) and stated.kind != "version":
-        return bool(stated.kind)
+    """Of a version or a quantity."""
     try:
         _value(stated)
     except (EvaluationError, Unsupported):

@@ -8,6 +8,8 @@ import pytest
 
 from extender.ask.whatif.question import Added, Changes
 from extender.errors import BadCluster, BadInput
+from extender.objects.queueing import GATE
+from extender.settings import Settings
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
@@ -229,17 +231,68 @@ def test_a_claim_or_class_that_does_not_exist_is_named() -> None:
         assert [f"{name} does not exist" in message for message in messages] == [True]
 
 
-@pytest.mark.parametrize(("gpus", "codes"), [(7, []), (8, ["claim-unmet"])])
-def test_claims_that_a_node_meets_one_by_one_and_not_together_are_named(gpus: int, codes: list[str]) -> None:
-    """All GPUs of the node, and a part of one of them."""
-    divided = [{"kind": "Node"} | machine("n1", 0), *dra.resource_slices("n1", MACHINE, divisible=True)]
+def divided(name: str) -> list[JSON]:
+    """A node of eight GPUs, each of which may be divided; the UUIDs end in their numbers."""
+    slices = dra.resource_slices(name, MACHINE, divisible=True)
+    for device in slices[1]["spec"]["devices"][:8]:
+        device["attributes"]["uuid"] = {"string": f"GPU-{name}-{device['name'].removeprefix('gpu-')}"}
+    return [{"kind": "Node"} | machine(name, 0), *slices]
+
+
+def whole(gpus: int) -> JSON:
+    return dra.claim("whole", "default", gpus, template=True)
+
+
+def chosen(gpus: int) -> JSON:
+    made = dra.claim("chosen", "default", gpus, template=True)
+    text = f"device.attributes['{dra.DRIVER}'].uuid.matches('-[0-3]$')"
+    made["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": text}}]
+    return made
+
+
+QUEUE = Settings.model_validate({"queue": {"enabled": True}})
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    ("templates", "pods", "least", "fitting"),
+    [
+        ([whole(8), parts(1)], ["whole"] * 4 + ["parts"], 5, 4),
+        ([whole(7), parts(1)], ["whole"] * 4 + ["parts"], 4, 0),
+        ([chosen(2)], ["chosen"] * 9, 5, 8),
+        ([parts(7)], ["parts"] * 9, 9, 8),
+        ([whole(2), chosen(2)], ["whole", "chosen", "chosen"], 2, 2),
+    ],
+)
+def test_a_gang_goes_where_the_devices_meet_all_its_claims_together(
+    templates: list[JSON], pods: list[str], least: int, fitting: int, gated: bool
+) -> None:
+    """Behind the gate of the queue and without it. `least`: nodes that it needs; `fitting`: pods that fit on one less,
+    0 where GPUs by number tell that."""
+    asking = [claimant(f"q{at}", "resourceClaimTemplateName", name) for at, name in enumerate(pods)]
+    for pod in asking:
+        pod["metadata"]["annotations"] = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": str(len(pods))}
+        if gated:
+            pod["spec"]["schedulingGates"] = [{"name": GATE}]
     classes = [dra.device_class(), dra.device_class("mig", kind="mig")]
-    whole = dra.claim("whole", "default", gpus, template=True)
-    pods = [claimant(f"q-{name}", "resourceClaimTemplateName", name) for name in ("whole", "parts")]
-    for pod in pods:
-        pod["metadata"]["annotations"] = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
-    answer = ask([*classes, *divided, whole, parts(1)], pods)
-    assert [entry["code"] for entry in answer["warnings"] if entry["code"].startswith("claim")] == codes
+    for nodes in (least, least - 1):
+        items = [*classes, *templates, *(one for at in range(nodes) for one in divided(f"n{at}"))]
+        answer = ask(items, asking, settings=QUEUE if gated else None)
+        [group] = answer["groups"]
+        claims = [warning for warning in answer["warnings"] if warning["code"].startswith("claim")]
+        if nodes == least:
+            assert (group["verdict"], claims) == ("fits", [])
+        elif "whole" in pods and "chosen" in pods:
+            # Any two GPUs first, and those that the selector names are gone: that order is not ours to choose.
+            assert (group["verdict"], [warning["code"] for warning in claims]) == ("fits", ["claim-unknown"])
+            text = "request gpus of claim chosen is met on n0 depends on the order in which kube-scheduler takes"
+            assert text in claims[0]["message"]
+        elif not fitting:
+            assert (group["verdict"], claims) == ("cannot", [])
+        else:
+            assert (group["verdict"], [warning["code"] for warning in claims]) == ("cannot", ["claim-unmet"])
+            assert " beside the claims of its other pods there: no device is left that matches" in claims[0]["message"]
+            assert f"{fitting} of {len(pods)} pods fit now" in group["text"]
 
 
 def test_a_pod_with_devices_of_another_driver_is_not_ours_and_lacks_no_claim() -> None:
