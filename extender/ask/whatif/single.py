@@ -126,7 +126,7 @@ def _fits(
         best = score.top(cluster.tables.nodes, fits, total, 0)
         row = score.ranked(fits, total, best)[0][0]
     node = cluster.names[row]
-    mask = _by_claims(cluster, asked.pod, node)
+    mask = by_claims(cluster, asked.pod, node)
     if mask is None:
         mask = snapshot.judge.planned(asked, node)
     result |= {"verdict": "fits", "node": node, "gpus": list(gpus_of(mask)) or None}
@@ -134,13 +134,16 @@ def _fits(
     return Single(result, warnings, node, mask)
 
 
-def _by_claims(cluster: ClusterView, pod: PodRecord, node: str) -> int | None:
-    """The mask of the GPUs that kube-scheduler would allocate to its claims; None where it has none, or that is not
-    known, or the queue allocates them."""
-    if pod.planned or not (pod.claim_refs or pod.class_requests):
+def by_claims(cluster: ClusterView, pod: PodRecord, node: str) -> int | None:
+    """The mask of the GPUs that kube-scheduler would allocate to its claims, and for the resource where a DeviceClass
+    serves it; None where it has none, or that is not known, or the queue allocates them."""
+    fits, record = cluster.dra.fits, cluster.nodes[node]
+    served = fits.serves(record)
+    if pod.planned or not (pod.claim_refs or pod.class_requests or served):
         return None
-    allocation = cluster.dra.fits.on(cluster.nodes[node], cluster.dra.fits.all_of(pod))
-    if not allocation.results:
+    claims = fits.all_of(pod, served)
+    allocation = fits.on(record, claims)
+    if not (claims.specs and allocation.results):
         return None
     index_of, mask = cluster.gpus.indices(node), 0
     for result in (result for results in allocation.results for result in results):
