@@ -1,15 +1,18 @@
 """How long what-if of each manifest takes over a large cluster.
 
-    python -m benchmarks.manifests [--nodes 5000] [--cluster FILE] [--config FILE] [MANIFEST...]
+    python -m benchmarks.manifests [--nodes 5000] [--cluster FILE | --claims] [--config FILE] [MANIFEST...]
 
-Without names: each case of tests/manifests. The cluster is that of the file, or one of five machines; its nodes, with
-their slices and pods, are repeated under other names until there are enough. Each question is answered by a fork, as a
-server does. Seconds of CPU: of all questions the median and the 99th percentile, and the slowest by name.
+Without names: each case of tests/manifests; with `--claims` gangs whose ResourceClaims a node meets one by one and not
+together, over nodes with eight divisible GPUs of a DRA driver. The cluster is that of the file, or one of five
+machines; its nodes, with their slices and pods, are repeated under other names until there are enough. Each question is
+answered by a fork, as a server does. Seconds of CPU: of all questions the median and the 99th percentile, and the
+slowest by name.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -29,6 +32,8 @@ from extender.errors import ExtenderError
 from extender.policy.policy import known
 from extender.settings import Settings
 from extender.settings.reading import read_settings
+from extender.sim import claims as dra
+from tests.ask.whatif.test_claims import chosen, claimant, divided, parts, whole
 from tests.ask.whatif.test_manifests import cases
 from tests.world import WALL, machine, pairs, workload
 
@@ -48,6 +53,29 @@ def machines() -> list[Item]:
     ]  # fmt: skip
     pods = [workload(f"on-{name}", 2, node=name, phase="Running", start=WALL - 100) for name in ("nvswitch", "four")]
     return [*({"kind": "Node"} | node for node in kinds), *({"kind": "Pod"} | pod for pod in pods)]
+
+
+def claim_machines() -> list[Item]:
+    """Two nodes with GPUs that claims may divide, and the classes."""
+    return [dra.device_class(), dra.device_class("mig", kind="mig"), *divided("n0"), *divided("n1")]
+
+
+def claim_gangs() -> Iterator[tuple[str, bytes]]:
+    """(name, manifest)."""
+    for name, templates, pods in (
+        ("9 pods with 2 chosen GPUs", [chosen(2)], ["chosen"] * 9),
+        ("64 pods with 2 chosen GPUs", [chosen(2)], ["chosen"] * 64),
+        ("9 pods with 7 parts", [parts(7)], ["parts"] * 9),
+        ("64 pods with 7 parts", [parts(7)], ["parts"] * 64),
+        ("4 pods with all GPUs, 1 with a part", [whole(8), parts(1)], ["whole"] * 4 + ["parts"]),
+        ("64 pods with all GPUs, 16 with a part", [whole(8), parts(1)], ["whole"] * 64 + ["parts"] * 16),
+    ):
+        items = [{"apiVersion": "resource.k8s.io/v1"} | template for template in templates]
+        for at, template in enumerate(pods):
+            pod = claimant(f"q{at}", "resourceClaimTemplateName", template)
+            notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": str(len(pods))}
+            items.append(pod | {"metadata": pod["metadata"] | {"annotations": notes}})
+        yield name, b"\n---\n".join(map(orjson.dumps, items))
 
 
 def repeated(items: list[Item], nodes: int) -> Iterator[Item]:
@@ -79,6 +107,7 @@ def seconds(snapshot: SupposedCluster, manifest: bytes) -> tuple[float, str]:
     child = os.fork()
     if child == 0:
         os.close(reading)
+        gc.freeze()  # as `ask.forks` does
         begin = time.process_time()
         try:
             asked = question.read(frozen.documents(manifest, "manifest", []), snapshot.cluster.gpu_names)
@@ -102,18 +131,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("manifests", nargs="*", type=Path)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--cluster", type=Path)
+    parser.add_argument("--claims", action="store_true")
     parser.add_argument("--config", type=Path)
     asked = parser.parse_args(arguments)
     settings = Settings()
     if asked.config:
         settings = read_settings(asked.config, known())
-    items = machines() if asked.cluster is None else frozen.objects(asked.cluster.read_bytes(), str(asked.cluster))
+    small = claim_machines() if asked.claims else machines()
+    items = small if asked.cluster is None else frozen.objects(asked.cluster.read_bytes(), str(asked.cluster))
     raw = orjson.dumps({"kind": "List", "items": list(repeated(items, asked.nodes))})
     snapshot = SupposedCluster.of(
         settings, frozen.parse(raw, frozenset(one.name for one in settings.resources), "", [])
     )
     texts = [(path.name, path.read_bytes()) for path in asked.manifests] or [
-        (case.name, case.text.encode()) for case in cases()
+        *(claim_gangs() if asked.claims else ((case.name, case.text.encode()) for case in cases()))
     ]
     taken = sorted([(*seconds(snapshot, text), name) for name, text in texts], reverse=True)
     for cpu, verdicts, name in taken[:SHOWN]:

@@ -2,8 +2,8 @@
 
 Each node is a cluster of its own: its GPUs are tainted, allocated or free at random, and pods that may run there alone
 come one after the other. Some slices list the GPUs in another order, and some pods ask for more than a number of GPUs,
-or for GPUs with and without a claim. Where the set is not known, the server must not call one certain. DRA_CLUSTERS: how
-many nodes.
+or for GPUs with and without a claim. Where a selector is not evaluated, the server must not call any set certain.
+DRA_CLUSTERS: how many nodes.
 """
 
 from __future__ import annotations
