@@ -226,8 +226,8 @@ cdef class Joint:
                     most = min(most, left[r] // asked if left[r] > 0 else 0)
             if not self.room(kind).allowed >> c & 1:
                 most = 0
-            if most > 0 and (self.room(kind).refused or self.role[c].required or self.role[c].nics == NICS_REQUIRED or self.role[c].share > 1
-                             or self.room(kind).panics):
+            if most > 0 and (self.role[c].required or self.role[c].nics == NICS_REQUIRED or self.role[c].share > 1
+                             or self.room(kind).panics or self.room(kind).refused):
                 while x[c] < most:
                     x[c] += 1
                     if not self.put(kind, &x[0], &after):
