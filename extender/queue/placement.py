@@ -339,6 +339,8 @@ class JointPlacement:
         indices = {i for i, row in enumerate(rows) if row in running} if running else set()
         names = list(self._cluster.names)
         limits, tiers = _limits(roles, rows, choice.allowances), self._tiers(roles, rows, choice)
+        if (refusals := self._refusals(roles)) is not None:
+            refusals.read(rows if choice.among is None else sorted(choice.among))
         gang = _Gang(
             self._cluster,
             self._joint(roles),
@@ -351,7 +353,7 @@ class JointPlacement:
             required,
             limits,
             SearchBudget(),
-            self._refusals(roles),
+            refusals,
         )
         return gang, rows
 

@@ -43,6 +43,12 @@ class ClaimRefusals:
         self.first: ClaimDoubt | None = None
         self.unknown: ClaimDoubt | None = None
 
+    def read(self, rows: Sequence[int]) -> None:
+        """Read the devices of these nodes once for all roles."""
+        for row in rows if self._roles > 1 else ():
+            if (node := self._cluster.nodes.get(self._cluster.names[row])) is not None:
+                self._together.read(node)
+
     def counts(self, rows: Sequence[int]) -> dict[int, Counts]:
         """By row how many pods of each role are there. `rows`: of each pod."""
         on: dict[int, list[int]] = {}

@@ -89,6 +89,7 @@ class ClaimFits:
         self._serving = serving
         self._kept: dict[Specs, _Answers] = {}
         self._numbers = count()
+        self._latest: tuple[str, Mapping[str, str], tuple[Pool, ...]] = ("", {}, ())
 
     def of(self, pod: PodRecord) -> PodClaims | None:
         """The claims of a pod that are to be allocated, None where all are counted."""
@@ -170,8 +171,12 @@ class ClaimFits:
         return _OfNode(node.labels, allocation, answer.number)
 
     def pools(self, node: NodeRecord) -> tuple[Pool, ...]:
-        """Of the node, as the allocator reads them."""
-        return self._pools.of(node.name, node.labels)
+        """Of the node, as the allocator reads them; the latest are kept for claims of other pods."""
+        name, labels, pools = self._latest
+        if name != node.name or labels is not node.labels:
+            pools = self._pools.of(node.name, node.labels)
+            self._latest = node.name, node.labels, pools
+        return pools
 
     def allocate(self, pools: Sequence[Pool], taken: Taken, specs: Specs) -> Allocation:
         """The devices of these pools for the claims, beside what is taken."""
@@ -226,6 +231,7 @@ class ClaimFits:
 
     def changed(self, nodes: Iterable[str] | None) -> None:
         """What is published or allocated there has changed; None: anywhere."""
+        self._latest = "", {}, ()
         if nodes is None:
             self._kept.clear()
             return

@@ -113,13 +113,24 @@ class ClaimsTogether:
         """How many allocations were tried."""
         return self._tried
 
-    def refused(self, node: NodeRecord, most: Counts, *, in_any_order: bool) -> Sequence[Refusal]:
-        """The smallest numbers of pods up to `most` that the node does not take together; none where it takes all.
-        `in_any_order`: it takes what it takes in whatever order the pods come, else in one."""
+    def read(self, node: NodeRecord) -> None:
+        """Read the devices of the node once for all roles."""
+        for of in self._of(node)[1]:
+            if of.specs:
+                self._fits.kind(node, of)
+
+    def _of(self, node: NodeRecord) -> tuple[str, list[PodClaims]]:
+        """(the resource that a class serves on the node, the claims of each role there)."""
         served = self._fits.serves(node)
         claims = self._claims.get(served)
         if claims is None:
             claims = self._claims[served] = [self._fits.all_of(pod, served) for pod in self._pods]
+        return served, claims
+
+    def refused(self, node: NodeRecord, most: Counts, *, in_any_order: bool) -> Sequence[Refusal]:
+        """The smallest numbers of pods up to `most` that the node does not take together; none where it takes all.
+        `in_any_order`: it takes what it takes in whatever order the pods come, else in one."""
+        served, claims = self._of(node)
         if sum(bool(of.specs) and number for of, number in zip(claims, most, strict=True)) < 2:
             return ()
         kind = served, tuple([self._fits.kind(node, of) if of.specs else 0 for of in claims])
