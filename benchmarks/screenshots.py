@@ -54,11 +54,11 @@ class Picture(NamedTuple):
 
 DOCUMENTED: Final = (
     Picture("fleet", "/?colour=gang", 880),
-    Picture("pod", f"/pod?pod={WAITS}", 860),
+    Picture("pod", f"/pod?pod={WAITS}", 840),
     Picture("queue", "/queue", 540),
-    Picture("preemption", "/preemptions", 600),
+    Picture("preemption", "/preemptions", 700),
     Picture("node", "/node?node=v100-0", 760, scheme="dark"),
-    Picture("whatif", f"/whatif?pod={WAITS}", 1_200, manifest=MANIFEST),
+    Picture("whatif", f"/whatif?pod={WAITS}", 1_140, manifest=MANIFEST),
 )
 
 

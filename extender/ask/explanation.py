@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from extender.ask.judge import Ranked
 from extender.ask.nodes import Stage
@@ -16,6 +16,8 @@ from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
 from extender.queue.report import Why
 
+NEGLIGIBLE: Final = 1_000
+"""A term that differs by so many times less than the first is not named."""
 Verdict = Literal["runs", "fits", "waits", "gated", "never", "evicted"]
 """`runs`: it has a node; `gated`: a scheduling gate holds it back; `fits`: a node has room now; `never`: no change of
 running pods lets it fit; `waits`: something else can; `evicted`: it is being evicted, or was."""
@@ -169,10 +171,16 @@ def _because(best: list[Ranked]) -> str:
     return f": {before(best)}"
 
 
+def _points_text(term: Mapping[str, Any]) -> str:
+    points, short = term["points"], f"{term['points']:+.3g}"
+    return f"{term['term']} {f'{points:+.6f}'.rstrip('0') if 'e' in short else short}"
+
+
 def before(best: list[Ranked]) -> str:
     """What the first node has more of than the second."""
     terms = sorted(difference(best), key=lambda term: -abs(term["points"]))
-    shown = [f"{term['term']} {term['points']:+.3g}" for term in terms if term["points"]][:3]
+    least = abs(terms[0]["points"]) / NEGLIGIBLE if terms else 0.0
+    shown = [_points_text(term) for term in terms if term["points"] and abs(term["points"]) >= least][:3]
     return (
         f"before {best[1].node} by {', '.join(shown)} points"
         if shown

@@ -118,9 +118,10 @@ def _drawings(content: Content, pod: PodRecord, answer: Mapping[str, Any]) -> li
     if miss is not None and answer["verdict"] != "never":
         shown = unlinked(content, miss["node"])
         text = "" if shown is None else _not_linked(shown, miss)
-        if text or not drawings:
-            lacks = _drawn("unlinked" if text else "nearest", miss["node"], [shown], text)
-            drawings[:0] = lacks
+        if text:
+            drawings[:0] = _drawn("unlinked", miss["node"], [shown], text)
+        elif not drawings:
+            drawings = _drawn("nearest", miss["node"], [picture(content, miss["node"], "")])
     return drawings
 
 
@@ -165,12 +166,12 @@ def _ended(content: Content, namespace: str, name: str, error: NotFound) -> JSON
     bound = next((decision for decision in about if decision.verb == "bind" and decision.result == "bound"), None)
     node, held = (bound.detail["node"], bound.detail.get("gpus") or []) if bound is not None else (None, None)
     known = node in verbs.cluster.nodes
-    phase = f" ({pod.phase})" if pod is not None else ""
+    phase = f" ({pod.phase})" if pod is not None else ": the cluster no longer has it"
     ago = "" if bound is None else f"; it was bound to {node} {seconds(content.times.wall() - bound.at)} ago"
     return NOTHING | {
         "pod": {"namespace": namespace, "name": name, "uid": uid, "priority": priority},
         "verdict": "ended",
-        "sentence": f"has ended{phase}{ago}",
+        "sentence": f"ended{phase}{ago}",
         "node": node if known else None,
         "gpus": held or None,
         "gpus_asked": gpus,

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.ask import growth
-from extender.ask.text import HOW, count, label, seconds, terms
+from extender.ask.text import HOW, STATED, count, label, seconds, terms, value
 from extender.web import drawing
 
 POLICY: Final = (
@@ -87,6 +87,7 @@ def templates() -> Mapping[str, Template]:
         "machines_text": growth.sentence,
         "strip": drawing.strip,
         "how_known": HOW,
+        "stated": STATED,
         "link": link,
         "split": drawing.split,
     }
@@ -124,12 +125,8 @@ def number(value: float | None) -> str:
         return "unknown"
     if isinstance(value, int) or value.is_integer() or abs(value) >= 1_000:
         return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def value(term: Mapping[str, Any]) -> str:
-    """How much a term of a cost is, with its unit."""
-    return terms([term]).removeprefix(label(term["term"])).strip() or ("none" if term["value"] is None else "0")
+    text = f"{value:.3g}"
+    return f"{value:.6f}".rstrip("0").rstrip(".") if "e" in text else text
 
 
 def duration(value: float | None) -> str:

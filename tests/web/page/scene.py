@@ -24,6 +24,7 @@ SETTINGS = Settings.model_validate({"queue": {"enabled": True, "queues": {"resea
 WAITS = "research/finetune"
 """A pod that waits: GPUs are free, and not linked."""
 PREEMPTOR = "serving/urgent"
+ENDED = "speech/finished"
 SWITCHED = [[0 if a == b else 18 for b in range(8)] for a in range(8)]
 TEAMS = ("research", "vision", "speech")
 SIZES = (1, 1, 2, 2, 4)
@@ -43,6 +44,7 @@ def scene(seed: int = 5, nodes: int = 4) -> World:
     for rack, product in (("rack-1", "V100"), ("rack-2", "A100"), ("rack-3", "H100")):
         for n in range(nodes):
             _machine(world, rng, f"{product.lower()}-{n}", rack, product)
+    _ended(world)
     _preempted(world)
     _waiting(world)
     _hours(world, rng)
@@ -104,6 +106,12 @@ def _pod(world: World, name: str, gpus: int, age: float, **facts: Any) -> JSON:
     wire = workload(name, gpus, **facts)
     wire["metadata"]["creationTimestamp"] = rfc3339(WALL - age)
     return world.set("Pod", wire)
+
+
+def _ended(world: World) -> None:
+    """A pod that kube-scheduler has asked about, and that is gone."""
+    world.filter(_pod(world, "finished", 1, 600, namespace="speech"), ["h100-0", "h100-1"])
+    world.gone("finished")
 
 
 def _preempted(world: World) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from extender.ask.growth import sentence
-from extender.ask.text import label
+from extender.ask.text import label, value
 from extender.ask.trend import EVERY_SECONDS, MOST_POINTS, FleetPoint
 from extender.decide.decisions import Decision
 from extender.policy import pod_request
@@ -21,7 +21,7 @@ from extender.reservations.seats import Seat
 from extender.settings import Settings
 from extender.web import render
 from extender.web.capacity_page import CHANGED_SECONDS, SAME_SECONDS
-from extender.web.render import HEADERS, value
+from extender.web.render import HEADERS
 from tests.web.page.crawl import crawl
 from tests.web.page.scene import PREEMPTOR, RACK, WAITS, scene
 from tests.world import JSON, WALL, Reply, World, pairs, workload
@@ -329,7 +329,11 @@ def test_a_pod_for_which_others_were_evicted_states_it() -> None:
 def test_a_pod_that_has_ended_keeps_its_page() -> None:
     world = ended()
     shown = data(world, f"/pod?pod={PREEMPTOR}")
-    assert (shown["verdict"], shown["sentence"], shown["gpus_asked"]) == ("ended", "has ended", {"nvidia.com/gpu": 2})
+    assert (shown["verdict"], shown["sentence"], shown["gpus_asked"]) == (
+        "ended",
+        "ended: the cluster no longer has it",
+        {"nvidia.com/gpu": 2},
+    )
     assert {decision["verb"] for decision in shown["decisions"]} == {"filter", "preempt"}
     victim = data(world, "/preemptions")["preemptions"][0]["victims"][0]
     assert data(world, f"/pod?pod={victim['namespace']}/{victim['name']}")["pod"]["uid"] == victim["uid"]
@@ -346,7 +350,7 @@ def test_a_pod_that_was_bound_is_drawn_where_it_was() -> None:
     world.verbs.decisions.add(bound)
     world.pod("job", 2, "a", phase="Succeeded")
     shown = data(world, "/pod?pod=default/job")
-    assert shown["sentence"] == "has ended (Succeeded); it was bound to a 60 s ago"
+    assert shown["sentence"] == "ended (Succeeded); it was bound to a 60 s ago"
     assert marked(shown["drawings"][0]["pictures"][0], "chosen") == [0, 1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.web.page.scene import PREEMPTOR, WAITS
+from tests.web.page.scene import ENDED, PREEMPTOR, WAITS
 
 VIEWS: Final = {
     "fleet": "/?colour=gang",
@@ -19,6 +19,7 @@ VIEWS: Final = {
     "pod-fits": "/pod?pod=serving/small",
     "pod-gated": "/pod?pod=research/llm-0",
     "pod-never": "/pod?pod=speech/giant",
+    "pod-ended": f"/pod?pod={ENDED}",
     "error": "/pod?pod=a/b",
     "queue": "/queue",
     "capacity": "/capacity",
