@@ -97,6 +97,14 @@ class LatePods(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The first index, and the one after the last."""
 
 
+class PartDomain(msgspec.Struct, frozen=True, gc=False):
+    """Pods of a gang that must be together in one domain."""
+
+    roles: tuple[str, ...]
+    """Theirs (`queueing.rank_of`)."""
+    level: str
+
+
 class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An object of gangs.GROUP_KINDS."""
 
@@ -131,6 +139,8 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How many of the pods that it states have succeeded, and never come again."""
     domain: tuple[str, bool] | None = None
     """The level at which its pods shall be together, and whether they must be (`queueing.Domain`)."""
+    part_domains: tuple[PartDomain, ...] = ()
+    """What it requires of parts of its pods."""
     unchecked: tuple[str, ...] = ()
     """What it states of the places of its pods and is not read, for people."""
 

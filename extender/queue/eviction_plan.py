@@ -19,8 +19,7 @@ from typing import Any, Final
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Pace, Sliced, finish, in_order, pauses
 from extender.objects.queueing import queue_of
-from extender.objects.records import NodeRecord, PodRecord
-from extender.policy.roles import NODE
+from extender.objects.records import PodRecord
 from extender.preemption import certificate
 from extender.preemption.gang_plan import (
     DomainCandidates,
@@ -35,8 +34,9 @@ from extender.preemption.gang_plan import (
 )
 from extender.queue.absent import StandIns
 from extender.queue.gang import WaitingGang
-from extender.queue.levels import Layout, PlacementLevel
+from extender.queue.levels import Layout
 from extender.queue.placement import GpuAllowance, JointPlacement, NodeChoice, Placed, Steps, without_devices
+from extender.queue.places import kept_together
 from extender.queue.plan import QueueHead, gang_name, pod_names
 from extender.queue.quota import PLAIN, Quota
 from extender.queue.starts import Starts, seats_of
@@ -250,16 +250,19 @@ class KeptPlaces:
 
     def joint(self, rows: array[int]) -> Sliced[Sequence[int] | None]:
         """The row of each pod, of these rows alone; None: there is no place."""
-        running = [pod for pod in self.gang.members if pod.node]
-        members = [self.cluster.row(pod.node) for pod in running]
-        holders = frozenset(self.cluster.row(pod.node) for pod in running if pod.gpu_count)
+        running = [(pod, self.cluster.row(pod.node)) for pod in self.gang.members if pod.node]
+        members = [row for _, row in running]
+        holders = frozenset(row for pod, row in running if pod.gpu_count)
         pods, requests = self.asked.pods, self.asked.requests
         choice = NodeChoice(frozenset(rows), self.allowances, mixes=self.gang.mixes, holders=holders)
-        return self._kept(self.placement.steps(pods, requests, self.gang.domain, members, choice=choice))
+        return self._kept(self.placement.steps(pods, requests, self.gang.domain, members, choice=choice), running)
 
-    def _kept(self, steps: Steps) -> Sliced[Sequence[int] | None]:
+    def _kept(self, steps: Steps, running: Sequence[tuple[PodRecord, int]]) -> Sliced[Sequence[int] | None]:
         placed = yield from steps
         if not isinstance(placed, Placed):
+            return None
+        seated = [*zip(self.asked.pods, placed.rows, strict=True), *running]
+        if not kept_together(self.cluster, self.gang.part_domains, seated):
             return None
         self.places[placed.rows] = placed
         return placed.rows
@@ -288,7 +291,7 @@ def candidates(
     for number, domain_rows in of_domain.items():
         candidate_rows = [row for row in domain_rows if row in rows]
         if candidate_rows and (not anchors or number in anchors):
-            yield DomainCandidates(_named(cluster, level, domain_rows[0]), array("i", candidate_rows))
+            yield DomainCandidates(level.of_node(cluster, domain_rows[0]), array("i", candidate_rows))
 
 
 def in_a_domain(search: GangSearchResult) -> GangSearchResult:
@@ -297,13 +300,3 @@ def in_a_domain(search: GangSearchResult) -> GangSearchResult:
     if best is None or other is None or best.domain is not None or other.domain is None or other.cost > best.cost:
         return search
     return replace(search, evictions=(other, best))
-
-
-def _named(cluster: Cluster, level: PlacementLevel, row: int) -> tuple[str, str]:
-    """(label, value) of the domain that the node is in."""
-    record = cluster.nodes[cluster.names[row]]
-    return next((key, value) for key in level.keys if (value := _value(record, key)))
-
-
-def _value(record: NodeRecord, key: str) -> str:
-    return record.name if key == NODE else record.labels.get(key, "")

@@ -22,7 +22,7 @@ from extender.objects.queueing import (
     queue_of,
     rank_of,
 )
-from extender.objects.records import GroupRecord, PodRecord
+from extender.objects.records import GroupRecord, PartDomain, PodRecord
 from extender.queue.absent import StandIns, existing, present
 from extender.queue.levels import SHORT
 
@@ -68,6 +68,7 @@ class WaitingGang:
     apart: str = ""  # the level of which each of its Jobs has a domain of its own, "" for none
     mixes: bool = False  # whether its pods may be on nodes of several GPU models though one has room
     missing: str = ""  # a claim or template of `pods` that does not exist, "" for none
+    part_domains: tuple[PartDomain, ...] = ()  # what its owner requires of parts of its pods
     unchecked: tuple[str, ...] = ()  # what its owner states of the places of its pods and is not read
 
     @property
@@ -334,6 +335,7 @@ def _gang(
         apart=apart,
         mixes=named.source == SINGLE or all(mixes_models(pod, cluster.settings.placement) for pod in deciding),
         missing=next((text for pod in whole.queued if pod.claim_refs and (text := missing(pod))), ""),
+        part_domains=owner.part_domains if owner is not None else (),
         unchecked=owner.unchecked if owner is not None else (),
     )
 

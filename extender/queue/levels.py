@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Sliced, pauses
+from extender.objects.records import NodeRecord
 from extender.policy.roles import NODE
 from extender.settings.fields import TOPOLOGY_LABELS
 
@@ -42,6 +43,10 @@ class PlacementLevel(NamedTuple):
     keys: tuple[str, ...]  # node labels
     domain: array[int]  # int32 by index of a node, numbered from 0 in the order of their first nodes; -1: in none
     domains: int  # how many there are
+
+    def of_node(self, cluster: ClusterView, row: int) -> tuple[str, str] | None:
+        """(label, value) of the domain that a node is in; None: in none."""
+        return domain_of_node(cluster, self.keys, row)
 
 
 class Layout:
@@ -123,6 +128,18 @@ def looks_like_level(key: str) -> bool:
     if key in _KNOWN or not words:
         return False
     return words[-1] in _PLACES or (words[-1] in ("domain", "partition") and not _NVLINK.isdisjoint(words))
+
+
+def domain_of_node(cluster: ClusterView, keys: Sequence[str], row: int) -> tuple[str, str] | None:
+    """(label, value) of the first of some labels that a node has; None: it has none of them."""
+    record = cluster.nodes.get(cluster.names[row])
+    values = ((key, "" if record is None else value_of(record, key)) for key in keys)
+    return next(((key, value) for key, value in values if value), None)
+
+
+def value_of(record: NodeRecord, key: str) -> str:
+    """The value of a label, of NODE the name of the node; "" without one."""
+    return record.name if key == NODE else record.labels.get(key, "")
 
 
 def nodes(count: int) -> PlacementLevel:

@@ -38,7 +38,7 @@ from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
 from extender.cluster.other_resources import plain
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.queueing import KUEUE_SLICES, Domain
-from extender.objects.records import DeviceClassRecord, NodeRecord, PodRecord
+from extender.objects.records import DeviceClassRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS
 from extender.policy.pod_request import wants_whole
@@ -55,7 +55,7 @@ from extender.policy.roles import (
     roles_of,
 )
 from extender.queue.filling import NO_LIMITS, NODES, SearchBudget, SearchLimits, Solution, solve
-from extender.queue.levels import Layout, PlacementLevel, inside, nodes, unread
+from extender.queue.levels import Layout, PlacementLevel, inside, nodes, unread, value_of
 from extender.queue.refusals import MOST_SEARCHES, ClaimDoubt, ClaimRefusals
 from extender.queue.units import Sized, Units, asking, depends
 
@@ -166,10 +166,7 @@ class _Gang:
         """(label, value) of the one domain of the level that these nodes are in."""
         if level is None or level.name == ANYWHERE or len({level.domain[i] for i in nodes}) != 1:
             return None
-        name = self.names[self.joint.row(next(iter(nodes)))]
-        record = self.cluster.nodes.get(name)
-        values = {} if record is None else {key: _value(record, key) for key in level.keys}
-        return next(((key, value) for key, value in values.items() if value), None)
+        return level.of_node(self.cluster, self.joint.row(next(iter(nodes))))
 
 
 class JointPlacement:
@@ -298,7 +295,7 @@ class JointPlacement:
             on.setdefault(row, []).append(at)
         records = [cluster.nodes[cluster.names[row]] for row in on]
         if placed.domain is not None and any(
-            _value(record, placed.domain[0]) != placed.domain[1] for record in records
+            value_of(record, placed.domain[0]) != placed.domain[1] for record in records
         ):
             return False
         if not on:
@@ -510,10 +507,6 @@ def _by_unit(units: Units, placed: Placed) -> tuple[Sequence[PodRecord], Sequenc
 def _at_once(result: Placed | NoPlace) -> Steps:
     return result
     yield
-
-
-def _value(record: NodeRecord, key: str) -> str:
-    return record.name if key == NODE else record.labels.get(key, "")
 
 
 def _limits(roles: Sequence[PodRole], rows: Sequence[int], allowances: Sequence[GpuAllowance]) -> SearchLimits:

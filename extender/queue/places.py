@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from extender.cluster.cluster import Cluster
+from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.slices import RUN, Sliced, pauses
 from extender.objects.gangs.jobset import JobSet
-from extender.objects.queueing import Domain
-from extender.objects.records import PodRecord
+from extender.objects.queueing import Domain, rank_of
+from extender.objects.records import PartDomain, PodRecord
 from extender.policy.contracts import PodRequest
+from extender.policy.roles import NODE
 from extender.queue.gang import WaitingGang, job_of
+from extender.queue.levels import domain_of_node, keys_of
 from extender.queue.placement import GpuAllowance, JointPlacement, NodeChoice, NoPlace, Placed, Steps, Within
 from extender.reservations.claims import Claims, of_others
 
@@ -42,6 +44,10 @@ class Places:
         `allowances`: as of a `Choice`."""
         members = self._members(gang)
         holders = frozenset(row for pod, row in members if pod.gpu_count)
+        if gang.part_domains and not gang.apart:
+            beside = Beside(counted, allowances, gang.mixes, holders)
+            search = PartSearch(self._cluster, self.placement, (pods, requests), members)
+            return (yield from search.steps(gang.part_domains, gang.domain, beside))
         if not gang.apart:
             rows = [row for _, row in members]
             choice = NodeChoice(allowances=allowances, mixes=gang.mixes, holders=holders)
@@ -50,7 +56,7 @@ class Places:
         for pod, row in members:
             running.setdefault(job_of(pod), []).append(row)
         others = yield from self._of_other_job_sets(gang)
-        apart = Apart(gang.apart, job_of, running, others, counted, allowances, gang.mixes, holders)
+        apart = Apart(counted, allowances, gang.mixes, holders, gang.apart, job_of, running, others)
         return (yield from place_apart(self.placement, pods, requests, apart))
 
     def enough(
@@ -108,8 +114,7 @@ class Places:
     def _take(self, part: Part, rows: Collection[int]) -> None:
         """Count the seats of other pods on these rows as taken, inside of the claims."""
         counted_rows = frozenset(rows)
-        amounts = part.placed.amounts or [request.amounts for request in part.requests]
-        for counted, row, gpus in zip(amounts, part.placed.rows, part.placed.gpus, strict=True):
+        for counted, row, gpus in zip(part.amounts, part.placed.rows, part.placed.gpus, strict=True):
             if row in counted_rows:
                 self._cluster.tables.nodes.add_claim(row, counted, gpus, False)
         for request, node in zip(part.requests, part.placed.nodes, strict=True):
@@ -136,6 +141,12 @@ class Part:
 
     requests: Sequence[PodRequest]
     placed: Placed
+    at: Sequence[int] = ()  # their places among the pods of the gang
+
+    @property
+    def amounts(self) -> Sequence[tuple[int, ...]]:
+        """With which each counts."""
+        return self.placed.amounts or [request.amounts for request in self.requests]
 
 
 Counted = Callable[[Sequence[Part]], Within]
@@ -143,18 +154,25 @@ Counted = Callable[[Sequence[Part]], Within]
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """What is kept apart."""
+class Beside:
+    """What counts for all parts together."""
 
-    level: str  # of the domains
-    job: Callable[[PodRecord], Hashable]  # of a pod
-    running: Mapping[Hashable, Collection[int]]  # by Job, the rows of the nodes of its pods that run
-    others: Collection[int]  # rows of the nodes with pods of other JobSets
     # as for `JointPlacement.steps`, with the pods of these parts counted as well
     within: Callable[[Sequence[Part]], Within]
-    allowances: Sequence[GpuAllowance] = ()  # as of a `Choice`, for all Jobs together
+    allowances: Sequence[GpuAllowance] = ()  # as of a `Choice`
     mixes: bool = True  # as of a `Choice`
     holders: Collection[int] = ()  # as of a `Choice`
+
+
+@dataclass(frozen=True, slots=True)
+class Apart(Beside):
+    """What is kept apart."""
+
+    level: str = ""  # of the domains
+    job: Callable[[PodRecord], Hashable] = job_of
+    running: Mapping[Hashable, Collection[int]] = field(default_factory=dict)
+    """By Job, the rows of the nodes of its pods that run."""
+    others: Collection[int] = ()  # rows of the nodes with pods of other JobSets
 
 
 def place_apart(
@@ -168,8 +186,8 @@ def place_apart(
     return (yield from _jobs_apart(placement, pods, requests, apart))
 
 
-def _of_one_model(placement: JointPlacement, apart: Apart) -> Iterator[Sequence[GpuAllowance]]:
-    """For each GPU model that all Jobs may be on the allowances that leave it alone, those of whole GPUs first."""
+def _of_one_model(placement: JointPlacement, apart: Beside) -> Iterator[Sequence[GpuAllowance]]:
+    """For each GPU model that all parts may be on the allowances that leave it alone, those of whole GPUs first."""
     rows, _ = placement.layout.read()
     models = placement.layout.models()
     if apart.mixes or models.domains < 2:
@@ -197,10 +215,9 @@ def _jobs_apart(
     domain_of = dict(zip(rows, placement.layout.asked(apart.level).domain, strict=True))
     users: dict[int, Hashable] = {domain_of[row]: None for row in apart.others if row in domain_of}
     users |= {domain_of[row]: job for job, job_rows in apart.running.items() for row in job_rows if row in domain_of}
-    placed_at: dict[int, tuple[int, int, str]] = {}  # by place among the pods: row, mask, node
+    row_at: dict[int, int] = {}  # by place among the pods
     parts: list[Part] = []
     holders = set(apart.holders)
-    amounts: dict[int, tuple[int, ...]] = {}  # by place among the pods
     in_turn = sorted(jobs.items(), key=lambda entry: (entry[0] not in apart.running, -len(entry[1]), entry[1]))
     for job, members in in_turn:
         yield
@@ -213,37 +230,200 @@ def _jobs_apart(
             apart.running.get(job, ()),
             apart.within(parts),
             choice=NodeChoice(
-                free, _beside(apart.allowances, pods, placed_at), mixes=apart.mixes, holders=frozenset(holders)
+                free, _beside(apart.allowances, pods, row_at), mixes=apart.mixes, holders=frozenset(holders)
             ),
         )
         if isinstance(placed, NoPlace):
             text = f"each of its {len(jobs)} Jobs needs a domain of {apart.level} of its own, {len(parts)} have one"
             return NoPlace(0, placed.domain, f"{text}: {placed.text}", proved=False, doubt=placed.doubt)
-        parts.append(Part(asked, placed))
+        parts.append(Part(asked, placed, members))
         users[domain_of[placed.rows[0]]] = job
         holders.update(row for at, row in zip(members, placed.rows, strict=True) if pods[at].gpu_count)
-        for at, row, gpus, node in zip(members, placed.rows, placed.gpus, placed.nodes, strict=True):
-            placed_at[at] = row, gpus, node
-        amounts.update(zip(members, placed.amounts or [request.amounts for request in asked], strict=True))
-    in_order = [placed_at[at] for at in range(len(pods))]
+        row_at.update(zip(members, placed.rows, strict=True))
+    return joined(parts)
+
+
+def joined(parts: Sequence[Part], domain: tuple[str, str] | None = None) -> Placed:
+    """The place of the pods of all parts, by their places `at`. `domain`: the one that holds all."""
+    of = [
+        (at, part.placed.rows[i], part.placed.gpus[i], part.placed.nodes[i], part.amounts[i])
+        for part in parts
+        for i, at in enumerate(part.at)
+    ]
+    of.sort()
     return Placed(
-        rows=tuple([row for row, _, _ in in_order]),
-        gpus=tuple([gpus for _, gpus, _ in in_order]),
-        domain=None,
+        rows=tuple([row for _, row, _, _, _ in of]),
+        gpus=tuple([gpus for _, _, gpus, _, _ in of]),
+        domain=domain,
         proved=False,
-        nodes=tuple([node for _, _, node in in_order]),
-        amounts=tuple([amounts[at] for at in range(len(pods))]) if any(part.placed.amounts for part in parts) else (),
+        nodes=tuple([node for _, _, _, node, _ in of]),
+        amounts=tuple([amounts for *_, amounts in of]) if any(part.placed.amounts for part in parts) else (),
         least=sum(part.placed.least for part in parts),
         doubt=next((part.placed.doubt for part in parts if part.placed.doubt is not None), None),
     )
 
 
 def _beside(
-    allowances: Sequence[GpuAllowance], pods: Sequence[PodRecord], placed_at: Mapping[int, tuple[int, int, str]]
+    allowances: Sequence[GpuAllowance], pods: Sequence[PodRecord], row_at: Mapping[int, int]
 ) -> list[GpuAllowance]:
     """What the pods that have a place leave of the allowances."""
-    taken = [(row, pods[at].gpu_count) for at, (row, _, _) in placed_at.items()]
+    taken = [(row, pods[at].gpu_count) for at, row in row_at.items()]
     return [
         GpuAllowance(allowance.rows, allowance.most - sum(gpus for row, gpus in taken if row in allowance.rows))
         for allowance in allowances
     ]
+
+
+# -- a PodGang of Grove with parts that must each be in one domain: a scaling group in a block, its cliques in racks
+#
+# All pods are placed as if nothing were required of the parts: pods of a gang are near each other, so most places keep
+# to it. Where one does not, the parts are placed one after the other, the largest first, each in one domain, and then
+# what is of no part; parts of a part likewise, within its domain. A place that is found keeps all domains; one may be
+# missed.
+
+MOST_PART_SEARCHES: Final = 256
+"""Placements that are searched for the parts of one gang."""
+MOST_TRIED: Final = 16
+"""Domains that are tried for one part with parts of its own."""
+
+
+def kept_together(cluster: ClusterView, parts: Iterable[PartDomain], seated: Sequence[tuple[PodRecord, int]]) -> bool:
+    """Whether the pods of each part are in one domain. `seated`: pods with the rows of their nodes."""
+    for part in parts:
+        keys = keys_of(part.level, cluster.settings.topology_levels)
+        rows = {row for pod, row in seated if rank_of(pod)[0] in part.roles}
+        domains = {domain_of_node(cluster, (NODE,) if NODE in keys else keys, row) for row in rows}
+        if len(domains) > 1 or None in domains:
+            return False
+    return True
+
+
+class PartSearch:
+    """Searches a place for a gang with parts. `pods`: its pods, with their `requests`; `members`: those that run, with
+    the rows of their nodes."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        placement: JointPlacement,
+        asked: tuple[Sequence[PodRecord], Sequence[PodRequest]],
+        members: Sequence[tuple[PodRecord, int]],
+    ) -> None:
+        self._cluster, self._placement, self._members = cluster, placement, members
+        self._pods, self._requests = asked
+        self._left = MOST_PART_SEARCHES
+
+    def steps(self, parts: Sequence[PartDomain], domain: Domain | None, beside: Beside) -> Steps:
+        """As `JointPlacement.steps`, for all pods."""
+        everything = range(len(self._pods))
+        whole = yield from self._place(everything, domain, None, beside, ())
+        if isinstance(whole, NoPlace) or self._kept(parts, everything, whole):
+            return whole
+        for closed in _of_one_model(self._placement, beside):
+            one_model = replace(beside, allowances=closed, mixes=True)
+            placed = yield from self._apart((everything, parts), (domain, whole, None), one_model, ())
+            if isinstance(placed, Placed):
+                return placed
+        return (yield from self._apart((everything, parts), (domain, whole, None), beside, ()))
+
+    def _kept(self, parts: Iterable[PartDomain], at: Sequence[int], placed: Placed) -> bool:
+        seated = [(self._pods[pod], row) for pod, row in zip(at, placed.rows, strict=True)]
+        return kept_together(self._cluster, parts, [*seated, *self._members])
+
+    def _place(
+        self,
+        at: Sequence[int],
+        domain: Domain | None,
+        among: Collection[int] | None,
+        beside: Beside,
+        before: Sequence[Part],
+    ) -> Steps:
+        """These pods, as if they had no parts. `among`: rows that may be chosen, None: all; `before`: the parts that
+        have a place."""
+        self._left -= 1
+        pods, row_at = (
+            self._pods,
+            {pod: row for part in before for pod, row in zip(part.at, part.placed.rows, strict=True)},
+        )
+        roles = {rank_of(pods[pod])[0] for pod in at}
+        choice = NodeChoice(
+            among,
+            _beside(beside.allowances, pods, row_at),
+            mixes=beside.mixes,
+            holders=frozenset([*beside.holders, *(row for pod, row in row_at.items() if pods[pod].gpu_count)]),
+        )
+        return self._placement.steps(
+            [pods[pod] for pod in at],
+            [self._requests[pod] for pod in at],
+            domain,
+            [row for pod, row in self._members if rank_of(pod)[0] in roles],
+            beside.within(before),
+            choice=choice,
+        )
+
+    def _apart(
+        self,
+        asked: tuple[Sequence[int], Sequence[PartDomain]],
+        where: tuple[Domain | None, Placed, Collection[int] | None],
+        beside: Beside,
+        before: Sequence[Part],
+    ) -> Steps:
+        """Each of the parts of some pods for itself. `asked`: the pods and their parts; `where`: the domain, a place of
+        all of them that does not keep to the parts, the rows that may be chosen."""
+        (at, parts), most, why, doubt = asked, 0, "", None
+        for around, named in self._domains(*where):
+            own: list[Part] = []
+            unplaced = [*at]
+            for part in [*_outermost(parts), None]:
+                members = [pod for pod in unplaced if part is None or rank_of(self._pods[pod])[0] in part.roles]
+                domain = where[0] if part is None else Domain(part.level, True)
+                inner = [] if part is None else [other for other in parts if other is not part and _inside(other, part)]
+                result: Placed | NoPlace = NoPlace(0, None, f"{MOST_PART_SEARCHES} placements are tried", proved=False)
+                if self._left > 0:
+                    result = yield from self._place(members, domain, around, beside, (*before, *own))
+                if isinstance(result, Placed) and not self._kept(inner, members, result):
+                    result = yield from self._apart((members, inner), (domain, result, around), beside, (*before, *own))
+                if isinstance(result, NoPlace):
+                    doubt = doubt or result.doubt
+                    why = result.text if part is None else f"{', '.join(part.roles)} in one {part.level}: {result.text}"
+                    break
+                own.append(Part([self._requests[pod] for pod in members], result, members))
+                unplaced = [pod for pod in unplaced if pod not in set(members)]
+            else:
+                placed = joined(own, named)
+                if self._kept(parts, at, placed):
+                    return placed
+                why = "its parts overlap"
+            most = max(most, sum(len(part.at) for part in own))
+        return NoPlace(most, None, why, proved=False, doubt=doubt)
+
+    def _domains(
+        self, domain: Domain | None, placed: Placed, among: Collection[int] | None
+    ) -> list[tuple[Collection[int] | None, tuple[str, str] | None]]:
+        """(rows, name) of the domains to try, that of a place first, then the largest; all rows without one."""
+        if domain is None or not domain.required:
+            return [(among, None)]
+        rows, _ = self._placement.layout.read()
+        level = self._placement.layout.asked(domain.level)
+        rows_of: dict[int, list[int]] = {}
+        for row, number in zip(rows, level.domain, strict=True):
+            if number >= 0 and (among is None or row in among):
+                rows_of.setdefault(number, []).append(row)
+        first = placed.rows[0]
+        tried = sorted(rows_of.values(), key=lambda domain_rows: (first not in domain_rows, -len(domain_rows)))
+        return [
+            (frozenset(of), level.of_node(self._cluster, of[0])) for of in tried[: 1 if self._members else MOST_TRIED]
+        ]
+
+
+def _outermost(parts: Sequence[PartDomain]) -> list[PartDomain]:
+    """Those of the parts that are in no other one, the largest first."""
+    outermost: list[PartDomain] = []
+    for part in sorted(parts, key=lambda part: -len(part.roles)):
+        if not any(_inside(part, other) for other in outermost):
+            outermost.append(part)
+    return outermost
+
+
+def _inside(part: PartDomain, other: PartDomain) -> bool:
+    return set(part.roles) <= set(other.roles)

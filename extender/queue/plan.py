@@ -598,7 +598,7 @@ def unread(gang: WaitingGang) -> str:
 
 
 def _kind(gang: WaitingGang, classes: LabelClasses) -> Hashable:
-    if gang.members or any(pod.anti_affinity_terms or pod.nominated_node for pod in gang.pods):
+    if gang.members or gang.part_domains or any(pod.anti_affinity_terms or pod.nominated_node for pod in gang.pods):
         return gang.ref  # a nomination counts for all pods but its own
     if any(pod.claim_numbers or pod.claim_node for pod in gang.pods) or _shares(gang):
         return gang.ref

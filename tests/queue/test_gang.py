@@ -333,7 +333,16 @@ def test_a_pod_gang_states_its_level_and_the_minima_of_its_cliques() -> None:
     cliques = [{"name": "r", "minReplicas": 1}, {"name": "w", "minReplicas": 1}]
     packed = {"packConstraint": {"preferred": "example.com/rack"}}
     inner = cliques[1] | {"topologyConstraint": {"packConstraint": {"required": "kubernetes.io/hostname"}}}
-    spec = {"podgroups": [cliques[0], inner], "topologyConstraint": packed}
+    configs = [
+        {
+            "name": "s",
+            "podGroupNames": names,
+            "topologyConstraint": {"packConstraint": {"required": "example.com/rack"}},
+        }
+        for names in (["w"], ["r", "w"])
+    ]
+    spec = {"podgroups": [cliques[0], inner], "topologyConstraint": packed, "reuseReservationRef": {"name": "before"}}
+    spec["topologyConstraintGroupConfigs"] = configs[:1]
     pods = [
         pod(f"{clique}{at}", labels={"grove.io/podgang": "g", "grove.io/podclique": clique})
         for clique in "rw"
@@ -342,7 +351,14 @@ def test_a_pod_gang_states_its_level_and_the_minima_of_its_cliques() -> None:
     gang = one_of(world_of(pods, obj("scheduler.grove.io/v1alpha1", "PodGang", "g", spec)))
     assert [one.name for one in gang.pods[: gang.needed]] == ["r0", "w0"]
     assert gang.domain == Domain("example.com/rack", False)
-    assert gang.unchecked == ("that w is together in one kubernetes.io/hostname",)
+    assert [(part.roles, part.level) for part in gang.part_domains] == [
+        (("w",), "example.com/rack"), (("w",), "kubernetes.io/hostname"),
+    ]  # fmt: skip
+    assert gang.unchecked == ("reuse of the places of PodGang before",)
+    spec["topologyConstraintGroupConfigs"] = configs[1:]  # a part that is all of it
+    assert one_of(world_of(pods, obj("scheduler.grove.io/v1alpha1", "PodGang", "g", spec))).domain == Domain(
+        "example.com/rack", True
+    )
 
 
 def test_what_a_gang_states() -> None:

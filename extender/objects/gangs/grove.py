@@ -2,18 +2,18 @@
 
 A replica of the set has a base PodGang: its cliques, and of each scaling group as many replicas as must be available.
 Each further replica of a scaling group is a PodGang of its own. `reuseReservationRef` is a suggestion to the scheduler,
-and is not used: the pods of the PodGang that it names hold their GPUs until they are deleted.
+and is named as not read: the pods of the PodGang that it names hold their GPUs until they are deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from extender.objects.gangs import templates
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
 from extender.objects.gangs.source import GangSource, Ref
-from extender.objects.records import PodRecord
+from extender.objects.records import PartDomain, PodRecord
 from extender.objects.schema import RecordError
 
 PREFIX: Final = "grove.io/"
@@ -27,6 +27,8 @@ MOST_GANGS: Final = 2_000
 
 Place = tuple[str, bool]
 """A level, and whether pods must be together there."""
+Inner = tuple[Place | None, tuple[str, ...]]
+"""The place of a part of a PodGang, and its PodCliques."""
 
 
 class Grove(GangSource):
@@ -51,10 +53,15 @@ class Grove(GangSource):
         minima = tuple((group.text("name"), group.number("minReplicas") or 0) for group in groups)
         least = sum(number for _, number in minima)
         size = sum(len(group.sections("podReferences")) for group in groups)
-        inner = [*spec.sections("topologyConstraintGroupConfigs"), *groups]
-        places = {section.text("name"): _packed(section) for section in inner}
-        domain, unchecked = _together(_packed(spec), places, len(groups))
-        return OwnerRoles((), least, minima, max(size, least), domain=domain, unchecked=unchecked)
+        configs = spec.sections("topologyConstraintGroupConfigs")
+        inner = [
+            *((_packed(config), tuple(config.texts("podGroupNames"))) for config in configs),
+            *((_packed(group), (group.text("name"),)) for group in groups),
+        ]
+        domain, parts = _together(_packed(spec), inner, len(groups))
+        before = spec.section("reuseReservationRef").text("name")
+        unchecked = (f"reuse of the places of PodGang {before}",) if before else ()
+        return OwnerRoles((), least, minima, max(size, least), domain=domain, part_domains=parts, unchecked=unchecked)
 
 
 def _packed(section: Section) -> Place | None:
@@ -64,15 +71,16 @@ def _packed(section: Section) -> Place | None:
     return (required or preferred, bool(required)) if required or preferred else None
 
 
-def _together(
-    whole: Place | None, inner: Mapping[str, Place | None], groups: int
-) -> tuple[Place | None, tuple[str, ...]]:
-    """(the domain of a PodGang, what is not read of the domains of its parts). A part that is all of it counts as it.
+def _together(whole: Place | None, inner: Iterable[Inner], groups: int) -> tuple[Place | None, tuple[PartDomain, ...]]:
+    """(the domain of a PodGang, those that are required of its parts). A part that is all of it counts as it.
     `groups`: how many PodCliques it has."""
-    stated = {name: place for name, place in inner.items() if place is not None}
-    if groups == 1 and stated:
-        return list(stated.values())[-1], ()  # the closest comes last
-    return whole, tuple(f"that {name} is together in one {level}" for name, (level, must) in stated.items() if must)
+    parts: list[PartDomain] = []
+    for place, names in inner:
+        if place is not None and len(names) == groups:
+            whole = place  # the closest comes last
+        elif place is not None and place[1] and names:
+            parts.append(PartDomain(names, place[0]))
+    return whole, tuple(parts)
 
 
 SHORT_LEVELS: Final = {
@@ -113,7 +121,7 @@ def pod_clique_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
     for replica in range(replicas):
         base = f"{owner.name}-{replica}"
         roles = [_role(clique, f"{base}-{clique.text('name')}") for clique in alone]
-        inner = {f"{base}-{clique.text('name')}": places[clique.text("name")] for clique in alone}
+        inner: list[Inner] = [(places[clique.text("name")], (f"{base}-{clique.text('name')}",)) for clique in alone]
         scaled: list[OwnerRoles] = []
         for group in groups:
             least, place = group.number("minAvailable"), _level(owner, group)
@@ -122,10 +130,10 @@ def pod_clique_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
                 prefix = f"{base}-{group.text('name')}-{number}"
                 names = members[group.text("name")]
                 of_group = [_role(cliques[name], f"{prefix}-{name}") for name in names]
-                of_cliques = {f"{prefix}-{name}": places[name] for name in names}
+                of_cliques: list[Inner] = [(places[name], (f"{prefix}-{name}",)) for name in names]
                 if number < least:
                     roles += of_group
-                    inner |= {prefix: place, **of_cliques}
+                    inner += [(place, tuple(role.name for role, _ in of_group)), *of_cliques]
                 else:
                     name = f"{base}-{group.text('name')}-{number - least}"
                     scaled.append(_gang(name, of_group, place or places[""], of_cliques))
@@ -152,11 +160,9 @@ def _role(clique: Section, name: str) -> tuple[Role, int]:
     return role, count if least is None else min(least, count)
 
 
-def _gang(
-    name: str, roles: list[tuple[Role, int]], whole: Place | None, inner: Mapping[str, Place | None]
-) -> OwnerRoles:
+def _gang(name: str, roles: list[tuple[Role, int]], whole: Place | None, inner: Iterable[Inner]) -> OwnerRoles:
     labelled = tuple(role.with_labels({GANG: name}) for role, _ in roles)
     minima = tuple((role.name, least) for role, least in roles)
     size, least = sum(role.count for role, _ in roles), sum(least for _, least in roles)
-    domain, unchecked = _together(whole, inner, len(roles))
-    return OwnerRoles(labelled, least, minima, size, stated_in=POD_GANG, name=name, domain=domain, unchecked=unchecked)
+    domain, parts = _together(whole, inner, len(roles))
+    return OwnerRoles(labelled, least, minima, size, stated_in=POD_GANG, name=name, domain=domain, part_domains=parts)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from extender.objects import schema
 from extender.objects.parts import api_group, controller, epoch, metadata, ours
-from extender.objects.records import GroupRecord, LatePods, Owner, PodRecord, pod_of_template
+from extender.objects.records import GroupRecord, LatePods, Owner, PartDomain, PodRecord, pod_of_template
 from extender.objects.schema import RecordError, read
 
 MOST: Final = 1_000_000
@@ -287,6 +287,8 @@ class OwnerRoles(NamedTuple):
     """What the object does not state and was assumed, for people."""
     domain: tuple[str, bool] | None = None
     """The level at which the pods of a gang shall be together, and whether they must be."""
+    part_domains: tuple[PartDomain, ...] = ()
+    """What it requires of parts of its pods."""
     unchecked: tuple[str, ...] = ()
     """What it states of the places of its pods and is not read, for people."""
     beside: tuple[Mapping[str, Any], ...] = ()
@@ -323,6 +325,7 @@ def record_of(owner: OwnerObject, stated: OwnerRoles, kinds: Mapping[Any, Any], 
         ),
         succeeded=stated.succeeded,
         domain=stated.domain,
+        part_domains=stated.part_domains,
         unchecked=stated.unchecked,
     )
 
