@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from extender.objects.gangs.pod_groups import stated_domain, stated_minimum
 from extender.objects.gangs.roles import POD_INDEX, OwnerObject, OwnerRoles, Role, Section, role_at
 from extender.objects.gangs.source import OUR_MINIMUM, OUR_SIZE, GangSource, Members, Objects, Ref, agreed, number
 from extender.objects.records import LONGEST_DEADLINE, PodRecord
 
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
+KUEUE_LEAST: Final = "kueue.x-k8s.io/job-min-parallelism"
 COMPLETION: Final = "batch.kubernetes.io/job-completion-index"
 
 
@@ -25,10 +27,19 @@ class Job(GangSource):
         return (api, kind) in self.kinds
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
-        """Parallelism, at most the completions that are left; pods of an index that failed for good stay away."""
+        """Parallelism, at most the completions that are left; pods of an index that failed for good stay away. Fewer
+        must run where Kueue may admit it with fewer, or its own `scheduling` states it."""
         ended = (owner.status.number("succeeded") or 0) + _indexes(owner.status.text("failedIndexes"))
         role = job_role(owner.spec, owner.name, ended)
-        return OwnerRoles((role,), minimum=role.count, size=role.count, ends_at=_ends_at(owner))
+        scheduling = owner.spec.section("scheduling")
+        least = next((n for n in (stated_minimum(scheduling), _partly(owner)) if n is not None), role.count)
+        return OwnerRoles(
+            (role,),
+            minimum=min(least, role.count),
+            size=role.count,
+            ends_at=_ends_at(owner),
+            domain=stated_domain(scheduling),
+        )
 
 
 class StatefulSet(GangSource):
@@ -67,6 +78,12 @@ def job_role(spec: Section, name: str, ended: int = 0) -> Role:
     count = wanted if completions is None else min(wanted, max(0, completions - ended))
     index = COMPLETION if spec.text("completionMode") == "Indexed" else ""
     return role_at(spec, count, labels={JOB_NAME: name}, index_label=index)
+
+
+def _partly(owner: OwnerObject) -> int | None:
+    """With how many pods Kueue may admit a Job; None where nothing valid states it."""
+    least = number(owner.annotations.get(KUEUE_LEAST, ""))
+    return least or None
 
 
 def _ends_at(owner: OwnerObject) -> float | None:

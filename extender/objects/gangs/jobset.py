@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec.structs import replace
 
 from extender.objects.gangs.builtin import COMPLETION, job_role
+from extender.objects.gangs.pod_groups import POD_GROUP, stated_domain, stated_minimum
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
 from extender.objects.gangs.source import GangSource, Members, Objects, Ref
+from extender.objects.gangs.templates import patched
 from extender.objects.records import PodRecord
 
 NAME: Final = "jobset.sigs.k8s.io/jobset-name"
@@ -66,7 +69,49 @@ class JobSet(GangSource):
         statuses = owner.status.sections("replicatedJobsStatus")
         ended = {status.text("name"): status.number("succeeded") or 0 for status in statuses}
         running = [max(0, role.groups - ended.get(role.name, 0)) * role.count for role in roles if not role.before]
-        return OwnerRoles(roles, minimum=sum(role.groups * role.count for role in roles), size=sum(running))
+        scheduling = owner.spec.section("scheduling")
+        least = stated_minimum(scheduling)
+        return OwnerRoles(
+            roles,
+            minimum=sum(role.groups * role.count for role in roles) if least is None else least,
+            size=sum(running),
+            domain=stated_domain(scheduling),
+        )
+
+
+def job_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
+    """The JobSet, or the PodGroups that its `scheduling` states for its replicated Jobs, or for each of their Jobs."""
+    whole = JobSet().read(owner)
+    entries = owner.spec.section("scheduling").sections("replicatedJobs")
+    if not entries:
+        yield whole
+        return
+    others = {role.name: role for role in whole.roles}
+    for entry in entries:
+        of_each, names = entry.section("job"), entry.texts("targetReplicatedJobs")
+        roles = [others.pop(name) for name in names if name in others]
+        if not of_each:
+            yield _pod_group("-".join([owner.name, *(role.name for role in roles)]), roles, entry)
+        for role in roles if of_each else ():
+            for number in range(role.groups):
+                single = replace(role, groups=1, group_label="", creator=f"{role.creator}-{number}")
+                name = f"{owner.name}-{role.name}-{number}"
+                yield _pod_group(name, [single.with_labels({INDEX: str(number)})], of_each)
+    if others:
+        yield whole._replace(roles=tuple(others.values()), minimum=0, size=None)
+
+
+def _pod_group(name: str, roles: Iterable[Role], stated: Section) -> OwnerRoles:
+    """The PodGroup of some roles. `stated`: its policy and constraints."""
+    grouped = tuple(
+        replace(role, template=patched(role.template, {"spec": {"schedulingGroup": {"podGroupName": name}}}))
+        for role in roles
+    )
+    size, least = sum(role.pods for role in grouped), stated_minimum(stated)
+    domain = stated_domain(stated)
+    return OwnerRoles(
+        grouped, size if least is None else least, (), size, stated_in=POD_GROUP, name=name, domain=domain
+    )
 
 
 def _role(owner: OwnerObject, job: Section, number: int, first: set[str]) -> Role:

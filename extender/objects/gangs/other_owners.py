@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from extender.objects.gangs import applications, workflows
 from extender.objects.gangs.builtin import job_role
 from extender.objects.gangs.grove import pod_clique_set
+from extender.objects.gangs.jobset import job_set
 from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP, of_tasks, volcano_domain
 from extender.objects.gangs.ray import ray_cluster_fleet, ray_job, ray_service
 from extender.objects.gangs.role_sets import (
@@ -118,6 +119,7 @@ OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | I
     ("apps", "DaemonSet"): daemon_set,
     ("", "ReplicationController"): replica_set,
     ("batch", "CronJob"): cron_job,
+    ("jobset.x-k8s.io", "JobSet"): job_set,
     ("batch.volcano.sh", "Job"): volcano_job,
     ("ray.io", "RayJob"): ray_job,
     ("ray.io", "RayService"): ray_service,

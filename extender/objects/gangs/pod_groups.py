@@ -118,6 +118,7 @@ class Kueue(GangSource):
 
 
 _API = "scheduling.k8s.io"
+POD_GROUP: Final = (_API, "PodGroup")
 
 
 class Kubernetes(GangSource):
@@ -125,7 +126,7 @@ class Kubernetes(GangSource):
 
     name = "kubernetes"
     states = "podgroups.scheduling.k8s.io, workloads.scheduling.k8s.io"
-    kinds = ((_API, "PodGroup"), (_API, "Workload"))
+    kinds = (POD_GROUP, (_API, "Workload"))
     creates = False
 
     def named(self, pod: PodRecord) -> Ref | None:
@@ -150,22 +151,31 @@ class Kubernetes(GangSource):
         """The policy of the PodGroup, or of each part of the Workload."""
         spec = owner.spec
         if owner.kind == "PodGroup":
-            return OwnerRoles(minimum=_group_minimum(spec))
+            return OwnerRoles(minimum=_group_minimum(spec), domain=stated_domain(spec))
         parts = [*spec.sections("podGroups"), *spec.sections("podGroupTemplates")]
         return OwnerRoles(parts=tuple((part.text("name"), _part_minimum(part)) for part in parts))
 
 
 def _group_minimum(spec: Section) -> int | None:
     least = spec.number("minMember")
-    return _policy_minimum(spec.section("schedulingPolicy")) if least is None else least
+    return stated_minimum(spec) if least is None else least
 
 
 def _part_minimum(part: Section) -> int | None:
-    return _policy_minimum(part.section("schedulingPolicy" if part.raw("policy") is None else "policy"))
+    return stated_minimum(part, "schedulingPolicy" if part.raw("policy") is None else "policy")
 
 
-def _policy_minimum(policy: Section) -> int | None:
-    """`gang`: its minCount; `basic`: the pods are independent, so none must run; neither: not known."""
+def stated_domain(section: Section) -> tuple[str, bool] | None:
+    """The domain of `schedulingConstraints`, as of `OwnerRoles`: of the one topology that may be stated."""
+    topology = section.section("schedulingConstraints").sections("topology")
+    level = (topology[0].text("key") or topology[0].text("level")) if topology else ""
+    return (level, True) if level else None
+
+
+def stated_minimum(section: Section, key: str = "schedulingPolicy") -> int | None:
+    """Of the policy of a group of pods. `gang`: its minCount; `basic`: the pods are independent, so none must run;
+    neither: not known."""
+    policy = section.section(key)
     if policy.raw("gang") is not None:
         return policy.section("gang").number("minCount")
     return 0 if policy.raw("basic") is not None else None
