@@ -136,6 +136,8 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     """Of the containers that ask for GPUs, each once, sorted; cut to MOST_IMAGES of MOST_OF_IMAGE characters."""
     service_account: str = ""
     """Its name; "" without GPUs."""
+    runtime_class: str = ""
+    """The name of its RuntimeClass. What that states the API server has added to a pod that exists."""
     held: tuple[tuple[str, str], ...]
     """(resource, device id) that the pod holds, as kubelet reports, each once, sorted."""
 
@@ -330,6 +332,7 @@ def _of_spec(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpu
         gpus=_counts(counts), gpu_containers=_asking(asking),
         images=_images(spec, {name for name, _, _ in asking}) if asking else (),
         service_account=intern(spec.service_account_name or "default"),
+        runtime_class=intern(spec.runtime_class_name or ""),
         node_selector=_selectors(tuple(sorted(strings(spec.node_selector).items()))) if spec.node_selector else (),
         node_terms=node_terms, tolerations=tolerations(spec.tolerations), host_ports=asks_host_ports(spec),
         volumes=any(

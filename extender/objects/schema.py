@@ -224,6 +224,7 @@ class PodSpec(Wire):
     workload_ref: WorkloadRef | None = None
     scheduling_group: SchedulingGroup | None = None
     scheduler_name: _Text = None
+    runtime_class_name: _Text = None
     service_account_name: _Text = None
     priority: _Int32 = None
     preemption_policy: _Text = None

@@ -445,6 +445,7 @@ def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = (), *, c
         "topology spread constraints": pod.hard_spread,
         "volumes": pod.volumes,
         "host ports": pod.host_ports,
+        f"RuntimeClass {pod.runtime_class}": bool(pod.runtime_class) and pod.created is None,
         "resource claims": pod.claims if claims is None else claims,
         "slices of a gang by topology": KUEUE_SLICES in pod.annotations,
         **{f"resource {name}": name not in counted for name, _ in pod.others},

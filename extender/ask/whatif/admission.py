@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
 from extender.ask.text import no_such_pod
 from extender.cluster.cluster import ClusterView
 from extender.errors import BadInput, NotFound
+from extender.objects.gangs.roles import Section
 from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.records import Owner, PodRecord, PriorityClassRecord
 
@@ -43,6 +45,23 @@ class Owners:
         match = self._owners.get((pod.namespace, owner.api, owner.kind, owner.name))
         # Its gang is that of the owner in the question.
         return pod if match is None else msgspec.structs.replace(pod, owner=owner._replace(uid=match.identity))
+
+
+def with_runtime_class(template: Any, classes: Mapping[str, Mapping[str, Any]]) -> Any:
+    """A pod, or a template of pods, with what its RuntimeClass states. `classes`: those of the question, by name."""
+    spec = template.get("spec") if isinstance(template, Mapping) else None
+    name = spec.get("runtimeClassName") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(name, str) or name not in classes:
+        return template
+    pod, fields = Section(spec, "spec"), Section(classes[name], f"RuntimeClass {name}")
+    scheduling, overhead = fields.section("scheduling"), fields.section("overhead").raw("podFixed")
+    selectors = [part.section("nodeSelector").fields for part in (pod, scheduling)]
+    stated = {
+        "nodeSelector": {**selectors[0], **selectors[1]},
+        "tolerations": [entry.fields for part in (pod, scheduling) for entry in part.sections("tolerations")],
+        **({} if overhead is None else {"overhead": overhead}),
+    }
+    return {**template, "spec": {**spec, **stated, "runtimeClassName": None}}
 
 
 def admit(cluster: ClusterView, pod: PodRecord, number: int) -> PodRecord:

@@ -125,6 +125,7 @@ def answer(
     answered.warn(warning("field-not-read", text) for text in question.unread)
     answered.warn(warning("assumed", text) for text in question.assumed)
     answered.warn(warning("repeated-key", text) for text in question.repeated)
+    answered.warn(warning("object-left-out", text) for text in question.rejected[:MOST_NAMED])
     if drain is not None:
         moved = drain.place(snapshot, wall)
         answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
@@ -153,7 +154,8 @@ def answer(
                 passed.setdefault(pod.owner or pod.uid, []).append((error, rest))
     if passed and not (answered.results or answered.groups):
         not_ours, _ = next(iter(passed.values()))[0]
-        raise single.NotOurs("; ".join([not_ours.message, *question.assumed[:MOST_NAMED]]), path=not_ours.path)
+        texts = [not_ours.message, *question.rejected[:MOST_NAMED], *question.assumed[:MOST_NAMED]]
+        raise single.NotOurs("; ".join(texts), path=not_ours.path)
     for (first, rest), *others in passed.values():
         more = f", and so do {len(others)} more of its owner" if others else ""
         answered.warn([warning("not-ours", f"{first}; {rest}{more}")])

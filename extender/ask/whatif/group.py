@@ -203,8 +203,7 @@ def _about_claims(case: GangCase, outcome: Outcome) -> Iterator[dict[str, str]]:
         seen.add(claims.specs)
         rejecting = [name for name, node in cluster.nodes.items() if fits.rejects(node, claims)]
         if outcome.placed is None and len(rejecting) == len(cluster.nodes) > 0:
-            offering = [name for name in rejecting if cluster.nodes[name].devices is not None]
-            yield single.claims_unmet(cluster, pod, min(offering or rejecting), len(rejecting))
+            yield single.claims_unmet(cluster, pod, min(rejecting), len(rejecting))
         yield from single.claims_unknown(cluster, pod)
 
 

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from extender.ask.invalid_metadata import unread
+from extender.ask.whatif import validation
+from extender.ask.whatif.admission import with_runtime_class
 from extender.errors import BadCluster, BadInput
 from extender.objects import decode, gangs, records
 from extender.objects.gangs.roles import Section
@@ -51,6 +53,7 @@ WRAPPERS: Final = {
 """Objects with whole objects in them: where these are."""
 TRIALS: Final = 3
 """Trials of a Katib experiment that run side by side where it does not state their number."""
+RUNTIME_CLASS: Final = ("node.k8s.io", "RuntimeClass")
 MOST_DEPTH: Final = 8
 """Lists within lists."""
 
@@ -108,6 +111,8 @@ class Question:
     """What owners do not state and was assumed, for people."""
     repeated: tuple[str, ...] = ()
     """Keys of the manifest that are repeated, for people."""
+    rejected: tuple[str, ...] = ()
+    """Objects that cannot be read, or that the API server would not write, for people."""
 
     @property
     def of_drain(self) -> bool:
@@ -121,60 +126,130 @@ def read(
     named: Sequence[tuple[str, str]] = (),
     changes: Changes | None = None,
 ) -> Question:
-    """The question. BadCluster: an object cannot be read. BadInput: there is no pod in it and no drain, or more than
-    MOST_PODS."""
-    assumed: list[str] = []
-    unwrapped = _once([entry for document in documents for entry in _items(document, 0)], assumed)
-    bounds = dict(_bounds(entry) for entry in unwrapped if _kind(*entry)[::-1] in SCALERS)
-    owned = {key for entry in unwrapped if _stands_for_pods(entry) for key in _owner(entry.item)}
-    others = {(api, kind, *_key(item)): item for item, path in unwrapped for kind, api in (_kind(item, path),)}
-    names: dict[tuple[str, str], str] = {}
-    pods: list[PodRecord] = []
-    expanded: list[tuple[str, str]] = []
-    per_node: list[tuple[str, str]] = []
-    groups: list[GroupRecord] = []
-    objects: list[Event] = []
-    ignored: dict[str, None] = {}
-    for item, path in unwrapped:
-        kind, api = _kind(item, path)
-        known = False
-        if (api, kind) in gangs.GROUP_KINDS and not gangs.creates_pods(api, kind):
-            with _read_at(path):
-                groups.append(gangs.group(item, gpus=gpus))
-            known = True
-        if beside := BESIDE.get((api, kind)):
-            with _read_at(path):
-                stated = _channels(item) if kind == COMPUTE_DOMAIN else [item]
-                objects += [Event(beside, "set", decode.record(beside, entry, gpus)) for entry in stated]
-        elif kind == "Pod":
-            with _read_at(path):
-                pods.append(records.pod(item, gpus))
-        elif (api, kind) in SCALERS:
-            pass
-        elif not known and (owner := _read_owner(_scaled(item, bounds), path, gpus, others)) and owner.creates:
-            stands_there = (kind, *_key(item)) in owned  # with what it owns
-            created, stated = _created(owner, path, None if stands_there else MOST_PODS - len(pods))
-            created = _named(created, kind, names)
-            pods += created
-            groups += stated if created or (api, kind) in gangs.GROUP_KINDS else ()
-            expanded += [(pod.namespace, pod.name) for pod in created]
-            per_node += [(pod.namespace, pod.name) for pod in created] if owner.per_node else ()
-            assumed += owner.assumed
-            objects += _claims(owner, gpus)
-            if not stands_there:
-                assumed += _idle(owner, f"{kind} {_key(item)[1]}", created)
-        elif not known:
-            ignored[kind] = None
-        if len(pods) + len(named) > MOST_PODS:
-            raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
+    """The question. Objects that cannot be read, or that the API server would not write, are left out. BadCluster: no
+    pod is left then. BadInput: there is no pod in it and no drain, or more than MOST_PODS."""
+    reading = _Reading(gpus, len(named))
+    unwrapped: list[Document] = []
+    for document in documents:
+        with reading.left_out(document):
+            unwrapped += list(_items(document, 0))
+    reading.all(_once(unwrapped, reading.assumed))
+    pods, assumed, ignored = reading.pods, reading.assumed, reading.ignored
+    if not (pods or named) and reading.rejected:
+        raise reading.rejected[0][1]
     if not pods and not named and not assumed and not (changes and changes.drain and not ignored):
         raise _no_pod(ignored)
     _alone(pods)
     return Question(
-        tuple(pods), frozenset(expanded), frozenset(per_node), tuple(dict.fromkeys(named)), tuple(groups),
-        tuple(sorted(ignored)), changes or Changes(), objects=tuple(objects),
+        tuple(pods), frozenset(reading.expanded), frozenset(reading.per_node), tuple(dict.fromkeys(named)),
+        tuple(reading.groups), tuple(sorted(ignored)), changes or Changes(), objects=tuple(reading.objects),
         unread=tuple(text for entry in unwrapped for text in unread(entry.item)), assumed=tuple(assumed),
+        rejected=tuple(f"{name} is left out: {error}" for name, error in reading.rejected),
     )  # fmt: skip
+
+
+class _Reading:
+    """What is read of the objects of a question."""
+
+    def __init__(self, gpus: frozenset[str], named: int) -> None:
+        """`named`: how many pods of the cluster it names."""
+        self._gpus, self._named = gpus, named
+        self.rejected: list[tuple[str, BadCluster]] = []
+        self.assumed: list[str] = []
+        self.pods: list[PodRecord] = []
+        self.expanded: list[tuple[str, str]] = []
+        self.per_node: list[tuple[str, str]] = []
+        self.groups: list[GroupRecord] = []
+        self.objects: list[Event] = []
+        self.ignored: dict[str, None] = {}
+        self._names: dict[tuple[str, str], str] = {}
+
+    @contextmanager
+    def left_out(self, document: Document) -> Iterator[None]:
+        """An object that cannot be read, or that the API server would not write, is left out."""
+        try:
+            yield
+        except BadCluster as error:
+            item = document.item if isinstance(document.item, dict) else {}
+            namespace, name = _key(item)
+            self.rejected.append((f"{item.get('kind')} {namespace or 'default'}/{name}", error))
+
+    def all(self, entries: Sequence[Document]) -> None:
+        """Read the objects. BadInput: there are too many pods."""
+        bounds: dict[tuple[str, str, str], tuple[int, int | None]] = {}
+        for entry in entries:
+            if _kind(*entry)[::-1] in SCALERS:
+                with self.left_out(entry):
+                    bounds.update([_bounds(entry)])
+        owned = {key for entry in entries if _stands_for_pods(entry) for key in _owner(entry.item)}
+        others = {(api, kind, *_key(item)): item for item, path in entries for kind, api in (_kind(item, path),)}
+        classes = {name: item for (api, kind, _, name), item in others.items() if (api, kind) == RUNTIME_CLASS}
+        for item, path in entries:
+            kind, api = _kind(item, path)
+            with self.left_out(Document(item, path)), _read_at(path):
+                if _is_beside(item, kind, api):
+                    self._beside(item, kind, api)
+                elif kind == "Pod":
+                    validated(item, kind, api)
+                    self.pods.append(records.pod(with_runtime_class(item, classes), self._gpus))
+                elif (api, kind) not in (*SCALERS, RUNTIME_CLASS):
+                    owner = _read_owner(_scaled(item, bounds), path, self._gpus, others)
+                    owner = owner and owner.changed(lambda template: with_runtime_class(template, classes))
+                    self._owner(item, path, owner, (kind, *_key(item)) in owned)
+            if len(self.pods) + self._named > MOST_PODS:
+                raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
+
+    def _beside(self, item: dict[str, Any], kind: str, api: str) -> None:
+        """An object that makes no pods and decides about them."""
+        if (api, kind) in gangs.GROUP_KINDS:
+            self.groups.append(gangs.group(item, gpus=self._gpus))
+        if beside := BESIDE.get((api, kind)):
+            validated(item, kind, api)
+            stated = _channels(item) if kind == COMPUTE_DOMAIN else [item]
+            self.objects += [Event(beside, "set", decode.record(beside, entry, self._gpus)) for entry in stated]
+
+    def _owner(self, item: dict[str, Any], path: str, owner: gangs.OwnerPods | None, stands_there: bool) -> None:
+        """An owner of pods, or what is none. `stands_there`: whether what it owns does."""
+        kind, api = _kind(item, path)
+        if owner is None or not owner.creates:
+            self.ignored[kind] = None
+            return
+        validated(item, kind, api, owner)
+        created, stated = _created(owner, path, None if stands_there else MOST_PODS - len(self.pods))
+        self.objects += [*_claims(owner, self._gpus)]
+        created = _with_kind(created, kind, self._names)
+        self.pods += created
+        self.groups += stated if created or (api, kind) in gangs.GROUP_KINDS else ()
+        self.expanded += [(pod.namespace, pod.name) for pod in created]
+        self.per_node += [(pod.namespace, pod.name) for pod in created] if owner.per_node else ()
+        self.assumed += owner.assumed
+        if not stands_there:
+            self.assumed += _idle(owner, f"{kind} {_key(item)[1]}", created)
+
+
+def _is_beside(item: dict[str, Any], kind: str, api: str) -> bool:
+    return (api, kind) in BESIDE or ((api, kind) in gangs.GROUP_KINDS and not gangs.creates_pods(api, kind))
+
+
+def validated(item: dict[str, Any], kind: str, api: str, owner: gangs.OwnerPods | None = None) -> None:
+    """RecordError where the API server would not write an object, or not the pods that it creates."""
+    spec = item.get("spec")
+    reason: validation.Reason | None = None
+    if kind == "Pod":
+        reason = validation.of_pod(spec, "spec")
+    elif (api, kind) == ("resource.k8s.io", "ResourceClaim"):
+        reason = validation.of_claim(spec, "spec")
+    elif (api, kind) == ("resource.k8s.io", "ResourceClaimTemplate"):
+        reason = validation.of_claim(spec.get("spec") if isinstance(spec, dict) else None, "spec.spec")
+    elif owner is not None:
+        native = api in ("apps", "batch")
+        reasons = [validation.of_selector(spec, "spec")] if api == "apps" else []
+        for at, template in owner.templates:
+            inner = template.get("spec") if isinstance(template, Mapping) else None
+            reasons.append(validation.of_pod(inner, f"{at}.spec", written=native))
+        reason = next(filter(None, reasons), None)
+    if reason is not None:
+        raise records.RecordError(*reason)
 
 
 def _no_pod(ignored: Iterable[str]) -> BadInput:
@@ -333,7 +408,7 @@ def _stands_for_pods(document: Document) -> bool:
     return kind == "Pod" or (gangs.creates_pods(api, kind) and not empty)
 
 
-def _named(pods: list[PodRecord], kind: str, names: dict[tuple[str, str], str]) -> list[PodRecord]:
+def _with_kind(pods: list[PodRecord], kind: str, names: dict[tuple[str, str], str]) -> list[PodRecord]:
     """The pods of an owner, with the kind in their names where an owner of another kind has this name. `names`: of the
     pods of owners so far, each with the kind."""
     if any(names.get((pod.namespace, pod.name), kind) != kind for pod in pods):

@@ -296,11 +296,19 @@ def warning(code: str, message: str) -> dict[str, str]:
 
 
 def claims_unmet(cluster: ClusterView, pod: PodRecord, name: str, nodes: int) -> dict[str, str]:
-    """Which request of which claim is not met on so many nodes. `name`: one of them."""
+    """Which request of which claim is not met on so many nodes. `name`: one of them; the text is about the first with
+    devices."""
     fits = cluster.dra.fits
     claims = fits.all_of(pod)
+    offering = (other for other, node in cluster.nodes.items() if node.devices is not None)
+    name = min((other for other in offering if fits.rejects(cluster.nodes[other], claims)), default=name)
     at = fits.on(cluster.nodes[name], claims)
     text = f"{unmet(claims, at)} is not met on {count(nodes, 'node')}; on {name}: {at.why}"
+    if unpublished := cluster.dra.unpublished(pod):
+        text += (
+            f"; no node publishes a device of DeviceClass {', '.join(unpublished)}: let the driver publish some "
+            "(partition GPUs for MIG devices), or ask for those of another class"
+        )
     return warning("claim-unmet", f"pod {pod.namespace}/{pod.name}: {text}")
 
 

@@ -71,9 +71,11 @@ def selected(record: DeviceClassRecord, kinds: Collection[Kind], marks: Mapping[
     return Selected(perhaps[0].driver, all(answers[kind] is True for kind in perhaps))
 
 
-def drivers_of(record: DeviceClassRecord, kinds: Collection[Kind]) -> set[str]:
-    """The drivers of which the class may select devices of these kinds."""
-    return {kind.driver for kind in kinds if selects(record.selectors, _device(kind)) is not False}
+def drivers_of(record: DeviceClassRecord, kinds: Collection[Kind], marks: Mapping[str, Mark] = WHOLE) -> set[str]:
+    """The drivers of which the class may select devices of these kinds, or of those that drivers with whole GPUs may
+    publish."""
+    expected = (kind for driver, mark in marks.items() for kind in _expected(driver, mark))
+    return {kind.driver for kind in (*kinds, *expected) if selects(record.selectors, _device(kind)) is not False}
 
 
 def _expected(driver: str, mark: Mark) -> list[Kind]:

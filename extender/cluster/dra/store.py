@@ -285,13 +285,20 @@ class DraStore:
     def asks_gpus(self, pod: PodRecord) -> bool:
         """Whether the pod has claims that are allocated, not counted, and a class of them is one of devices of a driver
         whose whole GPUs are counted: of these, of parts of them, or with admin access."""
+        kinds, marks = self._slices.kinds, self._whole
+        return any(drivers_of(record, kinds, marks) & self._resources.keys() for record in self._classes_of(pod))
+
+    def unpublished(self, pod: PodRecord) -> list[str]:
+        """The names of the classes of such claims of which no published device is one."""
+        kinds = self._slices.kinds
+        return sorted(record.name for record in self._classes_of(pod) if not drivers_of(record, kinds, {}))
+
+    def _classes_of(self, pod: PodRecord) -> list[DeviceClassRecord]:
+        """The classes of its claims that are allocated, not counted."""
         claims = self.fits.of(pod)
-        if claims is None:
-            return False
-        requests = (request for spec in claims.specs for request in spec.requests)
+        requests = () if claims is None else (request for spec in claims.specs for request in spec.requests)
         names = {choice.device_class for request in requests for choice in request.choices}
-        records = [self.classes[name] for name in names if name in self.classes]
-        return any(drivers_of(record, self._slices.kinds) & self._resources.keys() for record in records)
+        return [self.classes[name] for name in names if name in self.classes]
 
     def together(self, roles: Sequence[PodRecord]) -> ClaimsTogether | None:
         """Which pods of these roles (one pod each) the devices of a node meet together; None where the GPUs that are

@@ -29,7 +29,7 @@ they ask for. The numbers of gangs, the stand-ins of late pods and the pods of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -282,6 +282,24 @@ class OwnerPods:
     def beside(self) -> tuple[Mapping[str, Any], ...]:
         """Objects that its controller creates with the pods: templates of their claims."""
         return tuple(created for stated in self._stated for created in stated.beside)
+
+    def changed(self, change: Callable[[Any], Any]) -> OwnerPods:
+        """With its templates changed."""
+        stated = [
+            part._replace(roles=tuple(replace(role, template=change(role.template)) for role in part.roles))
+            for part in self._stated
+        ]
+        return OwnerPods(self._owner, stated, self._gpus)
+
+    @property
+    def templates(self) -> Iterator[tuple[str, Any]]:
+        """(path, template as plain values) of each role with pods; of several with one template the first."""
+        seen: set[int] = set()
+        for role in (role for stated in self._stated for role in stated.roles if role.pods):
+            if id(role.template) not in seen:
+                seen.add(id(role.template))
+                raw = isinstance(role.template, msgspec.Raw)
+                yield role.path, msgspec.json.decode(role.template) if raw else role.template
 
     @property
     def per_node(self) -> bool:

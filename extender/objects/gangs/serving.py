@@ -69,33 +69,50 @@ def _component(owner: OwnerObject, part: str, section: Section, assumed: list[st
         yield Role(templates.of_spec(head), section.path, replicas, name=part, labels={"component": part})
         return
     size = next((n for worker in stated if (n := worker.number("pipelineParallelSize"))), DEFAULT_SIZE)
-    gpus = next((n for worker in stated if (n := worker.number("tensorParallelSize"))), 1)
+    parallel = next((n for worker in stated if (n := worker.number("tensorParallelSize"))), None)
+    gpus, instead = parallel or 1, parallel is not None
     worker = {key: value for section in reversed(stated) for key, value in section.fields.items()}
-    pods = _with_gpus(head, gpus)
-    workers = _with_gpus(templates.patched(head, worker), gpus)
+    pods = _with_gpus(head, gpus, instead=instead)
+    # Without containers of its own, a worker is read as the head.
+    beside = {key: value for key, value in head.items() if key != "containers"} if worker.get("containers") else head
+    workers = _with_gpus(templates.patched(beside, worker), gpus, instead=instead)
     yield Role(templates.of_spec(pods), section.path, 1, name=part, labels={"component": part})
     yield Role(templates.of_spec(workers), stated[0].path, size - 1, name=f"{part}-worker", labels={"component": part})
 
 
 _MODEL_CONTAINER: Final = "kserve-container"
+_MODEL_CONTAINERS: Final = (_MODEL_CONTAINER, "worker-container")
 _OF_RUNTIME: Final = frozenset(
     {"supportedModelFormats", "protocolVersions", "multiModel", "workerSpec", "annotations", "labels"}
 )
 _OF_COMPONENT: Final = frozenset({"workerSpec", "minReplicas", "maxReplicas", "annotations", "labels"})
 
 
-def _with_gpus(spec: Any, gpus: int | None) -> Any:
-    """The specification; its first container gets GPUs where it names no devices and their number is stated."""
+_GPU_TYPES: Final = (GPU, "amd.com/gpu", "intel.com/gpu", "habana.ai/gaudi")
+_GPU_VENDORS: Final = frozenset(name.partition("/")[0] for name in _GPU_TYPES)
+
+
+def _with_gpus(spec: Any, gpus: int | None, *, instead: bool = False) -> Any:
+    """The specification; the container of the model, else the first one, gets GPUs where it asks for none and their
+    number is stated. `instead`: also where it asks for another number of one of _GPU_TYPES."""
     containers = spec.get("containers") if isinstance(spec, Mapping) else None
-    if not gpus or not isinstance(containers, list) or not containers or not isinstance(containers[0], Mapping):
+    if not gpus or not isinstance(containers, list) or not all(isinstance(entry, Mapping) for entry in containers):
         return spec
-    first = containers[0]
-    resources = first.get("resources") or {}
-    limits = resources.get("limits") or {} if isinstance(resources, Mapping) else None
-    if not isinstance(limits, Mapping) or any("/" in str(name) for name in limits):
+    of_model = (at for at, container in enumerate(containers) if container.get("name") in _MODEL_CONTAINERS)
+    if not containers or not isinstance(
+        resources := containers[at := next(of_model, 0)].get("resources") or {}, Mapping
+    ):
         return spec
-    stated = {**resources, "limits": {**limits, GPU: gpus}}
-    return {**spec, "containers": [{**first, "resources": stated}, *containers[1:]]}
+    amounts = {key: resources.get(key) or {} for key in ("limits", "requests")}
+    if not all(isinstance(of, Mapping) for of in amounts.values()):
+        return spec
+    asked = [name for name in _GPU_TYPES if amounts["limits"].get(name) or amounts["requests"].get(name)]
+    parts = any(str(name).partition("/")[0] in _GPU_VENDORS for name in amounts["limits"].keys() - _GPU_TYPES)
+    if resources.get("claims") or parts or (asked and not instead):
+        return spec
+    name = asked[0] if asked else GPU
+    stated = {**resources, **{key: {**of, name: gpus} for key, of in amounts.items()}}
+    return {**spec, "containers": [*containers[:at], {**containers[at], "resources": stated}, *containers[at + 1 :]]}
 
 
 def _runtime(owner: OwnerObject, model: Section) -> Section | None:

@@ -54,6 +54,15 @@ def test_a_selector_that_selects_no_device() -> None:
     assert text.startswith("pod default/q0: request r of claim t is not met on 2 nodes; on n1: ")
 
 
+def test_devices_of_a_class_that_no_node_publishes() -> None:
+    """A pod of these alone is answered, not called one that asks for no GPU."""
+    request = {"name": "r", "exactly": {"deviceClassName": "mig"}}
+    answer = ask([*CLUSTER[:2], *node("n1"), template("t", request)], pods(1, "t"))
+    assert verdicts(answer) == [("cannot", None, None)]
+    [text] = [one["message"] for one in answer["warnings"] if one["code"] == "claim-unmet"]
+    assert "no node publishes a device of DeviceClass mig: let the driver publish some" in text
+
+
 def test_a_selector_that_cannot_be_evaluated() -> None:
     selectors = [{"cel": {"expression": "device.attributes.unheardOf()"}}]
     answer = ask([*CLUSTER, template("t", exactly(selectors=selectors))], pods(1, "t"))

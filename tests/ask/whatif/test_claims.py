@@ -7,7 +7,7 @@ import json
 import pytest
 
 from extender.ask.whatif.question import Added, Changes
-from extender.errors import BadCluster, BadInput
+from extender.errors import BadInput
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 from extender.sim import claims as dra
@@ -64,8 +64,9 @@ def test_a_quota_of_claims_is_said_to_be_unchecked() -> None:
 
 def test_a_claim_that_cannot_be_read() -> None:
     broken = dra.claim("wanted", "default", 1) | {"spec": 7}
-    with pytest.raises(BadCluster):
-        ask([dra.device_class(), *node("n1")], [claimant("q", "resourceClaimName", "wanted"), broken])
+    asking = claimant("q", "resourceClaimName", "wanted")
+    with pytest.raises(BadInput, match=r"ResourceClaim default/wanted is left out: .*spec"):
+        ask([dra.device_class(), *node("n1")], [asking, broken])
 
 
 @pytest.mark.parametrize(("served", "verdict"), [(False, "cannot"), (True, "fits")])
