@@ -277,7 +277,8 @@ class Explainer:
             warnings=[
                 *unchecked.summary([(f"{pod.namespace}/{pod.name}", missing)]),
                 *unchecked.skipped_slices(judge.cluster, [pod]),
-                *unchecked.warnings(pod, judge.cluster.settings, answered=decision is not None),
+                *unchecked.preferred(pod, judge.cluster.settings),
+                *unchecked.other_schedulers([pod] if decision is None else [], judge.cluster.settings),
             ],
         )
         if best:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from extender.cluster.device_plugins import partial
@@ -142,6 +142,20 @@ def is_bytes(resource: str) -> bool:
 def other_amount(resource: str, number: int) -> str:
     """An amount of a resource that is no column: "32 x vpc.amazonaws.com/efa", "20 GiB of hugepages-2Mi"."""
     return f"{number / GIB:.4g} GiB of {resource}" if is_bytes(resource) else f"{number} x {resource}"
+
+
+def lacks(missing: Iterable[Mapping[str, Any]]) -> str:
+    """What a node has of what a pod needs: "3.5 of 4 CPUs, 12 of 64 GiB of memory, 0 of 2 nvidia.com/gpu"."""
+    return ", ".join(_lack(lack) for lack in missing)
+
+
+def _lack(lack: Mapping[str, Any]) -> str:
+    have, need, what, unit = lack["have"], lack["need"], lack["what"], lack["unit"]
+    if unit == "millicores":
+        return f"{have / 1000:g} of {need / 1000:g} CPUs"
+    if unit.startswith("bytes"):
+        return f"{have / GIB:.4g} of {need / GIB:.4g} GiB of {what}"
+    return f"{have} of {need} {'pod slots' if unit == 'pods' else what}"
 
 
 def seconds(number: float) -> str:

@@ -45,21 +45,31 @@ def skipped_slices(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict
     reasons = cluster.dra.skipped() if any(pod.claims for pod in pods) else {}
     if not reasons:
         return []
-    parts = [f"{reason} ({number})" for reason, number in sorted(reasons.items())]
+    parts = [f"{number} {reason}" for reason, number in sorted(reasons.items())]
     hidden = len(parts) - MOST_REASONS
     more = [f"and {count(hidden, 'more reason')}"] if hidden > 0 else []
-    return [{"code": "slices-skipped", "message": f"not counted: {'; '.join([*parts[:MOST_REASONS], *more])}"}]
+    text = f"not all that drivers publish counts as GPUs: {'; '.join([*parts[:MOST_REASONS], *more])}"
+    return [{"code": "slices-skipped", "message": text}]
 
 
-def warnings(pod: PodRecord, settings: Settings, *, answered: bool = False) -> Iterator[dict[str, str]]:
-    """The further warnings of a pod. `answered`: kube-scheduler has asked about it, so its scheduler asks us."""
+def preferred(pod: PodRecord, settings: Settings) -> Iterator[dict[str, str]]:
+    """The warning of what the pod prefers."""
     name, owner = f"pod {pod.namespace}/{pod.name}", pod.owner
     # Equal pods of one owner get one warning.
     alike = name if owner is None else f"{owner.kind} {pod.namespace}/{owner.name}"
-    if (preferred := preference(pod, settings)) is not None:
-        yield {"code": "preference-not-counted", "message": f"{alike} {preferred}"}
-    if not answered and (other := scheduler(pod, settings)) is not None:
-        yield {"code": "other-scheduler", "message": f"{alike} {other}"}
+    if (text := preference(pod, settings)) is not None:
+        yield {"code": "preference-not-counted", "message": f"{alike} {text}"}
+
+
+def other_schedulers(pods: Iterable[PodRecord], settings: Settings) -> Iterator[dict[str, str]]:
+    """One warning for each scheduler of these pods that does not ask us. None of a pod that kube-scheduler tried."""
+    alike: dict[str, list[str]] = {}
+    for pod in pods:
+        if not pod.pod_scheduled and (text := scheduler(pod, settings)) is not None:
+            alike.setdefault(text, []).append(f"{pod.namespace}/{pod.name}")
+    for text, names in alike.items():
+        more = f"; so do {count(len(names) - 1, 'more pod')}" if len(names) > 1 else ""
+        yield {"code": "other-scheduler", "message": f"pod {names[0]} {text}{more}"}
 
 
 def preference(pod: PodRecord, settings: Settings) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from extender.ask.text import count, gpus, label, short, way
+from extender.ask.text import count, gpus, label, lacks, short, way
 from extender.cli.decisions import cost_table
 from extender.cli.gpu_picture import legend_of, picture
 from extender.cli.screen import Line, aligned, indented
@@ -140,11 +140,8 @@ def group_lines(groups: list[Json]) -> Iterator[Line]:
         yield ""
         yield f"gang {short(group['gang'])}: {_group_verdict(group)}"
         placed = group["pods"] if group["verdict"] != "cannot" else ()
-        rows = [(short(pod["name"]), short(pod["node"]), f"GPUs {gpus(pod['gpus'])}", "") for pod in placed]
-        rows += [
-            (short(pod["name"]), short(pod["node"]), f"GPUs {gpus(pod['gpus'])}", "runs already")
-            for pod in group.get("running", ())
-        ]
+        rows = [(*_seat(pod), "") for pod in placed]
+        rows += [(*_seat(pod), "runs already") for pod in group.get("running", ())]
         yield from aligned(rows, "<<<<", (), "  ")
         if group["victims"]:
             yield ""
@@ -152,11 +149,17 @@ def group_lines(groups: list[Json]) -> Iterator[Line]:
         yield from ways(group)
 
 
+def _seat(pod: Json) -> tuple[str, str, str]:
+    """The name of a pod, its node, and its GPUs."""
+    which = "no GPU" if pod["gpus"] == [] else f"GPUs {gpus(pod['gpus'])}"
+    return short(pod["name"]), short(pod["node"]), which
+
+
 def ways(result: Json) -> Iterator[Line]:
     """The nearest miss, and the ways out."""
     near = result.get("nearest")
     if near is not None:
-        missing = ", ".join(f"{lack['have']} of {lack['need']} {lack['what']}" for lack in near["missing"])
+        missing = lacks(near["missing"])
         yield f"  missing: {missing}" if near["node"] is None else f"  nearest: {short(near['node'])} ({missing})"
     for number, way_out in enumerate(result.get("ways_out", ()), 1):
         yield f"  way out {number}: {short(way(way_out), LONGEST_WAY)}"

@@ -129,11 +129,14 @@ def answer(
     if drain is not None:
         moved = drain.place(snapshot, wall)
         answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
-        answered.warn([*moved.warnings, *_unchecked(answered)])
+        answered.warn([*moved.warnings, *unchecked.other_schedulers(drain.pods, snapshot.settings)])
+        answered.warn(_unchecked(answered))
         return answered
     pods = _admitted(cluster, daemons.on_nodes(cluster, question), answered)
     answered.warn(unchecked.skipped_slices(cluster, pods))
     cluster.expect(pods)
+    asking_gpus = (pod for pod in pods if pod.gpus or cluster.dra.asks_gpus(pod))
+    answered.warn(unchecked.other_schedulers(asking_gpus, snapshot.settings))
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
     passed: dict[object, list[tuple[single.NotOurs, str]]] = {}  # by owner, with what becomes of the pod
     queue = _queue(snapshot, pods, wall) if queue is None else queue

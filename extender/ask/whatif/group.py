@@ -136,7 +136,7 @@ def _group(case: GangCase, verdict: str, outcome: Outcome) -> dict[str, Any]:
         "verdict": verdict,
         "domain": None if domain is None else {"level": domain[0], "value": domain[1]},
         "pods": [
-            {"name": pod.name, "namespace": pod.namespace} | _seat(placed, at) for at, pod in enumerate(gang.pods)
+            {"name": pod.name, "namespace": pod.namespace} | _seat(case, placed, at) for at, pod in enumerate(gang.pods)
         ],
         **_running(supposed.cluster, gang),
         "victims": [certificate.victim(supposed.cluster, pod) for pod in outcome.victims],
@@ -151,10 +151,12 @@ def _running(cluster: ClusterView, gang: WaitingGang) -> dict[str, Any]:
     return {"running": pods} if pods else {}
 
 
-def _seat(placed: Placed | None, at: int) -> dict[str, Any]:
+def _seat(case: GangCase, placed: Placed | None, at: int) -> dict[str, Any]:
+    """The node and the GPUs of a pod: none for one that asks for none, null where it is not known which."""
     if placed is None:
         return {"node": None, "gpus": None}
-    return {"node": placed.nodes[at], "gpus": list(gpus_of(placed.gpus[at])) or None}
+    asks = case.requests[at].gpus or case.supposed.cluster.dra.asks_gpus(case.gang.pods[at])
+    return {"node": placed.nodes[at], "gpus": list(gpus_of(placed.gpus[at])) or (None if asks else [])}
 
 
 def _result(
@@ -166,9 +168,8 @@ def _result(
     known = nodes if nodes is not None else JudgedNodes((), Counter(), {}, {}, {}, {}, frozenset(), [])
     result = single.empty(case.supposed, pod, known)
     result["not_checked"] = [*case.gang.unchecked, *result["not_checked"]]
-    result |= {"verdict": group["verdict"], "cost": group["cost"], "certificate": group["certificate"]} | _seat(
-        placed, at
-    )
+    result |= {"verdict": group["verdict"], "cost": group["cost"], "certificate": group["certificate"]}
+    result |= _seat(case, placed, at)
     if placed is not None:
         first = placed.nodes.index(placed.nodes[at]) == at
         evicted = {victim.uid for victim in outcome.victims if first and victim.node == placed.nodes[at]}

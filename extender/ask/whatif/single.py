@@ -326,7 +326,7 @@ def claims_unknown(cluster: ClusterView, pod: PodRecord) -> Iterator[dict[str, s
 def about(snapshot: SupposedCluster, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
     """Warnings of a pod that hold whatever happens to it."""
     name = f"pod {pod.namespace}/{pod.name}"
-    yield from unchecked.warnings(pod, snapshot.settings, answered=bool(pod.pod_scheduled))
+    yield from unchecked.preferred(pod, snapshot.settings)
     if absent := snapshot.cluster.dra.absent(pod):
         yield warning("claim-absent", f"{name}: {absent} does not exist: kube-scheduler does not place it before that")
     if pod.gated:

@@ -107,8 +107,7 @@ class Slices:
     def skipped(self) -> Counter[str]:
         """How many slices, or devices of slices, do not count, by reason, for people."""
         reasons = Counter(
-            f"ResourceSlices of driver {driver}, which no resource of the settings counts"
-            for driver in self._foreign.values()
+            f"ResourceSlices of driver {driver} (no draDriver of the settings)" for driver in self._foreign.values()
         )
         for key, slices in self._pools.items():
             newest = max(record.generation for record in slices.values())
@@ -116,14 +115,14 @@ class Slices:
             complete = _complete(slices.values())
             reasons["ResourceSlices of an older generation of their pool"] += len(slices) - len(current)
             if not complete:
-                reasons[f"ResourceSlices of pools of which others are missing, such as {'/'.join(key)}"] += len(current)
+                reasons[f"ResourceSlices of incomplete pools, such as {'/'.join(key)}"] += len(current)
             elif name := repeated(complete):
                 reasons[f"ResourceSlices of pool {'/'.join(key)}, in which two devices have the name {name}"] += len(
                     current
                 )
             reasons["devices without a name"] += sum(record.unnamed for record in current)
             gpus = [device for record in current for device in record.devices if self._kind(record, device).whole]
-            reasons["GPUs without the attribute uuid, which no topology by uuid finds"] += sum(
+            reasons["GPUs without the attribute uuid (no topology by uuid finds them)"] += sum(
                 not gpu.uuid for gpu in gpus
             )
         return +reasons

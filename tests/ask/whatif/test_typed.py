@@ -215,6 +215,13 @@ def test_its_scheduler_is_none_that_asks_us() -> None:
     assert any("names schedulerName volcano" in one["message"] for one in answer["warnings"])
     finding = next(one for one in checked(node("a"), documented()[1])["findings"] if one["code"] == "other-scheduler")
     assert finding["about"] == "Job/default/distributed-training"
+    others = [pod(name, 1, spec={"schedulerName": "mine"}) for name in "pqr"]
+    answer = ask([node(name) for name in "abcd"], [*documented(), *others])
+    texts = [one["message"] for one in answer["warnings"] if one["code"] == "other-scheduler"]
+    assert [text.partition(",")[0] for text in texts] == [
+        "pod default/distributed-training-0 names schedulerName volcano", "pod default/p names schedulerName mine",
+    ]  # fmt: skip
+    assert texts[1].endswith("that scheduler decides without us; so do 2 more pods")
     ours = Settings(schedulers=("volcano",))
     assert "other-scheduler" not in codes(ask([node(name) for name in "abcd"], documented(), settings=ours))
     for name in ("default-scheduler", "gpu-scheduler"):

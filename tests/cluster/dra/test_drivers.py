@@ -95,9 +95,9 @@ def test_what_does_not_count_of_slices_is_said_with_its_number() -> None:
     assert cluster.dra.skipped() == {
         "ResourceSlices of an older generation of their pool": 1,
         "devices without a name": 1,
-        "ResourceSlices of pools of which others are missing, such as gpu.nvidia.com/m": 1,
+        "ResourceSlices of incomplete pools, such as gpu.nvidia.com/m": 1,
         "ResourceSlices of pool gpu.nvidia.com/o, in which two devices have the name gpu-0": 1,
-        "GPUs without the attribute uuid, which no topology by uuid finds": 1,
-        "ResourceSlices of driver fpga.example.com, which no resource of the settings counts": 3,
+        "GPUs without the attribute uuid (no topology by uuid finds them)": 1,
+        "ResourceSlices of driver fpga.example.com (no draDriver of the settings)": 3,
     }
     assert unchecked.skipped_slices(cluster, []) == []
