@@ -440,7 +440,7 @@ WRONG: dict[str, tuple[list[JSON], JSON, str]] = {
     "no GPU": (one_node(), workload("p", 0), "asks for no GPU"),
     "no such class": (
         one_node(),
-        {"metadata": {"name": "p"}, "spec": {"priorityClassName": "none", "containers": []}},
+        {"metadata": {"name": "p"}, "spec": {"priorityClassName": "none", "containers": [{"name": "c"}]}},
         "no PriorityClass",
     ),
     "bound": (one_node(), workload("p", 1, node="n"), "already"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -33,15 +33,31 @@ def on_nodes(cluster: ClusterView, question: Question) -> Question:
     if not question.per_node:
         return question
     pods: list[PodRecord] = []
+    nowhere: list[str] = []
     for pod in question.pods:
-        pods += _of(cluster, pod) if (pod.namespace, pod.name) in question.per_node else (pod,)
+        if (pod.namespace, pod.name) not in question.per_node:
+            pods.append(pod)
+        else:
+            names = _admitting(cluster, _tolerating(pod))
+            pods += _of(cluster, pod, names)
+            nowhere += [] if names else [f"no node admits the pods of {_name(pod)}: it creates none"]
         if len(pods) + len(question.named) > MOST_PODS:
             path = f"pod {pod.namespace}/{pod.name}"
             raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
-    return replace(question, pods=tuple(pods))
+    return replace(question, pods=tuple(pods), assumed=(*question.assumed, *nowhere))
 
 
-def _of(cluster: ClusterView, pod: PodRecord) -> Iterator[PodRecord]:
+def _name(pod: PodRecord) -> str:
+    owner = pod.owner
+    return pod.name if owner is None else f"{owner.kind} {pod.namespace}/{owner.name}"
+
+
+def _tolerating(pod: PodRecord) -> PodRecord:
+    return msgspec.structs.replace(pod, daemon=True, tolerations=(*pod.tolerations, *TOLERATIONS))
+
+
+def _of(cluster: ClusterView, pod: PodRecord, names: Iterable[str]) -> Iterator[PodRecord]:
+    """`names`: of the nodes that admit it."""
     owner = pod.owner
     running = {
         other.node
@@ -50,9 +66,9 @@ def _of(cluster: ClusterView, pod: PodRecord) -> Iterator[PodRecord]:
         and other.owner is not None
         and (other.owner.kind, other.owner.name, other.namespace) == (owner.kind, owner.name, pod.namespace)
     }
-    tolerating = msgspec.structs.replace(pod, daemon=True, tolerations=(*pod.tolerations, *TOLERATIONS))
+    tolerating = _tolerating(pod)
     prefix = pod.name if owner is None else owner.name
-    for name in _admitting(cluster, tolerating):
+    for name in names:
         if name not in running:
             pin = NodeTerm(fields=(Requirement("metadata.name", "In", (name,)),))
             yield msgspec.structs.replace(tolerating, name=f"{prefix}-{name}", node_terms=(pin,))

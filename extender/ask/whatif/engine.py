@@ -123,7 +123,6 @@ def answer(
         text = f"objects that make no pods are ignored: {', '.join(question.ignored)}"
         answered.warn([warning("ignored", text)])
     answered.warn(warning("field-not-read", text) for text in question.unread)
-    answered.warn(warning("assumed", text) for text in question.assumed)
     answered.warn(warning("repeated-key", text) for text in question.repeated)
     answered.warn(warning("object-left-out", text) for text in question.rejected[:MOST_NAMED])
     if drain is not None:
@@ -132,7 +131,9 @@ def answer(
         answered.warn([*moved.warnings, *unchecked.other_schedulers(drain.pods, snapshot.settings)])
         answered.warn(_unchecked(answered))
         return answered
-    pods = _admitted(cluster, daemons.on_nodes(cluster, question), answered)
+    question = daemons.on_nodes(cluster, question)
+    answered.warn(warning("assumed", text) for text in question.assumed)
+    pods = _admitted(cluster, question, answered)
     answered.warn(unchecked.skipped_slices(cluster, pods))
     cluster.expect(pods)
     asking_gpus = (pod for pod in pods if pod.gpus or cluster.dra.asks_gpus(pod))

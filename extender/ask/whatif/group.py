@@ -14,9 +14,11 @@ from typing import Any
 
 from extender.ask import gpu_notes, place
 from extender.ask import nodes as judged_nodes
+from extender.ask.admission import sorted_out
 from extender.ask.nodes import JudgedNodes
 from extender.ask.place import GangCase, Outcome
 from extender.ask.suppose import SupposedCluster
+from extender.ask.text import count
 from extender.ask.ways import gang as gang_ways
 from extender.ask.whatif import single
 from extender.ask.whatif.single import warning
@@ -82,6 +84,7 @@ def judge(
         group["nearest"] = None if outcome.lacks else gang_ways.nearest(case, outcome)
         if supposed.over():
             warnings.append(single.OUT_OF_TIME)
+        warnings += _admitted_nowhere(case)
     warnings += _about_claims(case, outcome)
     results = [_result(case, at, nodes[at], group, outcome) for at in range(len(gang.pods))]
     return Grouped(group, results, case.gang.pods, outcome, warnings)
@@ -190,6 +193,22 @@ def _about(case: GangCase, gang: WaitingGang) -> Iterator[dict[str, str]]:
             f"how many pods of {gang.ref.source} gang {gang.ref} must run cannot be read "
             f"({gangs.SOURCES[gang.ref.source].states}): all {len(gang.pods) + len(gang.members)} count as needed",
         )
+
+
+def _admitted_nowhere(case: GangCase) -> Iterator[dict[str, str]]:
+    """The pods that no node admits, whatever runs there; of equal ones the first."""
+    cluster, gang = case.supposed.cluster, case.gang
+    try:
+        roles = roles_of(cluster, gang.pods, case.requests)
+    except Unplaceable:
+        return
+    for role in roles:
+        names, others = sorted_out(role.pod, cluster, list(cluster.nodes))
+        if not names and others:
+            why = ", ".join(
+                f"{text} on {count(nodes, 'node')}" for text, nodes in Counter(dict(others).values()).items()
+            )
+            yield warning("no-node", f"pod {role.pod.namespace}/{role.pod.name}: no node admits it ({why})")
 
 
 def _about_claims(case: GangCase, outcome: Outcome) -> Iterator[dict[str, str]]:

@@ -148,6 +148,19 @@ def read(
     )  # fmt: skip
 
 
+class _Others(dict[tuple[str, str, str, str], Any]):
+    """The objects of a question, by API group, kind, namespace and name. `read`: the kinds of those that an owner has
+    read."""
+
+    def __init__(self, objects: Mapping[tuple[str, str, str, str], Any]) -> None:
+        super().__init__(objects)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: tuple[str, str, str, str]) -> Any:
+        self.read.add(key[1])
+        return super().__getitem__(key)
+
+
 class _Reading:
     """What is read of the objects of a question."""
 
@@ -182,7 +195,9 @@ class _Reading:
                 with self.left_out(entry):
                     bounds.update([_bounds(entry)])
         owned = {key for entry in entries if _stands_for_pods(entry) for key in _owner(entry.item)}
-        others = {(api, kind, *_key(item)): item for item, path in entries for kind, api in (_kind(item, path),)}
+        others = _Others(
+            {(api, kind, *_key(item)): item for item, path in entries for kind, api in (_kind(item, path),)}
+        )
         classes = {name: item for (api, kind, _, name), item in others.items() if (api, kind) == RUNTIME_CLASS}
         for item, path in entries:
             kind, api = _kind(item, path)
@@ -198,6 +213,7 @@ class _Reading:
                     self._owner(item, path, owner, (kind, *_key(item)) in owned)
             if len(self.pods) + self._named > MOST_PODS:
                 raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
+        self.ignored = {kind: None for kind in self.ignored if kind not in others.read}
 
     def _beside(self, item: dict[str, Any], kind: str, api: str) -> None:
         """An object that makes no pods and decides about them."""
@@ -217,6 +233,8 @@ class _Reading:
         validated(item, kind, api, owner)
         created, stated = _created(owner, path, None if stands_there else MOST_PODS - len(self.pods))
         self.objects += [*_claims(owner, self._gpus)]
+        if _claims_volumes(item):
+            created = [msgspec.structs.replace(pod, volumes=True) for pod in created]
         created = _with_kind(created, kind, self._names)
         self.pods += created
         self.groups += stated if created or (api, kind) in gangs.GROUP_KINDS else ()
@@ -225,6 +243,14 @@ class _Reading:
         self.assumed += owner.assumed
         if not stands_there:
             self.assumed += _idle(owner, f"{kind} {_key(item)[1]}", created)
+
+
+def _claims_volumes(item: dict[str, Any]) -> bool:
+    """Whether an owner creates PersistentVolumeClaims for its pods."""
+    spec = Section(item, "").section("spec")
+    places = (spec, "volumeClaimTemplates"), (spec, "volumeClaimPolicies")
+    inner = spec.section("leaderWorkerTemplate") if spec.is_object("leaderWorkerTemplate") else Section({}, "")
+    return any(section.raw(key) for section, key in (*places, (inner, "volumeClaimTemplates")))
 
 
 def _is_beside(item: dict[str, Any], kind: str, api: str) -> bool:

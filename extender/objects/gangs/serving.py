@@ -122,7 +122,7 @@ def _runtime(owner: OwnerObject, model: Section) -> Section | None:
         found = [owner.beside("serving.kserve.io", kind, name) for kind in RUNTIME_KINDS]
         return next((runtime.spec for runtime in found if runtime is not None), None)
     wanted = model.section("modelFormat").text("name")
-    runtimes = [owner_object(item) for key, item in owner.others.items() if key[1] in RUNTIME_KINDS]
+    runtimes = [owner_object(owner.others[key]) for key in owner.others if key[1] in RUNTIME_KINDS]
     fitting = [runtime.spec for runtime in runtimes if wanted in _formats(runtime.spec)]
     return fitting[0] if len(fitting) == 1 else None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from extender.ask.whatif import question
 from extender.ask.whatif.question import Document, Question
 from extender.errors import BadInput
@@ -203,6 +205,59 @@ def test_a_daemon_set_has_a_pod_on_each_node_that_its_template_admits() -> None:
     assert [(shown["pod"]["name"], shown["verdict"], shown["node"]) for shown in answer["results"]] == [
         ("dcgm-b", "fits", "b"), ("dcgm-d", "fits", "d"), ("dcgm-full", "cannot", None),
     ]  # fmt: skip
+
+
+def test_a_daemon_set_that_no_node_admits_is_named() -> None:
+    spec = template(2)
+    spec["spec"]["nodeSelector"] = {"pool": "x"}
+    answer = ask([node("a")], [owner("apps/v1", "DaemonSet", {"template": spec}, name="dcgm")])
+    assert answer["results"] == []
+    assert [warning["message"] for warning in answer["warnings"]] == [
+        "no node admits the pods of DaemonSet team/dcgm: it creates none"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "spec"),
+    [
+        ("apps/v1", "StatefulSet", {"volumeClaimTemplates": [{}], "template": template(1)}),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", {"volumeClaimPolicies": [{}], "replicatedJobs": [
+            {"name": "w", "template": {"spec": {"template": template(1)}}}
+        ]}),
+        ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", {
+            "leaderWorkerTemplate": {"size": 2, "workerTemplate": template(1), "volumeClaimTemplates": [{}]}
+        }),
+    ],
+)  # fmt: skip
+def test_the_volumes_that_an_owner_claims_for_its_pods_are_not_checked(api: str, kind: str, spec: JSON) -> None:
+    answer = ask([node("a")], [owner(api, kind, spec)])
+    assert all(result["not_checked"] == ["volumes"] for result in answer["results"])
+    assert answer["results"]
+
+
+def test_what_an_owner_reads_is_not_called_ignored() -> None:
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "t"},
+    }
+    runtime["spec"] = {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {
+        "template": {"spec": {"containers": [{"name": "node", "image": "x"}]}}}}}]}}}  # fmt: skip
+    spec = {"runtimeRef": {"name": "t"}, "trainer": {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
+    asked = read(runtime, service, owner("trainer.kubeflow.org/v1alpha1", "TrainJob", spec))
+    assert asked.ignored == ("Service",)
+
+
+def test_a_pod_of_a_gang_that_no_node_admits_is_named() -> None:
+    launcher = template(0)
+    launcher["spec"]["nodeSelector"] = {"role": "control-plane"}
+    replicas = {"Launcher": {"replicas": 1, "template": launcher}, "Worker": {"replicas": 2, "template": template(1)}}
+    answer = ask([node("a"), node("b")], [owner("kubeflow.org/v2beta1", "MPIJob", {"mpiReplicaSpecs": replicas})])
+    assert [group["verdict"] for group in answer["groups"]] == ["cannot"]
+    assert [warning["message"] for warning in answer["warnings"] if warning["code"] == "no-node"] == [
+        "pod team/o-0: no node admits it (node-selector on 2 nodes)"
+    ]
 
 
 def test_a_pod_without_gpus_is_named_and_the_others_are_answered() -> None:
