@@ -176,7 +176,8 @@ GROUP_FIELDS: Final = {
     "resourceClaims": "devices of these claims are not counted",
     "parentCompositePodGroupName": "each PodGroup starts by itself",
 }
-"""Of a PodGroup of scheduling.k8s.io, and of the templates of a Workload: what counts instead."""
+"""Of a PodGroup of scheduling.k8s.io, and of the templates of a Workload: what counts instead. The constraints of a
+PodGroup itself are read."""
 
 
 def unread(item: Any) -> Iterator[str]:
@@ -194,7 +195,7 @@ def unread(item: Any) -> Iterator[str]:
             "budget as any other, as in the preemption of kube-scheduler"
         )
     elif group == "scheduling.k8s.io" and kind == "PodGroup":
-        yield from _of_group(name, spec)
+        yield from _of_group(name, {key: value for key, value in spec.items() if key != "schedulingConstraints"})
     elif group == "scheduling.k8s.io" and kind == "Workload":
         for key in ("podGroups", "podGroupTemplates"):
             parts = spec.get(key)

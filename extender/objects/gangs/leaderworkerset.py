@@ -14,6 +14,7 @@ GROUP: Final = f"{PREFIX}group-index"
 SIZE: Final = SIZES[1]
 WORKER: Final = f"{PREFIX}worker-index"
 EXCLUSIVE: Final = f"{PREFIX}exclusive-topology"
+SUBGROUPS: Final = f"{PREFIX}subgroup-exclusive-topology"
 
 
 class LeaderWorkerSet(GangSource):
@@ -56,4 +57,5 @@ class LeaderWorkerSet(GangSource):
         return OwnerRoles(
             roles, minimum=size, size=size, gangs=owner.spec.count("replicas") if size else 0, gang_label=GROUP,
             gang_labels={NAME: owner.name},
+            unchecked=("subgroups by topology",) if SUBGROUPS in owner.annotations else (),
         )  # fmt: skip

@@ -235,6 +235,14 @@ def test_the_volumes_that_an_owner_claims_for_its_pods_are_not_checked(api: str,
     assert answer["results"]
 
 
+def test_the_topology_of_subgroups_is_not_checked() -> None:
+    spec = {"leaderWorkerTemplate": {"size": 2, "subGroupPolicy": {"subGroupSize": 1}, "workerTemplate": template(1)}}
+    asked = owner("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec)
+    asked["metadata"]["annotations"] = {"leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology": "rack"}
+    results = ask([node("a")], [asked])["results"]
+    assert [result["not_checked"] for result in results] == [["subgroups by topology"]] * 2
+
+
 def test_what_an_owner_reads_is_not_called_ignored() -> None:
     runtime = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",

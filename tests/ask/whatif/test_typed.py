@@ -149,7 +149,7 @@ def test_fields_that_are_not_read_are_named() -> None:
     answer = ask([node("a")], [budget, group, pod("p", 1)])
     messages = [one["message"] for one in answer["warnings"] if one["code"] == "field-not-read"]
     assert [text.partition(" is not read")[0] for text in messages] == [
-        "PodDisruptionBudget team/b: unhealthyPodEvictionPolicy AlwaysAllow", "PodGroup team/g: schedulingConstraints",
+        "PodDisruptionBudget team/b: unhealthyPodEvictionPolicy AlwaysAllow",
         "PodGroup team/g: disruptionMode", "PodGroup team/g: priority", "PodGroup team/g: resourceClaims",
     ]  # fmt: skip
     in_check = [one["message"] for one in checked(node("a"), budget, group)["warnings"]]
