@@ -119,12 +119,7 @@ def answer(
     answered.warn(snapshot.suppose(question.changes))
     if question.holdings:
         answered.holdings = _holdings(cluster)
-    if question.ignored:
-        text = f"objects that make no pods are ignored: {', '.join(question.ignored)}"
-        answered.warn([warning("ignored", text)])
-    answered.warn(warning("field-not-read", text) for text in question.unread)
-    answered.warn(warning("repeated-key", text) for text in question.repeated)
-    answered.warn(warning("object-left-out", text) for text in question.rejected[:MOST_NAMED])
+    answered.warn(_about_question(question))
     if drain is not None:
         moved = drain.place(snapshot, wall)
         answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
@@ -165,6 +160,16 @@ def answer(
         answered.warn([warning("not-ours", f"{first}; {rest}{more}")])
     answered.warn(_unchecked(answered))
     return answered
+
+
+def _about_question(question: Question) -> Iterator[dict[str, str]]:
+    """Warnings of how its objects are read."""
+    if question.ignored:
+        yield warning("ignored", f"objects that make no pods are ignored: {', '.join(question.ignored)}")
+    yield from (warning("field-not-read", text) for text in question.unread)
+    yield from (warning("assumed", text) for text in question.assumed)
+    yield from (warning("repeated-key", text) for text in question.repeated)
+    yield from (warning("object-left-out", text) for text in question.rejected[:MOST_NAMED])
 
 
 def _unchecked(answered: WhatIfAnswer) -> list[dict[str, str]]:
