@@ -100,7 +100,7 @@ def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
     if hidden > 0:
         yield f"  and {count(hidden, 'more node')} (-o json has up to 100)"
     if decision["reasons"]:
-        yield "  rejected: " + ", ".join(f"{number} x {code}" for code, number in decision["reasons"].items())
+        yield "  rejected: " + ", ".join(f"{number:,} x {code}" for code, number in decision["reasons"].items())
     if verbose and decision["duration_us"]:
         yield "  took: " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
 

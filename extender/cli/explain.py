@@ -74,7 +74,7 @@ def lines(answer: Mapping[str, Any], verbose: bool = False) -> Iterator[str]:
     if answer["funnel"]:
         yield f"  nodes: {_funnel(answer['funnel'])}"
     if answer["reasons"]:
-        yield "  rejected: " + ", ".join(f"{number} x {key}" for key, number in answer["reasons"].items())
+        yield "  rejected: " + ", ".join(f"{number:,} x {key}" for key, number in answer["reasons"].items())
     yield from _evictions(answer)
     if ways:
         yield "  ways out, the cheapest first, each verified by the filter:"

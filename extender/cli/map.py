@@ -26,7 +26,7 @@ EXAMPLES = (
     "gpu-extender map --rack rack-1",
     "gpu-extender map --cluster cluster.json",
 )
-FREE, BROKEN, MORE = ".", "x", "+"
+FREE, BROKEN, MORE, UNKNOWN = ".", "x", "+", "?"
 LETTERS: Final = ascii_uppercase
 Node = Mapping[str, Any]
 
@@ -77,7 +77,7 @@ def _cells(node: Node) -> tuple[str, ...]:
     pods = _pods(node)
     names = [f"{letter}={short(pod)}" for pod, letter in pods.items() if letter != MORE]
     unknown = sum(pods["count"] for pods in node["unplaced"])
-    signs = " ".join(_sign(gpu, pods) for gpu in node["gpus"])
+    signs = " ".join(_sign(gpu, pods, UNKNOWN if unknown else FREE) for gpu in node["gpus"])
     closed = "" if node["schedulable"] else node.get("closed") or "cordoned"
     held = f"{unknown} held, unknown which" if unknown else ""
     return short(node["node"]), signs, f"{node['free']} free", held, closed, ", ".join(names)
@@ -89,11 +89,12 @@ def _pods(node: Node) -> dict[str, str]:
     return {name: LETTERS[at] if at < len(LETTERS) else MORE for at, name in enumerate(names)}
 
 
-def _sign(gpu: Mapping[str, Any], pods: Mapping[str, str]) -> str:
+def _sign(gpu: Mapping[str, Any], pods: Mapping[str, str], empty: str) -> str:
+    """`empty`: of a GPU that no pod is known to hold."""
     if not gpu["healthy"]:
         return BROKEN
     letters = [pods[pod["pod"]] for pod in gpu["pods"]]
-    return FREE if not letters else letters[0] if len(letters) == 1 else MORE
+    return empty if not letters else letters[0] if len(letters) == 1 else MORE
 
 
 def _drawing(node: Node) -> Iterator[Line]:

@@ -34,7 +34,7 @@ STYLES: Final = (
     (r"^  [a-z][a-z ,-]*:", "dim"),
     (r"\bno place\b", "yellow"),
     (r"(?<= )[A-Z+](?= )|\b[A-Z](?==)", "yellow"),  # which pod holds a GPU
-    (r"(?<= )\.(?= )", "dim"),  # a GPU that is free
+    (r"(?<= )[.?](?= )", "dim"),  # a GPU that is free
     (r"(?<= )x(?= [.A-Zx+] |  |$)", "red"),  # one that has failed
 )
 """What is coloured in a line, and how."""

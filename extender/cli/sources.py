@@ -48,8 +48,8 @@ class Unanswered(Unreachable):
 
     def __init__(self, reason: str, server: str) -> None:
         super().__init__(
-            f"{reason}. Does gpu-extender serve there? --server names another address; of one in a pod "
-            "`kubectl port-forward` makes it reachable",
+            f"{reason}: no gpu-extender serves there; --server names another address, and `kubectl port-forward` makes "
+            "a server in a pod reachable",
             path=server,
         )
         self.reason = reason
@@ -121,7 +121,7 @@ def _answer(server: str, path: str, body: bytes | None, also: int = 0) -> dict[s
                 f"it closes the connection without an answer. If it speaks TLS, write https://{urlsplit(server).netloc}",
                 path=server,
             ) from None
-        raise Unanswered(str(reason), server) from None
+        raise Unanswered(getattr(reason, "strerror", None) or str(reason), server) from None
     if not isinstance(answer, dict):
         raise Unreachable("the answer is not an object; is this a gpu-extender?", path=server)
     return answer
@@ -153,11 +153,12 @@ def _read(request: Request, timeout: float) -> bytes:
 
 def _refusal(server: str, status: int, body: bytes) -> ExtenderError:
     """The server's own error where it sent one."""
+    later = "; try again, `gpu-extender check --live` shows what it waits for" if status == NOT_READY else ""
     try:
         error = orjson.loads(body)["error"]
-        return ExtenderError(str(error["message"]), path=str(error["path"]), code=str(error["code"]))
+        return ExtenderError(f"{error['message']}{later}", path=str(error["path"]), code=str(error["code"]))
     except (ValueError, KeyError, TypeError):
-        return Unreachable(f"answered {status}", path=server)
+        return Unreachable(f"it is not ready{later}" if later else f"answered {status}", path=server)
 
 
 # -- a server, or a cluster that is read once

@@ -18,7 +18,7 @@ import pytest
 from extender import cli
 from extender.cli import COMMANDS, kubectl, main
 from extender.server.certificates import self_signed
-from tests.cli.canned import Cli, serving
+from tests.cli.canned import Cli, answer, serving
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -178,3 +178,15 @@ def test_http_and_https_mixed_up(tmp_path: Path, cli: Cli) -> None:
         port = listener.getsockname()[1]
         said = cli.err(["top", "--server", f"http://127.0.0.1:{port}"], 1)
     assert f"If it speaks TLS, write https://127.0.0.1:{port}" in said
+
+
+def test_a_server_that_is_not_ready_or_not_there_names_the_way_out(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    monkeypatch.setattr("extender.cli.sources.TRIES", 1)
+    with serving() as url:
+        for body in (b"not ready", {"error": {"code": "not-ready", "path": "", "message": "not known yet: pods"}}):
+            answer(body, 503)
+            said = cli.err(["top", "--server", url], 1)
+            assert "try again, `gpu-extender check --live` shows what it waits for" in said
+    said = cli.err(["top", "--server", "http://127.0.0.1:9"], 1)
+    assert "Connection refused: no gpu-extender serves there; --server names another address" in said
+    assert "Errno" not in said

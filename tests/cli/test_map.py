@@ -45,9 +45,9 @@ def printed(words: list[str], cli: Cli) -> str:
 
 
 def test_all_nodes_one_rack_and_one_node(file: str, cli: Cli) -> None:
-    first = "n1  A . B .  1 free  1 held, unknown which  A=default/going, B=default/seen\n"
+    first = "n1  A ? B ?  1 free  1 held, unknown which  A=default/going, B=default/seen\n"
     assert printed(["--cluster", file], cli) == (
-        "n1  A . B .  1 free  1 held, unknown which            A=default/going, B=default/seen\n"
+        "n1  A ? B ?  1 free  1 held, unknown which            A=default/going, B=default/seen\n"
         "n2  . .      2 free                         cordoned\n"
     )
     assert printed(["--rack", "r1", "--cluster", file], cli) == first
@@ -127,4 +127,4 @@ def test_a_server_is_asked(cli: Cli) -> None:
         said = printed(["n1", "--server", url], cli)
         assert printed(["--rack", "r 1", "--server", url, "-o", "json"], cli)
         assert Canned.asked == ["/debug/map?node=n1", "/debug/map?rack=r+1"]
-    assert said.startswith("n1  A . B .  ")
+    assert said.startswith("n1  A ? B ?  ")
