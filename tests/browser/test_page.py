@@ -127,6 +127,35 @@ def test_everything_is_reached_by_keyboard(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(WAITS)
 
 
+def test_arrow_keys_move_in_the_map(page: Page) -> None:
+    """It is one stop of the Tab key."""
+    page.goto("/")
+    cells = page.locator("a.cell")
+    assert cells.evaluate_all("all => all.map(cell => cell.tabIndex)").count(0) == 1
+    cells.first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(cells.nth(1)).to_be_focused()
+    page.keyboard.press("ArrowDown")  # to the next rack of four
+    expect(cells.nth(5)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("a100-1")
+
+
+def test_filters_work_without_scripts(browser: Browser, url: str) -> None:
+    context = browser.new_context(base_url=url, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/")
+    page.get_by_label("Model").fill("H100")
+    page.get_by_label("Node or pod").fill("h100-2")
+    page.get_by_role("button", name="Show").click()
+    assert "model=H100" in page.url
+    expect(page.locator("a.cell")).to_have_count(4)
+    expect(page.locator("a.cell.marked")).to_have_text("h100-2: 0")
+    page.get_by_role("link", name="Clear").click()
+    expect(page.locator("a.cell")).to_have_count(12)
+    context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_no_barrier(browser: Browser, url: str, view: str, scheme: Any) -> None:

@@ -9,6 +9,7 @@ from tests.web.page.scene import ENDED, PREEMPTOR, WAITS
 VIEWS: Final = {
     "fleet": "/?colour=gang",
     "fleet-by-zone": "/?by=zone",
+    "fleet-filtered": "/?namespace=vision&find=run-1",
     "nodes": "/nodes?in=rack-2",
     "node": "/node?node=v100-0",
     "node-cordoned": "/node?node=v100-3",
