@@ -29,6 +29,8 @@ class Ask:
     def as_planned(self) -> Ask:
         """The same request of a pod whose claims the queue allocates: nodes whose GPUs come by claims hand out what is
         planned."""
+    def waiting(self, most_wait: int) -> Ask:
+        """The same request of a pod that waits so many seconds at most until its victims have saved their work."""
     @property
     def amounts(self) -> tuple[int, ...]:
         """R exact integers."""
@@ -57,6 +59,10 @@ class Ask:
     @property
     def planned(self) -> bool:
         """Whether the queue allocates the devices of its claims; False at first."""
+    @property
+    def most_wait(self) -> int:
+        """Seconds for which it waits at most until victims that are asked have saved their work; 0 (at first): none is
+        asked."""
     @property
     def namespace(self) -> str:
         """Failures of the namespace's own pods count for this pod too."""

@@ -44,14 +44,17 @@ cdef class Ask:
     def with_nics(self, str nics):
         if nics not in NIC_MODES:
             raise ValueError("Ask: required, preferred or ignore is expected of NICs")
-        return self._with(NIC_MODES[nics], self.planned)
+        return self._with(NIC_MODES[nics], self.planned, self.most_wait)
 
     def as_planned(self):
-        return self._with(self.nic_mode, True)
+        return self._with(self.nic_mode, True, self.most_wait)
 
-    cdef Ask _with(self, int nic_mode, bint planned):
+    def waiting(self, int most_wait):
+        return self._with(self.nic_mode, self.planned, most_wait)
+
+    cdef Ask _with(self, int nic_mode, bint planned, int most_wait):
         cdef Ask made = Ask(self.amounts, self.share, self.containers, self.priority, self.links, self.namespace)
-        made.nic_mode, made.planned = nic_mode, planned
+        made.nic_mode, made.planned, made.most_wait = nic_mode, planned, most_wait
         return made
 
     @property

@@ -34,6 +34,9 @@ class Gathered(Candidates):
     def restart_s(self) -> array[int]:
         """int64[m] what a restart costs."""
     @property
+    def saves_s(self) -> array[int]:
+        """int64[m] in which it saves its work before it ends, for this preemptor; -1 = it does not."""
+    @property
     def grace_s(self) -> array[int]:
         """int64[m] terminationGracePeriodSeconds."""
     @property
@@ -54,6 +57,9 @@ class Gathered(Candidates):
     @property
     def some_terminating(self) -> bool:
         """Whether any of the pods is terminating."""
+    @property
+    def most_wait(self) -> int:
+        """That of the request."""
 
 def victims(
     nodes: NodeTable,
@@ -81,12 +87,14 @@ def lost(
     start_ms: array[int],
     saved_ms: array[int],
     restart_s: array[int],
+    saves_s: array[int],
     terminating: array[int],
     now_ms: int,
 ) -> array[int]:
     """int64[m]: GPU-seconds that each pod's eviction loses; 0 for a terminating pod. ValueError: lengths differ.
 
-    GPUs x (now - last checkpoint, or start, + restart). `saved_ms`: 0 = no checkpoint is known.
+    GPUs x (now - last checkpoint, or start, + restart); of a pod that saves its work before it ends GPUs x (`saves_s` +
+    restart) at most. `saved_ms`: 0 = no checkpoint is known; `saves_s`: -1 = it does not.
     """
 
 def unless(column: array[int], marks: array[int], value: int) -> array[int]:
@@ -105,9 +113,10 @@ def memberships(
     """(starts int32[m + 1], members int32): pod i is in members[starts[i]:starts[i + 1]], which is `groups[ids[i]]`;
     nothing for id 0 and for a terminating pod. KeyError: an id without an entry."""
 
-def gangs(pods: PodTable, size: int, now_ms: int) -> tuple[array[int], array[int]]:
+def gangs(pods: PodTable, size: int, now_ms: int, most_wait: int = 0) -> tuple[array[int], array[int]]:
     """(members, work) by gang id, int64[size]: how many pods of it run and are not terminating, and the GPU-seconds
-    that all of them would lose. ValueError: a pod has a gang id that is not below `size`."""
+    that all of them would lose to a preemptor that waits so many seconds at most (Ask.most_wait). ValueError: a pod
+    has a gang id that is not below `size`."""
 
 def some_free(nodes: NodeTable, resource: int) -> array[int]:
     """uint64, one bit a row: the nodes that are not cordoned and where some of the resource is free, claims taken.

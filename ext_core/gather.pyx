@@ -36,18 +36,20 @@ cdef inline object _zeros(Py_ssize_t n):
 cdef class Gathered(Candidates):
     """Candidates, and what the cost terms read of their pods. See `gather.pyi`."""
 
-    cdef readonly object pods, priority, start_ms, saved_ms, restart_s, grace_s, gpus, terminating
+    cdef readonly object pods, priority, start_ms, saved_ms, restart_s, saves_s, grace_s, gpus, terminating
     cdef readonly object gang, budgets, ask
     cdef readonly bint some_terminating
+    cdef readonly int most_wait
     cdef row_t[::1] rows                # [m]
-    cdef int64_t[::1] priorities, starts_ms, saves_ms, restarts_s, graces_s, gpu_counts, terminate
+    cdef int64_t[::1] priorities, starts_ms, saves_ms, restarts_s, saving_s, graces_s, gpu_counts, terminate
     cdef int32_t[::1] gangs, budget_sets, asks
 
     def __cinit__(self, start, int resources):
         cdef Py_ssize_t m = self.eligible
         self.pods = carray.clone(INT32, m, True)
         self.priority, self.start_ms, self.saved_ms = _zeros(m), _zeros(m), _zeros(m)
-        self.restart_s, self.grace_s, self.gpus, self.terminating = _zeros(m), _zeros(m), _zeros(m), _zeros(m)
+        self.restart_s, self.saves_s, self.grace_s = _zeros(m), _zeros(m), _zeros(m)
+        self.gpus, self.terminating = _zeros(m), _zeros(m)
         self.gang, self.budgets, self.ask = (
             carray.clone(INT32, m, True), carray.clone(INT32, m, True), carray.clone(INT32, m, True))
         self.rows = self.pods
@@ -55,6 +57,7 @@ cdef class Gathered(Candidates):
         self.starts_ms = self.start_ms
         self.saves_ms = self.saved_ms
         self.restarts_s = self.restart_s
+        self.saving_s = self.saves_s
         self.graces_s = self.grace_s
         self.gpu_counts = self.gpus
         self.terminate = self.terminating
@@ -106,6 +109,7 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
                 pod = pods.next[pod]
             start[i + 1] = <int32_t>m
     cdef Gathered found = Gathered(starts, nodes.resources)
+    found.most_wait = ask.most_wait
     cdef LinkShapes shapes = nodes.shapes
     with nogil:
         for i in range(n):
@@ -153,6 +157,7 @@ cdef void _fill_pods(Gathered found, PodTable pods, mask_t freeable, Py_ssize_t 
         found.starts_ms[at] = pods.start[pod]
         found.saves_ms[at] = pods.saved[pod]
         found.restarts_s[at] = pods.restart[pod]
+        found.saving_s[at] = pods.saves_in(pod, found.most_wait)
         found.graces_s[at] = pods.grace[pod]
         found.gpu_counts[at] = pods.gpus[pod]
         found.terminate[at] = 1 if pods.flags[pod] & TERMINATING else 0
@@ -189,17 +194,19 @@ def by_name(NodeTable nodes, const row_t[::1] rows, const row_t[::1] more):
 
 
 def lost(const int64_t[::1] gpus, const int64_t[::1] start_ms, const int64_t[::1] saved_ms,
-         const int64_t[::1] restart_s, const int64_t[::1] terminating, int64_t now_ms):
-    """GPU-seconds that each pod's eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds); 0 for
-    a terminating pod."""
+         const int64_t[::1] restart_s, const int64_t[::1] saves_s, const int64_t[::1] terminating, int64_t now_ms):
+    """GPU-seconds that each pod's eviction loses. See `gather.pyi`."""
     cdef Py_ssize_t i, m = gpus.shape[0]
-    if not m == start_ms.shape[0] == saved_ms.shape[0] == restart_s.shape[0] == terminating.shape[0]:
+    if not m == start_ms.shape[0] == saved_ms.shape[0] == restart_s.shape[0] == saves_s.shape[0]:
+        raise ValueError("the columns differ in length")
+    if terminating.shape[0] != m:
         raise ValueError("the columns differ in length")
     made = _int64s(m)
     cdef int64_t[::1] out = made
     with nogil:
         for i in range(m):
-            out[i] = 0 if terminating[i] else work_lost(gpus[i], start_ms[i], saved_ms[i], restart_s[i], now_ms)
+            out[i] = 0 if terminating[i] else work_lost(
+                gpus[i], start_ms[i], saved_ms[i], restart_s[i], saves_s[i], now_ms)
     return made
 
 
@@ -295,7 +302,7 @@ def memberships(const int32_t[::1] ids, const int64_t[::1] terminating, dict gro
     return starts, members
 
 
-def gangs(PodTable pods, int size, int64_t now_ms):
+def gangs(PodTable pods, int size, int64_t now_ms, int most_wait=0):
     """(members, work), int64[size] each, by gang id: how many pods of it run (terminating ones do not count), and the
     GPU-seconds that all of them would lose. ValueError: a pod has a gang that is not below `size`."""
     counts, works = array("q", bytes(8 * (size + 1))), array("q", bytes(8 * (size + 1)))
@@ -311,7 +318,7 @@ def gangs(PodTable pods, int size, int64_t now_ms):
                 wrong = True
                 break
             count[gang] += 1
-            work[gang] += pods.work_lost(pod, now_ms)
+            work[gang] += pods.work_lost(pod, now_ms, most_wait)
     if wrong:
         raise ValueError("a gang beyond `size`")
     return counts[:size], works[:size]

@@ -95,6 +95,10 @@ class PodRow(NamedTuple):
     """terminationGracePeriodSeconds."""
     until: int = 0
     """It is no victim before then; 0 = not protected."""
+    saves: int = -1
+    """The time in which it saves its work once its containers are told to end; -1 = it does not."""
+    asked: int = -1
+    """The time in which it saves its work when it is asked to; -1 = it cannot be asked."""
 
 
 class PlaceRow(NamedTuple):

@@ -69,7 +69,7 @@ cdef Bounds judge(PodTable pods, Ask ask, row_t row, amount_t need, int64_t now_
                 pod.work = 0
                 if not pods.flags[at] & TERMINATING:
                     pod.priority = pods.priority[at]
-                    pod.work = min(pods.work_lost(at, now_ms), MOST_WORK)
+                    pod.work = min(pods.work_lost(at, now_ms, ask.most_wait), MOST_WORK)
                 lowest = min(lowest, pod.priority)
                 all_of = min(all_of + pod.frees, need)  # enough is enough
                 many |= count == MOST

@@ -21,6 +21,7 @@ cdef enum:
     SPARED = 2        # never a victim (DaemonSet, static and mirror pods)
     PROTECTED = 4     # `until` is above 0; with SAVED written by `put`: a scan of many pods does not read those columns
     SAVED = 8         # `saved` is above 0
+    SAVES = 64        # `saves` or `asked` is not -1
     DEVICES = 16      # its claims hold devices: a victim only for pods whose devices the queue allocates, by EVERY
     LINKED = 32       # it requires linked GPUs
 
@@ -98,9 +99,15 @@ cdef class NodeTable:
         return self.alloc[resource, row] - self.used[resource, row] - self.claim[resource, row]
 
 
-cdef inline int64_t work_lost(int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t now) noexcept nogil:
+cdef inline int64_t work_lost(
+    int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t saves, int64_t now
+) noexcept nogil:
+    """`saves`: seconds in which the work is saved before the end; -1 = it is not."""
     cdef int64_t since = saved if saved > 0 else start
-    return gpus * (now - since) // 1000 + gpus * restart if now > since else gpus * restart
+    cdef int64_t work = gpus * (now - since) // 1000 if now > since else 0
+    if 0 <= saves and gpus * saves < work:
+        work = gpus * saves
+    return work + gpus * restart
 
 
 cdef class PodTable:
@@ -114,12 +121,14 @@ cdef class PodTable:
     cdef row_t[::1] node            # [pod] row of its node; -1 = none, or the pod row is free
     cdef mask_t[::1] mask           # [pod] GPU positions that it surely holds
     cdef int32_t[::1] unsure        # [pod] GPUs that it holds at positions that are not certain
-    cdef uint8_t[::1] flags         # TERMINATING | SPARED | DEVICES | LINKED, PROTECTED | SAVED
+    cdef uint8_t[::1] flags         # TERMINATING | SPARED | DEVICES | LINKED, PROTECTED | SAVED | SAVES
     cdef int64_t[::1] start         # [pod] when it started, milliseconds since 1970; far in the future while it has not
     cdef int64_t[::1] saved         # [pod] last checkpoint, milliseconds since 1970; 0 = none is known
     cdef int32_t[::1] restart       # [pod] seconds that a restart costs
     cdef int32_t[::1] grace         # [pod] seconds of terminationGracePeriodSeconds
     cdef int64_t[::1] until         # [pod] never a victim before then, milliseconds since 1970; 0 = not protected
+    cdef int32_t[::1] saves         # [pod] seconds in which it saves its work once it is told to end; -1 = it does not
+    cdef int32_t[::1] asked         # [pod] seconds in which it saves its work when it is asked to; -1 = it cannot be
     cdef public int64_t now         # the time at which `until` is judged, milliseconds since 1970
     cdef int32_t[::1] gang          # [pod] id of its gang; 0 = none
     cdef int32_t[::1] budgets       # [pod] id of the set of disruption budgets that it is in; 0 = none
@@ -140,7 +149,14 @@ cdef class PodTable:
         if self.priority[pod] >= priority or flags & SPARED or (flags & DEVICES and priority != EVERY):
             return False
         return not flags & PROTECTED or flags & TERMINATING or self.until[pod] <= now_ms
-    cdef inline int64_t work_lost(self, row_t pod, int64_t now_ms) noexcept nogil:
-        """GPU-seconds since its last checkpoint, or start, and of its restart."""
+    cdef inline int64_t saves_in(self, row_t pod, int most_wait) noexcept nogil:
+        """Seconds in which it saves its work before it ends, for a preemptor that waits so long; -1 = it does not."""
+        if not self.flags[pod] & SAVES:  # nearly always
+            return -1
+        cdef int32_t saves = self.saves[pod], asked = self.asked[pod]
+        return asked if 0 <= asked <= most_wait and 0 < most_wait and (saves < 0 or asked < saves) else saves
+    cdef inline int64_t work_lost(self, row_t pod, int64_t now_ms, int most_wait) noexcept nogil:
+        """GPU-seconds since its last checkpoint, or start, or those in which it saves, and of its restart."""
         cdef int64_t saved = self.saved[pod] if self.flags[pod] & SAVED else 0
-        return work_lost(self.gpus[pod], self.start[pod], saved, self.restart[pod], now_ms)
+        return work_lost(
+            self.gpus[pod], self.start[pod], saved, self.restart[pod], self.saves_in(pod, most_wait), now_ms)

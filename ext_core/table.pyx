@@ -382,7 +382,7 @@ cdef class PodTable:
         new = {name: _column(kind, pods, old.get(name), kept) for name, kind in (
             ("gpus", "q"), ("priority", "i"), ("node", "i"), ("mask", "I"), ("unsure", "i"), ("flags", "B"),
             ("start", "q"), ("saved", "q"), ("restart", "i"), ("grace", "i"), ("until", "q"), ("gang", "i"),
-            ("budgets", "i"), ("ask", "i"), ("next", "i"), ("prev", "i"))}
+            ("saves", "i"), ("asked", "i"), ("budgets", "i"), ("ask", "i"), ("next", "i"), ("prev", "i"))}
         self.gpus = new["gpus"]
         self.priority = new["priority"]
         self.node = new["node"]
@@ -394,6 +394,8 @@ cdef class PodTable:
         self.restart = new["restart"]
         self.grace = new["grace"]
         self.until = new["until"]
+        self.saves = new["saves"]
+        self.asked = new["asked"]
         self.gang = new["gang"]
         self.budgets = new["budgets"]
         self.ask = new["ask"]
@@ -418,11 +420,11 @@ cdef class PodTable:
 
     def put(self, int pod, row):
         """Write pod row `pod`, new or known, from a PodRow. What `mark` wrote stays."""
-        cdef int node, priority, unsure, flags, restart, grace
+        cdef int node, priority, unsure, flags, restart, grace, saves, asked
         cdef tuple amounts
         cdef unsigned int mask
         cdef long long start, saved, until
-        node, priority, amounts, mask, unsure, flags, start, saved, restart, grace, until = _fields(row)
+        node, priority, amounts, mask, unsure, flags, start, saved, restart, grace, until, saves, asked = _fields(row)
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         cdef int r
@@ -451,12 +453,15 @@ cdef class PodTable:
         self._count(pod, node, 1)
         self.mask[pod] = mask
         self.unsure[pod] = unsure
-        self.flags[pod] = flags | (PROTECTED if until > 0 else 0) | (SAVED if saved > 0 else 0)
+        flags |= (PROTECTED if until > 0 else 0) | (SAVED if saved > 0 else 0)
+        self.flags[pod] = flags | (SAVES if saves >= 0 or asked >= 0 else 0)
         self.start[pod] = start
         self.saved[pod] = saved
         self.restart[pod] = restart
         self.grace[pod] = grace
         self.until[pod] = until
+        self.saves[pod] = saves
+        self.asked[pod] = asked
 
     def name_rows(self, list names):
         """See `table.pyi`."""
@@ -512,8 +517,8 @@ cdef class PodTable:
             raise ValueError("row: bad row")
         return PodRow(
             self.node[pod], self.priority[pod], _down(self.amounts, pod), self.mask[pod], self.unsure[pod],
-            self.flags[pod] & ~(PROTECTED | SAVED), self.start[pod], self.saved[pod], self.restart[pod],
-            self.grace[pod], self.until[pod],
+            self.flags[pod] & ~(PROTECTED | SAVED | SAVES), self.start[pod], self.saved[pod], self.restart[pod],
+            self.grace[pod], self.until[pod], self.saves[pod], self.asked[pod],
         )
 
     def marks(self, int pod):

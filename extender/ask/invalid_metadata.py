@@ -31,6 +31,10 @@ _STATED: Final[tuple[tuple[str, str, Callable[[str], object], str], ...]] = (
         progress.RESTART, "bad-restart-seconds", lambda value: progress.whole(value) is not None,
         f"{_WHOLE} of seconds: it counts as 0",
     ),
+    *(
+        (name, f"bad-{name.partition('/')[2]}", lambda value: progress.duration(value) is not None, _DURATION)
+        for name in progress.SAVES
+    ),
     (gangs.OUR_MINIMUM, "bad-gang-min", lambda value: gangs.number(value) is not None, f"{_WHOLE}: ignored"),
     (LINKS, "bad-links", lambda value: value.strip().lower() in MODES, _LINKED),
     (NICS, "bad-nics", lambda value: value.strip().lower() in MODES, _LINKED),

@@ -5,6 +5,8 @@ other pods likelier victims; so the settings bound each by PriorityClass and by 
 |---|---|
 | protect-for | `protectForSeconds` at most, after the start |
 | restart-seconds | `restartSeconds` at most |
+| saves-on-termination | up to `savesOnTerminationSeconds`, and to the pod's grace period |
+| saves-on-request | up to `savesOnRequestSeconds` |
 | last-checkpoint | not before the start, and not after now (extender.objects.progress) |
 | gang, gang-min, and any other source of a gang | `gangMin` at most; one running pod is no gang |
 | the name of a gang | among the pods of one team alone: `gangTeam` |
@@ -23,11 +25,15 @@ from extender.objects.records import PodRecord
 from extender.settings import ClaimBounds, Settings
 
 MOST_SHOWN: Final = 80  # characters of an annotation
-Field = Literal["protect_for_seconds", "restart_seconds", "gang_min"]
+Field = Literal[
+    "protect_for_seconds", "restart_seconds", "gang_min", "saves_on_termination_seconds", "saves_on_request_seconds"
+]
 ALIAS: Final[dict[Field, str]] = {
     "protect_for_seconds": "protectForSeconds",
     "restart_seconds": "restartSeconds",
     "gang_min": "gangMin",
+    "saves_on_termination_seconds": "savesOnTerminationSeconds",
+    "saves_on_request_seconds": "savesOnRequestSeconds",
 }
 Team = Literal["namespace", "serviceAccount", "owner"]
 TEAMS: Final[tuple[Team, ...]] = get_args(Team)
@@ -35,11 +41,13 @@ TEAMS: Final[tuple[Team, ...]] = get_args(Team)
 
 
 class Bounds(NamedTuple):
-    """What a pod may claim at most: seconds, seconds, pods, and with whose pods it may be one gang."""
+    """What a pod may claim at most: seconds, pods, and with whose pods it may be one gang."""
 
     protect_for_seconds: int
     restart_seconds: int
     gang_min: int
+    saves_on_termination_seconds: int
+    saves_on_request_seconds: int
     gang_team: Team = "namespace"
 
 
@@ -71,16 +79,14 @@ class AnnotationLimits:
     def __init__(self, settings: Settings) -> None:
         self._claims = settings.claims
         self._minimum_run = settings.preemption.minimum_run_seconds
-        claims = settings.claims
-        self.common = Bounds(claims.protect_for_seconds, claims.restart_seconds, claims.gang_min, claims.gang_team)
+        self.common = Bounds(*(getattr(settings.claims, field) for field in ALIAS), settings.claims.gang_team)
 
     def of(self, pod: PodRecord) -> Bounds:
         """The lower of what its PriorityClass and its namespace allow; what neither names is as for all pods."""
         claims = self._claims
         if pod.priority_class not in claims.by_priority_class and pod.namespace not in claims.by_namespace:
             return self.common
-        protect, restart, gang_min = (self._bound(pod, field)[0] for field in ALIAS)
-        return Bounds(protect, restart, gang_min, self._team(pod)[0])
+        return Bounds(*(self._bound(pod, field)[0] for field in ALIAS), self._team(pod)[0])
 
     def _bound(self, pod: PodRecord, field: Field) -> tuple[int, str]:
         """(the bound, the path of the setting that gives it)."""
@@ -121,6 +127,13 @@ class AnnotationLimits:
             return 0
         return progress.restart_seconds(pod, self.of(pod).restart_seconds)
 
+    def saving(self, pod: PodRecord) -> progress.Saving:
+        """In how many seconds the pod saves its work, as far as that counts."""
+        if pod.annotations.keys().isdisjoint(progress.SAVES):  # nearly always
+            return progress.NOT_SAVING
+        bounds = self.of(pod)
+        return progress.saving(pod, bounds.saves_on_termination_seconds, bounds.saves_on_request_seconds)
+
     def gang(self, gang: Gang, gang_min: int) -> Gang:
         """The gang with the minimum that counts; 0, so that no eviction breaks it, while one pod of it runs.
         `gang_min`: the lowest bound of its running pods.
@@ -147,6 +160,7 @@ class AnnotationLimits:
         most, setting = self._bound(pod, "restart_seconds")
         if (progress.whole(restart) or 0) > most:
             yield Bounded(progress.RESTART, restart, _counts(str(most), most, setting))
+        yield from self._saves(pod)
         text = notes.get(progress.CHECKPOINT, "")
         saved, start = progress.checkpoint(text), progress.start_ms(pod)
         if 0 < saved < start and pod.start is not None:
@@ -156,6 +170,15 @@ class AnnotationLimits:
         yield from self._gang_min(pod, running)
         if apart and (named := gangs.ref(pod, {})) is not None:
             yield self._apart(pod, named)
+
+    def _saves(self, pod: PodRecord) -> Iterator[Bounded]:
+        """A longer time does not count as the bound: a pod that ends within the bound would lose its work."""
+        fields: tuple[Field, Field] = "saves_on_termination_seconds", "saves_on_request_seconds"
+        for name, field in zip(progress.SAVES, fields, strict=True):
+            seconds, (most, setting) = progress.duration(pod.annotations.get(name, "")), self._bound(pod, field)
+            if seconds is not None and (seconds > most or not most):
+                longest = f", which allows {progress.duration_text(most)}" if most else ""
+                yield Bounded(name, pod.annotations[name], f"does not count (settings: {setting}{longest})")
 
     def _gang_min(self, pod: PodRecord, running: Sequence[PodRecord]) -> Iterator[Bounded]:
         text = pod.labels.get(OUR_MINIMUM) or pod.annotations.get(OUR_MINIMUM) or ""

@@ -94,6 +94,7 @@ class HeldColumns:
             limits.restart_seconds(pod),
             pod.grace_seconds,
             limits.protected_ms(pod),
+            *limits.saving(pod),
         )
         at = known if known is not None else rows.take(pod)
         table.put(at, row)

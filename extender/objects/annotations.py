@@ -77,6 +77,12 @@ NAMES: Final = (
          "How often the pod saves its work. `gpu-extender check` reports such pods apart from those without it."),
     Name("restart-seconds", "pod", "you", "seconds",
          "What a restart costs on top of the lost work, `claims.restartSeconds` at most."),
+    Name("saves-on-termination", "pod", "you", "`90s`, `10m`",
+         "Once its containers are told to end (SIGTERM), the pod saves its work within this time. It counts where the "
+         "grace period is as long, and up to `claims.savesOnTerminationSeconds`."),
+    Name("saves-on-request", "pod", "you", "`90s`, `10m`",
+         "Once it is asked to, the pod saves its work within this time, up to `claims.savesOnRequestSeconds`. No pod is "
+         "asked yet."),
     Name("gpus", "pod", "bind, the queue", "`0,3`; `c1=0,3;c2=5` with several GPU containers",
          "The planned GPUs, as indices. Only the relay enforces them."),
     Name("held-gpus", "pod", "agent", "as `gpus`",

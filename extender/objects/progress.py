@@ -8,6 +8,7 @@ from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from extender.objects.records import PodRecord
 
@@ -15,6 +16,9 @@ PROTECT = "gpu-extender.io/protect-for"
 CHECKPOINT = "gpu-extender.io/last-checkpoint"
 INTERVAL = "gpu-extender.io/checkpoint-interval"
 RESTART = "gpu-extender.io/restart-seconds"
+SAVES_ON_TERMINATION = "gpu-extender.io/saves-on-termination"
+SAVES_ON_REQUEST = "gpu-extender.io/saves-on-request"
+SAVES = SAVES_ON_TERMINATION, SAVES_ON_REQUEST
 LONGEST_TEXT = 64  # characters of a duration: an annotation may have 256 KiB, and is read for each change of a node
 LONGEST = 100 * 365 * 86_400  # seconds: a longer duration counts as this, so that times stay times
 NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
@@ -64,13 +68,42 @@ def start_ms(pod: PodRecord) -> int:
     return max(0, int(pod.start * 1000)) if pod.start is not None else NOT_STARTED
 
 
-def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
-    """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds).
+class Saving(NamedTuple):
+    """In how many seconds a pod saves its work before it ends; -1: it does not, or not in time."""
 
-    `start`, `now`: milliseconds since 1970; `restart`: seconds; `saved`: as saved_ms returns it. A checkpoint in the
-    future counts as now.
+    on_termination: int = -1
+    """Once its containers are told to end."""
+    on_request: int = -1
+    """Once it is asked to."""
+
+    def within(self, most_wait: int) -> int:
+        """What counts for a preemptor that waits so many seconds at most until its victims have saved; 0: it does not
+        ask."""
+        asked = self.on_request if self.on_request <= most_wait > 0 else -1
+        return min((seconds for seconds in (self.on_termination, asked) if seconds >= 0), default=-1)
+
+
+NOT_SAVING = Saving()
+
+
+def saving(pod: PodRecord, most_on_termination: int, most_on_request: int) -> Saving:
+    """What its annotations state; nothing beyond `most_...` seconds (0: nothing at all), nor beyond its grace."""
+    on_termination, on_request = (
+        -1 if (seconds := duration(pod.annotations.get(name, ""))) is None or seconds > most or not most else seconds
+        for name, most in zip(SAVES, (most_on_termination, most_on_request), strict=True)
+    )
+    return Saving(on_termination if on_termination <= pod.grace_seconds else -1, on_request)
+
+
+def lost(gpus: int, start: int, saved: int, restart: int, saves: int, now: int) -> int:
+    """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds). Of a pod
+    that saves its work within `saves` seconds before it ends it is GPUs x (`saves` + restart seconds), if that is less.
+
+    `start`, `now`: milliseconds since 1970; `restart`: seconds; `saved`: as saved_ms returns it; `saves`: -1: it does
+    not. A checkpoint in the future counts as now.
     """
-    return gpus * max(0, now - (saved or start)) // 1000 + gpus * restart
+    work = gpus * max(0, now - (saved or start)) // 1000
+    return (work if saves < 0 else min(work, gpus * saves)) + gpus * restart
 
 
 def saved_ms(pod: PodRecord) -> int:

@@ -59,6 +59,8 @@ FORMS: Final[Mapping[str, Form]] = {
     progress.CHECKPOINT: Form(lambda text: progress.checkpoint(text) > 0, "a time such as 2026-11-21T15:00:00Z"),
     progress.INTERVAL: SECONDS,
     progress.RESTART: SECONDS,
+    progress.SAVES_ON_TERMINATION: DURATION,
+    progress.SAVES_ON_REQUEST: DURATION,
     queueing.DURATION: DURATION,
     gangs.OUR_MINIMUM: NUMBER,
     gangs.OUR_SIZE: NUMBER,

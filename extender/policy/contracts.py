@@ -74,6 +74,7 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False):
     planned: bool = False  # the queue allocates the devices of its claims
     others: tuple[tuple[str, int], ...] = ()
     """(resource, amount) that it asks for of resources that are no columns of the tables, above 0, by name."""
+    most_wait: int = 0  # seconds for which it waits at most until victims that it asks have saved their work; 0: never
     nics: str = ""  # required, preferred or ignore; "" = the pod states nothing, and has no gang
     ask: Ask = Ask((0, 0, 0))  # the same request as the kernels read it; follows from the other fields
 
@@ -85,6 +86,8 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False):
         ask = Ask(self.amounts, self.share, self.containers, priority, self.links, self.namespace)
         if self.planned:
             ask = ask.as_planned()
+        if self.most_wait:
+            ask = ask.waiting(self.most_wait)
         return ask.with_nics(self.nics) if self.nics else ask
 
     @property
@@ -147,6 +150,7 @@ class Victims:
     start_ms: array[int]
     saved_ms: array[int]  # 0 unknown
     restart_s: array[int]
+    saves_s: array[int]  # in which it saves its work before it ends; -1: it does not
     grace_s: array[int]
     gpus: array[int]
     terminating: array[int]  # 1 = deletionTimestamp is set

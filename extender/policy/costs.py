@@ -57,7 +57,7 @@ class GangsBroken:
 
 class WorkLost:
     """GPUs x time since the last checkpoint (or start), with the restart, of the victims and of all running members of
-    broken gangs, each pod once.
+    broken gangs, each pod once. Of a pod that saves its work before it ends, its time to save counts, if that is less.
     """
 
     name = "work_lost_gpu_seconds"
@@ -67,7 +67,13 @@ class WorkLost:
     def term(self, victims: Victims) -> Term:
         """Its form over the gathered pods, for the search."""
         column = gather.lost(
-            victims.gpus, victims.start_ms, victims.saved_ms, victims.restart_s, victims.terminating, victims.now_ms
+            victims.gpus,
+            victims.start_ms,
+            victims.saved_ms,
+            victims.restart_s,
+            victims.saves_s,
+            victims.terminating,
+            victims.now_ms,
         )
         gangs = victims.gangs
         if not gangs.names:

@@ -211,6 +211,7 @@ def columns(
         gathered.start_ms,
         gathered.saved_ms,
         gathered.restart_s,
+        gathered.saves_s,
         gathered.grace_s,
         gathered.gpus,
         gathered.terminating,
@@ -239,20 +240,22 @@ def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tupl
     """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
     present = gather.distinct(gathered.gang, gathered.terminating)
     members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
-    work = gather.gangs(cluster.tables.pods, len(cluster.gangs.by_number), now_ms)[1] if present else array("q")
+    wait, numbers = gathered.most_wait, len(cluster.gangs.by_number)
+    work = gather.gangs(cluster.tables.pods, numbers, now_ms, wait)[1] if present else array("q")
     gangs_present = [gang for number in present if (gang := cluster.gangs.by_number[number]) is not None]
     assert len(gangs_present) == len(present)
     price = array("q", [work[number] for number in present])
     for number in cluster.gangs.strays.keys() & members.keys():
         price[members[number][0]] += sum(
-            work_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[number].values()
+            work_lost(cluster, pod, now_ms, wait) for pod in cluster.gangs.strays[number].values()
         )
     allowance = array("q", [gang.allowance for gang in gangs_present])
     names = tuple([gang.ref.name for gang in gangs_present])
     return VictimGroups(*gather.memberships(gathered.gang, gathered.terminating, members), allowance, names), price
 
 
-def work_lost(cluster: ClusterView, pod: PodRecord, now_ms: int) -> int:
-    """GPU-seconds that the end of one pod loses. `now_ms`: milliseconds since 1970."""
-    restart = cluster.limits.restart_seconds(pod)
-    return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart, now_ms)
+def work_lost(cluster: ClusterView, pod: PodRecord, now_ms: int, most_wait: int = 0) -> int:
+    """GPU-seconds that the end of one pod loses. `now_ms`: milliseconds since 1970; `most_wait`: seconds for which it
+    may be asked to save its work before."""
+    restart, saves = cluster.limits.restart_seconds(pod), cluster.limits.saving(pod).within(most_wait)
+    return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart, saves, now_ms)

@@ -20,14 +20,13 @@ from ext_core import scout
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.tables import FIRST_GPU
 from extender.objects import gangs
-from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import FreedBeyond, LeftoverFragmentation
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, VictimProblem, ends
-from extender.preemption.cost_inputs import CostCeiling, Rooms, SearchTime, ceiling_of
+from extender.preemption.cost_inputs import CostCeiling, Rooms, SearchTime, ceiling_of, work_lost
 from extender.settings import PreemptionSettings as Limits
 
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
@@ -253,7 +252,7 @@ def price_alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -
     request = pod_request.read(pod, cluster)
     if row < 0 or not request.gpus or pod.priority >= HIGHEST_PRIORITY:
         return None
-    above = msgspec.structs.replace(request, priority=pod.priority + 1, links="ignore", nics="ignore")
+    above = msgspec.structs.replace(request, priority=pod.priority + 1, links="ignore", nics="ignore", most_wait=0)
     inquiry = Inquiry(cluster, policy, Preemptor(above, pod, 0.0, wall), None, 1 << 20, 0)
     problem = VictimProblem(inquiry, array("i", [row]), by_links=False)
     gathered, uids = problem.gathered, cluster.pod_rows.uids
@@ -312,10 +311,5 @@ def loss(cluster: ClusterView, pods: Iterable[PodRecord], wall: float) -> Loss:
     for ref in broken:
         stopped.update((pod.uid, pod) for pod in cluster.gangs.running(member_of[ref][1]))
     now = int(wall * 1000)
-    work = sum(
-        lost(
-            sum(count for _, count in pod.gpus), start_ms(pod), saved_ms(pod), cluster.limits.restart_seconds(pod), now
-        )
-        for pod in stopped.values()
-    )
+    work = sum(work_lost(cluster, pod, now) for pod in stopped.values())
     return Loss(len(evicted), max(pod.priority for pod in evicted), broken, work)

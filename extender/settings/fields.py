@@ -222,6 +222,10 @@ class ClaimBounds(_Part):
     """The bound of `restart-seconds`."""
     gang_min: int | None = Field(default=None, ge=0, le=1_000_000)
     """The bound of how many pods of a gang must run."""
+    saves_on_termination_seconds: int | None = Field(default=None, ge=0, le=604_800)
+    """The bound of `saves-on-termination`."""
+    saves_on_request_seconds: int | None = Field(default=None, ge=0, le=604_800)
+    """The bound of `saves-on-request`."""
     gang_team: Literal["namespace", "serviceAccount", "owner"] | None = None
     """Whose pods of one name are one gang."""
 
@@ -239,6 +243,10 @@ class ClaimSettings(_Part):
     """The bound of `restart-seconds`; 0: it is ignored."""
     gang_min: int = Field(default=1_000_000, ge=0, le=1_000_000)
     """The bound of how many pods of a gang must run, for every source of gangs; 0: no gang counts."""
+    saves_on_termination_seconds: int = Field(default=3600, ge=0, le=604_800)
+    """The bound of `saves-on-termination`: a longer time does not count; 0: none does."""
+    saves_on_request_seconds: int = Field(default=3600, ge=0, le=604_800)
+    """The bound of `saves-on-request`: a longer time does not count; 0: none does."""
     gang_team: Literal["namespace", "serviceAccount", "owner"] = "namespace"
     """Whose pods that name one gang are that gang: those of the namespace; of one service account; or of one owner and
     one service account. If several apply, the last in this order counts ([what each splits](security.md#gangs))."""

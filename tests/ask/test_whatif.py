@@ -113,6 +113,8 @@ def random_pod(
         notes["gpu-extender.io/checkpoint-interval"] = str(rng.randint(1, 9_000))
     if rng.random() < 0.3:
         notes["gpu-extender.io/restart-seconds"] = str(rng.randint(0, 3000))
+    if rng.random() < 0.3:
+        notes["gpu-extender.io/saves-on-termination"] = f"{rng.randint(0, 70)}s"
     if rng.random() < 0.1:
         notes["gpu-extender.io/protect-for"] = f"{rng.randint(1, 300)}m"
     if held and rng.random() < 0.2:
@@ -526,6 +528,10 @@ NOT_HEEDED: dict[str, tuple[JSON, str]] = {
         {"annotations": {PREFIX + "last-checkpoint": rfc3339(WALL + 60)}}, "checkpoint-in-future",
     ),
     "restart-seconds": ({"annotations": {PREFIX + "restart-seconds": "-1"}}, "bad-restart-seconds"),
+    "saves-on-termination": (
+        {"annotations": {PREFIX + "saves-on-termination": "at once"}}, "bad-saves-on-termination",
+    ),
+    "saves-on-request": ({"annotations": {PREFIX + "saves-on-request": "1d"}}, "bad-saves-on-request"),
     "gang-min": ({"labels": {PREFIX + "gang-min": "-5"}}, "bad-gang-min"),
     "gang-size": ({"annotations": {PREFIX + "gang-size": "all"}}, "bad-gang-size"),
     "duration": ({"annotations": {PREFIX + "duration": "soon"}}, "bad-duration"),

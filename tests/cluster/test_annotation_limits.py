@@ -10,6 +10,7 @@ import pytest
 from extender.cli import main
 from extender.cli.decisions import lines
 from extender.cluster.annotation_limits import AnnotationLimits, Bounds
+from extender.objects import progress
 from extender.objects.gangs import Gang, Ref
 from extender.objects.progress import duration_text
 from extender.settings import ClaimBounds, Settings
@@ -28,6 +29,7 @@ CHEATS: dict[str, JSON] = {
     "a gang of one without a minimum": {"annotations": {OURS + "gang": "g"}},
     "a pod group of one": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}},
     "a JobSet of one": {"labels": {"jobset.sigs.k8s.io/jobset-name": "g"}},
+    "a short time to save, and no grace": {"annotations": {OURS + "saves-on-termination": "1h"}},
     "a long protection": {"annotations": {OURS + "protect-for": "876000h"}},
 }
 
@@ -321,7 +323,7 @@ def test_of_class_and_namespace_the_lower_bound_counts(
     made = workload("p", 1, node="n", start=WALL, annotations=notes, spec={"priorityClassName": "train"})
     pod = _record(made)
     claims = AnnotationLimits(Settings(claims=wanted))
-    assert claims.of(pod) == Bounds(counts, 1, 1_000_000)
+    assert claims.of(pod) == Bounds(counts, 1, 1_000_000, 3600, 3600)
     assert claims.protected_ms(pod) == (int((WALL + counts) * 1000) if counts else 0)
     (found,) = claims.bounded(pod)
     part = "claims.protectForSeconds"
@@ -330,6 +332,40 @@ def test_of_class_and_namespace_the_lower_bound_counts(
         part = f"claims.by{'Namespace.default' if lower else 'PriorityClass.train'}.protectForSeconds"
     assert found.counts.endswith(f"(settings: {part})")
     assert found.counts.startswith("counts as" if counts else "does not count")
+
+
+@pytest.mark.parametrize(
+    ("stated", "grace", "bound", "counts"),
+    [
+        ("90s", 90, 3600, 90),
+        ("90s", 89, 3600, -1),  # killed before
+        ("0s", 0, 3600, 0),
+        ("90s", 600, 89, -1),
+        ("0s", 30, 0, -1),
+        ("soon", 30, 3600, -1),
+        ("-5s", 30, 3600, -1),
+        ("9" * 70, 10**9, 3600, -1),
+    ],
+)
+def test_in_how_many_seconds_a_pod_saves_its_work(stated: str, grace: int, bound: int, counts: int) -> None:
+    notes = {OURS + "saves-on-termination": stated, OURS + "saves-on-request": stated}
+    pod = _record(workload("p", 1, node="n", start=WALL, annotations=notes, grace=grace))
+    wanted = Wanted(saves_on_termination_seconds=bound, saves_on_request_seconds=bound)
+    limits = AnnotationLimits(Settings(claims=wanted))
+    on_request = counts if grace != 89 else 90  # its grace does not matter then
+    assert limits.saving(pod) == (counts, on_request)
+    assert limits.saving(pod).within(0) == counts
+    assert limits.saving(pod).within(90) == on_request
+    beyond = [claim.annotation.partition("/")[2] for claim in limits.bounded(pod)]
+    too_long = stated == "90s" and bound < 90
+    assert beyond == (["saves-on-termination", "saves-on-request"] if too_long or not bound else [])
+
+
+def test_who_asks_is_who_waits() -> None:
+    assert progress.Saving(60, 30).within(29) == 60
+    assert progress.Saving(60, 30).within(30) == 30
+    assert progress.Saving(30, 60).within(600) == 30  # it saves when it is told to end: it need not be asked
+    assert progress.Saving(-1, 0).within(0) == -1
 
 
 def _record(made: JSON) -> Any:

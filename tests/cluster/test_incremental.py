@@ -47,6 +47,7 @@ def expected_row(cluster: Cluster, pod: PodRecord) -> PodRow:
         cluster.limits.restart_seconds(pod),
         pod.grace_seconds,
         cluster.limits.protected_ms(pod),
+        *cluster.limits.saving(pod),
     )
 
 
@@ -153,6 +154,7 @@ LIVES: dict[str, list[JSON]] = {
     "annotations": [{}, {OURS + "gpus": "0"}, {OURS + "gpus": "0,1"}, {OURS + "held-gpus": "1"},
                     {OURS + "held-gpus": "2,3"}, {OURS + "protect-for": "1h"},
                     {OURS + "last-checkpoint": rfc3339(WALL)}, {OURS + "restart-seconds": "60"},
+                    {OURS + "saves-on-termination": "20s"},
                     {"kueue.x-k8s.io/pod-group-total-count": "3"}],
     "spec": [{}, {"nodeSelector": {"zone": "a"}}, {"tolerations": [{"key": "x", "operator": "Exists"}]},
              {"priorityClassName": "low"}, {"schedulingGroup": {"podGroupName": "pg"}},

@@ -63,6 +63,12 @@ def test_code_0_is_no_reason() -> None:
             kind(*[256] * size)
 
 
+def test_how_long_it_waits() -> None:
+    asked = Ask((4000, 1 << 30, 1, 8), priority=7).with_nics("required").waiting(600).as_planned()
+    assert (asked.most_wait, asked.nics, asked.planned, asked.priority) == (600, "required", True, 7)
+    assert (Ask((0, 0, 1)).most_wait, asked.with_nics("ignore").most_wait) == (0, 600)
+
+
 @pytest.mark.parametrize("nics", ["required", "preferred", "ignore"])
 def test_nics(nics: str) -> None:
     plain = Ask((4000, 1 << 30, 1, 8), 2, 3, 7, "required", "team")

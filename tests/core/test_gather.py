@@ -18,6 +18,7 @@ COLUMNS_OF_PODS = (
     "start_ms",
     "saved_ms",
     "restart_s",
+    "saves_s",
     "grace_s",
     "gpus",
     "terminating",
@@ -65,9 +66,10 @@ def test_what_is_said_of_pods_that_may_go(world: World, data: st.DataObject) -> 
         world.pods.mark(pod, *marks)
         world.twin_pods.mark(pod, *marks)
     now, size = data.draw(st.integers(0, 20_000)), data.draw(st.integers(0, 4))
+    wait = data.draw(st.integers(0, 6))
     same_error(lambda: gather.gangs(world.pods, size, now), lambda: plain.gangs(world.twin_pods, size, now))
-    counts, work = gather.gangs(world.pods, 4, now)
-    assert ([*counts], [*work]) == plain.gangs(world.twin_pods, 4, now)
+    counts, work = gather.gangs(world.pods, 4, now, wait)
+    assert ([*counts], [*work]) == plain.gangs(world.twin_pods, 4, now, wait)
     rows = data.draw(rows_of(world))
     kind_of, found = gather.graphs(world.nodes, ints(rows))
     assert ([*kind_of], found) == plain.graphs(world.twin_nodes, rows)
@@ -90,22 +92,24 @@ def test_what_is_said_of_pods_that_may_go(world: World, data: st.DataObject) -> 
 
 
 ids = st.integers(0, 3)
-numbers = st.lists(st.tuples(*[st.integers(0, 10**6)] * 4, st.integers(0, 1)), max_size=8)
+numbers = st.lists(st.tuples(*[st.integers(0, 10**6)] * 4, st.integers(-1, 500), st.integers(0, 1)), max_size=8)
 
 
 @given(numbers, st.integers(0, 10**6))
 def test_columns_of_gathered_pods(pods: list[tuple[int, ...]], now: int) -> None:
-    columns = [list(column) for column in zip(*pods, strict=True)] if pods else [[]] * 5
+    columns = [list(column) for column in zip(*pods, strict=True)] if pods else [[]] * 6
     packed = [array("q", column) for column in columns]
-    gpus, start, saved, restart, going = packed
-    found = gather.lost(gpus, start, saved, restart, going, now)
-    assert [*found] == plain.lost(columns[0], columns[1], columns[2], columns[3], columns[4], now)
-    assert [*gather.unless(packed[0], packed[4], -7)] == plain.unless(columns[0], columns[4], -7)
+    gpus, start, saved, restart, saves, going = packed
+    found = gather.lost(gpus, start, saved, restart, saves, going, now)
+    assert [*found] == plain.lost(columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], now)
+    unsaved = gather.lost(gpus, start, saved, restart, array("q", [-1]) * len(pods), going, now)
+    assert all(work <= most for work, most in zip(found, unsaved, strict=True))  # saving never costs more
+    assert [*gather.unless(packed[0], going, -7)] == plain.unless(columns[0], columns[5], -7)
     kinds = [item % 4 for item in columns[1]]
-    assert gather.distinct(ints(kinds), packed[4]) == plain.distinct(kinds, columns[4])
+    assert gather.distinct(ints(kinds), going) == plain.distinct(kinds, columns[5])
     groups = {0: (), 1: (5,), 2: (1, 2), 3: ()}
-    starts, members = gather.memberships(ints(kinds), packed[4], groups)
-    assert ([*starts], [*members]) == plain.memberships(kinds, columns[4], groups)
+    starts, members = gather.memberships(ints(kinds), going, groups)
+    assert ([*starts], [*members]) == plain.memberships(kinds, columns[5], groups)
 
 
 @given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(R - 1, R + 1), st.integers(0, 1))

@@ -150,12 +150,12 @@ BEYOND_INT = (2**31, 2**32 - 1, 2**32, 2**32 + 3, 2**40)
 """Amounts that 32 bits do not hold: a device plugin may offer so many."""
 
 
-def _ask(held: tuple[int, int, int, int, int], priority: int) -> Ask:
+def _ask(held: tuple[int, int, int, int, int], priority: int, most_wait: int) -> Ask:
     """At least one GPU: a victim search is for GPUs."""
-    return Ask(held if any(held[GPU:]) else (*held[:GPU], 1, 0), priority=priority)
+    return Ask(held if any(held[GPU:]) else (*held[:GPU], 1, 0), priority=priority).waiting(most_wait)
 
 
-asks = st.builds(_ask, amounts(8), priorities | st.just(EVERY))
+asks = st.builds(_ask, amounts(8), priorities | st.just(EVERY), st.sampled_from([0, 0, 1, 9]))
 
 
 def worlds() -> st.SearchStrategy[World]:
@@ -189,9 +189,10 @@ def _world(chance: Random) -> World:
                 count = mask.bit_count()
                 held = (held[0], held[1], held[2], count if gpu == GPU else 0, 0 if gpu == GPU else count)
                 used, sure, free = [a + b for a, b in zip(used, held, strict=True)], sure | mask, free & ~mask
-            flags = chance.choice([0, 0, 0, 1, 2, 3, 16, 17, 32, 65, 98])
+            flags = chance.choice([0, 0, 0, 1, 2, 3, 16, 17, 32, 129, 162])
             unsure = 0 if true else chance.randint(0, 2)
             ages = *(chance.randint(0, 9) for _ in range(4)), chance.choice([0, 0, 5])
+            ages = *ages, chance.choice([-1, -1, 0, 2, 7]), chance.choice([-1, -1, 0, 1, 5])
             pod_calls.append(("put", (len(pod_calls), row, chance.randint(-2, 3), held, mask, unsure, flags, *ages)))
         if true:
             alloc = (128_000, 2**41, 110, gpus if gpu == GPU else 0, 0 if gpu == GPU else gpus)

@@ -19,6 +19,8 @@ FEATURES = (
 )  # fmt: skip
 NOTES = {
     "last-checkpoint": ("1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2027-01-15T08:00:00Z", "soon", ""),
+    "saves-on-termination": ("0s", "90s", "1e9", "9" * 40, "soon", ""),
+    "saves-on-request": ("0s", "10m", "-1s", "9" * 40, "x"),
     "restart-seconds": ("604800", "0", "-1", "1e9", "9" * 40, "x"),
     "gang": ("g", "g/h", "x" * 4000),
     "gang-min": ("1", "0", "-3", "99999999", "1.5"),

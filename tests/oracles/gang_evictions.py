@@ -35,6 +35,7 @@ class Running:
     labels: tuple[str, ...] = ()
     age: int = 600
     restart: int = 0
+    saves: int = -1  # on termination, within its grace
     grace: int = 30
     ending: float | None = None
     spared: bool = False
@@ -46,7 +47,11 @@ class Running:
 
     @property
     def work(self) -> int:
-        return 0 if self.ending is not None else self.gpus * (self.age + self.restart)
+        return 0 if self.ending is not None else self.gpus * (self._lost + self.restart)
+
+    @property
+    def _lost(self) -> int:
+        return min(self.age, self.saves) if 0 <= self.saves <= self.grace else self.age
 
 
 @dataclass(slots=True)
@@ -80,6 +85,8 @@ class Case:
         for pod in self.pods:
             labels = dict.fromkeys(pod.labels, "yes")
             notes = {"gpu-extender.io/restart-seconds": str(pod.restart)} if pod.restart else {}
+            if pod.saves >= 0:
+                notes["gpu-extender.io/saves-on-termination"] = f"{pod.saves}s"
             if pod.gang:
                 labels["gpu-extender.io/gang"] = pod.gang
                 notes["gpu-extender.io/gang-min"] = str(self.minimum[pod.gang])

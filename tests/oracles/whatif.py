@@ -57,7 +57,10 @@ class Brute:
         saved = notes.get(PREFIX + "last-checkpoint")
         since = max(started, seconds(saved)) if saved else started
         restart = min(3600, int(notes.get(PREFIX + "restart-seconds", 0)))
-        return self.amounts(pod)[2] * (self.now - since + restart)
+        saves = int(notes.get(PREFIX + "saves-on-termination", "99999s").removesuffix("s"))
+        in_time = saves <= int(pod["spec"]["terminationGracePeriodSeconds"])
+        ran = max(0, self.now - since)
+        return self.amounts(pod)[2] * ((min(ran, saves) if in_time else ran) + restart)
 
     def bounded(self) -> list[str]:
         """The claims that do not count as written: by the pod that makes them, and what they are."""

@@ -72,6 +72,8 @@ def random_case(kind: str, rng: random.Random) -> Case:
     if kind == "reclaim":
         case.borrowers = frozenset(pod.name for pod in pods if rng.random() < 0.5)
         case.regardless = rng.random() < 0.5
+    for pod in pods:
+        pod.saves = rng.choice([-1, -1, 0, 20, 40])
     return case
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ext_core.ask import Ask
+from ext_core.rows import PodRow
 from tests.reference.table import (
     DEVICES,
     EVERY,
@@ -23,7 +24,9 @@ class Gathered(Candidates):
     def __init__(self, start: list[int], resources: int) -> None:
         super().__init__(start, resources)
         m = start[-1]
-        self.pods, self.priority, self.start_ms, self.saved_ms, self.restart_s = ([0] * m for _ in range(5))
+        self.pods, self.priority, self.start_ms, self.saved_ms, self.restart_s, self.saves_s = (
+            [0] * m for _ in range(6)
+        )
         self.grace_s, self.gpus, self.terminating, self.gang, self.budgets, self.ask = ([0] * m for _ in range(6))
         self.some_terminating = False
 
@@ -86,6 +89,7 @@ def victims(
     found.start_ms = [pod.start for pod in chosen]
     found.saved_ms = [pod.saved for pod in chosen]
     found.restart_s = [pod.restart for pod in chosen]
+    found.saves_s = [saves_in(pod, ask.most_wait) for pod in chosen]
     found.grace_s = [pod.grace for pod in chosen]
     found.gpus = [sum(pod.amounts[FIRST_GPU:]) for pod in chosen]
     found.terminating = [1 if pod.flags & TERMINATING else 0 for pod in chosen]
@@ -106,8 +110,19 @@ def _union(masks: list[int]) -> int:
     return union
 
 
-def work_of(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
-    return gpus * max(0, now - (saved or start)) // 1000 + gpus * restart
+def saves_in(pod: PodRow, most_wait: int) -> int:
+    ways = [pod.saves, pod.asked if pod.asked <= most_wait > 0 else -1]
+    return min((seconds for seconds in ways if seconds >= 0), default=-1)
+
+
+def work_of(gpus: int, start: int, saved: int, restart: int, saves: int, now: int) -> int:
+    work = gpus * max(0, now - (saved or start)) // 1000
+    return gpus * restart + (work if saves < 0 else min(work, gpus * saves))
+
+
+def work_of_pod(pod: PodRow, now_ms: int, most_wait: int) -> int:
+    gpus = sum(pod.amounts[FIRST_GPU:])
+    return work_of(gpus, pod.start, pod.saved, pod.restart, saves_in(pod, most_wait), now_ms)
 
 
 def by_name(nodes: NodeTable, rows: list[int], more: list[int]) -> list[int]:
@@ -121,10 +136,16 @@ def by_name(nodes: NodeTable, rows: list[int], more: list[int]) -> list[int]:
 
 
 def lost(
-    gpus: list[int], start_ms: list[int], saved_ms: list[int], restart_s: list[int], terminating: list[int], now_ms: int
+    gpus: list[int],
+    start_ms: list[int],
+    saved_ms: list[int],
+    restart_s: list[int],
+    saves_s: list[int],
+    terminating: list[int],
+    now_ms: int,
 ) -> list[int]:
-    pods = zip(gpus, start_ms, saved_ms, restart_s, terminating, strict=True)
-    return [0 if gone else work_of(count, start, saved, restart, now_ms) for count, start, saved, restart, gone in pods]
+    pods = zip(gpus, start_ms, saved_ms, restart_s, saves_s, terminating, strict=True)
+    return [0 if gone else work_of(*of_pod, now_ms) for *of_pod, gone in pods]
 
 
 def unless(column: list[int], marks: list[int], value: int) -> list[int]:
@@ -162,7 +183,7 @@ def memberships(
     return starts, members
 
 
-def gangs(pods: PodTable, size: int, now_ms: int) -> tuple[list[int], list[int]]:
+def gangs(pods: PodTable, size: int, now_ms: int, most_wait: int = 0) -> tuple[list[int], list[int]]:
     count, work = [0] * size, [0] * size
     for row, pod in pods.rows.items():
         gang = pods.marks(row)[0]
@@ -171,7 +192,7 @@ def gangs(pods: PodTable, size: int, now_ms: int) -> tuple[list[int], list[int]]
         if gang >= size:
             raise ValueError("a gang beyond `size`")
         count[gang] += 1
-        work[gang] += work_of(sum(pod.amounts[FIRST_GPU:]), pod.start, pod.saved, pod.restart, now_ms)
+        work[gang] += work_of_pod(pod, now_ms, most_wait)
     return count, work
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from ext_core.ask import Ask
-from tests.reference.gather import check_search, work_of
-from tests.reference.table import DEVICES, EVERY, FIRST_GPU, SPARED, TERMINATING, NodeTable, PodTable
+from tests.reference.gather import check_search, work_of_pod
+from tests.reference.table import DEVICES, EVERY, SPARED, TERMINATING, NodeTable, PodTable
 
 MOST, MOST_WORK, NONE = 64, 1 << 56, 2**63 - 1
 FREE = -(2**31) - 1
@@ -31,7 +31,7 @@ def _judge(nodes: NodeTable, pods: PodTable, ask: Ask, row: int, now_ms: int, pr
             continue
         frees = pod.amounts[resource] if need > 0 else 1
         if frees > 0:
-            lost = work_of(sum(pod.amounts[FIRST_GPU:]), pod.start, pod.saved, pod.restart, now_ms)
+            lost = work_of_pod(pod, now_ms, ask.most_wait)
             there.append((FREE, 0, frees) if terminating else (pod.priority, min(lost, MOST_WORK), frees))
     if not there or sum(frees for _, _, frees in there) < need:
         return NONE, NONE

@@ -10,8 +10,9 @@ from extender.ask.pending import partial_gangs
 from extender.ask.text import count
 from extender.objects.gangs import OUR_MINIMUM
 from extender.objects.limits import SYSTEM_CLASSES
-from extender.objects.progress import CHECKPOINT, INTERVAL, lost, saved_ms, start_ms, whole
+from extender.objects.progress import CHECKPOINT, INTERVAL, SAVES_ON_TERMINATION, duration, saved_ms, whole
 from extender.objects.records import PodRecord
+from extender.preemption.cost_inputs import work_lost
 
 MOST_JOBS: Final = 50
 _Workloads = dict[str, list[PodRecord]]
@@ -23,6 +24,7 @@ def findings(posture: Posture) -> Iterator[Finding]:
     silent, regular = _evictable(posture)
     yield from _not_saved(posture, silent)
     yield from _not_reported(posture, regular)
+    yield from _too_short(posture)
     yield from _budgets(posture)
     yield from _partial_gangs(posture)
 
@@ -53,7 +55,9 @@ def _evictable(posture: Posture) -> tuple[_Workloads, _Workloads]:
         preemptors = (level for level in posture.levels if not level.never and level.name not in SYSTEM_CLASSES)
         if pod.terminating or pod.daemon or pod.mirror or not any(level.value > pod.priority for level in preemptors):
             continue
-        if posture.cluster.limits.protected_ms(pod) > int(posture.wall * 1000) or saved_ms(pod):
+        limits = posture.cluster.limits
+        saves = saved_ms(pod) or limits.saving(pod).on_termination >= 0
+        if saves or limits.protected_ms(pod) > int(posture.wall * 1000):
             continue
         group = regular if whole(pod.annotations.get(INTERVAL, "")) else silent
         group.setdefault(_workload(posture, pod), []).append(pod)
@@ -70,8 +74,7 @@ def _workload(posture: Posture, pod: PodRecord) -> str:
 
 def _loss(posture: Posture, pods: list[PodRecord]) -> int:
     """GPU-seconds."""
-    now_ms, restart = int(posture.wall * 1000), posture.cluster.limits.restart_seconds
-    return sum(lost(posture.gpus(pod), start_ms(pod), saved_ms(pod), restart(pod), now_ms) for pod in pods)
+    return sum(work_lost(posture.cluster, pod, int(posture.wall * 1000)) for pod in pods)
 
 
 def _not_saved(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
@@ -110,6 +113,28 @@ def _not_reported(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
         f"Write the annotation {CHECKPOINT} beside {INTERVAL}.",
         (("pods", len(pods)), ("gpus", gpus), ("work_lost_gpu_seconds", loss)),
     )  # fmt: skip
+
+
+def _too_short(posture: Posture) -> Iterator[Finding]:
+    """Pods that are killed before they have saved their work: by workload, for the MOST_JOBS with the most GPUs."""
+    workloads: _Workloads = {}
+    for pod in posture.running():
+        seconds = duration(pod.annotations.get(SAVES_ON_TERMINATION, ""))
+        if seconds is not None and seconds > pod.grace_seconds and not pod.terminating:
+            workloads.setdefault(_workload(posture, pod), []).append(pod)
+    gpus = {name: sum(map(posture.gpus, pods)) for name, pods in workloads.items()}
+    for name in sorted(workloads, key=lambda name: (-gpus[name], name))[:MOST_JOBS]:
+        pods = workloads[name]
+        stated = max(duration(pod.annotations[SAVES_ON_TERMINATION]) or 0 for pod in pods)
+        grace = min(pod.grace_seconds for pod in pods)
+        yield Finding(
+            "warning", "grace-too-short", name,
+            f"{count(len(pods), 'pod')} with {count(gpus[name], 'GPU')} "
+            f"{verb(len(pods), 'needs', 'need')} up to {count(stated, 'second')} to save work on termination, and "
+            f"{verb(len(pods), 'is', 'are')} killed after {count(grace, 'second')}: it counts as not saved",
+            f"Set terminationGracePeriodSeconds to {stated} or more.",
+            (("pods", len(pods)), ("gpus", gpus[name]), ("seconds", stated), ("grace_seconds", grace)),
+        )  # fmt: skip
 
 
 def _partial_gangs(posture: Posture) -> Iterator[Finding]:

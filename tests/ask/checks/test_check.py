@@ -140,6 +140,7 @@ def test_who_is_protected_or_saves_is_no_finding() -> None:
         pod("by-class", 1, "kept", 2),
         pod("saved", 1, "low", 1, annotations={prefix + "last-checkpoint": "2027-01-15T07:59:50Z"}),
         pod("tomorrow", 1, "low", 1, annotations={prefix + "last-checkpoint": "tomorrow"}),
+        pod("at-its-end", 1, "low", 1, annotations={prefix + "saves-on-termination": "30s"}),
         pod("no-longer", 1, "low", 1, annotations={prefix + "protect-for": "1h"}),
     ]
     claims = ClaimSettings(by_namespace={"default": ClaimBounds(protect_for_seconds=3 * 3600)})
@@ -149,6 +150,22 @@ def test_who_is_protected_or_saves_is_no_finding() -> None:
     assert sorted(found) == ["Pod/default/no-longer", "Pod/default/tomorrow"]
     assert "1 pod with 1 GPU can be evicted" in found["Pod/default/tomorrow"]["message"]
     assert [one["code"] for one in answer["warnings"]] == ["bad-last-checkpoint"]
+
+
+def test_a_grace_period_in_which_no_work_can_be_saved() -> None:
+    notes = {"gpu-extender.io/saves-on-termination": "90s"}
+    pods = [
+        pod("p", 2, "low", 1, annotations=notes, grace=60),
+        pod("enough", 2, "low", 1, annotations=notes, grace=90),
+        pod("silent", 2, "low", 1, grace=0),
+    ]
+    answer = checked(node(), cls("high", 10), cls("low", 1), *pods)
+    (found,) = findings(answer, "grace-too-short")
+    assert found["about"] == "Pod/default/p"
+    assert found["facts"] == {"pods": 1, "gpus": 2, "seconds": 90, "grace_seconds": 60}
+    assert "needs up to 90 seconds to save work on termination, and is killed after 60 seconds" in found["message"]
+    unsaved = {one["about"] for one in findings(answer, "no-checkpoint")}
+    assert unsaved == {"Pod/default/p", "Pod/default/silent"}
 
 
 def test_checkpoints_that_are_not_reported() -> None:

@@ -33,6 +33,7 @@ def victims(
     start_ms: Sequence[int] = (),
     saved_ms: Sequence[int] = (),
     restart_s: Sequence[int] = (),
+    saves_s: Sequence[int] = (),
     grace_s: Sequence[int] = (),
     gpus: Sequence[int] = (),
     terminating: Sequence[int] = (),
@@ -54,6 +55,7 @@ def victims(
         start_ms=column(start_ms),
         saved_ms=column(saved_ms),
         restart_s=column(restart_s),
+        saves_s=column(saves_s) if saves_s else array("q", [-1]) * n,
         grace_s=column(grace_s),
         gpus=column(gpus),
         terminating=column(terminating),
@@ -102,6 +104,20 @@ def test_work_lost() -> None:
     )
     # 8 * 3600 = 28800; 2 * (60 + 30) = 180; 4 * (3600 + 20) = 14480; terminating: 0; no GPU: 0; 2 * (0 + 5) = 10
     assert term(WorkLost(), given) == ["sum", [28800, 180, 14480, 0, 0, 10]]
+
+
+def test_what_a_pod_saves_before_it_ends_is_not_lost() -> None:
+    given = victims(
+        # within 90 s of its SIGTERM; at once; it has run for less; it saved 60 s ago; it does not save; terminating
+        gpus=[8, 8, 4, 2, 2, 8],
+        start_ms=[NOW - 3600 * SECOND] * 2 + [NOW - 30 * SECOND] + [NOW - 3600 * SECOND] * 3,
+        saved_ms=[0, 0, 0, NOW - 60 * SECOND, 0, 0],
+        restart_s=[10, 0, 10, 5, 5, 5],
+        saves_s=[90, 0, 90, 90, -1, 90],
+        terminating=[0, 0, 0, 0, 0, 1],
+    )
+    # 8 * (90 + 10) = 800; 8 * 0; 4 * (30 + 10) = 160; 2 * (60 + 5) = 130; 2 * (3600 + 5) = 7210; 0
+    assert term(WorkLost(), given) == ["sum", [800, 0, 160, 130, 7210, 0]]
 
 
 def test_work_lost_counts_whole_seconds() -> None:
