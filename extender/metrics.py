@@ -263,6 +263,11 @@ class Metrics:
             VICTIMS,
             "by",
         )
+        self.save_requests = self._counter(
+            "save_requests",
+            "Pods that were asked to save their work before an eviction, and how they answered.",
+            "result",
+        )
         self.work_lost = self._histogram(
             "preemption_work_lost_gpu_seconds",
             "Work that the victims of each plan lose, with the broken gangs' other pods and the restarts: GPUs x "
@@ -475,6 +480,8 @@ VALUES: Final = {
     "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
     "`unused`, too many requests `pipelined`; or the `client-name` in its certificate is not accepted",
     "reviews kind": "`token`, `access`",
+    "save_requests result": "`asked`, `saved` (by an annotation), `exited` (a container ended), `late` (after the "
+    "deadline), `ignored`, `withdrawn`, `refused` (the API server did not allow the request)",
     "reviews result": "`accepted`, `rejected`, `failed` (the request is answered with 503)",
     "certificate_not_after_seconds file": "the files of the settings `server.*tls` (certificate, client CA)",
     "gpus model": "what nodes state (`mix.modelLabels`), the 100 with the most GPUs",

@@ -24,12 +24,13 @@ from extender import settings
 from extender.act.controller import EVICTIONS, Leadership
 from extender.act.events import EventRecorder
 from extender.act.evictions import Evictor, OwnEvictions
+from extender.act.saving import SaveRequests
 from extender.ask import frozen
 from extender.cli import main
 from extender.cli.decisions import lines as decision_lines
 from extender.decide.evicted import OTHERS
 from extender.kube.own_objects import Lease, Regarding
-from extender.kube.pod_writes import PodEvictions
+from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.metrics import Metrics
 from extender.reservations.release import CAUSES
 from extender.settings import Settings
@@ -85,6 +86,7 @@ def played(enabled: bool) -> dict[str, str]:
                 PodEvictions(server, world.metrics),
                 Leadership(lease, EVICTIONS, world.metrics.evictions_leader, world.metrics.degraded, clock.monotonic),
                 reservations,
+                SaveRequests(world.cluster, PodPatches(server), ear, world.metrics, clock.wall),
             )
             controller = OwnEvictions(world.verbs, ear, world.metrics, evictor, clock=clock)
             world.connect(evictions=controller)

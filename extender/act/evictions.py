@@ -13,6 +13,9 @@ Theory of operation
 4. From then on the reserved node is the only one that our filter passes for the pod. Its preempt verb answers no
    victims: kube-scheduler does not know these evictions as its own. The pod lands when the GPUs are really free.
 5. What a restart interrupts is taken up from the reservations: the same victims, never others.
+6. Where victims are asked to save their work first (`preemption.mostWaitSeconds`), the preempt verb hands over its own
+   choice in the same way: it answers no victims, and the reservation is written. While all victims are there the pod
+   may fit elsewhere: then the requests are withdrawn. saving.py knows when the victims may be evicted.
 
 Only an instance that kube-scheduler asks wants the Lease: no other one sees the filter calls.
 """
@@ -30,12 +33,14 @@ import msgspec
 from extender.act.controller import Controller, Leadership
 from extender.act.events import EventRecorder, named, price_text
 from extender.act.reservations import ReservationStore
+from extender.act.saving import Need, SaveRequests
 from extender.decide import wire
 from extender.decide.decisions import WORK_LOST, Answer, Decision
 from extender.decide.verbs import Verbs
 from extender.kube.pod_writes import PodEvictions
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.objects.records import PodRecord
 from extender.preemption.certificate import how_many
 from extender.reservations.reservations import Reservation
 from extender.times import Backoff, Backoffs, Clock
@@ -72,6 +77,7 @@ class Evictor:
     pods: PodEvictions
     leadership: Leadership
     reserving: ReservationStore
+    saves: SaveRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,7 @@ class OwnEvictions(Controller):
         self._settings = verbs.settings
         self._stuck: dict[str, Stuck] = {}
         self._asked_at: float | None = None
+        self._allowed = set[str]()  # ids of plans whose evictions were allowed in a dry run
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
 
     # -- what the server reports ----------------------------------------------------------------------------------
@@ -159,7 +166,12 @@ class OwnEvictions(Controller):
         if self._is_dark():  # stuck pods are looked at when the watches are back
             return
         acting = evictor if evictor is not None and evictor.leadership.held else None
+        if acting is None and evictor is not None:
+            evictor.saves.forget()
         if acting is not None:
+            if any(plan.wait for plan in self._verbs.reservations.all()):
+                self._verbs.releases.sweep(now)  # the preemptor may have a node elsewhere
+            await acting.saves.sweep([self._need(plan) for plan in self._verbs.reservations.all() if plan.wait])
             for plan in self._verbs.reservations.all():
                 if plan.own and not self._paused.waits(plan.id, now):
                     await self._carry_out(acting, plan)
@@ -281,12 +293,38 @@ class OwnEvictions(Controller):
         self._verbs.reservations.drop(plan.uid)
         decision.result, decision.error = "not-evicted", why
 
+    def _remaining(self, plan: Reservation) -> list[PodRecord]:
+        """The victims that are there, and not terminating."""
+        cluster = self._verbs.cluster
+        bound = cluster.placements.bound.get(plan.node, ())
+        return [pod for uid in plan.victims if uid in bound and not (pod := cluster.pods[uid]).terminating]
+
+    def _need(self, plan: Reservation) -> Need:
+        """The plan as the need for which pods are asked to save their work."""
+        began = self._wall() - (self._clock() - plan.at)
+        return Need(plan.pod, self._remaining(plan), began, plan.wait)
+
+    async def _may_go(self, evictor: Evictor, plan: Reservation, *, begun: bool) -> bool:
+        """Whether the victims have saved their work, or need not. None is asked before all evictions are allowed."""
+        if not begun and self._verbs.assumed.get(plan.uid, self._clock()) is not None:
+            return False  # the preemptor is about to have a node elsewhere
+        if not begun and plan.id not in self._allowed:
+            refusal = await evictor.pods.refusal(self._remaining(plan))
+            if refusal is not None:
+                self._verbs.reservations.drop(plan.uid)
+                self._events.about(plan, "EvictionNotAllowed", f"no pod is evicted on node {plan.node}: {refusal[1]}")
+                return False
+            self._allowed = {other.id for other in self._verbs.reservations.all() if other.id in self._allowed}
+            self._allowed.add(plan.id)
+        return await evictor.saves.ready(self._need(plan))
+
     async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
-        """Evict what is still to be evicted. Once one victim is evicted, the others follow as soon as they may."""
-        cluster, reservations = self._verbs.cluster, self._verbs.reservations
-        sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.placements.bound.get(plan.node, ())]
-        remaining = [pod for pod in sitting if not pod.terminating]
+        """Evict what is still to be evicted, once it has saved its work. Once one victim is evicted, the others follow
+        as soon as they may."""
+        reservations, remaining = self._verbs.reservations, self._remaining(plan)
         begun = len(remaining) < len(plan.victims)
+        if plan.wait and not await self._may_go(evictor, plan, begun=begun):
+            return
         for pod in remaining:
             if reservations.of(plan.uid, self._clock()) is not plan or not evictor.leadership.held:
                 return

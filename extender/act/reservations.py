@@ -401,6 +401,7 @@ class _Entry(msgspec.Struct, kw_only=True):
     grace: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     emptied: Seconds | msgspec.UnsetType = msgspec.UNSET
     own: bool | msgspec.UnsetType = msgspec.UNSET
+    wait: Annotated[float, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
 
 
 _READ: Final = msgspec.json.Decoder(_Entry)
@@ -422,6 +423,7 @@ class ReservationEntries(Entries):
             grace=min(float(plan.grace), MOST_GRACE),
             emptied=msgspec.UNSET if plan.emptied is None else self._wall(plan.emptied),
             own=plan.own or msgspec.UNSET,
+            wait=plan.wait or msgspec.UNSET,
         )
         return msgspec.json.encode(entry).decode()
 
@@ -444,6 +446,7 @@ class ReservationEntries(Entries):
             entry.pod,
             min(entry.grace, MOST_GRACE),
             entry.own is True,
+            0.0 if isinstance(entry.wait, msgspec.UnsetType) else min(entry.wait, MOST_GRACE),
         )
 
 
@@ -489,5 +492,6 @@ def believed(cluster: ClusterView, plan: Reservation, pod: PodRecord, emptied: f
     running = [victim for uid in plan.victims if (victim := cluster.pods.get(uid)) is not None]
     plan.amounts = tuple(map(min, plan.amounts, cluster.amounts(pod)))
     plan.grace = min(plan.grace, max((victim.grace_seconds for victim in running), default=0))
+    plan.wait = min(plan.wait, cluster.limits.most_wait(pod))
     if not running and emptied is not None:
         plan.emptied = emptied if plan.emptied is None else min(emptied, plan.emptied)

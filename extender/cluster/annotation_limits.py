@@ -79,14 +79,16 @@ class AnnotationLimits:
     def __init__(self, settings: Settings) -> None:
         self._claims = settings.claims
         self._minimum_run = settings.preemption.minimum_run_seconds
-        self.common = Bounds(*(getattr(settings.claims, field) for field in ALIAS), settings.claims.gang_team)
+        asks = settings.evictions.enabled and not settings.shadow
+        self._most_wait = settings.preemption.most_wait_seconds if asks else {}
+        self.common = Bounds(**{field: getattr(settings.claims, field) for field in Bounds._fields})
 
     def of(self, pod: PodRecord) -> Bounds:
         """The lower of what its PriorityClass and its namespace allow; what neither names is as for all pods."""
         claims = self._claims
         if pod.priority_class not in claims.by_priority_class and pod.namespace not in claims.by_namespace:
             return self.common
-        return Bounds(*(self._bound(pod, field)[0] for field in ALIAS), self._team(pod)[0])
+        return Bounds(**{field: self._bound(pod, field)[0] for field in ALIAS}, gang_team=self._team(pod)[0])
 
     def _bound(self, pod: PodRecord, field: Field) -> tuple[int, str]:
         """(the bound, the path of the setting that gives it)."""
@@ -133,6 +135,10 @@ class AnnotationLimits:
             return progress.NOT_SAVING
         bounds = self.of(pod)
         return progress.saving(pod, bounds.saves_on_termination_seconds, bounds.saves_on_request_seconds)
+
+    def most_wait(self, pod: PodRecord) -> int:
+        """Seconds for which the pod waits at most until its victims have saved their work; 0: it asks none."""
+        return self._most_wait.get(pod.priority_class, 0)
 
     def gang(self, gang: Gang, gang_min: int) -> Gang:
         """The gang with the minimum that counts; 0, so that no eviction breaks it, while one pod of it runs.

@@ -172,6 +172,8 @@ class HoldBack:
             for i, row in enumerate(judged.rows):
                 if row in reserved and self._cluster.names[row] != own.node:
                     judged.codes[i] = judged.codes[i] or HANDOVER.code
+        if own.wait and self._releases.untouched(own):  # while victims save, the pod may fit elsewhere
+            return False
         row = self._cluster.row(own.node) if own.own else -1
         if row < 0 or row not in judged.rows:  # kube-scheduler itself rejects that node
             return False

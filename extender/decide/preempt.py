@@ -13,6 +13,8 @@ from extender.preemption.preemption import Preemption, PreemptionOutcome
 from extender.reservations.assumed import Attempt
 
 RESULTS = {"evict": "evict", "standing": "standing-plan", "none": "none"}  # metric labels
+ASKING = "asking"
+"""The result where victims are asked to save their work first: kube-scheduler is answered none, and we evict."""
 
 
 class Preempt:
@@ -39,6 +41,9 @@ class Preempt:
         attempt = self._history.attempts.of(request.uid, now)
         outcome = self._preemption.preempt(Preemptor(request, asked.pod, now, wall), asked.offers, attempt)
         self._record(decision, outcome)
+        if outcome.reservation is not None and outcome.reservation.own:
+            decision.result = ASKING
+            return Answer(wire.preemption(None), ASKING, decision)
         uids = [pod.uid for pod in outcome.victims]
         body = wire.preemption(outcome.node or None, uids, outcome.violations)
         return Answer(body, decision.result, decision)

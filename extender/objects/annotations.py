@@ -81,8 +81,13 @@ NAMES: Final = (
          "Once its containers are told to end (SIGTERM), the pod saves its work within this time. It counts where the "
          "grace period is as long, and up to `claims.savesOnTerminationSeconds`."),
     Name("saves-on-request", "pod", "you", "`90s`, `10m`",
-         "Once it is asked to, the pod saves its work within this time, up to `claims.savesOnRequestSeconds`. No pod is "
-         "asked yet."),
+         "Once it is [asked](preemption.md#asking-victims-to-save), the pod saves its work within this time, up to "
+         "`claims.savesOnRequestSeconds`."),
+    Name("saves-for-gang", "pod", "you", "`true`",
+         "The answer of this pod counts for its whole gang. Without it that of the pod of rank 0 does."),
+    Name("save-requested", "pod", "the server", """`{"id", "by", "at", "until"}`""",
+         "The pod is asked to save its work, for the preemptor `by`, until the time `until`."),
+    Name("saved", "pod", "you", "the id of the request", "The answer: the work is saved, and the pod may be evicted."),
     Name("gpus", "pod", "bind, the queue", "`0,3`; `c1=0,3;c2=5` with several GPU containers",
          "The planned GPUs, as indices. Only the relay enforces them."),
     Name("held-gpus", "pod", "agent", "as `gpus`",

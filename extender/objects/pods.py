@@ -126,6 +126,9 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     restarts: int
     """How often its containers (not the init containers) were started again."""
 
+    exited: float | None = None
+    """When a container of it ended last, by the clock of its node; None: none has."""
+
     cpu_milli: int
     memory: int
     gpus: tuple[tuple[str, int], ...]
@@ -259,6 +262,7 @@ def _pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
         disruption_target=disruption_target, pod_scheduled=pod_scheduled, placeable=placeable,
         start=epoch(status.start_time),
         restarts=sum([container.restart_count or 0 for container in status.container_statuses or ()]),
+        exited=_exited(status) if status.container_statuses else None,
         held=_held(status, gpus),
         claim_refs=_claim_refs(spec, status) if spec.resource_claims else (),
         extended_claim=_extended(status),
@@ -388,6 +392,17 @@ def _unscheduled(reason: str, message: str) -> str:
         if SEAT_TEXT in message:
             return SEAT_REJECTED
     return intern(reason)
+
+
+def _exited(status: schema.PodStatus) -> float | None:
+    last: float | None = None
+    for container in status.container_statuses or ():
+        for state in (container.state, container.last_state):
+            if state is not None and state.terminated is not None:
+                ended = epoch(state.terminated.finished_at)
+                if ended is not None and (last is None or ended > last):
+                    last = ended
+    return last
 
 
 def _held(status: schema.PodStatus, gpus: frozenset[str]) -> tuple[tuple[str, str], ...]:

@@ -271,6 +271,7 @@ class StateDetail(Wire):
 
     reason: _Text = None
     message: _Text = None
+    finished_at: _Time = None
 
 
 class ContainerState(Wire):

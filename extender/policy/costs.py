@@ -57,7 +57,7 @@ class GangsBroken:
 
 class WorkLost:
     """GPUs x time since the last checkpoint (or start), with the restart, of the victims and of all running members of
-    broken gangs, each pod once. Of a pod that saves its work before it ends, its time to save counts, if that is less.
+    broken gangs, each pod once. A pod that saves its work before it ends loses its time to save, if that is less.
     """
 
     name = "work_lost_gpu_seconds"

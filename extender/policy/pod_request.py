@@ -105,6 +105,7 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
         placement=workloads.way(pod, cluster.settings.placement),
         mixes=workloads.mixes_models(pod, cluster.settings.placement),
         planned=pod.planned,
+        most_wait=cluster.limits.most_wait(pod),
         others=plain(pod.others, cluster.device_classes.values()) if pod.other_resources else (),
         nics=nics_of(pod),
     )

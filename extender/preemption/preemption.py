@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Literal
 
+import msgspec
+
 from ext_core import gather
 from extender.cluster.cluster import Cluster
 from extender.objects.records import MOVING_TEXT, PodRecord
 from extender.policy.policy import Policy
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
-from extender.preemption.candidates import Preemptor, may_come_back, releases
+from extender.preemption.asking import to_ask
+from extender.preemption.candidates import Eviction, Preemptor, may_come_back, releases
 from extender.preemption.outbid import MOST_OUTBID, Outbid
 from extender.preemption.search import SearchResult, VictimSearch, amounts_short
 from extender.reservations.assumed import Attempt
@@ -129,9 +132,14 @@ class Preemption:
             if result.above is not None and result.ceiling is not None:
                 why = result.ceiling.above(self._policy, result.above.cost)
             return PreemptionOutcome("none", why, nodes=result.nodes, search_result=result)
+        asks = self._asks(preemptor, result.best)
+        if asks and not own and certificate.violations(self._cluster, result.best.pods):
+            # The Eviction API would reject it: kube-scheduler evicts, and asks no pod.
+            never = preemptor._replace(request=msgspec.structs.replace(request, most_wait=0))
+            return self.preempt(never, offers, attempt)
         if standing is not None:
             self._releases.replaced(standing)
-        return self._reserve(preemptor, choice, own=own)
+        return self._reserve(preemptor, choice, asks, own=own)
 
     def detail(self, outcome: PreemptionOutcome) -> dict[str, Any]:
         """The outcome as decision records show it."""
@@ -150,10 +158,18 @@ class Preemption:
         }
         if outcome.left_to:
             shown["left_to"] = list(outcome.left_to)  # their GPUs would have cost less, for this pod alone
-        return shown | {"plan": outcome.reservation.id}
+        waits = {"waits_seconds": outcome.reservation.wait} if outcome.reservation.wait else {}
+        return shown | waits | {"plan": outcome.reservation.id}
 
-    def _reserve(self, preemptor: Preemptor, choice: _Choice, *, own: bool) -> PreemptionOutcome:
-        """The outcome of a search that found an eviction: it is reserved."""
+    def _asks(self, preemptor: Preemptor, eviction: Eviction) -> dict[str, int]:
+        """As `to_ask`, of this eviction."""
+        return to_ask(self._cluster, eviction.pods, int(preemptor.wall * 1000), preemptor.request.most_wait)
+
+    def _reserve(
+        self, preemptor: Preemptor, choice: _Choice, asks: Mapping[str, int], *, own: bool
+    ) -> PreemptionOutcome:
+        """The outcome of a search that found an eviction: it is reserved. Where pods are asked to save their work, we
+        evict: what kube-scheduler is answered it evicts at once."""
         best, request = choice.search_result.best, preemptor.request
         assert best is not None
         victims = tuple(certificate.important(best.pods))
@@ -166,7 +182,8 @@ class Preemption:
             preemptor.now,
             pod=f"{request.namespace}/{request.name}",
             grace=max(pod.grace_seconds for pod in victims),
-            own=own,
+            own=own or bool(asks),
+            wait=max(1, *asks.values()) if asks else 0.0,
         )
         self._claims.reservations.add(reservation)
         return PreemptionOutcome(

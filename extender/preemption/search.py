@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -25,6 +24,7 @@ from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import FreedBeyond, LeftoverFragmentation
 from extender.policy.policy import Policy
+from extender.preemption.asking import stopped
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, VictimProblem, ends
 from extender.preemption.cost_inputs import CostCeiling, Rooms, SearchTime, ceiling_of, work_lost
 from extender.settings import PreemptionSettings as Limits
@@ -299,17 +299,6 @@ def loss(cluster: ClusterView, pods: Iterable[PodRecord], wall: float) -> Loss:
     evicted = [pod for pod in pods if not pod.terminating]
     if not evicted:
         return Loss()
-    members: Counter[gangs.Ref] = Counter()
-    member_of: dict[gangs.Ref, tuple[gangs.Gang, PodRecord]] = {}
-    for pod in evicted:
-        gang = cluster.gangs.of(pod)
-        if gang is not None:
-            members[gang.ref] += 1
-            member_of[gang.ref] = gang, pod
-    stopped = {pod.uid: pod for pod in evicted}
-    broken = frozenset(ref for ref, number in members.items() if number > member_of[ref][0].allowance)
-    for ref in broken:
-        stopped.update((pod.uid, pod) for pod in cluster.gangs.running(member_of[ref][1]))
-    now = int(wall * 1000)
-    work = sum(work_lost(cluster, pod, now) for pod in stopped.values())
+    broken, losing = stopped(cluster, evicted)
+    work = sum(work_lost(cluster, pod, int(wall * 1000)) for pod in losing.values())
     return Loss(len(evicted), max(pod.priority for pod in evicted), broken, work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
@@ -77,6 +77,14 @@ class Releases(Listener):
         node = self._cluster.nodes.get(reservation.node)
         return soon and node is not None and not node.unschedulable
 
+    def untouched(self, reservation: Reservation) -> bool:
+        """Whether all of its victims are there, and none is terminating."""
+        return _untouched(reservation, self._remaining(reservation))
+
+    def _remaining(self, reservation: Reservation) -> list[PodRecord]:
+        bound = self._cluster.placements.bound.get(reservation.node, ())
+        return [self._cluster.pods[uid] for uid in reservation.victims if uid in bound]
+
     def _over(self, reservation: Reservation, pod: PodRecord | None, now: float) -> str:
         """Why a reservation ends, one of CAUSES; "" while it does not.
 
@@ -93,17 +101,15 @@ class Releases(Listener):
             return "victims-stay"
         if cluster.row(reservation.node) < 0:
             return "node-lost"
-        bound = cluster.placements.bound.get(reservation.node, ())
-        remaining = [cluster.pods[uid] for uid in reservation.victims if uid in bound]
+        remaining = self._remaining(reservation)
         if not remaining:
             reservation.emptied = reservation.emptied if reservation.emptied is not None else now
             if self._outbid(reservation):
                 return "outbid"
             just_up = now - self._freshness.up_since <= COME_BACK_SECONDS
             return "" if just_up or now - reservation.emptied <= CARRIED_OUT_SECONDS else "not-used"
-        untouched = len(remaining) == len(reservation.victims) and not any(victim.terminating for victim in remaining)
-        patience = OWN_NOT_CARRIED_OUT_SECONDS if reservation.own else NOT_CARRIED_OUT_SECONDS
-        return "not-carried-out" if untouched and now - reservation.at > patience else ""
+        patience = OWN_NOT_CARRIED_OUT_SECONDS + reservation.wait if reservation.own else NOT_CARRIED_OUT_SECONDS
+        return "not-carried-out" if _untouched(reservation, remaining) and now - reservation.at > patience else ""
 
     def _outbid(self, reservation: Reservation) -> bool:
         """Whether pods of a higher priority run where its victims were, and leave too little."""
@@ -112,3 +118,7 @@ class Releases(Listener):
         columns = zip(reservation.amounts, nodes.alloc_of(row), nodes.used_of(row), strict=True)
         short = any(wanted > has - held for wanted, has, held in columns if wanted)
         return short and any(pod.priority > reservation.priority for pod in cluster.pods_on(reservation.node))
+
+
+def _untouched(reservation: Reservation, remaining: Sequence[PodRecord]) -> bool:
+    return len(remaining) == len(reservation.victims) and not any(victim.terminating for victim in remaining)

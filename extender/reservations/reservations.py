@@ -42,6 +42,7 @@ class Reservation:
     pod: str = ""  # namespace/name, for people
     grace: float = 0.0  # the victims' longest, in seconds
     own: bool = False  # the evictions are our own
+    wait: float = 0.0  # seconds for which victims are waited for that are asked to save their work; 0: none is
 
     @property
     def id(self) -> str:
@@ -95,4 +96,4 @@ class Reservations:
 
     def old(self, reservation: Reservation, now: float) -> bool:
         """Whether it is older than any reservation may be."""
-        return now - reservation.at > self.seconds + reservation.grace
+        return now - reservation.at > self.seconds + reservation.grace + reservation.wait

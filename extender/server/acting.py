@@ -24,6 +24,7 @@ from extender.act.queue.release import AT_ONCE, PodWrites, Reads, Release
 from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
 from extender.act.reservations import ReservationStore
+from extender.act.saving import SaveRequests
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
 from extender.cluster.demand import is_newer
@@ -109,6 +110,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
             PodEvictions(server, metrics),
             Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic),
             reservations,
+            SaveRequests(cluster, PodPatches(server), events, metrics, clock.wall),
         ),
         view=ClusterReadiness(
             lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)

@@ -13,7 +13,7 @@ from extender.decide import wire
 from extender.decide.decisions import Answer, BindIntent
 from extender.decide.verbs import Verbs
 from extender.log import get_log
-from extender.server.writes import Writes, aside
+from extender.server.writes import RESERVING, Writes, aside
 from extender.times import Clock
 
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod whose call failed after at most 10 s
@@ -96,8 +96,8 @@ class Calls:
         if evictions is not None:
             aside("evictions", lambda: evictions.preempted(answer))
         answer = await self._writes.preempted(answer, outage.patience(began))
-        if answer.result in ("evict", "not-reserved"):
-            outage.written(began, kept=answer.result == "evict")
+        if answer.result in (*RESERVING, "not-reserved"):
+            outage.written(began, kept=answer.result in RESERVING)
         if answer.result == "not-reserved":
             self._not_evicted()
         return answer

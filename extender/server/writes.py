@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from extender.act.events import EventRecorder
 from extender.decide import decisions, wire
 from extender.decide.decisions import Answer, BindIntent, Decision, Written
+from extender.decide.preempt import ASKING
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.pod_writes import Bindings, Turns
@@ -18,6 +19,8 @@ from extender.reservations.reservations import Reservation
 
 log = get_log()
 
+RESERVING: Final = ("evict", ASKING)
+"""The results of preempt whose reservation is written before the answer is sent."""
 TOO_LONG = "the Binding of another pod to this node, which requires links, is not written yet"
 
 
@@ -104,7 +107,7 @@ class Writes:
         if decision is None:
             return answer
         self._metrics.searched(decision.proved, answer.result, decision.stages_us)
-        return await self._reserved(answer, decision, patience) if answer.result == "evict" else answer
+        return await self._reserved(answer, decision, patience) if answer.result in RESERVING else answer
 
     async def _reserved(self, answer: Answer, decision: Decision, patience: float) -> Answer:
         request, reservations = decision.request, self._verbs.reservations
@@ -114,7 +117,8 @@ class Writes:
         stands = reservations.of(request.uid, self._clock()) is plan
         events = self._events
         if stands and not why:
-            self._metrics.planned("kube-scheduler", len(plan.victims), decision.value_of(decisions.WORK_LOST))
+            by = "gpu-extender" if plan.own else "kube-scheduler"
+            self._metrics.planned(by, len(plan.victims), decision.value_of(decisions.WORK_LOST))
             aside("evicted", lambda: self._verbs.evicted.planned(plan, decision))
             aside("events", lambda: events.planned(plan, decision.detail))
             return answer

@@ -206,6 +206,12 @@ class PreemptionSettings(_Part):
     ceilings: dict[str, LossCeiling] = Field(default_factory=dict, max_length=10_000)
     """The most work that an eviction may lose, by the name of the preemptor's PriorityClass: where every eviction loses
     more, no pod is evicted for it ([details](preemption.md#ceilings))."""
+    most_wait_seconds: dict[str, Annotated[int, Field(ge=0, le=86_400)]] = Field(
+        default_factory=dict, max_length=10_000
+    )
+    """Seconds by the name of the preemptor's PriorityClass: victims that state `saves-on-request` are
+    [asked](preemption.md#asking-victims-to-save) to save their work, and evicted when they have, after so long at most.
+    0, or no entry: none is asked. It needs `evictions.enabled`."""
     intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
     """PriorityClasses in the intended order, the most important first. Only `gpu-extender check` reads it."""
     leave_freed_seconds: float = Field(default=30.0, ge=0, le=3_600)

@@ -12,9 +12,10 @@ import pytest
 from extender.act.controller import EVICTIONS, Leadership, Supervisor
 from extender.act.events import EventRecorder
 from extender.act.evictions import PAUSE, ClusterReadiness, Evictor, OwnEvictions
+from extender.act.saving import SaveRequests
 from extender.cli.decisions import lines
 from extender.kube.own_objects import Lease, Regarding
-from extender.kube.pod_writes import PodEvictions
+from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.metrics import Metrics
 from extender.settings import Settings
 from extender.times import Clock
@@ -85,7 +86,12 @@ class Play:
                         world.verbs,
                         self.ear,
                         world.metrics,
-                        Evictor(PodEvictions(server, world.metrics), leadership, reservations),
+                        Evictor(
+                            PodEvictions(server, world.metrics),
+                            leadership,
+                            reservations,
+                            SaveRequests(world.cluster, PodPatches(server), self.ear, world.metrics, clock.wall),
+                        ),
                         view=ClusterReadiness(dark=lambda: self.dark),
                         clock=clock,
                     )

@@ -1,0 +1,269 @@
+"""Asks pods to save their work before they are evicted, and knows when they have: for each eviction of ours.
+
+Theory of operation
+-------------------
+A *need* is pods that are evicted for one preemptor. Those of them, and of the gangs that break, which state
+`saves-on-request` and lose less by it are asked, all at once. The pods of the need are evicted when all are ready.
+
+| state | how it is known | what follows |
+|---|---|---|
+| needed | no request stands on the pod | the annotation `save-requested` is written, with Events on pod and owner |
+| asked | a request stands, and no answer | nothing until its time is over |
+| saved | the annotation `saved` has the id of the request, or `last-checkpoint` is later than it | ready |
+| exited | a container has ended since the request | ready |
+| deadline | the time of the request, or of the need, is over; or the request is not allowed | ready |
+
+1. Of a gang one answer of a member that speaks for it is enough (`speakers`); without one all have to be ready.
+2. A pod is asked once, however many needs it is in: a request that stands counts for each, until its own time. The
+   name of a preemptor that needs it no more is replaced by that of one that does.
+3. A request without a need for WITHDRAW_SECONDS is withdrawn: the annotation is removed. One on a pod that ends stays.
+4. The state is in the annotations and in the stored reservation. A new holder of the Lease reads them, and goes on. In
+   one process an annotation that a tenant removes or changes is not written again: what was written counts.
+5. The clock is ours. The pod's own word ends the time early, and never later than the need waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol
+
+from extender.act.events import EventRecorder, of_pod
+from extender.cluster.cluster import ClusterView
+from extender.kube.own_objects import Regarding
+from extender.kube.pod_writes import AT_ONCE, Patched
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.objects.progress import duration_text
+from extender.objects.records import PodRecord
+from extender.objects.save_request import SAVE_REQUESTED, SAVED, SaveRequest, requested, speakers
+from extender.preemption.asking import stopped, to_ask
+from extender.times import Backoff, Backoffs
+
+ASKING_SECONDS: Final = 5.0  # in which the requests are written: so much later than the longest time a need ends
+WITHDRAW_SECONDS: Final = 5.0  # another instance may know of a need that this one does not see yet
+PAUSE: Final = Backoff(2.0, 30.0)  # after a request that was not written
+State = Literal["needed", "asked", "saved", "exited", "deadline"]
+READY: Final = frozenset[State]({"saved", "exited", "deadline"})
+ANSWERED: Final = frozenset[State]({"saved", "exited"})
+log = get_log()
+
+
+class Notes(Protocol):
+    """Writes annotations of pods, as `PodPatches`."""
+
+    async def note(self, namespace: str, name: str, version: str, annotations: Mapping[str, str | None]) -> Patched:
+        """None removes one."""
+        ...
+
+
+class Need(NamedTuple):
+    """Pods that are evicted for one preemptor."""
+
+    by: str
+    """namespace/name of the preemptor, or the name of its gang."""
+    pods: Sequence[PodRecord]
+    """The victims that are there, and not terminating."""
+    at: float
+    """When it began, seconds since 1970."""
+    wait: float
+    """Seconds for which it waits until the pods have saved their work; 0: none is asked."""
+
+    @property
+    def until(self) -> float:
+        """When it waits no longer, seconds since 1970."""
+        return self.at + self.wait + ASKING_SECONDS
+
+
+@dataclass(slots=True)
+class _Standing:
+    """One request that stands."""
+
+    request: SaveRequest
+    pod: PodRecord  # as it was last seen
+    counted: bool = False  # its answer is counted
+    unwanted: float | None = None  # since when no need has it
+
+
+def state_of(pod: PodRecord, request: SaveRequest | None, until: float, now: float) -> State:
+    """The state of a pod of a need that waits until `until`. Times are seconds since 1970."""
+    if request is None:
+        return "needed" if now < until else "deadline"
+    if answer := request.answer(pod):
+        return answer
+    return "asked" if now < min(request.until, until) else "deadline"
+
+
+class SaveRequests:
+    """The requests of one server that holds the Lease."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        patches: Notes,
+        events: EventRecorder,
+        metrics: Metrics,
+        wall: Callable[[], float],
+    ) -> None:
+        """`wall`: seconds since 1970."""
+        self._cluster, self._patches, self._events, self._metrics, self._wall = cluster, patches, events, metrics, wall
+        self._standing: dict[str, _Standing] | None = None  # by uid; None until the annotations are read
+        self._needed_by: frozenset[str] = frozenset()
+        self._pauses = Backoffs(PAUSE)
+        self._refused: set[str] = set()  # uids of pods that may not be asked
+
+    def forget(self) -> None:
+        """This instance does not hold the Lease: another one may ask and withdraw."""
+        self._standing = None
+        self._refused.clear()
+
+    async def sweep(self, needs: Iterable[Need]) -> None:
+        """Withdraw what no need has any more, and count how requests have ended. Before `ready`, with all needs."""
+        needs = list(needs)
+        self._needed_by = frozenset(need.by for need in needs)
+        standing, now = self._read(), self._wall()
+        if not standing:
+            return
+        wanted = {uid for need in needs for uid in self._asks(need)}
+        for uid, entry in list(standing.items()):
+            pod = self._cluster.pods.get(uid)
+            if pod is None or not pod.node or pod.finished:
+                self._ended(entry, pod or entry.pod)
+                del standing[uid]
+                continue
+            entry.pod = pod
+            if uid in wanted or pod.terminating:
+                entry.unwanted = None
+            elif entry.unwanted is None:
+                entry.unwanted = now
+            elif now - entry.unwanted >= WITHDRAW_SECONDS and not self._pauses.waits(uid, now):
+                await self._withdraw(entry)
+
+    async def ready(self, need: Need) -> bool:
+        """Ask the pods of a need that have not been asked yet; whether all of them may be evicted now."""
+        asks = self._asks(need)
+        if not asks:
+            return True
+        standing, now, pods = self._read(), self._wall(), self._cluster.pods
+        states = {uid: self._state(pods[uid], need.until, now) for uid in asks}
+        unasked = [pods[uid] for uid, state in states.items() if state == "needed"]
+        taken = [pods[uid] for uid in asks if uid in standing and self._is_free(standing[uid], need)]
+        for first in range(0, len(unasked), AT_ONCE):
+            some = unasked[first : first + AT_ONCE]
+            await asyncio.gather(*(self._ask(pod, need, asks[pod.uid]) for pod in some))
+        for pod in taken:
+            await self._take(pod, need)
+        gangs: dict[object, list[PodRecord]] = {}
+        for uid in asks:
+            gangs.setdefault(self._cluster.gangs.ref(pods[uid]) or uid, []).append(pods[uid])
+        return all(_is_ready(members, states) for members in gangs.values())
+
+    # -- one pod ----------------------------------------------------------------------------------------------------
+
+    def _asks(self, need: Need) -> dict[str, int]:
+        """By uid, in how many seconds each pod saves its work that is asked, or has been."""
+        asks = to_ask(self._cluster, need.pods, int(need.at * 1000), math.floor(need.wait))
+        if need.wait and (standing := self._read()):
+            losing = stopped(self._cluster, need.pods)[1]
+            return {uid: 0 for uid in losing if uid in standing} | asks
+        return asks
+
+    def _read(self) -> dict[str, _Standing]:
+        """The requests that stand. Those of an instance before this one are read once."""
+        if self._standing is None:
+            pods = [pod for pod in self._cluster.pods.values() if pod.node and SAVE_REQUESTED in pod.annotations]
+            self._standing = {
+                pod.uid: _Standing(request, pod) for pod in pods if (request := requested(pod)) is not None
+            }
+        return self._standing
+
+    def _state(self, pod: PodRecord, until: float, now: float) -> State:
+        entry = self._read().get(pod.uid)
+        if entry is None:
+            return "deadline" if pod.uid in self._refused else state_of(pod, None, until, now)
+        state = state_of(pod, entry.request, until, now)
+        if state in ANSWERED and not entry.counted:
+            entry.counted = True
+            self._metrics.save_requests.labels(state).inc()
+        return state
+
+    async def _ask(self, pod: PodRecord, need: Need, seconds: int) -> None:
+        now = self._wall()
+        if self._pauses.waits(pod.uid, now):
+            return
+        request = SaveRequest(secrets.token_hex(6), need.by, now, min(now + seconds, need.until))
+        if not await self._write(pod, request):
+            return
+        self._metrics.save_requests.labels("asked").inc()
+        text = (
+            f"save your work within {duration_text(seconds)} and write the annotation {SAVED}: {request.id}; then, or "
+            f"when the time is over, the pod is evicted for {need.by}"
+        )
+        log.info("a pod is asked to save its work", pod=f"{pod.namespace}/{pod.name}", by=need.by, id=request.id)
+        self._tell(pod, "SaveRequested", text)
+
+    async def _take(self, pod: PodRecord, need: Need) -> None:
+        """The request counts for this need from now on."""
+        entry = self._read().get(pod.uid)
+        if entry is not None and not self._pauses.waits(pod.uid, self._wall()):
+            await self._write(pod, entry.request._replace(by=need.by), entry)
+
+    async def _write(self, pod: PodRecord, request: SaveRequest, entry: _Standing | None = None) -> bool:
+        """Whether the request stands on the pod."""
+        notes = {SAVE_REQUESTED: request.text()}
+        patched = await self._patches.note(pod.namespace, pod.name, pod.resource_version, notes)
+        if patched.outcome == "written":
+            self._pauses.succeeded(pod.uid)
+            if entry is None:
+                self._read()[pod.uid] = _Standing(request, pod)
+            else:
+                entry.request = request
+            return True
+        if patched.outcome == "refused" and entry is None:
+            self._refused.add(pod.uid)
+            self._metrics.save_requests.labels("refused").inc()
+        if patched.outcome in ("refused", "unknown"):
+            self._pauses.failed(pod.uid, self._wall())
+            log.warning("a pod cannot be asked", pod=f"{pod.namespace}/{pod.name}", err=patched.message)
+        return False
+
+    def _is_free(self, entry: _Standing, need: Need) -> bool:
+        """Whether the preemptor that the request names needs it no more."""
+        return entry.request.by != need.by and entry.request.by not in self._needed_by
+
+    async def _withdraw(self, entry: _Standing) -> None:
+        pod = entry.pod
+        patched = await self._patches.note(pod.namespace, pod.name, pod.resource_version, {SAVE_REQUESTED: None})
+        if patched.outcome == "conflict":  # the watch brings its new version
+            return
+        if patched.outcome == "unknown":
+            self._pauses.failed(pod.uid, self._wall())
+            return
+        self._read().pop(pod.uid, None)
+        if patched.outcome == "written":
+            self._metrics.save_requests.labels("withdrawn").inc()
+            self._tell(pod, "SaveRequestWithdrawn", f"the pod is not evicted for {entry.request.by}")
+
+    def _ended(self, entry: _Standing, pod: PodRecord) -> None:
+        """The pod is gone. What it wrote in its grace period was late."""
+        if not entry.counted:
+            answer = entry.request.answer(pod) == "saved"
+            self._metrics.save_requests.labels("late" if answer else "ignored").inc()
+        self._pauses.succeeded(pod.uid)
+        self._refused.discard(pod.uid)
+
+    def _tell(self, pod: PodRecord, reason: str, text: str) -> None:
+        self._events.tell(of_pod(pod), reason, "Evicting", text)
+        if pod.owner is not None:
+            owner = Regarding(pod.owner.kind, pod.namespace, pod.owner.name, pod.owner.uid)
+            self._events.tell(owner, reason, "Evicting", f"pod {pod.name}: {text}")
+
+
+def _is_ready(pods: Sequence[PodRecord], states: Mapping[str, State]) -> bool:
+    """Of the pods of one gang, or of a single pod."""
+    if any(states[pod.uid] in ANSWERED for pod in speakers(pods)):
+        return True
+    return all(states[pod.uid] in READY for pod in pods)

@@ -1,0 +1,630 @@
+"""Victims are asked to save their work: what they are asked, how they answer or do not, and who takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from extender.act.controller import EVICTIONS, Leadership
+from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
+from extender.act.saving import ASKING_SECONDS, WITHDRAW_SECONDS, SaveRequests
+from extender.kube.own_objects import Lease
+from extender.kube.pod_writes import PodEvictions, PodPatches
+from extender.objects.save_request import SAVE_REQUESTED, SAVED, SAVES_FOR_GANG, SaveRequest, requested
+from extender.settings import Settings
+from extender.times import Clock
+from tests.act.test_evictions import LEASE, Ear
+from tests.act.test_reservations import connected, keeper
+from tests.kube.objects import Objects
+from tests.waiting import eventually
+from tests.world import JSON, WALL, World, machine, rfc3339, workload
+
+OURS = "gpu-extender.io/"
+PODS = "/api/v1/namespaces/default/pods/"
+CHOSEN = Settings.model_validate(
+    {
+        "evictions": {"enabled": True},
+        "preemption": {"mostWaitSeconds": {"prod": 600, "hasty": 60}},
+    }
+)
+
+
+class Server:
+    """One instance over the API server: a restart makes another one."""
+
+    def __init__(self, case: Case, world: World, controller: OwnEvictions, lease: Lease) -> None:
+        self.case, self.world, self.controller, self.lease = case, world, controller, lease
+
+    def sync(self) -> None:
+        """The watch brings what is stored."""
+        for path, stored in list(self.case.objects.stored.items()):
+            if path.startswith(PODS):
+                self.world.set("Pod", stored)
+
+    async def turn(self, seconds: float = 0.2) -> None:
+        """Time passes, and the controller looks."""
+        self.case.passed += seconds
+        self.world.now, self.world.wall = 1000.0 + self.case.passed, WALL + self.case.passed
+        self.sync()
+        await self.controller.turn()
+
+    async def call(self, verb: str, pod: JSON, offered: dict[str, list[str]] | None = None) -> JSON:
+        request = self.world.args(pod)
+        if verb == "preempt":
+            victims = {
+                node: {"Pods": [{"UID": f"uid-{name}"} for name in names], "NumPDBViolations": 0}
+                for node, names in (offered or {}).items()
+            }
+            request = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+        answer = await self.world.answered(verb, json.dumps(request).encode())
+        found: JSON = json.loads(answer.body)
+        return found
+
+    async def preempts(self, pod: JSON, offered: dict[str, list[str]] | None = None) -> list[str]:
+        """The cycle of kube-scheduler: a filter call that rejects all, then a preempt call. The victims' names."""
+        await self.call("filter", pod)
+        answer = await self.call("preempt", pod, offered or {"n0": ["train"]})
+        return [
+            victim["UID"].removeprefix("uid-")
+            for victims in answer["NodeNameToMetaVictims"].values()
+            for victim in victims["Pods"]
+        ]
+
+    def count(self, result: str) -> float:
+        return float(self.world.metrics.save_requests.labels(result)._value.get())
+
+
+class Case:
+    """A node whose GPUs `train` holds, which has run for two hours and saves within ten minutes of a request."""
+
+    def __init__(self, **notes: str) -> None:
+        self.objects, self.ear, self.passed = Objects(), Ear(), 0.0
+        self.nodes = [machine("n0", 4), machine("n1", 4)]
+        self.store("train", 4, "n0", annotations={OURS + "saves-on-request": "10m"} | notes)
+        self.store("other", 4, "n1", priority=9)
+        self.urgent = self.store("urgent", 4, priority=9, spec={"priorityClassName": "prod"})
+
+    def store(self, name: str, gpus: int, node: str = "", **facts: Any) -> JSON:
+        facts.setdefault("priority", 1)
+        if node:
+            facts.setdefault("start", WALL - 7200)
+            facts.setdefault("phase", "Running")
+            facts.setdefault("held", tuple(range(gpus)))
+        pod = workload(name, gpus, node=node, **facts)
+        self.objects.put(PODS + name, pod)
+        return pod
+
+    def pod(self, name: str = "train") -> JSON:
+        found: JSON = self.objects.stored[PODS + name]
+        return found
+
+    def write(self, name: str, notes: dict[str, str | None]) -> None:
+        """The pod, or its tenant, changes its annotations."""
+        pod = json.loads(json.dumps(self.pod(name)))
+        for key, text in notes.items():
+            if text is None:
+                pod["metadata"]["annotations"].pop(key, None)
+            else:
+                pod["metadata"]["annotations"][key] = text
+        self.objects.put(PODS + name, pod)
+
+    def asked(self, name: str = "train") -> JSON | None:
+        text = self.pod(name)["metadata"]["annotations"].get(SAVE_REQUESTED)
+        return None if text is None else json.loads(text)
+
+    def requests(self) -> int:
+        """How many requests were written."""
+        return len(
+            [1 for patch in self.objects.patched if (patch["metadata"].get("annotations") or {}).get(SAVE_REQUESTED)]
+        )
+
+    def answer(self, name: str = "train") -> None:
+        request = self.asked(name)
+        assert request is not None
+        self.write(name, {SAVED: request["id"]})
+
+    def evicted(self) -> list[str]:
+        return [
+            posted["metadata"]["name"]
+            for posted in self.objects.posted
+            if posted["kind"] == "Eviction" and "dryRun" not in posted["deleteOptions"]
+        ]
+
+    @asynccontextmanager
+    async def server(self, settings: Settings = CHOSEN, name: str = "me") -> AsyncIterator[Server]:
+        """An instance that reads everything anew."""
+        world = World(settings, events=self.ear)
+        for node in self.nodes:
+            world.set("Node", node)
+        world.now, world.wall = 1000.0 + self.passed, WALL + self.passed
+        clock = Clock(lambda: world.now, lambda: world.wall)
+        async with connected(self.objects) as api:
+            reservations = keeper(world, api)
+            lease = Lease(api, "kube-system", "gpu-extender-evictions", name, clock=clock)
+            metrics = world.metrics
+            leadership = Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)
+            saves = SaveRequests(world.cluster, PodPatches(api), self.ear, metrics, clock.wall)
+            evictor = Evictor(PodEvictions(api, metrics), leadership, reservations, saves)
+            controller = OwnEvictions(
+                world.verbs, self.ear, metrics, evictor, view=ClusterReadiness(dark=lambda: 0.0), clock=clock
+            )
+            world.connect(evictions=controller, keeper=reservations)
+            server = Server(self, world, controller, lease)
+            server.sync()
+            task = asyncio.create_task(reservations.run())
+            try:
+                await eventually(lambda: not reservations.missing())
+                yield server
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def run(self, test: Callable[[Server], Awaitable[None]], settings: Settings = CHOSEN) -> None:
+        async def whole() -> None:
+            async with self.server(settings) as server:
+                await test(server)
+
+        asyncio.run(whole())
+
+
+async def asked(server: Server) -> JSON:
+    """The request that the victim gets."""
+    assert await server.preempts(server.case.urgent) == []
+    await server.turn()
+    await server.turn()
+    request = server.case.asked()
+    assert request is not None
+    return request
+
+
+def test_it_is_asked_and_evicted_once_it_has_saved() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        request = await asked(server)
+        assert (request["by"], request["at"]) == ("default/urgent", rfc3339(WALL))
+        assert request["until"] == rfc3339(WALL + 601)  # ten minutes later, rounded up
+        (plan,) = server.world.verbs.reservations.all()
+        assert (plan.own, plan.wait, plan.node) == (True, 600.0, "n0")
+        decision = server.world.decision()
+        cost = {term["term"]: term["value"] for term in decision["cost"]}
+        assert (cost["work_lost_gpu_seconds"], decision["result"]) == (4 * 600, "asking")
+        await server.turn(60)
+        assert (case.evicted(), case.requests()) == ([], 1)
+        assert await server.preempts(case.urgent) == []  # kube-scheduler asks again
+        case.answer()
+        await server.turn()
+        assert (case.evicted(), case.requests()) == (["train"], 1)
+        assert (server.count("asked"), server.count("saved")) == (1, 1)
+        told = [(name, reason) for name, reason, _ in case.ear.heard if reason == "SaveRequested"]
+        assert told == [("train", "SaveRequested")]
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("wrong", ["", "no-such-id", "true", "x" * 100_000])
+def test_a_wrong_answer_is_none(wrong: str) -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        case.write("train", {SAVED: wrong})
+        await server.turn(599)
+        assert case.evicted() == []
+        await server.turn(2)  # the deadline
+        assert (case.evicted(), case.requests()) == (["train"], 1)
+        del case.objects.stored[PODS + "train"]
+        server.world.gone("train")
+        await server.turn()
+        assert (server.count("ignored"), server.count("late")) == (1, 0)
+
+    case.run(test)
+
+
+def test_a_late_answer_is_counted_and_changes_nothing() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        await server.turn(601)
+        assert case.evicted() == ["train"]
+        case.answer()
+        server.sync()
+        del case.objects.stored[PODS + "train"]
+        await server.controller.turn()
+        server.world.gone("train")
+        await server.turn()
+        assert (server.count("ignored"), server.count("late"), server.count("saved")) == (0, 1, 0)
+
+    case.run(test)
+
+
+def test_a_container_that_ends_after_the_request_has_answered() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        for ended, evicted in ((WALL - 60, []), (WALL + 30, ["train"])):
+            pod = json.loads(json.dumps(case.pod()))
+            pod["status"]["containerStatuses"] = [
+                {"name": "main", "restartCount": 1, "lastState": {"terminated": {"finishedAt": rfc3339(ended)}}}
+            ]
+            case.objects.put(PODS + "train", pod)
+            await server.turn(20)
+            assert case.evicted() == evicted
+        assert server.count("exited") == 1
+
+    case.run(test)
+
+
+def test_a_checkpoint_after_the_request_is_an_answer() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        case.write("train", {OURS + "last-checkpoint": rfc3339(WALL + 30)})
+        await server.turn(40)
+        assert case.evicted() == ["train"]
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("tampered", [None, "", "x", "[" * 1_000, '{"id": "mine", "by": "me", "at": 3, "until": 4}'])
+def test_a_tenant_that_removes_the_request_gains_nothing(tampered: str | None) -> None:
+    """It is not asked again, and evicted at the deadline."""
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        for _ in range(5):
+            case.write("train", {SAVE_REQUESTED: tampered})
+            await server.turn(30)
+        assert (case.evicted(), case.requests()) == ([], 1)
+        await server.turn(500)
+        assert (case.evicted(), case.requests()) == (["train"], 1)
+
+    case.run(test)
+
+
+def test_a_later_time_that_a_tenant_writes_counts_up_to_the_bound() -> None:
+    """It has read the request, and an instance that knows no other reads the forged one."""
+    case = Case()
+
+    async def test() -> None:
+        async with case.server() as server:
+            request = await asked(server)
+            case.write("train", {SAVE_REQUESTED: json.dumps(request | {"until": "2999-01-01T00:00:00Z"})})
+        case.objects.stored.pop(LEASE)
+        async with case.server() as server:
+            await server.call("filter", case.urgent)
+            await server.turn(590)
+            assert case.evicted() == []
+            await server.turn(10 + ASKING_SECONDS)
+            assert (case.evicted(), case.requests()) == (["train"], 1)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("state", ["reserved", "asked", "saved", "evicted"])
+def test_the_next_holder_of_the_lease_goes_on(state: str) -> None:
+    """The server is killed in each state; the victim is asked once and evicted once more at most."""
+    case = Case()
+
+    async def test() -> None:
+        async with case.server() as server:
+            assert await server.preempts(case.urgent) == []
+            if state != "reserved":
+                await server.turn()
+                assert case.asked()
+            if state in ("saved", "evicted"):
+                case.answer()
+            if state == "evicted":
+                await server.turn()
+                assert case.evicted() == ["train"]
+        case.objects.stored.pop(LEASE, None)
+        async with case.server(name="another") as server:
+            (plan,) = server.world.verbs.reservations.all()
+            assert (plan.own, plan.wait) == (True, 600.0)
+            assert await server.preempts(case.urgent) == []
+            await server.turn()
+            await server.turn()
+            if state in ("reserved", "asked"):
+                assert case.evicted() == []
+                case.answer()
+                await server.turn()
+            assert set(case.evicted()) == {"train"}
+            assert case.requests() == 1
+
+    asyncio.run(test())
+
+
+def test_without_the_lease_no_pod_is_asked_or_evicted() -> None:
+    case = Case()
+
+    async def test() -> None:
+        async with case.server() as first:
+            await asked(first)
+            async with case.server(name="another") as second:
+                await second.call("filter", case.urgent)
+                case.answer()
+                await second.turn()
+                assert (case.evicted(), case.requests()) == ([], 1)
+            await first.turn()
+            assert case.evicted() == ["train"]
+
+    asyncio.run(test())
+
+
+def test_the_request_is_withdrawn_when_the_preemptor_ends() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        del case.objects.stored[PODS + "urgent"]
+        server.world.gone("urgent")
+        await server.turn()
+        assert case.asked()
+        await server.turn(WITHDRAW_SECONDS)
+        assert case.asked() is None
+        assert (case.evicted(), server.count("withdrawn")) == ([], 1)
+        await server.turn(700)
+        assert case.evicted() == []
+
+    case.run(test)
+
+
+def test_a_preemptor_that_fits_elsewhere_takes_that_place() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        del case.objects.stored[PODS + "other"]
+        server.world.gone("other")
+        answer = await server.call("filter", case.urgent)
+        assert answer["NodeNames"] == ["n1"]
+        case.answer()
+        await server.turn()  # kube-scheduler has not bound it yet
+        assert case.evicted() == []
+        bound = case.store("urgent", 4, "n1", priority=9, held=())
+        assert bound["spec"]["nodeName"] == "n1"
+        await server.turn()
+        assert server.world.verbs.reservations.all() == []
+        await server.turn(WITHDRAW_SECONDS)
+        assert (case.asked(), case.evicted()) == (None, [])
+
+    case.run(test)
+
+
+def test_once_a_victim_is_evicted_only_its_node_is_passed() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        case.answer()
+        await server.turn()
+        assert case.evicted() == ["train"]
+        pod = json.loads(json.dumps(case.pod()))
+        pod["metadata"] |= {"deletionTimestamp": rfc3339(WALL + 30), "deletionGracePeriodSeconds": 30}
+        case.objects.put(PODS + "train", pod)
+        server.sync()
+        server.world.gone("other")
+        assert (await server.call("filter", case.urgent))["NodeNames"] == []
+        server.world.gone("train")
+        del case.objects.stored[PODS + "train"]
+        assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
+
+    case.run(test)
+
+
+def test_a_higher_priority_takes_the_request_over() -> None:
+    case = Case()
+    higher = case.store("higher", 4, priority=12, spec={"priorityClassName": "prod"})
+
+    async def test(server: Server) -> None:
+        request = await asked(server)
+        assert await server.preempts(higher, {"n0": ["train"], "n1": ["other"]}) == []
+        await server.turn(30)
+        assert (case.asked(), case.requests()) == (request, 1)  # both need it
+        del case.objects.stored[PODS + "urgent"]
+        server.world.gone("urgent")
+        await server.turn()
+        await server.turn()
+        now = case.asked()
+        assert now == request | {"by": "default/higher"}
+        case.answer()
+        await server.turn()
+        assert case.evicted() == ["train"]
+        assert server.count("asked") == 1
+
+    case.run(test)
+
+
+def test_a_pod_that_is_deleted_meanwhile_is_not_evicted() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        del case.objects.stored[PODS + "train"]
+        server.world.gone("train")
+        await server.turn()
+        assert case.evicted() == []
+        assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
+
+    case.run(test)
+
+
+def test_where_no_annotation_may_be_written_the_victim_is_evicted() -> None:
+    case = Case()
+    case.objects.fail = lambda request: 403 if request.method == "PATCH" and "/pods/" in request.path else 0
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == []
+        await server.turn()
+        await server.turn()
+        assert (case.evicted(), server.count("refused"), server.count("asked")) == (["train"], 1, 0)
+
+    case.run(test)
+
+
+def test_while_the_api_server_does_not_answer_it_is_asked_later_and_once() -> None:
+    case = Case()
+    case.objects.fail = lambda request: 500 if request.method == "PATCH" and "/pods/" in request.path else 0
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == []
+        for _ in range(3):
+            await server.turn(3)
+        assert (case.asked(), case.evicted()) == (None, [])
+        case.objects.fail = lambda request: 0
+        await server.turn(10)
+        await server.turn(10)
+        assert (server.count("asked"), case.evicted()) == (1, [])
+        await server.turn(600)
+        assert case.evicted() == ["train"]  # no later than the need waits
+
+    case.run(test)
+
+
+def test_a_budget_is_left_to_kube_scheduler_and_nobody_is_asked() -> None:
+    case = Case()
+    case.store("train", 4, "n0", labels={"app": "a"}, annotations={OURS + "saves-on-request": "10m"})
+
+    async def test(server: Server) -> None:
+        server.world.budget("a", 0, {"app": "a"})
+        assert await server.preempts(case.urgent) == ["train"]
+        decision = server.world.decision()
+        cost = {term["term"]: term["value"] for term in decision["cost"]}
+        assert cost["work_lost_gpu_seconds"] == 4 * 7200
+        await server.turn()
+        assert case.requests() == 0
+
+    case.run(test)
+
+
+def test_an_eviction_that_is_not_allowed_asks_nobody() -> None:
+    case = Case()
+    case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == []
+        await server.turn()
+        assert (case.requests(), server.world.verbs.reservations.all()) == (0, [])
+
+    case.run(test)
+
+
+@pytest.mark.parametrize(
+    ("settings", "notes"),
+    [
+        ({"evictions": {"enabled": False}, "preemption": {"mostWaitSeconds": {"prod": 600}}}, {}),
+        ({"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": 0}}}, {}),
+        ({"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"other": 600}}}, {}),
+        ({"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": 599}}}, {}),
+        ({"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": 600}},
+          "claims": {"savesOnRequestSeconds": 599}}, {}),
+        # it saves when it is told to end, as fast; it saved a minute ago
+        ({"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": 600}}},
+         {"saves-on-termination": "30s"}),
+        ({"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": 600}}},
+         {"last-checkpoint": rfc3339(WALL - 60)}),
+    ],
+)  # fmt: skip
+def test_who_is_not_asked_is_evicted_at_once(settings: JSON, notes: dict[str, str]) -> None:
+    case = Case(**{OURS + key: text for key, text in notes.items()})
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == ["train"]
+        (plan,) = server.world.verbs.reservations.all()
+        assert (plan.own, plan.wait) == (False, 0.0)
+        await server.turn()
+        assert case.requests() == 0
+
+    case.run(test, Settings.model_validate(settings))
+
+
+def test_a_pod_that_can_save_is_preferred() -> None:
+    """Both have run for two hours. Without asking the first by name is evicted; asked, the other one loses less."""
+    for wait, victim in ((0, "a"), (600, "b")):
+        case = Case()
+        case.store("train", 4, "n0", priority=9)
+        case.nodes += [machine("n2", 4), machine("n3", 4)]
+        case.store("a", 4, "n2")
+        case.store("b", 4, "n3", annotations={OURS + "saves-on-request": "10m"})
+        settings = Settings.model_validate(
+            {"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": wait}}}
+        )
+
+        async def test(server: Server, case: Case = case, victim: str = victim) -> None:
+            answered = await server.preempts(case.urgent, {"n2": ["a"], "n3": ["b"]})
+            (plan,) = server.world.verbs.reservations.all()
+            assert plan.victims == (f"uid-{victim}",)
+            assert answered == ([] if victim == "b" else ["a"])
+
+        case.run(test, settings)
+
+
+# -- gangs
+
+
+class Gang(Case):
+    """Two workers of one gang on two nodes; the preemptor needs one of the nodes, and the gang breaks."""
+
+    def __init__(self, **of_each: dict[str, str]) -> None:
+        super().__init__()
+        for i, node in enumerate(("n0", "n2")):
+            notes = {OURS + "saves-on-request": "10m", OURS + "gang": "g"} | of_each.get(f"w{i}", {})
+            rank = {"batch.kubernetes.io/job-completion-index": str(i)}
+            self.store(f"w{i}", 4, node, annotations=notes, labels=rank if "rank" in of_each else {})
+        self.nodes.append(machine("n2", 4))
+        del self.objects.stored[PODS + "train"]
+        self.offered = {"n0": ["w0"], "n2": ["w1"]}
+
+
+@pytest.mark.parametrize(
+    ("of_each", "first", "enough"),
+    [
+        ({}, "w0", False),  # all have to answer
+        ({"rank": {}}, "w0", True),
+        ({"rank": {}}, "w1", False),
+        ({"w1": {SAVES_FOR_GANG: "true"}}, "w1", True),
+        ({"w1": {SAVES_FOR_GANG: "true"}, "rank": {}}, "w0", False),
+        ({"w0": {SAVES_FOR_GANG: "no"}}, "w0", False),
+    ],
+)
+def test_gangs_are_asked_as_one(of_each: dict[str, dict[str, str]], first: str, enough: bool) -> None:
+    case = Gang(**of_each)
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, case.offered) == []
+        await server.turn()
+        await server.turn()
+        assert case.requests() == 2
+        assert case.asked("w0")
+        assert case.asked("w1")
+        case.answer(first)
+        await server.turn(5)
+        assert bool(case.evicted()) is enough
+        case.answer("w1" if first == "w0" else "w0")
+        await server.turn(5)
+        assert len(set(case.evicted())) == 1  # the victim; the gang is broken by it
+
+    case.run(test)
+
+
+# -- the text of the request
+
+
+def test_the_request_as_it_stands_on_the_pod() -> None:
+    request = SaveRequest("a1", "lab/urgent", WALL + 0.7, WALL + 59.2)
+    world = World()
+    world.pod("p", 1, annotations={SAVE_REQUESTED: request.text()})
+    read = requested(world.cluster.pods["uid-p"])
+    assert read == SaveRequest("a1", "lab/urgent", WALL, WALL + 60)
+    for text in ("", "{}", "null", "[]", '{"id": ""}', "x" * 5_000, request.text().replace("Z", "")):
+        world.pod("p", 1, annotations={SAVE_REQUESTED: text})
+        assert requested(world.cluster.pods["uid-p"]) is None
