@@ -19,7 +19,8 @@ A *need* is pods that are evicted for one preemptor. Those of them, and of the g
 3. A request without a need for WITHDRAW_SECONDS is withdrawn: the annotation is removed. One on a pod that ends stays.
 4. The state is in the annotations and in the stored reservation. A new holder of the Lease reads them, and goes on. In
    one process an annotation that a tenant removes or changes is not written again: what was written counts.
-5. The clock is ours. The pod's own word ends the time early, and never later than the need waits.
+5. What acts by another Lease (the queue) has requests of its own. Each counts for both, and is withdrawn by its writer.
+6. The clock is ours. The pod's own word ends the time early, and never later than the need waits.
 """
 
 from __future__ import annotations
@@ -107,8 +108,10 @@ class SaveRequests:
         events: EventRecorder,
         metrics: Metrics,
         wall: Callable[[], float],
+        prefix: str = "p-",
     ) -> None:
-        """`wall`: seconds since 1970."""
+        """`wall`: seconds since 1970; `prefix`: of the ids. Each Lease has its own: only its holder withdraws these."""
+        self._prefix = prefix
         self._cluster, self._patches, self._events, self._metrics, self._wall = cluster, patches, events, metrics, wall
         self._standing: dict[str, _Standing] | None = None  # by uid; None until the annotations are read
         self._needed_by: frozenset[str] = frozenset()
@@ -166,24 +169,26 @@ class SaveRequests:
     def _asks(self, need: Need) -> dict[str, int]:
         """By uid, in how many seconds each pod saves its work that is asked, or has been."""
         asks = to_ask(self._cluster, need.pods, int(need.at * 1000), math.floor(need.wait))
-        if need.wait and (standing := self._read()):
-            losing = stopped(self._cluster, need.pods)[1]
-            return {uid: 0 for uid in losing if uid in standing} | asks
-        return asks
+        if not need.wait:
+            return asks
+        standing, losing = self._read(), stopped(self._cluster, need.pods)[1]
+        return {uid: 0 for uid, pod in losing.items() if uid in standing or requested(pod) is not None} | asks
 
     def _read(self) -> dict[str, _Standing]:
         """The requests that stand. Those of an instance before this one are read once."""
         if self._standing is None:
             pods = [pod for pod in self._cluster.pods.values() if pod.node and SAVE_REQUESTED in pod.annotations]
             self._standing = {
-                pod.uid: _Standing(request, pod) for pod in pods if (request := requested(pod)) is not None
+                pod.uid: _Standing(request, pod)
+                for pod in pods
+                if (request := requested(pod)) is not None and request.id.startswith(self._prefix)
             }
         return self._standing
 
     def _state(self, pod: PodRecord, until: float, now: float) -> State:
         entry = self._read().get(pod.uid)
-        if entry is None:
-            return "deadline" if pod.uid in self._refused else state_of(pod, None, until, now)
+        if entry is None:  # one that the holder of another Lease has written counts too
+            return "deadline" if pod.uid in self._refused else state_of(pod, requested(pod), until, now)
         state = state_of(pod, entry.request, until, now)
         if state in ANSWERED and not entry.counted:
             entry.counted = True
@@ -194,7 +199,7 @@ class SaveRequests:
         now = self._wall()
         if self._pauses.waits(pod.uid, now):
             return
-        request = SaveRequest(secrets.token_hex(6), need.by, now, min(now + seconds, need.until))
+        request = SaveRequest(f"{self._prefix}{secrets.token_hex(6)}", need.by, now, min(now + seconds, need.until))
         if not await self._write(pod, request):
             return
         self._metrics.save_requests.labels("asked").inc()

@@ -186,6 +186,8 @@ class _Pods:
     async def annotate(self, namespace: str, name: str, version: str, annotations: Mapping[str, str | None]) -> Patched:
         return self._patch(namespace, name, version, lambda pod: _annotate(pod, annotations))
 
+    note = annotate
+
     async def open(
         self,
         namespace: str,

@@ -233,5 +233,6 @@ def queue_over(
         requests.read,
         Fences(core.cluster, seats, fences),
         requests.evicts,
+        SaveRequests(core.cluster, requests.pods, core.events, metrics, clock.wall, "q-"),
     )
     return QueueController(verbs, planner, acting, metrics, core.events, clock=clock)

@@ -7,9 +7,10 @@ Theory of operation
 2. With `evictions.enabled: false` the plan is only shown: as a way out in the report.
 3. Else the gang's seats are reserved and written, with the pods that they wait for. Then all evictions are asked for
    with DryRun. If one is not allowed, no pod is evicted: the seats are given back, and that pod is spared for a while.
-4. The gang's pods are nominated, so that pods which kube-scheduler places alone keep off, too. When every instance
-   knows the seats (replicas.py), the victims are evicted through the Eviction API. A victim without whose end the seats
-   hold by now is not evicted.
+4. Victims that are asked to save their work first (`preemption.mostWaitSeconds` of the gang's first pod) are waited for
+   (saving.py). Then the gang's pods are nominated, so that pods which kube-scheduler places alone keep off, too. When
+   every instance knows the seats (replicas.py), the victims are evicted through the Eviction API. A victim without
+   whose end the seats hold by now is not evicted.
 5. Before a victim that holds devices by claims (DRA) is evicted, these are kept from kube-scheduler (`Fences`). The
    victim is gone once its claims are deallocated. One that would free no devices any more is not evicted.
 6. Once all are gone, the gang is released as any other. Where its seats do not hold any more it is placed again.
@@ -36,6 +37,7 @@ from extender.act.queue.replicas import Replicas
 from extender.act.queue.seat_store import SeatStore
 from extender.act.queue.slices import done
 from extender.act.queue.tell import Teller
+from extender.act.saving import Need, SaveRequests
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.resource_slices import device_of
 from extender.cluster.slices import Timed
@@ -49,6 +51,7 @@ from extender.log import get_log
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.preemption import certificate
+from extender.preemption.asking import to_ask
 from extender.preemption.candidates import ends
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner, shown_victims
 from extender.queue.plan import Planner, gang_name
@@ -59,6 +62,7 @@ TURN_SECONDS: Final = 0.05  # of CPU time that a search takes of one turn
 REST: Final = 9.0  # times the CPU time of a search until the next one
 AGAIN_SECONDS: Final = 5.0  # between two rounds of evictions for a gang: the watch needs a moment to show the first
 PAUSE: Final = Backoff(10.0, 300.0)  # for which a pod is no victim after its eviction was not allowed
+SAVING_SECONDS: Final = 1.0  # between two looks at pods that save their work
 ROUND_SECONDS: Final = 1.0  # of one turn, for evictions
 REFUSED_SECONDS: Final = 120.0  # for which an eviction may be rejected once another was carried out
 DEALLOCATED_SECONDS: Final = 30.0  # in which the claim controller sees that a pod has ended
@@ -82,6 +86,7 @@ class Acting:
     read: Reads  # asks the API server for a pod
     fences: Fences  # keep devices of pods that are evicted
     evicts: PodEvictions | None = None  # None where no pod can be evicted
+    saves: SaveRequests | None = None  # None where no pod is asked to save its work
 
 
 class PlanSearch:
@@ -162,6 +167,9 @@ class GangEvictions:
         self._evicts = acting.evicts if verbs.settings.evictions.enabled else None
         self._evicted: dict[str, set[str]] = {}  # gang -> uids of the pods that were evicted for it
         self._rounds: dict[str, tuple[float, float]] = {}  # gang -> the next round; since when one is rejected
+        self._allowed: set[str] = (
+            set()
+        )  # gangs whose evictions were allowed in a dry run, and wait for work to be saved
         self._allocated: dict[str, float] = {}  # gang -> since when devices of a pod that is gone are allocated
         self._wall, self._clock = clock.wall, clock.monotonic
 
@@ -180,7 +188,9 @@ class GangEvictions:
 
     def begin(self) -> None:
         """This instance has just read the seats: the pods that no longer exist show what another one evicted."""
-        self._evicted, self._rounds, self._allocated = {}, {}, {}
+        self._evicted, self._rounds, self._allocated, self._allowed = {}, {}, {}, set()
+        if self._acting.saves is not None:
+            self._acting.saves.forget()
         for gang in self._seats.gangs:
             awaited = _awaited(self._seats.gang(gang))
             if awaited:
@@ -226,18 +236,21 @@ class GangEvictions:
 
     async def look(self, gangs: Sequence[str]) -> list[str]:
         """Go on with the evictions for these gangs; those of them that wait for no pod any more."""
+        if (saves := self._acting.saves) is not None:
+            await saves.sweep([self._need(gang, self._victims(self._seats.gang(gang))) for gang in self._evicted])
         ready = [gang for gang in gangs if not _awaited(self._seats.gang(gang)) or await self._go_on(gang)]
         for gang in [gang for gang in self._evicted if gang in ready or gang not in self._seats.gangs]:
             self._teller.evicted(len(self._evicted.pop(gang)), started=gang in ready)
             self._rounds.pop(gang, None)
             self._records.forget(gang)
             self._allocated.pop(gang, None)
+            self._allowed.discard(gang)
         return ready
 
     async def _go_on(self, gang: str) -> bool:
         """Evict what is still to be evicted; whether all victims are gone, and the gang may be released."""
         seats, now = self._seats.gang(gang), self._clock()
-        victims = [pod for uid in _awaited(seats) if (pod := self._running(uid)) is not None]
+        victims = self._victims(seats)
         if self._cluster.dra.stale:
             return False
         if self._is_deallocating(seats):
@@ -261,11 +274,14 @@ class GangEvictions:
         needed = await self._needed(gang, seats, to_evict)
         if not needed:
             return False
-        if not self._evicted.setdefault(gang, set()):
+        if not self._evicted.setdefault(gang, set()) and gang not in self._allowed:
             refusal = await self._evicts.refusal(needed)
             if refusal is not None:
                 self._search.not_allowed([refusal[0]])
                 return self._give_back(gang, f"an eviction is not allowed: {refusal[1]}")
+        if not await self._have_saved(gang, needed):
+            self._rounds[gang] = now + SAVING_SECONDS, now + SAVING_SECONDS
+            return False
         if not await self._are_fenced(gang, needed):
             return False
         self._rounds[gang] = self._clock() + AGAIN_SECONDS, rejected_since
@@ -276,6 +292,27 @@ class GangEvictions:
             self._records.begin(gang, seats, needed)
         await self._evict(gang, needed)
         return False
+
+    def _victims(self, seats: Sequence[Seat]) -> list[PodRecord]:
+        """The pods that seats wait for, and that are there."""
+        return [pod for uid in _awaited(seats) if (pod := self._running(uid)) is not None]
+
+    async def _have_saved(self, gang: str, pods: Sequence[PodRecord]) -> bool:
+        """Whether these pods have saved their work, or need not."""
+        need = self._need(gang, pods)
+        if self._acting.saves is None or not need.wait:
+            return True
+        self._allowed.add(gang)
+        return await self._acting.saves.ready(need)
+
+    def _need(self, gang: str, pods: Sequence[PodRecord]) -> Need:
+        """What is evicted for the gang, as the need for which pods are asked to save their work."""
+        seats, cluster, staying = self._seats.gang(gang), self._cluster, [pod for pod in pods if not pod.terminating]
+        of_seats = (cluster.pods.get(seat.uid) for seat in seats)
+        most_wait = next((cluster.limits.most_wait(pod) for pod in of_seats if pod is not None), 0)
+        began = self._wall() - self._clock() + min((seat.at for seat in seats), default=0.0)
+        asks = to_ask(cluster, staying, int(began * 1000), most_wait)
+        return Need(gang.partition(":")[2] or gang, staying, began, max(1, *asks.values()) if asks else 0)
 
     async def _are_fenced(self, gang: str, pods: Sequence[PodRecord]) -> bool:
         """Whether no other pod gets what these pods hold by claims; the seats are given back where that cannot be."""

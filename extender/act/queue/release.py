@@ -65,6 +65,10 @@ class PodWrites(Protocol):
         """Write annotations; None removes one."""
         ...
 
+    async def note(self, namespace: str, name: str, version: str, annotations: Mapping[str, str | None]) -> Patched:
+        """As `annotate`, of a pod that is on a node."""
+        ...
+
     async def pin(
         self, pod: PodRecord, version: str, node: str, gates: Sequence[str], annotations: Mapping[str, str | None]
     ) -> Patched:

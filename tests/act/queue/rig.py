@@ -16,6 +16,7 @@ from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import Release
 from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
+from extender.act.saving import SaveRequests
 from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap, Lease, Regarding
 from extender.kube.pod_writes import Bindings, DeviceTaintRuleWrites, PodEvictions, PodPatches, ResourceClaimWrites
@@ -94,6 +95,7 @@ class Rig:
         search = GangSearch(cluster, verbs.policy, verbs.settings.preemption)
         planner = Planner(cluster, verbs.claims, placement, clock.monotonic, clock.wall)
         self.release = Release(cluster, PodPatches(server), self.devices, clock.monotonic, known, planner.hold)
+        events = _Told(world)
         acting = Acting(
             Leadership(lease, QUEUE, world.metrics.queue_leader, world.metrics.degraded, clock.monotonic),
             store,
@@ -106,8 +108,8 @@ class Rig:
             Bindings(server, world.cluster.gpu_names).get_pod,
             Fences(world.cluster, self.seats, None if claims is None else DeviceTaintRuleWrites(server)),
             PodEvictions(server, world.metrics),
+            SaveRequests(cluster, PodPatches(server), events, world.metrics, clock.wall, "q-"),
         )
-        events = _Told(world)
         self.told = events.told
         self.controller = QueueController(world.verbs, planner, acting, world.metrics, events, clock=clock)
         self.controller._releases.turn_seconds = None  # what a turn does depends on no clock but the test's

@@ -14,7 +14,7 @@ from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.queue.late_owners import OWNERS, RACK
-from tests.world import WALL, World, machine, pairs, rfc3339
+from tests.world import WALL, World, machine, pairs, rfc3339, workload
 
 pytestmark = pytest.mark.anyio
 
@@ -722,3 +722,108 @@ async def test_a_preferred_domain_is_worth_no_other_victims() -> None:
         one.create(*in_rack(gang("g", 2, 8)))
         await one.turns(10)
         assert sorted(evicted.tried) == ["r0", "r1"]
+
+
+# -- victims that save their work first
+
+SAVES = {"gpu-extender.io/saves-on-request": "45s"}
+ASKED = "gpu-extender.io/save-requested"
+
+
+def asking() -> Settings:
+    preemption = {"mostWaitSeconds": {"prod": 60}}
+    return Settings.model_validate(
+        {"queue": {"enabled": True}, "evictions": {"enabled": True}, "preemption": preemption}
+    )
+
+
+async def saving(one: Rig) -> None:
+    """Three full nodes, whose pods save within 45 seconds, and a gang of two that waits."""
+    for name, age in zip(NODES, (60, 600, 6000), strict=True):
+        one.create(workload(f"r-{name}", 8, node=name, phase="Running", start=WALL - age, annotations=SAVES))
+    pods = gang("g", 2, 8, priority=10)
+    for pod in pods:
+        pod["spec"]["priorityClassName"] = "prod"
+    one.create(*pods)
+
+
+def stands(one: Rig, name: str) -> Any:
+    return json.loads(one.pod(name)["metadata"]["annotations"].get(ASKED, "null"))
+
+
+def saved(one: Rig, name: str) -> None:
+    pod = one.pod(name)
+    pod["metadata"]["annotations"]["gpu-extender.io/saved"] = stands(one, name)["id"]
+    one.create(pod)
+
+
+def writes(one: Rig) -> int:
+    return len([1 for patch in one.objects.patched if (patch["metadata"].get("annotations") or {}).get(ASKED)])
+
+
+async def test_victims_save_their_work_before_the_queue_evicts_them() -> None:
+    async with rig(made(asking())) as one:
+        evicted = Evicted(one)
+        await saving(one)
+        await one.turns(3)
+        victims = [name for name in ("r-n1", "r-n2", "r-n3") if stands(one, name)]
+        assert len(victims) == 2
+        assert stands(one, victims[0])["by"] == "default/g"
+        assert evicted.tried == []
+        saved(one, victims[0])
+        await one.turns(3, 2.0)
+        assert evicted.tried == []  # they are evicted together
+        saved(one, victims[1])
+        await one.turns(3, 2.0)
+        assert sorted(evicted.tried) == victims
+        assert writes(one) == 2
+        one.delete(victims[0])
+        one.delete(victims[1])
+        await one.turns(8)
+        assert is_open(one, "g", 2)
+
+
+async def test_the_queue_waits_no_longer_than_the_victims_said() -> None:
+    async with rig(made(asking())) as one:
+        evicted = Evicted(one)
+        await saving(one)
+        await one.turns(3)
+        await one.turns(8, 5.0)
+        assert evicted.tried == []
+        await one.turns(4, 5.0)
+        assert len(evicted.tried) == 2
+        assert writes(one) == 2
+
+
+async def test_the_next_holder_of_the_lease_asks_no_second_time() -> None:
+    objects = Objects()
+    async with rig(made(asking()), objects) as one:
+        await saving(one)
+        await one.turns(3)
+        assert writes(one) == 2
+        wall, now = one.world.wall, one.world.now
+    async with rig(made(asking()), objects, "b") as two:
+        evicted = Evicted(two)
+        two.world.wall, two.world.now = wall + 1, now + 1
+        two.watch()
+        await two.turns(11, 2.0)  # it has the Lease after 15 s
+        assert two.world.metrics.queue_leader._value.get() == 1
+        assert (writes(two), evicted.tried) == (2, [])
+        for name in NODES:
+            if stands(two, f"r-{name}"):
+                saved(two, f"r-{name}")
+        await two.turns(3, 2.0)
+        assert len(evicted.tried) == 2
+
+
+async def test_a_request_is_withdrawn_when_the_gang_is_gone() -> None:
+    async with rig(made(asking())) as one:
+        evicted = Evicted(one)
+        await saving(one)
+        await one.turns(3)
+        assert writes(one) == 2
+        one.delete("g-0")
+        one.delete("g-1")
+        await one.turns(10, 2.0)
+        assert [stands(one, f"r-{name}") for name in NODES] == [None] * 3
+        assert evicted.tried == []
