@@ -145,7 +145,10 @@ def lost(
     now_ms: int,
 ) -> list[int]:
     pods = zip(gpus, start_ms, saved_ms, restart_s, saves_s, terminating, strict=True)
-    return [0 if gone else work_of(*of_pod, now_ms) for *of_pod, gone in pods]
+    return [
+        0 if gone else work_of(count, start, saved, restart, saves, now_ms)
+        for count, start, saved, restart, saves, gone in pods
+    ]
 
 
 def unless(column: list[int], marks: list[int], value: int) -> list[int]:
