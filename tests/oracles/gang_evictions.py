@@ -36,6 +36,7 @@ class Running:
     age: int = 600
     restart: int = 0
     saves: int = -1  # on termination, within its grace
+    asked: int = -1  # on request
     grace: int = 30
     ending: float | None = None
     spared: bool = False
@@ -45,13 +46,14 @@ class Running:
         """It is terminating, and will have terminated soon."""
         return self.ending is not None and self.ending >= -30
 
-    @property
-    def work(self) -> int:
-        return 0 if self.ending is not None else self.gpus * (self._lost + self.restart)
-
-    @property
-    def _lost(self) -> int:
-        return min(self.age, self.saves) if 0 <= self.saves <= self.grace else self.age
+    def work(self, wait: int) -> int:
+        """GPU-seconds, for a preemptor that waits so long until its victims have saved."""
+        ways = [self.age]
+        if 0 <= self.saves <= self.grace:
+            ways.append(self.saves)
+        if 0 <= self.asked <= wait > 0:
+            ways.append(self.asked)
+        return 0 if self.ending is not None else self.gpus * (min(ways) + self.restart)
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ class Case:
     budgets: dict[str, int] = field(default_factory=dict)
     borrowers: frozenset[str] | None = None
     regardless: bool = False
+    wait: int = 0  # seconds for which the gang waits until victims have saved
 
     def world(self, world: World) -> list[str]:
         """Fill the cluster; the names of the gang's pods."""
@@ -87,6 +90,8 @@ class Case:
             notes = {"gpu-extender.io/restart-seconds": str(pod.restart)} if pod.restart else {}
             if pod.saves >= 0:
                 notes["gpu-extender.io/saves-on-termination"] = f"{pod.saves}s"
+            if pod.asked >= 0:
+                notes["gpu-extender.io/saves-on-request"] = f"{pod.asked}s"
             if pod.gang:
                 labels["gpu-extender.io/gang"] = pod.gang
                 notes["gpu-extender.io/gang-min"] = str(self.minimum[pod.gang])
@@ -101,7 +106,8 @@ class Case:
         for c, role in enumerate(self.gang):
             for i in range(role.count):
                 names.append(f"gang-{c}-{i}")
-                world.pod(names[-1], role.gpus, cpu=str(role.cpu), priority=self.priority, links=role.links)
+                spec = {"priorityClassName": "prod"} if self.wait else {}
+                world.pod(names[-1], role.gpus, cpu=str(role.cpu), priority=self.priority, links=role.links, spec=spec)
         return names
 
     def may_go(self, pod: Running) -> bool:
@@ -194,7 +200,7 @@ class Oracle:
     def cost(self, victims: Sequence[Running], rack: str) -> tuple[int, ...]:
         """By term, in the default order of the settings; first of a reclaim's, behind the budgets."""
         pods = [pod for pod in victims if pod.ending is None]
-        lost = {id(pod): pod.work for pod in pods}
+        lost = {id(pod): pod.work(self.case.wait) for pod in pods}
         broken = 0
         for gang, minimum in self.case.minimum.items():
             members = [pod for pod in self.case.pods if pod.gang == gang and pod.ending is None]
@@ -202,7 +208,7 @@ class Oracle:
             gone = sum(pod.gang == gang for pod in pods)
             if gone and len(members) > 1 and needed and len(members) - gone < needed:
                 broken += 1
-                lost |= {id(pod): pod.work for pod in members}
+                lost |= {id(pod): pod.work(self.case.wait) for pod in members}
         beside: tuple[int, ...] = ()
         if self.case.borrowers is not None:
             beside = (sum(pod.name not in self.case.borrowers for pod in pods),)

@@ -32,6 +32,10 @@ from tests.world import WALL, World, pairs
 
 CASES = int(os.environ.get("GPU_EXTENDER_GANG_CASES", "40"))
 MOST_VICTIMS = 9
+WAIT = 60
+ASKING = Settings.model_validate(
+    {"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": WAIT, "batch": WAIT}}}
+)
 KINDS = ("counts", "links", "groups", "roles", "reclaim")
 
 
@@ -74,6 +78,8 @@ def random_case(kind: str, rng: random.Random) -> Case:
         case.regardless = rng.random() < 0.5
     for pod in pods:
         pod.saves = rng.choice([-1, -1, 0, 20, 40])
+        pod.asked = rng.choice([-1, -1, 0, 30, 90])
+    case.wait = rng.choice([0, WAIT])
     return case
 
 
@@ -122,7 +128,7 @@ def drawn(kind: str, cases: int) -> Iterator[tuple[int, Case]]:
 def test_plans_cost_what_brute_force_finds(kind: str) -> None:
     answered = evicted = several = 0
     for seed, case in drawn(kind, CASES):
-        world = World(Settings())
+        world = World(ASKING)
         names = case.world(world)
         before = world.state()
         found = searched(case, world, names)
@@ -155,7 +161,7 @@ def test_what_is_not_proved_is_bounded(kind: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gang_search, "FIRST_WIDTH", 1)
     open_ends = 0
     for seed, case in drawn(kind, CASES // 2):
-        world = World(Settings())
+        world = World(ASKING)
         names = case.world(world)
         found = searched(case, world, names, budget=1)
         expected = least(case, Oracle(case, world))
@@ -181,7 +187,8 @@ def test_plans_below_a_ceiling_are_those_of_brute_force(kind: str) -> None:
     """Of each case the ceiling is what the cheapest plan of all loses, less one: another plan, or none."""
     others = none = 0
     for seed, case in drawn(kind, CASES // 2):
-        world = World(Settings())
+        case.wait = WAIT
+        world = World(ASKING)
         names = case.world(world)
         oracle = Oracle(case, world)
         free = least(case, oracle)
