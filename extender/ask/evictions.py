@@ -14,9 +14,11 @@ from extender.ask.text import count, gpu_hours, seconds
 from extender.cluster.cluster import ClusterView
 from extender.decide.evicted import EvictedPod
 from extender.objects.records import PodRecord
+from extender.objects.save_request import requested, time_text
 from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor
 from extender.preemption.search import price_alone
+from extender.reservations.reservations import Reservation
 
 
 def cost_now(judge: Judge, pod: PodRecord, wall: float) -> list[dict[str, Any]] | None:
@@ -83,3 +85,19 @@ def not_allowed(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> dict[str,
     else:
         why = f"no pod of a priority below {request.priority} holds GPUs that it could use"
     return {"allowed": False, "why": why, "lower": lower}
+
+
+def asked(pod: PodRecord) -> str:
+    """That a pod is asked to save its work before it is evicted; "": it is not."""
+    request = requested(pod)
+    if request is None:
+        return ""
+    return f"it is asked to save its work until {time_text(request.until)}, before it is evicted for {request.by}"
+
+
+def asks(reservation: Reservation | None, now: float, wall: float) -> str:
+    """That the victims of a pod that waits save their work; "": they need not. `now`: on the clock of reservations."""
+    if reservation is None or not reservation.wait or reservation.emptied is not None:
+        return ""
+    until = time_text(wall - now + reservation.at + reservation.wait)
+    return f"pods on {reservation.node} save their work before they are evicted for it, until {until} at the latest"

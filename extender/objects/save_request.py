@@ -20,6 +20,7 @@ from extender.objects.records import PodRecord
 SAVE_REQUESTED: Final = "gpu-extender.io/save-requested"
 SAVED: Final = "gpu-extender.io/saved"
 SAVES_FOR_GANG: Final = "gpu-extender.io/saves-for-gang"
+MOST_TIME: Final = 253_402_300_799  # the last second of the year 9999
 MOST_TEXT: Final = 1_024  # of a request: an annotation may have 256 KiB
 
 Reply = Literal["saved", "exited", ""]
@@ -36,7 +37,7 @@ class SaveRequest(NamedTuple):
 
     def text(self) -> str:
         """The value of the annotation."""
-        stated = _Stated(self.id, self.by, _time(math.floor(self.at)), _time(math.ceil(self.until)))
+        stated = _Stated(self.id, self.by, time_text(math.floor(self.at)), time_text(self.until))
         return msgspec.json.encode(stated).decode()
 
     def answer(self, pod: PodRecord) -> Reply:
@@ -67,7 +68,8 @@ def requested(pod: PodRecord) -> SaveRequest | None:
     except (msgspec.MsgspecError, RecursionError):
         return None
     at, until = checkpoint(stated.at) / 1000, checkpoint(stated.until) / 1000
-    return SaveRequest(stated.id, stated.by, at, until) if stated.id and at and until else None
+    readable = stated.id and stated.id.isprintable() and stated.by.isprintable()
+    return SaveRequest(stated.id, stated.by, at, until) if readable and at and until else None
 
 
 def speakers(pods: Sequence[PodRecord]) -> list[PodRecord]:
@@ -78,5 +80,6 @@ def speakers(pods: Sequence[PodRecord]) -> list[PodRecord]:
     return stating or (first if len(first) == 1 else [])
 
 
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def time_text(seconds: float) -> str:
+    """RFC 3339 of seconds since 1970, rounded up."""
+    return datetime.fromtimestamp(min(math.ceil(seconds), MOST_TIME), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -196,6 +196,15 @@ def test_it_is_asked_and_evicted_once_it_has_saved() -> None:
         assert (cost["work_lost_gpu_seconds"], decision["result"]) == (4 * 600, "asking")
         await server.turn(60)
         assert (case.evicted(), case.requests()) == ([], 1)
+        for name, text in (
+            (
+                "train",
+                f"; it is asked to save its work until {request['until']}, before it is evicted for default/urgent",
+            ),
+            ("urgent", f"; pods on n0 save their work before they are evicted for it, until {rfc3339(WALL + 600)}"),
+        ):
+            shown = server.world.call(f"/debug/explain?pod=default/{name}", method="GET").json
+            assert text in shown["sentence"]
         assert await server.preempts(case.urgent) == []  # kube-scheduler asks again
         case.answer()
         await server.turn()
@@ -625,6 +634,15 @@ def test_the_request_as_it_stands_on_the_pod() -> None:
     world.pod("p", 1, annotations={SAVE_REQUESTED: request.text()})
     read = requested(world.cluster.pods["uid-p"])
     assert read == SaveRequest("a1", "lab/urgent", WALL, WALL + 60)
+    last = request._replace(until=1e15).text()
+    assert "9999-12-31T23:59:59Z" in last
+    world.pod("p", 1, annotations={SAVE_REQUESTED: last.replace(":59Z", ":59.9Z")})
+    forged = requested(world.cluster.pods["uid-p"])
+    assert forged is not None
+    assert "9999-12-31T23:59:59Z" in forged.text()
+    for text in (request.text().replace("urgent", "\\u001b[2J"), request.text().replace("a1", "\\n")):
+        world.pod("p", 1, annotations={SAVE_REQUESTED: text})
+        assert requested(world.cluster.pods["uid-p"]) is None
     for text in ("", "{}", "null", "[]", '{"id": ""}', "x" * 5_000, request.text().replace("Z", "")):
         world.pod("p", 1, annotations={SAVE_REQUESTED: text})
         assert requested(world.cluster.pods["uid-p"]) is None
