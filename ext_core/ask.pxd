@@ -20,6 +20,6 @@ cdef class Ask:
     cdef int mode                   # LINKS_IGNORED, LINKS_PREFERRED or LINKS_REQUIRED
     cdef int nic_mode               # NICS_IGNORED, NICS_PREFERRED or NICS_REQUIRED
     cdef readonly bint planned      # the queue allocates the devices of its claims (DRA)
-    cdef readonly int most_wait     # seconds for which it waits at most until its victims have saved their work; 0 = none
+    cdef readonly int most_wait     # seconds for which it waits at most until victims have saved their work; 0 = none
 
     cdef Ask _with(self, int nic_mode, bint planned, int most_wait)

@@ -88,10 +88,9 @@ def lost(
     saved_ms: array[int],
     restart_s: array[int],
     saves_s: array[int],
-    terminating: array[int],
     now_ms: int,
 ) -> array[int]:
-    """int64[m]: GPU-seconds that each pod's eviction loses; 0 for a terminating pod. ValueError: lengths differ.
+    """int64[m]: GPU-seconds that each pod's eviction loses, as if none were terminating. ValueError: lengths differ.
 
     GPUs x (now - last checkpoint, or start, + restart); of a pod that saves its work before it ends GPUs x (`saves_s` +
     restart) at most. `saved_ms`: 0 = no checkpoint is known; `saves_s`: -1 = it does not.

@@ -194,19 +194,16 @@ def by_name(NodeTable nodes, const row_t[::1] rows, const row_t[::1] more):
 
 
 def lost(const int64_t[::1] gpus, const int64_t[::1] start_ms, const int64_t[::1] saved_ms,
-         const int64_t[::1] restart_s, const int64_t[::1] saves_s, const int64_t[::1] terminating, int64_t now_ms):
+         const int64_t[::1] restart_s, const int64_t[::1] saves_s, int64_t now_ms):
     """GPU-seconds that each pod's eviction loses. See `gather.pyi`."""
     cdef Py_ssize_t i, m = gpus.shape[0]
     if not m == start_ms.shape[0] == saved_ms.shape[0] == restart_s.shape[0] == saves_s.shape[0]:
-        raise ValueError("the columns differ in length")
-    if terminating.shape[0] != m:
         raise ValueError("the columns differ in length")
     made = _int64s(m)
     cdef int64_t[::1] out = made
     with nogil:
         for i in range(m):
-            out[i] = 0 if terminating[i] else work_lost(
-                gpus[i], start_ms[i], saved_ms[i], restart_s[i], saves_s[i], now_ms)
+            out[i] = work_lost(gpus[i], start_ms[i], saved_ms[i], restart_s[i], saves_s[i], now_ms)
     return made
 
 

@@ -72,9 +72,9 @@ class WorkLost:
             victims.saved_ms,
             victims.restart_s,
             victims.saves_s,
-            victims.terminating,
             victims.now_ms,
         )
+        column = gather.unless(column, victims.terminating, 0)
         gangs = victims.gangs
         if not gangs.names:
             return ("sum", column)

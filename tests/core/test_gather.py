@@ -100,9 +100,9 @@ def test_columns_of_gathered_pods(pods: list[tuple[int, ...]], now: int) -> None
     columns = [list(column) for column in zip(*pods, strict=True)] if pods else [[]] * 6
     packed = [array("q", column) for column in columns]
     gpus, start, saved, restart, saves, going = packed
-    found = gather.lost(gpus, start, saved, restart, saves, going, now)
-    assert [*found] == plain.lost(columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], now)
-    unsaved = gather.lost(gpus, start, saved, restart, array("q", [-1]) * len(pods), going, now)
+    found = gather.lost(gpus, start, saved, restart, saves, now)
+    assert [*found] == plain.lost(columns[0], columns[1], columns[2], columns[3], columns[4], now)
+    unsaved = gather.lost(gpus, start, saved, restart, array("q", [-1]) * len(pods), now)
     assert all(work <= most for work, most in zip(found, unsaved, strict=True))  # saving never costs more
     assert [*gather.unless(packed[0], going, -7)] == plain.unless(columns[0], columns[5], -7)
     kinds = [item % 4 for item in columns[1]]

@@ -30,9 +30,8 @@ def test_no_set_of_victims_is_cheaper_than_its_bound(world: World, data: st.Data
     n = len(rows)
     if not there.pods:
         return
-    work = gather.lost(
-        there.gpus, there.start_ms, there.saved_ms, there.restart_s, there.saves_s, there.terminating, now
-    )
+    work = gather.lost(there.gpus, there.start_ms, there.saved_ms, there.restart_s, there.saves_s, now)
+    work = gather.unless(work, there.terminating, 0)
     terms: list[victims.Term] = [("max", gather.unless(there.priority, there.terminating, scout.FREE)), ("sum", work)]
     for first in (True, False):
         bounds = scout.bounds(world.nodes, world.pods, ask, ints(rows), now, first)

@@ -141,14 +141,10 @@ def lost(
     saved_ms: list[int],
     restart_s: list[int],
     saves_s: list[int],
-    terminating: list[int],
     now_ms: int,
 ) -> list[int]:
-    pods = zip(gpus, start_ms, saved_ms, restart_s, saves_s, terminating, strict=True)
-    return [
-        0 if gone else work_of(count, start, saved, restart, saves, now_ms)
-        for count, start, saved, restart, saves, gone in pods
-    ]
+    pods = zip(gpus, start_ms, saved_ms, restart_s, saves_s, strict=True)
+    return [work_of(count, start, saved, restart, saves, now_ms) for count, start, saved, restart, saves in pods]
 
 
 def unless(column: list[int], marks: list[int], value: int) -> list[int]:
