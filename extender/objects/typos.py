@@ -135,7 +135,7 @@ def _unknown(kind: str, place: Place, key: str) -> Typo:
     if near is None and (near := nearest(word, others)) is not None:
         where = f"the {_BY_NAME[PREFIX + near].places[0]} "
     if near is None:
-        return Typo("unknown-name", key, f"{place} {shown} is unknown: no name of ours is near", None)
+        return Typo("unknown-name", key, f"{place} {shown} is unknown, and no name of gpu-extender is similar", None)
     near = PREFIX + near
     return Typo("unknown-name", key, f"{place} {shown} is unknown: did you mean {where}{near}?", near)
 

@@ -203,7 +203,7 @@ class Day:
         a, b = sorted(self._gpus("train", "tune"))
         width = machine(NODES["dgx1"]).links[a][b]
         expect(width == 2, f"GPUs {a} and {b} have two links, not {width}")
-        scene.says += f" Of the pairs there it is one with a double link, {a}═{b}."
+        scene.says += f" It is one of the pairs with a double link, {a}═{b}."
         yield scene
 
     def _fit(self, title: str, pod: SimPod, says: str) -> Scene:

@@ -121,6 +121,12 @@ def templates() -> dict[str, str]:
     return {str(file.relative_to(ROOT)): re.sub(r"<[^>]*>", " ", file.read_text()) for file in folder.glob("*.html")}
 
 
+def manifests() -> dict[str, str]:
+    """The manifests with their comments, and the texts of alerts and chart."""
+    files = (file for file in sorted((ROOT / "manifests").rglob("*")) if file.suffix in (".yaml", ".md", ".txt"))
+    return {str(file.relative_to(ROOT)): re.sub(r"\n\s*# ?", " ", file.read_text()) for file in files}
+
+
 def answers() -> dict[str, str]:
     """What the commands and pages printed for the recorded clusters, and the scenes of the demo."""
     found = {}
@@ -178,7 +184,7 @@ def report(worst: int) -> str:
 def everything() -> dict[str, str]:
     """All texts of users, by file; not the documents of maintainers."""
     users = {name: plain(text) for name, text in documents().items() if not name.startswith(MAINTAINERS)}
-    return users | messages() | templates() | answers()
+    return users | messages() | templates() | manifests() | answers()
 
 
 if __name__ == "__main__":

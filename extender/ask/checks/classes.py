@@ -21,7 +21,7 @@ POLICIES: Final = ("PreemptLowerPriority", "Never")
 """The values of preemptionPolicy that exist."""
 _EVICTS: Final = re.compile(r"\b(?:preempts?|evicts?)\b", re.IGNORECASE)
 _EVICTS_NOTHING: Final = re.compile(
-    r"\b(?:cannot|can't|can not|never|does not|don't|not|without)\b[^.;]*\b(?:preempt|evict)", re.IGNORECASE
+    r"\b(?:cannot|can't|can[ ]not|never|does not|don't|not|without)\b[^.;]*\b(?:preempt|evict)", re.IGNORECASE
 )
 _EVERYTHING: Final = re.compile(r"\b(?:everything|all|any|every|others?|lower)\b", re.IGNORECASE)
 _NEW_VALUE: Final = "A class's value cannot be changed: delete it and create it anew with a higher one."

@@ -97,7 +97,7 @@ _FINDINGS: Final[Mapping[str, tuple[Severity, str, str]]] = {
         "can wait beside a node that fits", "Write 100.",
     ),
     "backoff-long": (
-        "info", "is {most}: a pod that waits may start so many seconds after GPUs have become free",
+        "info", "is {most}: a pod that waits may start this many seconds after GPUs have become free",
         "10 is the default; 60 relieves a cluster with many waiting pods.",
     ),
     "profile-unnamed": (
@@ -146,7 +146,7 @@ _FINDINGS: Final[Mapping[str, tuple[Severity, str, str]]] = {
         "Write the same number into both files.",
     ),
     "weight-low": (
-        "warning", "is {weight}: the in-tree plugins can outweigh a point of ours even for a pod without preferences",
+        "warning", "is {weight}: the in-tree plugins can outweigh one of our points even for a pod without preferences",
         f"Write {OUTWEIGHS_USUAL} or more; 150 outweighs all of them together.",
     ),
     "whole-nodes-sent": (
