@@ -100,6 +100,8 @@ def way(stated: Mapping[str, Any]) -> str:
 def _term(term: Mapping[str, Any]) -> str:
     """A term of a cost with its label."""
     name, text = label(term["term"]), value(term)
+    if term["term"] == "victims" and term["value"] is not None:
+        return count(term["value"], "victim")
     return text if text.partition(" ")[2].removesuffix("s") == name.removesuffix("s") else f"{name} {text}"
 
 

@@ -49,7 +49,7 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, cli: Cli) -> None:
         "  rejected: 1 x links-busy\n"
         "  ways out, the cheapest first, each verified by the filter:\n"
         "    1. evict default/older on n1 (needs evictions.enabled): work lost 0.5 GPU-hours, longest termination "
-        "grace 30 s, victims 1 pod, GPUs freed beyond the request 1, fragmentation left over 8 ring links, "
+        "grace 30 s, 1 victim, GPUs freed beyond the request 1, fragmentation left over 8 ring links, "
         "victims with no other place 1 pod\n"
         "    2. set gpu-extender.io/links: preferred (it fits on n1)\n"
         "    3. ask for 1 GPU instead of 2 (it fits on n1)\n"
@@ -88,7 +88,7 @@ def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, cli: Cli) -> None:
         "default/old runs on n1, GPUs 0 (observed)\n"
         "  observed: kubelet or the agent reports which GPUs it holds\n"
         "  may be evicted by: no known PriorityClass\n"
-        "  cost of its eviction now: longest termination grace 30 s, victims 1 pod, "
+        "  cost of its eviction now: longest termination grace 30 s, 1 victim, "
         "victims with no other place 1 pod\n"
     )
 

@@ -134,7 +134,7 @@ def test_what_would_start_a_gang_now_is_told_with_its_cost(server: str, cli: Cli
     answer(EMPTY | {"waiting": [GANG | {"ways_out": [way], "not_evicted": why}], "releasing": [releasing]})
     assert cli.out(["queue", "--server", server]).splitlines()[-6:] == [
         "     to start it now: evict 2 pods on 1 node: a/b, a/c in example.com/rack=r1",
-        "     cost: victims 2 pods, longest termination grace unknown",
+        "     cost: 2 victims, longest termination grace unknown",
         f"     no pod is evicted: {why}",
         "being released:",
         "  ml/old: 1 seat on n1",

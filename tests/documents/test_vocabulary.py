@@ -25,9 +25,6 @@ from tests.documents.vocabulary import (
 SHARE = 0.05
 """Of the sentences of README.md and docs/, how many may be longer than 25 words."""
 
-PENDING = ("docs/page/demo.svg", "tests/answers")
-"""What is still to be rewritten."""
-
 ISSUE = """proves it (at the limit of the search the answer says that it is not proved)
 Without Go they are skipped, as those of the page without Chromium, and the last line says so
 largest pod 0 any links (0 nodes), 0 linked (0 nodes)
@@ -53,10 +50,6 @@ a cost of 1e-09 or 2.5e+06"""
 """The list of the issue, to be found by the patterns."""
 
 
-def _texts() -> dict[str, str]:
-    return {name: text for name, text in everything().items() if not name.startswith(PENDING)}
-
-
 @pytest.mark.parametrize("phrase", ISSUE.splitlines())
 def test_each_phrase_of_the_issue_would_be_found(phrase: str) -> None:
     assert occurrences(VERBATIM, {"a text": f"words before\n{phrase} and after"})
@@ -80,11 +73,11 @@ def test_plain_sentences_are_no_occurrence() -> None:
 
 
 def test_the_phrases_of_the_issue_are_gone() -> None:
-    assert occurrences(VERBATIM, _texts()) == []
+    assert occurrences(VERBATIM, everything()) == []
 
 
 def test_the_words_do_not_occur() -> None:
-    assert occurrences(tuple(WORDS), _texts()) == []
+    assert occurrences(tuple(WORDS), everything()) == []
 
 
 def test_the_texts_are_all_read() -> None:
@@ -135,4 +128,4 @@ Last one
 def test_documents_of_users_name_no_tests() -> None:
     users = [name for name in documents() if not name.startswith(MAINTAINERS)]
     named = {name: re.findall(r"\btests/[\w/.]+\.py\b", vocabulary.documents()[name]) for name in users}
-    assert {name: tests for name, tests in named.items() if tests and not name.startswith(PENDING)} == {}
+    assert {name: tests for name, tests in named.items() if tests} == {}

@@ -26,7 +26,7 @@ VERBATIM = (
     r"Without Go they are skipped, as those of the page",
     r"largest pod \d",
     r"linked sets left: (\d+) of (?!\1\b)",
-    r"(?<![\d.,])1 (GPUs|nodes|pods|gangs)\b",
+    r"(?<![\d.,])(?<!of )1 (GPUs|nodes|pods|gangs)\b",
     r"given_up \d",
     r"nodes \d+, gpus \d+",
     r"\d seen, \d+ admit the pod",
