@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -136,8 +137,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert list(shown)[:7] == ["apiVersion", "kind", "warnings", "largest", "gangs", "pods", "whole_nodes"]
     assert main(["capacity", "--cluster", cluster]) == 0
     text = capsys.readouterr().out
-    assert text.splitlines()[0] == "A100: largest pod 4 any links (1 node), 2 linked (1 node); 1 whole node"
-    assert "pods of 2 GPUs: 2 in all, 2 in one hostname" in text
+    head, row, *_ = [re.split("  +", line.strip()) for line in text.splitlines()]
+    assert head == ["model", "largest pod", "largest linked pod", "whole nodes"]
+    assert row == ["A100", "4 GPUs on 1 node", "2 GPUs on 1 node", "1"]
+    assert "  2 GPUs        2         2\n" in text
     assert "  default/w (1 pod with 4 GPUs) never fits" in text
     with serving() as url:
         answer(shown)
