@@ -397,13 +397,21 @@ class SimulatedKubelets:
         status = {"containerStatuses": self._statuses(pod, devices, running)}
         self._write(pod.uid, lambda: self._patch_status(pod, status))
 
-    def _end(self, pod: _Pod, phase: Literal["Succeeded", "Failed"]) -> None:
+    def exits(self, uid: str, code: int) -> None:
+        """The pod's containers exit with this code, now; nothing restarts them."""
+        with self._lock:
+            pod = self._pods.get(uid)
+        if pod is not None:
+            self._at(time.monotonic(), lambda: self._end(pod, "Failed" if code else "Succeeded", code))
+
+    def _end(self, pod: _Pod, phase: Literal["Succeeded", "Failed"], failed_with: int = 1) -> None:
         """The pod's containers end by themselves."""
         if pod.terminating or pod.uid not in self._pods:
             return
         self.truth.release(pod.uid, phase.lower())
         now = _now()
-        code, reason, why = (0, "Completed", "PodCompleted") if phase == "Succeeded" else (1, "Error", "PodFailed")
+        done = phase == "Succeeded"
+        code, reason, why = (0, "Completed", "PodCompleted") if done else (failed_with, "Error", "PodFailed")
         ended = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": now}}
         status = {
             "phase": phase,
