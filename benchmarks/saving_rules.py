@@ -23,6 +23,7 @@ from tests.act.queue.rig import gated
 from tests.world import JSON, WALL, World, rfc3339, workload
 
 PREFIX = "gpu-extender.io/"
+CLASS = {"priorityClassName": "urgent"}
 Victims = dict[int, Running]  # by the job's id
 
 
@@ -172,7 +173,7 @@ class Ours(Watcher):
     victim has to save when it is asked, 0 = the price does not count it."""
 
     def __init__(self, nodes: int, asks: float) -> None:
-        preemption: dict[str, Any] = {"mostWaitSeconds": {"default": int(asks)}} if asks else {}
+        preemption: dict[str, Any] = {"mostWaitSeconds": {CLASS["priorityClassName"]: int(asks)}} if asks else {}
         evictions = {"enabled": asks > 0}
         settings = Settings.model_validate(
             {"decisions": {"maxBytes": 0}, "preemption": preemption, "evictions": evictions}
@@ -245,26 +246,22 @@ class Ours(Watcher):
             if evicted:
                 uids = [{"UID": pod["metadata"]["uid"]} for victim in evicted for pod in self._on(victim, node)]
                 offered[node_name(node)] = {"Pods": uids, "NumPDBViolations": 0}
-        pod = workload(f"urgent-{job.id}", job.pod_gpus, priority=job.priority)
+        pod = workload(f"urgent-{job.id}", job.pod_gpus, priority=job.priority, spec=CLASS)
+        verbs, uid = self.world.verbs, pod["metadata"]["uid"]
         body = orjson.dumps({"Pod": pod, "NodeNameToMetaVictims": offered})
-        answer = self.world.verbs.preempt.answer(body, self.world.now, self.world.wall)
-        chosen = orjson.loads(answer.body).get("NodeNameToMetaVictims") or {}
-        self.world.verbs.reservations.drop(pod["metadata"]["uid"])
-        if not chosen:
+        verbs.preempt.answer(body, self.world.now, self.world.wall)
+        plan = verbs.reservations.of(uid, self.world.now)  # also where the victims are asked first
+        verbs.reservations.drop(uid)
+        if plan is None:
             return None
-        ((name, victims),) = chosen.items()
-        jobs = {int(pod["UID"].removeprefix("uid-").split("-")[0]) for pod in victims["Pods"]}
-        return Choice({int(name.removeprefix("node-")): job.pod_gpus}, sorted(jobs))
+        jobs = {int(victim.removeprefix("uid-").split("-")[0]) for victim in plan.victims}
+        return Choice({int(plan.node.removeprefix("node-")): job.pod_gpus}, sorted(jobs))
 
     def _on(self, running: Running, node: int) -> list[JSON]:
         return [pod for pod in self._pods[running.job.id] if pod["spec"]["nodeName"] == node_name(node)]
 
     def _gang(self, job: Job) -> Choice | None:
-        notes = {f"{PREFIX}gang": f"urgent-{job.id}", f"{PREFIX}gang-size": str(job.pods)}
-        pods = [
-            self.world.set("Pod", gated(f"urgent-{job.id}-{i}", job.pod_gpus, annotations=notes, priority=job.priority))
-            for i in range(job.pods)
-        ]
+        pods = [self.world.set("Pod", self._urgent(job, i)) for i in range(job.pods)]
         plan = self._planned()
         for pod in pods:
             self.world.drop("Pod", pod)
@@ -274,6 +271,13 @@ class Ours(Watcher):
         for seat in plan.seats:
             seats[int(seat.node.removeprefix("node-"))] = job.pod_gpus
         return Choice(seats, sorted({int(victim.name.split("-")[0]) for victim in plan.victims}))
+
+    @staticmethod
+    def _urgent(job: Job, number: int) -> JSON:
+        notes = {f"{PREFIX}gang": f"urgent-{job.id}", f"{PREFIX}gang-size": str(job.pods)}
+        pod = gated(f"urgent-{job.id}-{number}", job.pod_gpus, annotations=notes, priority=job.priority)
+        pod["spec"] |= CLASS
+        return pod
 
     def _planned(self) -> EvictionPlan | None:
         for _ in self._planner.looks({}):

@@ -129,7 +129,7 @@ class Trainers(threading.Thread):
             pods = {pod["metadata"]["uid"]: pod for pod in self._api.list("Pod", self._namespace)}
             for uid, pod in pods.items():
                 if uid not in self._processes and self._trains(pod):
-                    self._processes[uid] = self._started(pod)
+                    self._processes[uid] = self._launch(pod)
             for uid, running in self._processes.items():
                 self._follow(running, pods.get(uid))
 
@@ -137,7 +137,7 @@ class Trainers(threading.Thread):
     def _trains(pod: Object) -> bool:
         return SAVES in pod["metadata"].get("annotations", {}) and pod["status"].get("phase") == "Running"
 
-    def _started(self, pod: Object) -> _Process:
+    def _launch(self, pod: Object) -> _Process:
         folder = self._folder / str(pod["metadata"]["uid"])
         folder.mkdir(parents=True)
         file, account = folder / "save-requested", folder / "account"
