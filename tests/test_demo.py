@@ -23,9 +23,10 @@ from tests.web.page.crawl import crawl
 
 SCENES = (
     "two good candidates", "contiguous fit", "a refused node", "a preemption", "a wait that ends",
-    "a gang that starts whole", "a claim with linked GPUs", "a pod that waits",
+    "a gang that starts whole", "a claim with linked GPUs", "asked to save first", "a pod that waits",
 )  # fmt: skip
 LIMIT_SECONDS = 120
+HEADER = r"^\d+  \d\d:[03]0"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_the_day_comes_out_as_told(once: subprocess.CompletedProcess[str]) -> No
     assert once.returncode == 0, once.stdout + once.stderr
     assert once.stderr == ""
     for scene in SCENES:
-        assert re.search(rf"^\d  \d\d:00  {scene}", once.stdout, re.MULTILINE), scene
+        assert re.search(rf"{HEADER}  {scene}", once.stdout, re.MULTILINE), scene
 
 
 def test_each_scene_says_what_the_server_answered(once: subprocess.CompletedProcess[str]) -> None:
@@ -54,8 +55,11 @@ def test_each_scene_says_what_the_server_answered(once: subprocess.CompletedProc
     assert "waiting: train/distill" in out
     assert "distill-1: nominated for pairs-b, bound to pairs-b, GPUs 0,1,2,3" in out
     assert "ResourceClaim train/rlhf: allocated gpu-4, gpu-5, gpu-6, gpu-7" in out
+    assert "saved 20:30:04, chat started 20:30:04: 16 GPU-seconds lost instead of 14 GPU-hours" in out
     assert "way out 1: set gpu-extender.io/links: preferred (it fits on dgx1)" in out
-    assert len(re.findall(r"/debug/(decisions|explain)\?pod=", once.stdout)) == once.stdout.count(":00  ")
+    assert len(re.findall(r"/debug/(decisions|explain)\?pod=", once.stdout)) == len(
+        re.findall(HEADER, once.stdout, re.MULTILINE)
+    )
 
 
 def test_plain_output_has_no_escapes(once: subprocess.CompletedProcess[str]) -> None:
@@ -98,6 +102,7 @@ def giving(answer: object) -> Any:
             giving(True),
             "not as told: the claim is allocated before the gate",
         ),
+        ("act.saving.SaveRequests.ready", giving(True), "did not ask train/pretrain to save its work"),
         ("ask.ways.request.with_links", lambda pod: pod, "not as told: dgx1 has enough GPUs"),
     ],
 )

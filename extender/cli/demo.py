@@ -23,7 +23,7 @@ from extender import log
 from extender.cli import options as shared
 from extender.cli import screen
 from extender.cli.decisions import cost_table
-from extender.cli.demo_cluster import SimSource, queue
+from extender.cli.demo_cluster import SimSource, evictions, queue
 from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
 from extender.server import acting, deciding, wiring
@@ -34,6 +34,7 @@ from extender.sim.cluster import SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
 from extender.sim.evening import NAMESPACE, POD, claimed, waits
 from extender.sim.kubelet import Kubelets
+from extender.sim.saving import MOST_WAIT_SECONDS, PRIORITY_CLASS, asked
 from extender.sim.traffic import Traffic
 from extender.times import Clock
 
@@ -48,6 +49,11 @@ PORT = 8888
 START_SECONDS = 30.0
 STEP_SECONDS = 4.0
 """After the day, until the next pod comes or ends."""
+SETTINGS = {
+    "queue": {"enabled": True, "plannedAllocation": True},
+    "evictions": {"enabled": True},
+    "preemption": {"mostWaitSeconds": {PRIORITY_CLASS: MOST_WAIT_SECONDS}},
+}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,12 +94,14 @@ class Demo:
     async def serve(self, listening: socket.socket) -> None:
         """Until the day is over (once), or a signal comes."""
         clock, simulated, kubelets = build(self.seed)
-        cluster = Cluster(Settings.model_validate({"queue": {"enabled": True, "plannedAllocation": True}}))
+        cluster = Cluster(Settings.model_validate(SETTINGS))
         source = SimSource(simulated, cluster, clock.monotonic)
         # The queue rests by the time of its work. The day's clock stands still in a scene: by it no work takes time.
         core = deciding.Core.over(cluster, source, clock=Clock(clock.monotonic, clock.wall, clock.monotonic))
         released = queue(core, simulated)
-        server = wiring.connect(core, acting.Outside(source, queue=released, controllers=(released,)))
+        evicts, keeps = evictions(core, source, simulated)
+        acts = acting.Outside(source, keeps, evicts, queue=released, controllers=(keeps, evicts, released))
+        server = wiring.connect(core, acts)
         host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
         ended = threading.Event()
 
@@ -178,6 +186,7 @@ def _scenes(
 ) -> Iterator[Scene]:
     yield from Day(simulated, kubelets, extender, source, seed).scenes()
     yield claimed(simulated, kubelets, extender, source, seed)
+    yield asked(simulated, kubelets, extender, source, seed)
     yield waits(simulated, kubelets, extender, source, seed)
 
 

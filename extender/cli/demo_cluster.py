@@ -9,18 +9,21 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from extender.act.controller import QUEUE, ClusterSource, Leadership
+from extender.act.controller import EVICTIONS, QUEUE, ClusterSource, Leadership
+from extender.act.evictions import Evictor, OwnEvictions
 from extender.act.queue.controller import QueueController
 from extender.act.queue.replicas import SIGNS
 from extender.act.queue.seat_store import SHARDS
+from extender.act.reservations import ReservationStore
+from extender.act.saving import SaveRequests
 from extender.cluster.cluster import Cluster
 from extender.decide.decisions import Written
 from extender.decide.wire import Binding
 from extender.kube.own_objects import StoredTexts, VersionConflict
-from extender.kube.pod_writes import NO_ANNOTATIONS, REQUIRED, Patched, pinned_terms
+from extender.kube.pod_writes import NO_ANNOTATIONS, REQUIRED, Evicted, Patched, PodEvictions, pinned_terms
 from extender.objects import decode, records
 from extender.objects.queueing import PINNED
 from extender.objects.records import FINALIZER, PLANNED_NODE, Event, Kind, PodRecord
@@ -118,7 +121,7 @@ class SimSource(ClusterSource):
             self._failure = error
 
 
-# -- the queue of the demo: its controller, which writes pods and claims
+# -- what acts by itself in the demo: the queue, which writes pods and claims, and the evictions
 
 
 Object = dict[str, Any]
@@ -134,6 +137,16 @@ def queue(core: Core, simulated: SimCluster) -> QueueController:
     metrics, monotonic = core.metrics, core.clock.monotonic
     alone = Leadership(None, QUEUE, metrics.queue_leader, metrics.degraded, monotonic)
     return queue_over(core, alone, KeptSeats(maps, signs), requests, "demo")
+
+
+def evictions(core: Core, source: SimSource, simulated: SimCluster) -> tuple[OwnEvictions, ReservationStore]:
+    """What evicts pods of the simulation, once they have saved their work; and what keeps its plans, in memory."""
+    metrics, clock = core.metrics, core.clock
+    reservations = ReservationStore(core.verbs, metrics, None, ready=lambda: not source.missing(), clock=clock)
+    alone = Leadership(None, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)
+    saves = SaveRequests(core.cluster, _Pods(simulated), core.events, metrics, clock.wall)
+    evictor = Evictor(_Evictions(simulated), alone, reservations, saves)
+    return OwnEvictions(core.verbs, core.events, metrics, evictor, clock=clock), reservations
 
 
 async def _read(namespace: str, name: str) -> PodRecord | None:
@@ -216,6 +229,23 @@ class _Pods:
 
     def _patch(self, namespace: str, name: str, version: str, change: Patch) -> Patched:
         return _patched(self._simulated, "Pod", namespace, name, version, change)
+
+
+class _Evictions(PodEvictions):
+    """Over the simulation; no budget of the simulation guards a pod that is asked to save."""
+
+    def __init__(self, simulated: SimCluster) -> None:
+        self._simulated = simulated
+
+    async def refusal(self, pods: Iterable[PodRecord]) -> tuple[PodRecord, str] | None:
+        return None
+
+    async def evict(self, pod: PodRecord) -> Evicted:
+        try:
+            self._simulated.delete(pod.uid)
+        except cluster.WriteConflict:
+            return Evicted("gone")
+        return Evicted("evicted")
 
 
 class _Claims:

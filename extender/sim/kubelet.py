@@ -65,10 +65,14 @@ class Kubelets:
             deadline = pod["metadata"].get("deletionTimestamp")
             if deadline is not None:
                 if datetime.fromisoformat(deadline) <= self._cluster.clock.now():
-                    self.truth.release(uid, "terminated")
-                    self._cluster.remove(uid)
+                    self.terminate(uid)
             elif uid not in self._admitted:
                 self._admit(pod, uid, self._devices[node])
+
+    def terminate(self, uid: str) -> None:
+        """The containers of a pod that was deleted end now, before their grace has passed."""
+        self.truth.release(uid, "terminated")
+        self._cluster.remove(uid)
 
     def finish(self, uid: str) -> None:
         """The pod's work is done: its GPUs are free before its status states it."""
