@@ -98,6 +98,8 @@ def _add(sums: dict[str, dict[str, int]], node: str, amounts: OtherAmounts, time
 
 def plain(asked: OtherAmounts, classes: Iterable[DeviceClassRecord]) -> OtherAmounts:
     """Those of the amounts that nodes offer by number, and no driver of DRA; MOST of them."""
+    if not asked:
+        return ()
     served = {device_class.extended_resource_name for device_class in classes}
     counted = [(name, min(count, MOST_AMOUNT)) for name, count in asked if name not in served and OF_CLASS not in name]
     return tuple(counted[:MOST])

@@ -106,7 +106,7 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
         mixes=workloads.mixes_models(pod, cluster.settings.placement),
         planned=pod.planned,
         most_wait=cluster.limits.most_wait(pod),
-        others=plain(pod.others, cluster.device_classes.values()) if pod.other_resources else (),
+        others=plain(pod.others, cluster.device_classes.values()),
         nics=nics_of(pod),
     )
 

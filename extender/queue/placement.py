@@ -438,7 +438,7 @@ def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = (), *, c
     of the cluster, which may serve resources that it asks for; `claims`: whether nodes are left of which it is not
     known whether they meet its claims, None: that is not known here."""
     beyond = sorted({term.topology_key for term in pod.anti_affinity_terms} - {NODE})
-    counted = dict(plain(pod.others, classes)) if pod.other_resources else {}
+    counted = dict(plain(pod.others, classes))
     asked = {
         "pod affinity": bool(pod.affinity_terms),
         **{f"pod anti-affinity by {key}": True for key in beyond},

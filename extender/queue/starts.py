@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from extender.cluster.cluster import Cluster
+from extender.cluster.other_resources import plain
 from extender.cluster.slices import Sliced
 from extender.objects.gangs import Ref
 from extender.objects.queueing import rank_of
@@ -149,11 +150,12 @@ def seats_of(
 ) -> tuple[Seat, ...]:
     """The seats of the placed pods of a gang, in their order. `name`: as in the seats; `now`: on the server's clock;
     `awaits`: by node, the uids of the pods that are evicted there."""
+    classes = cluster.device_classes.values()
     return tuple([
         Seat(
             pod.uid, f"{pod.namespace}/{pod.name}", name, node,
             placed.amounts[at] if placed.amounts else cluster.amounts(pod), gpus, pod.priority, now,
-            *rank_of(pod), tuple(sorted(awaits.get(node, ()))),
+            *rank_of(pod), tuple(sorted(awaits.get(node, ()))), plain(pod.others, classes),
         )
         for at, (pod, node, gpus) in enumerate(zip(pods, placed.nodes, placed.gpus, strict=True))
     ])  # fmt: skip

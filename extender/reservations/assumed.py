@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from extender.cluster.other_resources import OtherAmounts
 from extender.policy.contracts import PodRequest
 from extender.reservations.reservations import SILENT, Journal
 
@@ -37,6 +38,7 @@ class AssumedPod(NamedTuple):
     gpus: int  # the mask that it will probably take
     until: float  # seconds on the caller's clock
     bound: bool = False  # bind asked for it, so that the pod is nowhere else
+    others: OtherAmounts = ()  # of other resources, as its request states them
 
 
 class AssumedPods:
@@ -59,7 +61,7 @@ class AssumedPods:
         seconds = BOUND_SECONDS if bound else self._seconds
         if not seconds:  # the settings turn it off: silence of the API server does not turn it on
             return
-        self._pods[uid] = AssumedPod(uid, request.priority, node, amounts, gpus, now + seconds, bound)
+        self._pods[uid] = AssumedPod(uid, request.priority, node, amounts, gpus, now + seconds, bound, request.others)
 
     def unconfirmed(self, uid: str, now: float) -> None:
         """The outcome of the Binding is not known: if the pod is bound, the watch shows it soon."""

@@ -17,6 +17,7 @@ import msgspec
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
+from extender.cluster.other_resources import OtherAmounts
 from extender.cluster.pod_kinds import is_particular
 from extender.cluster.statements import PLAN, stated_mask
 from extender.cluster.tables import FIRST_GPU
@@ -254,7 +255,7 @@ class Counting:
             pod = cluster.pods.get(seat.uid)
             if seat.uid not in seen and counted.counts(seat, "" if pod is None else pod.node):
                 seen.add(seat.uid)
-                self._reserve(seat.node, seat.amounts, pod, counted, seat.gpus)
+                self._reserve(seat.node, seat.amounts, pod, counted, seat.gpus, seat.others)
 
     def _counted_seat(self, uid: str, counted: Counted) -> Seat | None:
         """The seat of the pod, on whatever row; None where it has none that counts."""
@@ -325,7 +326,7 @@ class Counting:
                 amounts, gpus = _without_gpus(amounts), 0
             self._cluster.tables.nodes.add_claim(row, amounts, gpus, True, evictable)
             if counted.request.others:
-                self._claim_others(assumed.node, pod)
+                self._claim_others(assumed.node, pod, assumed.others)
         seen.add(assumed.uid)
 
     def _may_be_evicted(self, pod: PodRecord) -> bool:
@@ -333,11 +334,16 @@ class Counting:
         return not (pod.daemon or pod.mirror or self._cluster.limits.protected_ms(pod))
 
     def _reserve(
-        self, node: str, amounts: tuple[int, ...], pod: PodRecord | None, counted: Counted, gpus: int = 0
+        self,
+        node: str,
+        amounts: tuple[int, ...],
+        pod: PodRecord | None,
+        counted: Counted,
+        gpus: int = 0,
+        others: OtherAmounts = (),
     ) -> None:
-        """Claim the GPUs of a nominated pod. Where it requires links or NICs that a count cannot
-        guard, all GPUs are its.
-        `gpus`: mask of those that are planned for it."""
+        """Claim the GPUs of a nominated pod. Where it requires links or NICs that a count cannot guard, all GPUs are
+        its. `gpus`: mask of those that are planned for it; `others`: as `_claim_others` takes them."""
         row = self._cluster.row(node)
         if not _is_read(row, counted):
             return
@@ -347,12 +353,13 @@ class Counting:
             amounts = self.guarded(self._requests.of(pod), row, amounts)
         self._cluster.tables.nodes.add_claim(row, amounts, gpus, False)
         if counted.request.others:
-            self._claim_others(node, pod)
+            self._claim_others(node, pod, others)
 
-    def _claim_others(self, node: str, pod: PodRecord | None) -> None:
-        """Claim what the pod asks for of other resources."""
-        if pod is not None and pod.other_resources:
-            self._cluster.placements.others.claim(node, pod.others)
+    def _claim_others(self, node: str, pod: PodRecord | None, others: OtherAmounts) -> None:
+        """Claim what the pod asks for of other resources. `others`: what its seat or assumed place states, which counts
+        where the watch has not brought the pod."""
+        if asked := others if pod is None else pod.others:
+            self._cluster.placements.others.claim(node, asked)
 
 
 def _without_gpus(amounts: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from extender.cluster.other_resources import OtherAmounts
 from extender.reservations.reservations import SILENT, Journal
 
 ABSENT: Final = "absent:"
@@ -44,6 +45,8 @@ class Seat(NamedTuple):
     ordinal: int = -1
     awaits: tuple[str, ...] = ()
     """Uids of pods of the node that are evicted for the gang: before they are gone no pod of it is released."""
+    others: OtherAmounts = ()
+    """What the pod asks for of other resources (`other_resources.plain`)."""
 
     @property
     def absent(self) -> bool:

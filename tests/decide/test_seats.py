@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 
+from extender.objects import records
 from extender.policy.rules import REASONS
-from extender.reservations.seats import Seat, Seats
+from extender.queue.placement import Placed
+from extender.queue.starts import seats_of
+from extender.reservations.seats import Seat, Seats, absent_uid
 from extender.settings import Settings
 from tests.decide.test_bind import PLAN, Api
-from tests.world import World, pairs, workload
+from tests.world import JSON, World, machine, pairs, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}
 
@@ -199,3 +203,53 @@ def test_no_pod_is_evicted_for_a_pod_that_gets_another_seat(lost: World) -> None
     lost.filter(pod, ["n1", "n2"])
     assert lost.preempt(pod, {"n2": ["low"]}) == {}
     assert lost.decision()["why"] == "the pod gets another seat, and does not state it yet"
+
+
+EFA = "vpc.amazonaws.com/efa"
+
+
+def interfaces(world: World) -> JSON:
+    """A pod that the watch has not brought, and asks for all 16 interfaces of one of the nodes."""
+    for name in ("n1", "n2"):
+        node = machine(name, 8, links=pairs(8))
+        node["status"]["allocatable"][EFA] = "16"
+        world.set("Node", node)
+    pod = workload("asks", 1, priority=5)
+    pod["spec"]["containers"][0]["resources"]["limits"][EFA] = "16"
+    return pod
+
+
+def left(world: World, pod: JSON) -> list[int]:
+    """Interfaces that the claims leave for the pod on each node."""
+    others, nodes = world.cluster.placements.others, world.cluster.nodes
+    request = world.verbs.claims.alone(records.pod(pod, world.cluster.gpu_names))
+    with world.verbs.claims.of(request, world.now):
+        return [others.free(nodes[name], EFA) for name in ("n1", "n2")]
+
+
+def test_the_other_resources_of_an_absent_seat_are_taken(world: World) -> None:
+    pod = interfaces(world)
+    absent = seat(world, "later", "n1", 1)
+    assert left(world, pod) == [16, 16]
+    world.verbs.claims.seats.drop(absent.uid)
+    uid = absent_uid("default/g", "worker", 1)
+    world.verbs.claims.seats.reserve([absent._replace(uid=uid, others=((EFA, 5),))])
+    assert left(world, pod) == [11, 16]
+
+
+def test_the_other_resources_of_an_assumed_pod_are_taken(world: World) -> None:
+    """The watch has not brought it; once it has, they count once."""
+    pod = interfaces(world)
+    assert world.filter(pod, ["n2"])["NodeNames"] == ["n2"]
+    second = copy.deepcopy(pod)
+    second["metadata"] |= {"name": "second", "uid": "uid-second"}
+    assert left(world, second) == [16, 0]
+    world.set("Pod", pod)
+    assert left(world, second) == [16, 0]
+
+
+def test_a_seat_states_the_other_resources_of_its_pod(world: World) -> None:
+    pod = records.pod(interfaces(world), world.cluster.gpu_names)
+    placed = Placed((world.cluster.row("n1"),), (1,), None, proved=False, nodes=("n1",))
+    (made,) = seats_of(world.cluster, "default/g", [pod], placed, world.now)
+    assert made.others == ((EFA, 16),)

@@ -11,6 +11,7 @@ from extender.act.queue.seat_store import SeatStore
 from extender.act.queue.slices import each
 from extender.act.queue.tell import Teller
 from extender.cluster.cluster import Cluster
+from extender.cluster.other_resources import plain
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects import gangs
@@ -221,7 +222,7 @@ class AbsentSeats:
         self._seats.reserve([
             seat._replace(
                 uid=pod.uid, pod=f"{pod.namespace}/{pod.name}", amounts=self._cluster.amounts(pod),
-                priority=pod.priority, at=now,
+                priority=pod.priority, at=now, others=plain(pod.others, self._cluster.device_classes.values()),
             )
         ])  # fmt: skip
         return True

@@ -38,6 +38,7 @@ from extender.act.document import (
     decoded,
 )
 from extender.act.queue.slices import done, each
+from extender.cluster.other_resources import OtherAmounts
 from extender.cluster.slices import Pace, Sliced
 from extender.kube.own_objects import TextMap
 from extender.log import get_log
@@ -204,6 +205,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     amounts: list[dict[str, Amount]]
     seats: list[_Pod]
     awaits: dict[Name, list[Name]] = {}  # for a node the uids of the pods that its seats wait for
+    others: list[dict[Name, Amount]] = []  # of other resources, for each of `amounts`; [] where no pod asks for any
 
 
 _READ: Final = msgspec.json.Decoder(_Entry)
@@ -219,29 +221,33 @@ class SeatEntries(Entries):
 
     def text(self, seats: Sequence[Seat]) -> str:
         """The value of a gang's key; one seat or more."""
-        kinds: dict[tuple[int, ...], int] = {}
+        kinds: dict[tuple[tuple[int, ...], OtherAmounts], int] = {}
         pods = [
             _Pod(
                 seat.uid,
                 seat.pod,
                 seat.node,
                 seat.gpus,
-                kinds.setdefault(seat.amounts, len(kinds)),
+                kinds.setdefault((seat.amounts, seat.others), len(kinds)),
                 seat.priority,
                 seat.role,
                 seat.ordinal,
             )
             for seat in seats
         ]
-        amounts, at = list(map(self._stated, kinds)), self._wall(min(seat.at for seat in seats))
+        amounts, at = [self._stated(amounts) for amounts, _ in kinds], self._wall(min(seat.at for seat in seats))
+        others = [dict(asked) for _, asked in kinds] if any(asked for _, asked in kinds) else []
         awaits = {seat.node: list(seat.awaits) for seat in seats if seat.awaits}
-        return msgspec.json.encode(_Entry(FORMAT, seats[0].gang, at, amounts, pods, awaits)).decode()
+        return msgspec.json.encode(_Entry(FORMAT, seats[0].gang, at, amounts, pods, awaits, others)).decode()
 
     def seats(self, text: str, now: float) -> list[Seat]:
         """The seats that a text states. Raises Damaged, and Newer where a version to come wrote it. `now`: seconds; a
         time beyond it, of another machine's clock, counts as now."""
         entry = decoded(text, _READ, FORMAT, MOST_TEXT)
         kinds = [self._amounts(stated) for stated in entry.amounts]
+        others = [tuple(sorted(stated.items())) for stated in entry.others] or [()] * len(kinds)
+        if len(others) != len(kinds):
+            raise Damaged("other resources of some kinds of pods alone")
         at = min(now, entry.at - self._epoch)
         awaits = {node: tuple(uids) for node, uids in entry.awaits.items()}
         by_uid: dict[str, Seat] = {}
@@ -260,5 +266,6 @@ class SeatEntries(Entries):
                 awaits=awaits.get(stated_seat.node, ()),
                 role=stated_seat.role,
                 ordinal=stated_seat.ordinal,
+                others=others[stated_seat.amounts],
             )
         return list(by_uid.values())

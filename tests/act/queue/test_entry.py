@@ -36,6 +36,14 @@ def test_what_seats_wait_for_is_written_by_node() -> None:
     assert "awaits" not in json.loads(ENTRIES.text(SEATS)), "an instance of before this field reads it"
 
 
+def test_other_resources_are_written_beside_the_amounts() -> None:
+    seats = [SEATS[0], SEATS[0]._replace(uid="u4", others=(("efa", 4), ("ephemeral-storage", 2**40)))]
+    text = ENTRIES.text(seats)
+    assert json.loads(text)["others"] == [{}, {"efa": 4, "ephemeral-storage": 2**40}]
+    assert ENTRIES.seats(text, 20.0) == seats
+    assert "others" not in json.loads(ENTRIES.text(SEATS)), "an instance of before this field reads it"
+
+
 def test_another_clock_may_be_ahead() -> None:
     assert {seat.at for seat in ENTRIES.seats(ENTRIES.text(SEATS), 3.0)} == {3.0}
 
@@ -62,6 +70,7 @@ INVALID = {
     "an unknown field": changed(more=1),
     "a resource that is not known": changed(amounts=[{"example.com/x": 1}]),
     "an amount below 0": changed(amounts=[{"cpu": -1}]),
+    "other resources of some pods alone": changed(others=[{}, {}, {}, {}, {}]),
     "no amounts of that number": changed(seats=[[*SEAT[:4], 7, 0]]),
     "a pod with two seats": changed(seats=[SEAT, SEAT]),
     "a mask of 17 GPUs": changed(seats=[["u", "d/a", "n", 2**16, 0, 0]]),
