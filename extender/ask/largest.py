@@ -14,12 +14,13 @@ from extender.ask.judge import blocks
 from extender.ask.machines import Fleet, Look, probe
 from extender.cluster.cluster import ClusterView
 from extender.cluster.gpus import MOST_GPUS
+from extender.cluster.nodes import model_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS
 from extender.policy.roles import PodRole, judged, kernel_roles
 from extender.preemption.candidates import Preemptor
-from extender.queue.levels import Layout, PlacementLevel
+from extender.queue.levels import Layout, PlacementLevel, inside
 from extender.queue.levels import nodes as each_node
 
 LINKS: Final = (("any", "preferred"), ("required", "required"))
@@ -114,11 +115,14 @@ class DomainRoom(NamedTuple):
     level: str  # the label, "" for all the cluster
     value: str  # of the label, "" where no domain takes any
     pods: int
+    by_model: dict[str, int]
+    """As `pods`, on one GPU model; models of which none fits are left out."""
 
 
 def gangs(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(how many pods of a size fit in the domain of each level that takes most; how many fit in all the cluster).
-    Links are preferred, not required; of several resources the one of which more pods fit counts."""
+    """(how many pods of a size fit in the domain of each level that takes most; how many fit in all the cluster), each
+    in all and on one GPU model: a gang mixes models only where none has room for it. Links are preferred, not required;
+    of several resources the one of which more pods fit counts."""
     judge, fleet = look.judge, look.fleet
     best: dict[tuple[int, str], DomainRoom] = {}
     for resource in sorted(set(fleet.resource.values())):
@@ -129,15 +133,20 @@ def gangs(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         for size, by_level in zip(sorted(sizes, reverse=True), _rooms(look, pods), strict=True):
             for room in by_level:
                 key = size, room.level
-                if key not in best or room.pods > best[key].pods:
-                    best[key] = room
+                by_model = room.by_model | (best[key].by_model if key in best else {})  # a model has one resource
+                larger = room if key not in best or room.pods > best[key].pods else best[key]
+                best[key] = larger._replace(by_model=by_model)
     ordered = sorted(best, key=lambda key: key[0])  # levels stay in their order, the closest first
     inside = [
-        {"pod_gpus": size, "level": level, "pods": best[size, level].pods, "domain": best[size, level].value or None}
+        {"pod_gpus": size, "level": level} | _stated(best[size, level]) | {"domain": best[size, level].value or None}
         for size, level in ordered
         if level
     ]
-    return inside, [{"pod_gpus": size, "pods": best[size, level].pods} for size, level in ordered if not level]
+    return inside, [{"pod_gpus": size} | _stated(best[size, level]) for size, level in ordered if not level]
+
+
+def _stated(room: DomainRoom) -> dict[str, Any]:
+    return {"pods": room.pods, "by_model": dict(sorted(room.by_model.items()))}
 
 
 def _pod_sizes(fleet: Fleet, resource: str) -> set[int]:
@@ -149,7 +158,12 @@ def _pod_sizes(fleet: Fleet, resource: str) -> set[int]:
 def _rooms(look: Look, pods: Sequence[tuple[PodRecord, PodRequest]]) -> list[list[DomainRoom]]:
     """For each of the pods the rooms by level, the closest first, the whole cluster last."""
     judge, cluster = look.judge, look.judge.cluster
-    rows, levels = Layout(cluster).read()
+    layout = Layout(cluster)
+    rows, levels = layout.read()
+    models = layout.models()
+    like = dict(zip(models.domain, rows, strict=True))  # by the number of a model, a node of it
+    labels = cluster.settings.mix.model_labels
+    names = {number: model_of(cluster.nodes[cluster.names[row]], labels) for number, row in like.items()}
     roles = [PodRole(tuple(range(MOST_ON_A_NODE)), pod, request) for pod, request in pods]
     nodes, demand = cluster.tables.nodes, cluster.tables.demand
     joint = Joint(nodes, demand.slots, LinkSets(cluster.tables.shapes), kernel_roles(roles), FULLNESS)
@@ -162,13 +176,21 @@ def _rooms(look: Look, pods: Sequence[tuple[PodRecord, PodRequest]]) -> list[lis
     everywhere = PlacementLevel("", (), array("i", bytes(4 * len(rows))), 1)
     for level in (each_node(len(rows)), *levels, everywhere):
         sums = joint.sums(level.domain, level.domains)
+        one_model = inside(level, models)
+        model_sums = joint.sums(one_model.domain, one_model.domains)
+        number_of = dict(zip(one_model.domain, models.domain, strict=True))
         key = level.keys[0] if level.keys else ""
         for at, rooms_of_one in enumerate(by_role):
             column = sums[at :: len(roles)]
             most = max(column, default=0)
             first = level.domain.index(column.index(most)) if most and key else -1
             value = "" if first < 0 else _value(cluster, level, cluster.names[rows[first]])
-            rooms_of_one.append(DomainRoom(key, value, most))
+            by_model: dict[str, int] = {}
+            for domain, fitting in enumerate(model_sums[at :: len(roles)]):
+                if fitting:
+                    model = names[number_of[domain]]
+                    by_model[model] = max(fitting, by_model.get(model, 0))
+            rooms_of_one.append(DomainRoom(key, value, most, by_model))
     return by_role
 
 

@@ -17,6 +17,8 @@ EXAMPLES = (
     "gpu-extender capacity",
     "gpu-extender capacity --cluster cluster.json -o json",
 )
+ANY = "any"
+"""The line of pods on whatever GPU models."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,17 +71,22 @@ def _largest(pod: Mapping[str, Any]) -> str:
 
 
 def _gangs(answer: Mapping[str, Any]) -> Iterator[Line]:
-    """A line for each size of pods: how many fit in all, and in one domain of each level."""
-    inside: dict[tuple[int, str], int] = {}
+    """A line for each size of pods: how many fit in all, and in one domain of each level. Where several GPU models have
+    room, a line for each of them follows."""
+    inside: dict[tuple[int, str], Mapping[str, int]] = {}
     for gangs in answer["gangs"]:
-        inside[gangs["pod_gpus"], short(gangs["level"].rpartition("/")[2])] = gangs["pods"]
+        inside[gangs["pod_gpus"], short(gangs["level"].rpartition("/")[2])] = {ANY: gangs["pods"]} | gangs["by_model"]
     levels = list(dict.fromkeys(level for _, level in inside))
     rows = []
+    mixed = len({model for pods in answer["pods"] for model in pods["by_model"]}) > 1
     for pods in answer["pods"]:
-        size, cells = pods["pod_gpus"], [inside.get((pods["pod_gpus"], level)) for level in levels]
-        rows.append((count(size, "GPU"), *("" if fit is None else f"{fit:,}" for fit in (pods["pods"], *cells))))
+        size, everywhere = pods["pod_gpus"], {ANY: pods["pods"]} | pods["by_model"]
+        for model in everywhere if mixed else (ANY,):
+            cells = [inside[size, level].get(model, 0) if (size, level) in inside else None for level in levels]
+            shown = ["" if fit is None else f"{fit:,}" for fit in (everywhere[model], *cells)]
+            rows.append((count(size, "GPU"), *((model,) if mixed else ()), *shown))
     if rows:
         yield ""
         yield "pods that fit now, in all and in one domain of each level:"
-    header = ("pods of", "in all", *levels)
-    yield from aligned(rows, "<>" + ">" * len(levels), header, "  ")
+    header = ("pods of", *(("model",) if mixed else ()), "in all", *levels)
+    yield from aligned(rows, ("<<>" if mixed else "<>") + ">" * len(levels), header, "  ")

@@ -87,10 +87,10 @@ class Counted:
             for model, nodes in sorted(self.models().items())
         }
 
-    def gangs(self) -> dict[tuple[int, str], int]:
-        """Pods of each size in the domain of each level that takes most."""
+    def gangs(self, models: dict[str, list[JSON]]) -> dict[tuple[int, str], int]:
+        """Pods of each size in the domain of each level that takes most, on the nodes of these models."""
         most = max(int(node["status"]["allocatable"][GPU]) for node in self.brute.nodes)
-        nodes = [node for there in self.models().values() for node in there]
+        nodes = [node for of_model in models.values() for node in of_model]
         found: dict[tuple[int, str], int] = {}
         for size in sorted({one for one in SIZES if one <= most} | {most}):
             for level in self._levels():

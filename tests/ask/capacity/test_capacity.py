@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from extender.cli import main
+from extender.cli.capacity import _lines
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.ask.asking import file, page
-from tests.ask.capacity.clusters import MODEL, Counted, answered, drawn
+from tests.ask.capacity.clusters import MODEL, ZONE, Counted, answered, drawn
 from tests.cli.canned import Canned, answer, serving
 from tests.world import JSON, World, machine, pairs, workload
 
@@ -30,16 +31,23 @@ def capacity(world: World) -> JSON:
 
 def test_capacity_is_that_of_brute_force() -> None:
     seen: Counter[str] = Counter()
+    mixed = 0
     for seed in range(CASES):
         items, links = drawn(random.Random(f"capacity-{seed}"))
         shown, counted = answered(items), Counted(items, links)
         assert shown["largest"] == counted.largest(), seed
         assert shown["whole_nodes"] == counted.whole(), seed
-        found = {(one["pod_gpus"], one["level"]): one["pods"] for one in shown["gangs"]}
-        assert found == counted.gangs(), seed
-        assert len(found) == len(shown["gangs"])
+        pods = {(gang["pod_gpus"], gang["level"]): gang["pods"] for gang in shown["gangs"]}
+        assert pods == counted.gangs(counted.models()), seed
+        assert len(pods) == len(shown["gangs"])
+        by_model = {(gang["pod_gpus"], gang["level"]): gang["by_model"] for gang in shown["gangs"]}
+        for model, nodes in counted.models().items():
+            expected = counted.gangs({model: nodes})
+            assert {key: fitting.get(model, 0) for key, fitting in by_model.items()} == expected, seed
+        mixed += sum(gang["pods"] > max(gang["by_model"].values(), default=0) for gang in shown["gangs"])
         seen.update(f"{one['links']} {one['gpus']}" for one in shown["largest"])
     assert CASES < 200 or len(seen) > 8, seen
+    assert mixed > CASES / 8, "more pods fit on several models"
 
 
 def test_what_is_assumed_or_reserved_is_not_free() -> None:
@@ -86,6 +94,20 @@ def test_of_a_gang_the_first_pod_with_gpus_is_explained() -> None:
     items[0]["spec"]["taints"] = []
     [first] = answered([*items, *({"apiVersion": "v1", "kind": "Pod"} | pod for pod in pods)])["unblock"]
     assert (first["gang"], first["pod"], first["pods"]) == ("default/mpi", "default/worker-0", 3)
+
+
+def test_a_gang_is_counted_on_each_model_too() -> None:
+    world = World()
+    for name, model in (("a1", "A"), ("a2", "A"), ("b1", "B")):
+        world.node(name, 4, labels={MODEL: model, ZONE: "z"})
+    shown = capacity(world)
+    assert shown["pods"][-1] == {"pod_gpus": 4, "pods": 3, "by_model": {"A": 2, "B": 1}}
+    zone = {"pod_gpus": 4, "level": ZONE, "pods": 3, "by_model": {"A": 2, "B": 1}, "domain": "z"}
+    assert zone in shown["gangs"]
+    rows = [re.split("  +", line.strip()) for line in _lines(shown)]
+    assert ["pods of", "model", "in all", "hostname", "zone"] in rows
+    at = rows.index(["4 GPUs", "any", "3", "1", "3"])
+    assert rows[at + 1 : at + 3] == [["4 GPUs", "A", "2", "1", "2"], ["4 GPUs", "B", "1", "1", "1"]]
 
 
 def test_nodes_that_do_not_count() -> None:
