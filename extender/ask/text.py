@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from extender.cluster.device_plugins import partial
+from extender.objects.parts import GPU_PARTS
 
 if TYPE_CHECKING:
     from extender.cluster.cluster import ClusterView
@@ -52,8 +53,10 @@ def no_such_pod(cluster: ClusterView, namespace: str, name: str) -> str:
 
 
 def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
-    """That the pod asks for no GPU, or for other devices alone; a claim, template or class that does not exist may
-    have been meant to."""
+    """That the pod asks for no GPU, for a part of one from another scheduler, or for other devices alone; a claim,
+    template or class that does not exist may have been meant to."""
+    if part := gpu_part(pod):
+        return f"it is not ours: it asks another scheduler for a part of a GPU, by the annotation {part}"
     missing = cluster.dra.absent(pod)
     devices = [
         *(f"devices of DeviceClass {name}" for name in cluster.dra.device_classes(pod)),
@@ -63,6 +66,11 @@ def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
         return f"it is not ours: it asks for {', '.join(devices[:MOST_DEVICES])}, which do not count as GPUs"
     names = ", ".join(sorted(cluster.gpu_names))
     return f"it asks for no GPU ({names}){f'; {missing} does not exist' if missing else ''}"
+
+
+def gpu_part(pod: PodRecord) -> str:
+    """The annotation by which the pod asks another scheduler for a part of a GPU, "" without one."""
+    return next((name for name in GPU_PARTS if name in pod.annotations), "")
 
 
 def label(term: str) -> str:

@@ -43,8 +43,11 @@ class Shared(Generic[Value]):
 
 
 OURS: Final = "gpu-extender.io/"
+GPU_PARTS: Final = ("gpu-fraction", "gpu-memory")
+"""The annotations by which pods ask KAI or run:ai for a part of a GPU; such a pod has no resource of GPUs."""
 FOREIGN: Final = frozenset(
     {
+        *GPU_PARTS,
         "scheduling.k8s.io/group-name",  # Volcano
         "scheduling.volcano.sh/group-name",
         "kueue.x-k8s.io/pod-group-total-count",

@@ -37,6 +37,7 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
 from extender.cluster.other_resources import plain
 from extender.cluster.tables import FIRST_GPU
+from extender.objects.parts import GPU_PARTS
 from extender.objects.queueing import KUEUE_SLICES, Domain
 from extender.objects.records import DeviceClassRecord, PodRecord
 from extender.policy.contracts import PodRequest
@@ -447,6 +448,7 @@ def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = (), *, c
         "host ports": pod.host_ports,
         f"RuntimeClass {pod.runtime_class}": bool(pod.runtime_class) and pod.created is None,
         "resource claims": pod.claims if claims is None else claims,
+        **{f"a part of a GPU by the annotation {name}": name in pod.annotations for name in GPU_PARTS},
         "slices of a gang by topology": KUEUE_SLICES in pod.annotations,
         **{f"resource {name}": name not in counted for name, _ in pod.others},
     }

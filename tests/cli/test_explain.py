@@ -98,13 +98,15 @@ def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, cli: Cli) -> None:
     [
         ("default/none", "not-found", "no such pod"),
         ("default/plain", "bad-input", "asks for no GPU"),
+        ("default/part", "bad-input", "another scheduler for a part of a GPU, by the annotation gpu-fraction"),
         ("plain", "bad-input", "is not NAMESPACE/NAME"),
     ],
 )
 def test_what_cannot_be_explained(
     pod: str, code: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = written(tmp_path, workload("plain"))
+    part = workload("part", annotations={"gpu-fraction": "0.5"})
+    file = written(tmp_path, part if pod == "default/part" else workload("plain"))
     assert main(["explain", pod, "--cluster", file, "-o", "json"]) == 1
     said = capsys.readouterr()
     error = json.loads(said.err)["error"]

@@ -15,6 +15,7 @@ from extender.ask import place, unchecked
 from extender.ask.place import QueueLook, by_itself
 from extender.ask.quotas import used
 from extender.ask.suppose import SupposedCluster
+from extender.ask.text import gpu_part
 from extender.ask.whatif import daemons, group, single
 from extender.ask.whatif.admission import Owners, admit, known, node_of
 from extender.ask.whatif.drains import Drain
@@ -150,6 +151,7 @@ def answer(
             except single.NotOurs as error:
                 pod = waiting.pods[0]
                 rest = "it waits for that" if cluster.dra.absent(pod) else "kube-scheduler places it by all else"
+                rest = "that scheduler places it" if gpu_part(pod) else rest
                 passed.setdefault(pod.owner or pod.uid, []).append((error, rest))
     if passed and not (answered.results or answered.groups):
         not_ours, _ = next(iter(passed.values()))[0]

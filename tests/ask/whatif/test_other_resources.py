@@ -156,6 +156,19 @@ def test_a_pod_that_asks_for_other_resources_is_not_ours() -> None:
     assert any(warning["code"] == "not-ours" and RDMA in warning["message"] for warning in answer["warnings"])
 
 
+@pytest.mark.parametrize("name", ["gpu-fraction", "gpu-memory"])
+def test_a_part_of_a_gpu_that_another_scheduler_gives_is_named(name: str) -> None:
+    """KAI and run:ai read annotations; the pod asks for CPU and memory alone."""
+    part = pod("part", 0, annotations={name: "0.5"})
+    text = f"it asks another scheduler for a part of a GPU, by the annotation {name}"
+    assert f"it is not ours: {text}" in refused(ask, [node("a")], [part])
+    answer = ask([node("a")], [part, pod("q", 1)])
+    (warning,) = [warning for warning in answer["warnings"] if warning["code"] == "not-ours"]
+    assert warning["message"] == f"pod default/part: it is not ours: {text}; that scheduler places it"
+    (result,) = ask([node("a")], [pod("both", 1, annotations={name: "0.5"})])["results"]
+    assert f"a part of a GPU by the annotation {name}" in result["not_checked"]
+
+
 @pytest.mark.parametrize("planned", [{}, {"gpu-extender.io/gpus": "0,1"}])
 def test_what_a_nominated_pod_will_take_is_taken(planned: JSON) -> None:
     """For pods of its priority and below; and for a gang whose first pod asks for nothing of it."""
