@@ -104,7 +104,7 @@ def test_a_gang_is_counted_on_each_model_too() -> None:
     assert shown["pods"][-1] == {"pod_gpus": 4, "pods": 3, "by_model": {"A": 2, "B": 1}}
     zone = {"pod_gpus": 4, "level": ZONE, "pods": 3, "by_model": {"A": 2, "B": 1}, "domain": "z"}
     assert zone in shown["gangs"]
-    rows = [re.split("  +", line.strip()) for line in _lines(shown)]
+    rows = [re.split("  +", str(line).strip()) for line in _lines(shown)]
     assert ["pods of", "model", "in all", "hostname", "zone"] in rows
     at = rows.index(["4 GPUs", "any", "3", "1", "3"])
     assert rows[at + 1 : at + 3] == [["4 GPUs", "A", "2", "1", "2"], ["4 GPUs", "B", "1", "1", "1"]]
