@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
-from extender.ask import memory
 from extender.errors import Busy, ExtenderError, NotAnswered
 
 REST: Final = 199.0
@@ -59,6 +58,14 @@ END_SECONDS: Final = 5.0
 """For what is still done when its time is over."""
 LEFT_SECONDS: Final = 0.25
 """How often the server looks whether a client is still there."""
+CGROUP: Final = Path("/sys/fs/cgroup")
+PROC_STATUS: Final = Path("/proc/self/status")
+SPARE_MEMORY: Final = 64 << 20
+"""Bytes that are left when a fork is made, beside COPIED_SHARE."""
+COPIED_SHARE: Final = 4
+"""A fork and the server copy so much of the memory that they share: one in COPIED_SHARE pages (benchmarks.asking)."""
+LEAST_MEMORY: Final = 32 << 20
+"""Bytes: a fork that finds less left ends itself."""
 CHUNK: Final = 64 << 10
 TOO_LONG: Final = "the answer takes too long: ask about less"
 NO_MEMORY: Final = "the answer needs more memory than is left: ask about less"
@@ -158,7 +165,7 @@ class Forks:
     def _fork(self) -> Keeper:
         """A new keeper. NotAnswered: there is no memory for one, or no process may be made."""
         self.close()
-        if lacking := memory.lacking():
+        if lacking := memory_lacking():
             raise NotAnswered(lacking, code="no-memory")
         ours, theirs = socket.socketpair()
         ours.setblocking(False)  # clients that leave may fill it: a full socket must not stop the event loop
@@ -334,7 +341,7 @@ def _answer(client: socket.socket, questions: Mapping[str, Question], making: in
     """Reads a question and answers it. `making`: closed once the answer is made; its reader may be slow."""
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-        if (most := memory.most_data()) is not None:
+        if (most := most_data()) is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         with client.makefile("rb") as file:
             name, asked = pickle.load(file)
@@ -353,10 +360,10 @@ def _look_out(client: socket.socket) -> None:
     reader.register(client, 0)  # POLLHUP alone: the other end is closed
 
     def look(number: int, frame: Any) -> None:
-        over, available = time.monotonic() > until, memory.left()
+        over, available = time.monotonic() > until, memory_left()
         if reader.poll(0):
             os._exit(0)
-        if over or (available is not None and available < memory.LEAST):
+        if over or (available is not None and available < LEAST_MEMORY):
             signal.signal(number, lambda number, frame: os._exit(1))
             signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
             raise TimeoutError if over else MemoryError
@@ -387,3 +394,48 @@ def _made(question: Question, asked: Sequence[Any]) -> bytes:
 def _refusal(error: Exception) -> bytes:
     pickled = pickle.dumps(error)
     return b"error %d\n%b" % (len(pickled), pickled)
+
+
+# -- how much memory is left for a fork: it shares that of the server, and copies the pages that either writes
+
+
+def memory_left(group: Path = CGROUP) -> int | None:
+    """Bytes that are left of the memory limit; None where there is no limit, or it is not known."""
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((group / "memory.current").read_text()) - _number(group / "memory.stat", "inactive_file")
+        return int(limit) - used
+    except (OSError, ValueError):
+        return None  # no cgroup v2, or not Linux
+
+
+def memory_lacking(group: Path = CGROUP, status: Path = PROC_STATUS) -> str:
+    """Why there is not enough for a fork, "" where there is or it is not known."""
+    free = memory_left(group)
+    try:
+        needed = _number(status, "VmRSS:") * 1024 // COPIED_SHARE + SPARE_MEMORY
+    except (OSError, ValueError):
+        return ""
+    if free is None or free >= needed:
+        return ""
+    return f"an answer may need {needed >> 20} MiB, and {free >> 20} MiB are left of the memory limit"
+
+
+def most_data(group: Path = CGROUP, status: Path = PROC_STATUS) -> int | None:
+    """Bytes of data that this process may have, as RLIMIT_DATA counts them: what it has, and what is left."""
+    free = memory_left(group)
+    try:
+        return None if free is None else _number(status, "VmData:") * 1024 + max(0, free)
+    except (OSError, ValueError):
+        return None
+
+
+def _number(file: Path, name: str) -> int:
+    """A number of a file with a name and a number on each line."""
+    for line in file.read_text().splitlines():
+        words = line.split()
+        if words and words[0] == name:
+            return int(words[1])
+    return 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from extender.ask import forks, memory
+from extender.ask import forks
 from extender.ask.forks import ClientLeft, Forks
 from extender.errors import BadRequest, Busy, NotAnswered, NotFound
 
@@ -312,8 +312,8 @@ def test_an_answer_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_answer_ends_before_the_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
     server = os.getpid()
-    monkeypatch.setattr(memory, "left", lambda *_: None if os.getpid() == server else memory.LEAST - 1)
-    monkeypatch.setattr(memory, "most_data", lambda *_: None)
+    monkeypatch.setattr(forks, "memory_left", lambda *_: None if os.getpid() == server else forks.LEAST_MEMORY - 1)
+    monkeypatch.setattr(forks, "most_data", lambda *_: None)
 
     async def steps() -> None:
         asked = one(endless)
@@ -326,7 +326,7 @@ def test_an_answer_ends_before_the_memory_does(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_fork_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "lacking", lambda: "100 MiB are needed")
+    monkeypatch.setattr(forks, "memory_lacking", lambda: "100 MiB are needed")
 
     async def steps() -> None:
         asked = one(pid)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from extender.act.controller import Supervisor
-from extender.ask import forks, memory
+from extender.ask import forks
 from extender.web import whatif_page
 from extender.web.render import POLICY
 from extender.web.whatif_page import MOST_QUESTION
@@ -297,8 +297,8 @@ def deployment(pods: int, name: str = "owner") -> JSON:
 
 def test_a_question_that_takes_more_memory_than_is_left_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the pods alone take a gigabyte."""
-    monkeypatch.setattr(memory, "lacking", lambda: "")  # it asks how large the process of the tests is
-    monkeypatch.setattr(memory, "left", lambda group=memory.GROUP: 300 << 20)
+    monkeypatch.setattr(forks, "memory_lacking", lambda: "")  # it asks how large the process of the tests is
+    monkeypatch.setattr(forks, "memory_left", lambda group=forks.CGROUP: 300 << 20)
     status, answer, _ = asyncio.run(post(world(), deployment(1_000, name="x" * 1_000_000)))
     assert (status, answer["error"]["code"]) == (503, "no-memory")
     assert asyncio.run(post(world(), deployment(2)))[0] == 200
