@@ -15,7 +15,8 @@ Theory of operation
 5. What a restart interrupts is taken up from the reservations: the same victims, never others.
 6. Where victims are asked to save their work first (`preemption.mostWaitSeconds`), the preempt verb hands over its own
    choice in the same way: it answers no victims, and the reservation is written. While all victims are there the pod
-   may fit elsewhere: then the requests are withdrawn. saving.py knows when the victims may be evicted.
+   may fit elsewhere: then the requests are withdrawn. saving.py knows when the victims may be evicted. Where the API
+   server does not allow an eviction, kube-scheduler is answered these victims at its next call: `own` is false then.
 
 Only an instance that kube-scheduler asks wants the Lease: no other one sees the filter calls.
 """
@@ -25,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -78,6 +79,8 @@ class Evictor:
     leadership: Leadership
     reserving: ReservationStore
     saves: SaveRequests
+    wake: Callable[[], None] = lambda: None
+    """Has kube-scheduler try its preemptors again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +273,7 @@ class OwnEvictions(Controller):
                     stuck.due = self._clock() + PAUSE.first  # its next filter call may be minutes away
                     break
                 refusal = await evictor.pods.refusal(pods)
-                why = refusal[1] if refusal is not None else ""
+                why = refusal[1].message if refusal is not None else ""
             # 2) carry it out
             if not why:
                 decision.result = "evicting"
@@ -310,13 +313,25 @@ class OwnEvictions(Controller):
             return False  # the preemptor is about to have a node elsewhere
         if not begun and plan.id not in self._allowed:
             refusal = await evictor.pods.refusal(self._remaining(plan))
+            if refusal is not None and refusal[1].outcome == "unknown":
+                self._paused.failed(plan.id, self._clock())
+                return False
             if refusal is not None:
-                self._verbs.reservations.drop(plan.uid)
-                self._events.about(plan, "EvictionNotAllowed", f"no pod is evicted on node {plan.node}: {refusal[1]}")
+                self._not_allowed(evictor, plan, refusal[1].message)
                 return False
             self._allowed = {other.id for other in self._verbs.reservations.all() if other.id in self._allowed}
             self._allowed.add(plan.id)
         return await evictor.saves.ready(self._need(plan))
+
+    def _not_allowed(self, evictor: Evictor, plan: Reservation, why: str) -> None:
+        """No pod of the plan was evicted. Another one may do. A plan that kube-scheduler asked for is its own again: it
+        needs no leave of the Eviction API, and no pod escapes it by stating that it can save its work."""
+        self._events.about(plan, "EvictionNotAllowed", f"no pod is evicted on node {plan.node}: {why}")
+        if plan.wait and plan.uid not in self._stuck:
+            self._verbs.reservations.add(replace(plan, own=False))
+            evictor.wake()
+        else:
+            self._verbs.reservations.drop(plan.uid)
 
     async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
         """Evict what is still to be evicted, once it has saved its work. Once one victim is evicted, the others follow
@@ -336,7 +351,7 @@ class OwnEvictions(Controller):
                 continue
             log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", plan=plan.id, err=answer.message)
             if not begun and answer.outcome != "unknown":
-                reservations.drop(plan.uid)  # no pod was evicted: another plan may do
+                self._not_allowed(evictor, plan, f"{pod.namespace}/{pod.name}: {answer.message}")
             else:
                 self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {answer.message}")
             break

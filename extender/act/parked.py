@@ -95,11 +95,16 @@ class ParkedPods(Controller):
         first: dict[str, PodRecord] = {}
         for uid in cluster.placements.waiting:
             pod = cluster.pods[uid]
-            free = wakes(pod) and not pod.nominated_node and self._verbs.reservations.of(uid, now) is None
+            free = wakes(pod) and not pod.nominated_node and self._is_parked(uid, now)
             before = first.get(pod.scheduler_name)
             if free and (before is None or (-pod.priority, uid) < (-before.priority, before.uid)):
                 first[pod.scheduler_name] = pod
         return first
+
+    def _is_parked(self, uid: str, now: float) -> bool:
+        """Whether nothing is reserved for the pod, or it is to ask for its victims again."""
+        plan = self._verbs.reservations.of(uid, now)
+        return plan is None or (plan.wait > 0 and not plan.own)
 
     def _preemptors(self) -> dict[str, tuple[PodRecord, str]]:
         """For each scheduler the first that may preempt, and a node where it could."""

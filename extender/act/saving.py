@@ -10,7 +10,7 @@ A *need* is pods that are evicted for one preemptor. Those of them, and of the g
 | needed | no request stands on the pod | the annotation `save-requested` is written, with Events on pod and owner |
 | asked | a request stands, and no answer | nothing until its time is over |
 | saved | the annotation `saved` has the id of the request, or `last-checkpoint` is later than it | ready |
-| exited | a container has ended since the request | ready |
+| exited | a container with GPUs, where any states them, has ended since the request | ready |
 | deadline | the time of the request, or of the need, is over; or the request is not allowed | ready |
 
 1. Of a gang one answer of a member that speaks for it is enough (`speakers`); without one all have to be ready.
@@ -28,9 +28,9 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 from extender.act.events import EventRecorder, of_pod
 from extender.cluster.cluster import ClusterView
@@ -46,11 +46,13 @@ from extender.times import Backoff, Backoffs
 
 ASKING_SECONDS: Final = 5.0  # in which the requests are written: so much later than the longest time a need ends
 WITHDRAW_SECONDS: Final = 5.0  # another instance may know of a need that this one does not see yet
+ROUND_SECONDS: Final = 1.0  # of one turn, for requests to the API server
 PAUSE: Final = Backoff(2.0, 30.0)  # after a request that was not written
 State = Literal["needed", "asked", "saved", "exited", "deadline"]
 READY: Final = frozenset[State]({"saved", "exited", "deadline"})
 ANSWERED: Final = frozenset[State]({"saved", "exited"})
 log = get_log()
+Item = TypeVar("Item")
 
 
 class Notes(Protocol):
@@ -117,24 +119,28 @@ class SaveRequests:
         self._needed_by: frozenset[str] = frozenset()
         self._pauses = Backoffs(PAUSE)
         self._refused: set[str] = set()  # uids of pods that may not be asked
+        self._unsure: dict[str, SaveRequest] = {}  # by uid: written with no answer
 
     def forget(self) -> None:
         """This instance does not hold the Lease: another one may ask and withdraw."""
         self._standing = None
         self._refused.clear()
+        self._unsure.clear()
 
     async def sweep(self, needs: Iterable[Need]) -> None:
         """Withdraw what no need has any more, and count how requests have ended. Before `ready`, with all needs."""
         needs = list(needs)
         self._needed_by = frozenset(need.by for need in needs)
         standing, now = self._read(), self._wall()
+        self._adopt(standing)
         if not standing:
             return
         wanted = {uid for need in needs for uid in self._asks(need)}
+        vain: list[_Standing] = []
         for uid, entry in list(standing.items()):
             pod = self._cluster.pods.get(uid)
             if pod is None or not pod.node or pod.finished:
-                self._ended(entry, pod or entry.pod)
+                self._ended(entry, pod or entry.pod, now)
                 del standing[uid]
                 continue
             entry.pod = pod
@@ -143,7 +149,8 @@ class SaveRequests:
             elif entry.unwanted is None:
                 entry.unwanted = now
             elif now - entry.unwanted >= WITHDRAW_SECONDS and not self._pauses.waits(uid, now):
-                await self._withdraw(entry)
+                vain.append(entry)
+        await _some(vain, self._withdraw)
 
     async def ready(self, need: Need) -> bool:
         """Ask the pods of a need that have not been asked yet; whether all of them may be evicted now."""
@@ -154,11 +161,8 @@ class SaveRequests:
         states = {uid: self._state(pods[uid], need.until, now) for uid in asks}
         unasked = [pods[uid] for uid, state in states.items() if state == "needed"]
         taken = [pods[uid] for uid in asks if uid in standing and self._is_free(standing[uid], need)]
-        for first in range(0, len(unasked), AT_ONCE):
-            some = unasked[first : first + AT_ONCE]
-            await asyncio.gather(*(self._ask(pod, need, asks[pod.uid]) for pod in some))
-        for pod in taken:
-            await self._take(pod, need)
+        await _some(unasked, lambda pod: self._ask(pod, need, asks[pod.uid]))
+        await _some(taken, lambda pod: self._take(pod, need))
         gangs: dict[object, list[PodRecord]] = {}
         for uid in asks:
             gangs.setdefault(self._cluster.gangs.ref(pods[uid]) or uid, []).append(pods[uid])
@@ -171,8 +175,13 @@ class SaveRequests:
         asks = to_ask(self._cluster, need.pods, int(need.at * 1000), math.floor(need.wait))
         if not need.wait:
             return asks
-        standing, losing = self._read(), stopped(self._cluster, need.pods)[1]
-        return {uid: 0 for uid, pod in losing.items() if uid in standing or requested(pod) is not None} | asks
+        standing, losing, limits = self._read(), stopped(self._cluster, need.pods)[1], self._cluster.limits
+        asked = {
+            uid: 0
+            for uid, pod in losing.items()
+            if limits.saving(pod).on_request >= 0 and (uid in standing or requested(pod) is not None)
+        }
+        return asked | asks
 
     def _read(self) -> dict[str, _Standing]:
         """The requests that stand. Those of an instance before this one are read once."""
@@ -195,19 +204,34 @@ class SaveRequests:
             self._metrics.save_requests.labels(state).inc()
         return state
 
+    def _adopt(self, standing: dict[str, _Standing]) -> None:
+        """The requests that were written, and whose answer was lost."""
+        for uid, request in list(self._unsure.items()):
+            pod = self._cluster.pods.get(uid)
+            stated = None if pod is None else requested(pod)
+            if pod is not None and stated is not None and stated.id == request.id:
+                standing[uid] = _Standing(request, pod)
+                self._asked(pod, request)
+            if pod is None or uid in standing:
+                del self._unsure[uid]
+
     async def _ask(self, pod: PodRecord, need: Need, seconds: int) -> None:
         now = self._wall()
         if self._pauses.waits(pod.uid, now):
             return
         request = SaveRequest(f"{self._prefix}{secrets.token_hex(6)}", need.by, now, min(now + seconds, need.until))
-        if not await self._write(pod, request):
-            return
+        if await self._write(pod, request):
+            self._asked(pod, request)
+
+    def _asked(self, pod: PodRecord, request: SaveRequest) -> None:
+        """The request stands."""
         self._metrics.save_requests.labels("asked").inc()
+        within = duration_text(round(request.until - request.at))
         text = (
-            f"save your work within {duration_text(seconds)} and write the annotation {SAVED}: {request.id}; then, or "
-            f"when the time is over, the pod is evicted for {need.by}"
+            f"save your work within {within} and write the annotation {SAVED}: {request.id}; then, or when the time is "
+            f"over, the pod is evicted for {request.by}"
         )
-        log.info("a pod is asked to save its work", pod=f"{pod.namespace}/{pod.name}", by=need.by, id=request.id)
+        log.info("a pod is asked to save its work", pod=f"{pod.namespace}/{pod.name}", by=request.by, id=request.id)
         self._tell(pod, "SaveRequested", text)
 
     async def _take(self, pod: PodRecord, need: Need) -> None:
@@ -230,6 +254,8 @@ class SaveRequests:
         if patched.outcome == "refused" and entry is None:
             self._refused.add(pod.uid)
             self._metrics.save_requests.labels("refused").inc()
+        if patched.outcome in ("unknown", "conflict") and entry is None:  # a write that is tried again meets itself
+            self._unsure[pod.uid] = request
         if patched.outcome in ("refused", "unknown"):
             self._pauses.failed(pod.uid, self._wall())
             log.warning("a pod cannot be asked", pod=f"{pod.namespace}/{pod.name}", err=patched.message)
@@ -252,11 +278,13 @@ class SaveRequests:
             self._metrics.save_requests.labels("withdrawn").inc()
             self._tell(pod, "SaveRequestWithdrawn", f"the pod is not evicted for {entry.request.by}")
 
-    def _ended(self, entry: _Standing, pod: PodRecord) -> None:
-        """The pod is gone. What it wrote in its grace period was late."""
-        if not entry.counted:
-            answer = entry.request.answer(pod) == "saved"
-            self._metrics.save_requests.labels("late" if answer else "ignored").inc()
+    def _ended(self, entry: _Standing, pod: PodRecord, now: float) -> None:
+        """The pod is gone. What it wrote in its grace period was late. One that ends before its time by no eviction of
+        ours, or because another member of its gang has answered, has ignored nothing."""
+        answer, in_time = entry.request.answer(pod), not pod.terminating and now < entry.request.until
+        if not entry.counted and (answer or now >= entry.request.until):
+            late = "late" if answer == "saved" else "ignored"
+            self._metrics.save_requests.labels(answer if answer and in_time else late).inc()
         self._pauses.succeeded(pod.uid)
         self._refused.discard(pod.uid)
 
@@ -265,6 +293,15 @@ class SaveRequests:
         if pod.owner is not None:
             owner = Regarding(pod.owner.kind, pod.namespace, pod.owner.name, pod.owner.uid)
             self._events.tell(owner, reason, "Evicting", f"pod {pod.name}: {text}")
+
+
+async def _some(items: Sequence[Item], write: Callable[[Item], Awaitable[None]]) -> None:
+    """Write these, several at once, for ROUND_SECONDS or so: other needs wait, and the Lease. The rest follows."""
+    until = asyncio.get_running_loop().time() + ROUND_SECONDS
+    for first in range(0, len(items), AT_ONCE):
+        await asyncio.gather(*map(write, items[first : first + AT_ONCE]))
+        if asyncio.get_running_loop().time() >= until:
+            return
 
 
 def _is_ready(pods: Sequence[PodRecord], states: Mapping[str, State]) -> bool:

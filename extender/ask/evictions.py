@@ -97,7 +97,7 @@ def asked(pod: PodRecord) -> str:
 
 def asks(reservation: Reservation | None, now: float, wall: float) -> str:
     """That the victims of a pod that waits save their work; "": they need not. `now`: on the clock of reservations."""
-    if reservation is None or not reservation.wait or reservation.emptied is not None:
+    if reservation is None or not (reservation.own and reservation.wait) or reservation.emptied is not None:
         return ""
     until = time_text(wall - now + reservation.at + reservation.wait)
     return f"pods on {reservation.node} save their work before they are evicted for it, until {until} at the latest"

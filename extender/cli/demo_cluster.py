@@ -237,7 +237,7 @@ class _Evictions(PodEvictions):
     def __init__(self, simulated: SimCluster) -> None:
         self._simulated = simulated
 
-    async def refusal(self, pods: Iterable[PodRecord]) -> tuple[PodRecord, str] | None:
+    async def refusal(self, pods: Iterable[PodRecord]) -> tuple[PodRecord, Evicted] | None:
         return None
 
     async def evict(self, pod: PodRecord) -> Evicted:

@@ -208,7 +208,7 @@ class PodEvictions:
     def __init__(self, server: ApiServer, metrics: Metrics) -> None:
         self._server, self._metrics = server, metrics
 
-    async def refusal(self, pods: Iterable[PodRecord]) -> tuple[PodRecord, str] | None:
+    async def refusal(self, pods: Iterable[PodRecord]) -> tuple[PodRecord, Evicted] | None:
         """The first of these pods whose eviction the API server does not allow in a dry run, and why; None: it allows
         every one. Pods that are terminating are not asked about."""
         asked = [pod for pod in pods if not pod.terminating]
@@ -220,7 +220,7 @@ class PodEvictions:
             for pod, answer in zip(some, answers, strict=True):
                 if answer.outcome not in ("evicted", "gone"):
                     self._metrics.evictions.labels(f"dry-run-{answer.outcome}").inc()
-                    return pod, f"{pod.namespace}/{pod.name}: {answer.message}"
+                    return pod, answer._replace(message=f"{pod.namespace}/{pod.name}: {answer.message}")
         return None
 
     async def evict(self, pod: PodRecord) -> Evicted:

@@ -262,7 +262,7 @@ def _pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
         disruption_target=disruption_target, pod_scheduled=pod_scheduled, placeable=placeable,
         start=epoch(status.start_time),
         restarts=sum([container.restart_count or 0 for container in status.container_statuses or ()]),
-        exited=_exited(status) if status.container_statuses else None,
+        exited=_exited(spec, status, gpus) if status.container_statuses else None,
         held=_held(status, gpus),
         claim_refs=_claim_refs(spec, status) if spec.resource_claims else (),
         extended_claim=_extended(status),
@@ -394,9 +394,14 @@ def _unscheduled(reason: str, message: str) -> str:
     return intern(reason)
 
 
-def _exited(status: schema.PodStatus) -> float | None:
+def _exited(spec: schema.PodSpec, status: schema.PodStatus, gpus: frozenset[str]) -> float | None:
+    """When a container ended last: of those with GPUs, where some state them. What runs beside them does no work."""
     last: float | None = None
-    for container in status.container_statuses or ():
+    statuses = status.container_statuses or ()
+    if len(statuses) > 1:
+        work = {name for name, _, _ in gpu_containers(spec, gpus)}
+        statuses = [container for container in statuses if container.name in work] or statuses
+    for container in statuses:
         for state in (container.state, container.last_state):
             if state is not None and state.terminated is not None:
                 ended = epoch(state.terminated.finished_at)

@@ -108,7 +108,8 @@ class Releases(Listener):
                 return "outbid"
             just_up = now - self._freshness.up_since <= COME_BACK_SECONDS
             return "" if just_up or now - reservation.emptied <= CARRIED_OUT_SECONDS else "not-used"
-        patience = OWN_NOT_CARRIED_OUT_SECONDS + reservation.wait if reservation.own else NOT_CARRIED_OUT_SECONDS
+        ours = reservation.own or reservation.wait
+        patience = OWN_NOT_CARRIED_OUT_SECONDS + reservation.wait if ours else NOT_CARRIED_OUT_SECONDS
         return "not-carried-out" if _untouched(reservation, remaining) and now - reservation.at > patience else ""
 
     def _outbid(self, reservation: Reservation) -> bool:

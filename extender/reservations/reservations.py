@@ -42,7 +42,9 @@ class Reservation:
     pod: str = ""  # namespace/name, for people
     grace: float = 0.0  # the victims' longest, in seconds
     own: bool = False  # the evictions are our own
-    wait: float = 0.0  # seconds for which victims are waited for that are asked to save their work; 0: none is
+    # Seconds for which victims are waited for that are asked to save their work; 0: none is. With `own` false: we were
+    # not allowed to evict, and kube-scheduler does.
+    wait: float = 0.0
 
     @property
     def id(self) -> str:

@@ -102,6 +102,8 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     reservations = ReservationStore(core.verbs, metrics, config_map, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
+    writes = server.apart(AT_ONCE)
+    parked = ParkedPods(core.verbs, PodPatches(writes).nominate, _can_evict(settings, watches, reservations), clock)
     evictions = OwnEvictions(
         core.verbs,
         events,
@@ -111,14 +113,13 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
             Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic),
             reservations,
             SaveRequests(cluster, PodPatches(server), events, metrics, clock.wall),
+            parked.not_evicted,
         ),
         view=ClusterReadiness(
             lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)
         ),
         clock=clock,
     )
-    writes = server.apart(AT_ONCE)
-    parked = ParkedPods(core.verbs, PodPatches(writes).nominate, _can_evict(settings, watches, reservations), clock)
     controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
     queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
     if queue is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from extender.act.controller import EVICTIONS, Leadership
 from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
-from extender.act.saving import ASKING_SECONDS, WITHDRAW_SECONDS, SaveRequests
+from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, SaveRequests
 from extender.kube.own_objects import Lease
 from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.objects.save_request import SAVE_REQUESTED, SAVED, SAVES_FOR_GANG, SaveRequest, requested
@@ -38,7 +39,10 @@ class Server:
     """One instance over the API server: a restart makes another one."""
 
     def __init__(self, case: Case, world: World, controller: OwnEvictions, lease: Lease) -> None:
-        self.case, self.world, self.controller, self.lease = case, world, controller, lease
+        self.case, self.world, self.controller, self.lease, self.woken = case, world, controller, lease, 0
+
+    def wake(self) -> None:
+        self.woken += 1
 
     def sync(self) -> None:
         """The watch brings what is stored."""
@@ -149,7 +153,7 @@ class Case:
             metrics = world.metrics
             leadership = Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)
             saves = SaveRequests(world.cluster, PodPatches(api), self.ear, metrics, clock.wall)
-            evictor = Evictor(PodEvictions(api, metrics), leadership, reservations, saves)
+            evictor = Evictor(PodEvictions(api, metrics), leadership, reservations, saves, lambda: server.wake())
             controller = OwnEvictions(
                 world.verbs, self.ear, metrics, evictor, view=ClusterReadiness(dark=lambda: 0.0), clock=clock
             )
@@ -515,14 +519,192 @@ def test_a_budget_is_left_to_kube_scheduler_and_nobody_is_asked() -> None:
     case.run(test)
 
 
-def test_an_eviction_that_is_not_allowed_asks_nobody() -> None:
+@pytest.mark.parametrize("status", [403, 429])
+def test_an_eviction_that_is_not_allowed_asks_nobody_and_is_left_to_kube_scheduler(status: int) -> None:
+    """A tenant can have each eviction rejected: two budgets for one pod do. It escapes no preemptor by that."""
     case = Case()
-    case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
+    case.objects.fail = lambda request: status if request.path.endswith("/eviction") else 0
 
     async def test(server: Server) -> None:
         assert await server.preempts(case.urgent) == []
         await server.turn()
-        assert (case.requests(), server.world.verbs.reservations.all()) == (0, [])
+        assert case.requests() == 0
+        for _ in range(2):
+            assert await server.preempts(case.urgent) == ["train"]
+            await server.turn(10)
+        assert (case.evicted(), case.requests(), server.woken) == ([], 0, 1)
+
+    case.run(test)
+
+
+def test_a_rejection_once_it_has_saved_leaves_it_to_kube_scheduler() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
+        case.answer()
+        await server.turn()
+        await server.turn(WITHDRAW_SECONDS)
+        await server.turn(WITHDRAW_SECONDS)
+        assert await server.preempts(case.urgent) == ["train"]
+        assert case.requests() == 1
+        assert case.asked()
+
+    case.run(test)
+
+
+def test_while_no_eviction_is_answered_the_plan_stands() -> None:
+    case = Case()
+    case.objects.fail = lambda request: 503 if request.path.endswith("/eviction") else 0
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == []
+        for _ in range(3):
+            await server.turn(10)
+        assert await server.preempts(case.urgent) == []
+        case.objects.fail = lambda request: 0
+        await server.turn(10)
+        assert case.requests() == 1
+
+    case.run(test)
+
+
+def test_a_request_whose_write_has_no_answer_is_counted_and_withdrawn() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == []
+        case.objects.lost = True
+        await server.turn()
+        case.objects.lost = False
+        assert case.asked()
+        await server.turn(3)
+        assert server.count("asked") == 1
+        request = case.asked()
+        await server.turn(30)
+        assert case.asked() == request
+        del case.objects.stored[PODS + "urgent"]
+        server.world.gone("urgent")
+        await server.turn()
+        await server.turn(WITHDRAW_SECONDS)
+        assert (case.asked(), server.count("withdrawn")) == (None, 1)
+
+    case.run(test)
+
+
+def ended(pod: JSON, container: str, at: float) -> JSON:
+    """The pod, whose container has ended and runs again."""
+    pod = json.loads(json.dumps(pod))
+    others = [{"name": other, "restartCount": 0, "state": {"running": {}}} for other in {"main", "log"} - {container}]
+    state = {"name": container, "restartCount": 1, "lastState": {"terminated": {"finishedAt": rfc3339(at)}}}
+    pod["status"]["containerStatuses"] = [*others, state]
+    return pod
+
+
+@pytest.mark.parametrize(("container", "evicted"), [("log", []), ("main", ["train"])])
+def test_a_container_without_gpus_that_crashes_is_no_answer(container: str, evicted: list[str]) -> None:
+    case = Case()
+    pod = case.pod()
+    pod["spec"]["containers"].append({"name": "log"})
+    case.objects.put(PODS + "train", pod)
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        case.objects.put(PODS + "train", ended(case.pod(), container, WALL + 30))
+        await server.turn(40)
+        assert case.evicted() == evicted
+
+    case.run(test)
+
+
+def test_a_pod_that_ends_because_it_is_asked_has_answered() -> None:
+    """With restartPolicy Never."""
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        pod = ended(case.pod(), "main", WALL + 30)
+        pod["status"]["phase"] = "Succeeded"
+        case.objects.put(PODS + "train", pod)
+        await server.turn(40)
+        assert (case.evicted(), server.count("exited"), server.count("ignored")) == ([], 1, 0)
+
+    case.run(test)
+
+
+def test_a_pod_that_is_deleted_before_its_time_has_ignored_nothing() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        del case.objects.stored[PODS + "train"]
+        server.world.gone("train")
+        await server.turn(5)
+        assert server.count("ignored") == 0
+
+    case.run(test)
+
+
+def test_a_forged_request_on_a_pod_that_may_not_be_asked_delays_nobody() -> None:
+    """The other victim has answered; this one's claim does not count."""
+    settings = CHOSEN.model_copy(
+        update={"claims": Settings.model_validate(
+            {"claims": {"byPriorityClass": {"scavenger": {"savesOnRequestSeconds": 0}}}}
+        ).claims}
+    )  # fmt: skip
+    case = Case()
+    saves = {OURS + "saves-on-request": "10m"}
+    case.store("train", 2, "n0", annotations=saves)
+    forged = SaveRequest("p-mine", "default/x", WALL - 10, WALL + 1e6).text()
+    spec = {"priorityClassName": "scavenger"}
+    case.store("liar", 2, "n0", held=(2, 3), annotations=saves | {SAVE_REQUESTED: forged}, spec=spec)
+
+    async def test(server: Server) -> None:
+        for _ in range(3):
+            case.write("liar", {SAVE_REQUESTED: forged})
+            await server.turn(WITHDRAW_SECONDS)
+        assert await server.preempts(case.urgent, {"n0": ["train", "liar"]}) == []
+        await server.turn()
+        await server.turn()
+        case.write("liar", {SAVE_REQUESTED: forged})
+        case.answer()
+        await server.turn()
+        await server.turn(6)
+        assert sorted(set(case.evicted())) == ["liar", "train"]
+
+    case.run(test, settings)
+
+
+def test_many_are_asked_and_released_in_turns_of_bounded_time() -> None:
+    """A gang of 120 breaks, and each write takes a quarter of a second."""
+    case = Gang()
+    for i in range(2, 122):
+        case.nodes.append(machine(f"m{i}", 4))
+        case.store(f"w{i}", 4, f"m{i}", annotations={OURS + "saves-on-request": "10m", OURS + "gang": "g"})
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, case.offered) == []
+        await server.turn()
+        case.objects.delay = 0.25
+        for withdrawn in (False, True):
+            if withdrawn:
+                case.objects.delay = 0.0
+                for _ in range(5):
+                    await server.turn()
+                assert case.requests() == 122
+                del case.objects.stored[PODS + "urgent"]
+                server.world.gone("urgent")
+                await server.turn()
+                case.passed += WITHDRAW_SECONDS
+                case.objects.delay = 0.25
+            began = time.monotonic()
+            await server.turn()
+            assert time.monotonic() - began < ROUND_SECONDS + 1.5
+        case.objects.delay = 0.0
+        for _ in range(5):
+            await server.turn()
+        assert not any(case.asked(f"w{i}") for i in range(122))
 
     case.run(test)
 

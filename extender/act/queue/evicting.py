@@ -60,6 +60,7 @@ from extender.times import Backoff, Backoffs, Clock
 
 TURN_SECONDS: Final = 0.05  # of CPU time that a search takes of one turn
 REST: Final = 9.0  # times the CPU time of a search until the next one
+MOST_NAME: Final = 253  # characters of a gang's name in a request: a tenant writes one of 256 KiB
 AGAIN_SECONDS: Final = 5.0  # between two rounds of evictions for a gang: the watch needs a moment to show the first
 PAUSE: Final = Backoff(10.0, 300.0)  # for which a pod is no victim after its eviction was not allowed
 SAVING_SECONDS: Final = 1.0  # between two looks at pods that save their work
@@ -278,7 +279,7 @@ class GangEvictions:
             refusal = await self._evicts.refusal(needed)
             if refusal is not None:
                 self._search.not_allowed([refusal[0]])
-                return self._give_back(gang, f"an eviction is not allowed: {refusal[1]}")
+                return self._give_back(gang, f"an eviction is not allowed: {refusal[1].message}")
         if not await self._have_saved(gang, needed):
             self._rounds[gang] = now + SAVING_SECONDS, now + SAVING_SECONDS
             return False
@@ -312,7 +313,8 @@ class GangEvictions:
         most_wait = next((cluster.limits.most_wait(pod) for pod in of_seats if pod is not None), 0)
         began = self._wall() - self._clock() + min((seat.at for seat in seats), default=0.0)
         asks = to_ask(cluster, staying, int(began * 1000), most_wait)
-        return Need(gang.partition(":")[2] or gang, staying, began, max(1, *asks.values()) if asks else 0)
+        name = (gang.partition(":")[2] or gang)[:MOST_NAME]
+        return Need(name if name.isprintable() else "a gang", staying, began, max(1, *asks.values()) if asks else 0)
 
     async def _are_fenced(self, gang: str, pods: Sequence[PodRecord]) -> bool:
         """Whether no other pod gets what these pods hold by claims; the seats are given back where that cannot be."""
