@@ -20,7 +20,7 @@ from extender.ask.pending import WaitingPods
 from extender.ask.place import GangCase, QueueLook, by_itself
 from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
-from extender.ask.text import count, ids, no_gpus, no_such_pod, seconds
+from extender.ask.text import count, named_gpus, no_gpus, no_such_pod, seconds
 from extender.ask.trend import FleetCounts, FleetPoint
 from extender.ask.ways import gang, machines, of_pod
 from extender.ask.ways.evict import evict
@@ -414,7 +414,7 @@ def _entry(report: QueueReport | None, pod: PodRecord) -> dict[str, Any] | None:
 
 def _fits(shown: Explanation) -> str:
     """Where it fits, and why there."""
-    gpus = "" if shown.gpus is None else f", GPUs {ids(shown.gpus)}"
+    gpus = "" if shown.gpus is None else f", {named_gpus(shown.gpus)}"
     why = f", {before(list(shown.best))}" if len(shown.best) > 1 else ", the only node"
     return f"fits on {shown.node}{gpus}{why}"
 

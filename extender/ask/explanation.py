@@ -9,15 +9,27 @@ from typing import Any, Final, Literal
 
 from extender.ask.judge import Ranked
 from extender.ask.nodes import Stage
-from extender.ask.text import count, ids
+from extender.ask.text import count, named_gpus
 from extender.ask.ways.way import Way
 from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
 from extender.queue.report import Why
 
-NEGLIGIBLE: Final = 1_000
-"""A term that differs by so many times less than the first is not named."""
+BETTER: Final = {
+    "bad_nodes": "fewer GPU pods failed there lately",
+    "hazard": "its device plugin cannot fail the pod",
+    "whole": "its GPUs are whole, not shares",
+    "gpu_model": "its GPU model suits the pod's group",
+    "spread": "fewer pods of the same owner are there or in its rack",
+    "topology_level": "it is nearer to the other pods of its group",
+    "links": "the GPUs there have more link bandwidth",
+    "nics": "more of the GPUs there have a NIC of their own",
+    "fragmentation": "it leaves more room for the pods that usually come",
+    "leftover": "it keeps more linked sets of GPUs for later pods",
+    "packing": "it is fuller",
+}
+"""Of the first node, by the term that decides."""
 Verdict = Literal["runs", "fits", "waits", "gated", "never", "evicted"]
 """`runs`: it has a node; `gated`: a scheduling gate holds it back; `fits`: a node has room now; `never`: no change of
 running pods lets it fit; `waits`: something else can; `evicted`: it is being evicted, or was."""
@@ -120,7 +132,7 @@ def runs(pod: PodRecord, cluster: ClusterView, asked: Decision | None, weights: 
     elif held.gpus is None:
         gpus = f", {count(held.count, 'GPU')}, unknown which"
     else:
-        gpus = f", GPUs {ids(held.gpus)} ({held.how})"
+        gpus = f", {named_gpus(held.gpus)} ({held.how})"
     verb = "is terminating" if pod.terminating else "runs"
     return Explanation(
         pod,
@@ -168,21 +180,19 @@ def _because(best: list[Ranked]) -> str:
         return ""
     if len(best) < 2:
         return ", the only node where it fitted"
-    return f": {before(best)}"
+    return f", {before(best)}"
 
 
-def _points_text(term: Mapping[str, Any]) -> str:
-    points, short = term["points"], f"{term['points']:+.3g}"
-    return f"{term['term']} {f'{points:+.6f}'.rstrip('0') if 'e' in short else short}"
+def decisive(best: Sequence[Ranked]) -> tuple[str, str] | None:
+    """The term by which the first node gains most on the second, and that in words; None where no term differs."""
+    most = max(difference(best), key=lambda term: term["points"])
+    term = most["term"]
+    return (term, BETTER.get(term, f"its {term.replace('_', ' ')} is better")) if most["points"] > 0 else None
 
 
-def before(best: list[Ranked]) -> str:
-    """What the first node has more of than the second."""
-    terms = sorted(difference(best), key=lambda term: -abs(term["points"]))
-    least = abs(terms[0]["points"]) / NEGLIGIBLE if terms else 0.0
-    shown = [_points_text(term) for term in terms if term["points"] and abs(term["points"]) >= least][:3]
+def before(best: Sequence[Ranked]) -> str:
+    """What the first node has that the second has not."""
+    decided = decisive(best)
     return (
-        f"before {best[1].node} by {', '.join(shown)} points"
-        if shown
-        else f"as good as {best[1].node}, and first by name"
+        f"as good as {best[1].node}, and first by name" if decided is None else f"before {best[1].node}: {decided[1]}"
     )

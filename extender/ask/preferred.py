@@ -7,26 +7,12 @@ from typing import Final
 
 from ext_core import survey
 from ext_core.link_sets import LinkSets
-from extender.ask.explanation import difference
+from extender.ask.explanation import decisive
 from extender.ask.fleet import SIZES
 from extender.ask.judge import Judge, Ranked
 from extender.ask.text import count
 from extender.preemption.candidates import Preemptor
 
-BETTER: Final = {
-    "bad_nodes": "fewer GPU pods failed there lately",
-    "hazard": "its device plugin cannot fail the pod",
-    "whole": "its GPUs are whole, not shares",
-    "gpu_model": "its GPU model suits the pod's group",
-    "spread": "fewer pods of the same owner are there or in its rack",
-    "topology_level": "it is nearer to the other pods of its group",
-    "links": "the GPUs there have more link bandwidth",
-    "nics": "more of the GPUs there have a NIC of their own",
-    "fragmentation": "it leaves more room for the pods that usually come",
-    "leftover": "it keeps more linked sets of GPUs for later pods",
-    "packing": "it is fuller",
-}
-"""Of the first node, by the term that decides."""
 ROOM: Final = ("fragmentation", "leftover")
 """Terms that count what stays free."""
 Kept = Mapping[int, tuple[int, int]]
@@ -38,11 +24,9 @@ def because(best: Sequence[Ranked], kept: Sequence[Kept] = ()) -> str:
     if len(best) < 2:
         return ""
     first, second = best[0].node, best[1].node
-    decides = max(difference(best), key=lambda term: abs(term["points"]))
-    term = decides["term"]
-    if not decides["points"]:
+    if (decided := decisive(best)) is None:
         return f"{first} is as good as {second}, and first by name."
-    why = BETTER.get(term, f"its {term.replace('_', ' ')} is better")
+    term, why = decided
     for size in sorted(SIZES, reverse=True) if term in ROOM and len(kept) == 2 else ():
         (before, after), (other_before, other_after) = kept[0].get(size, (0, 0)), kept[1].get(size, (0, 0))
         broken, other_broken = before - after, other_before - other_after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from extender.cluster.device_plugins import partial
@@ -155,7 +155,7 @@ def other_amount(resource: str, number: int) -> str:
 
 
 def lacks(missing: Iterable[Mapping[str, Any]]) -> str:
-    """What a node has of what a pod needs: "3.5 of 4 CPUs, 12 of 64 GiB of memory, 0 of 2 nvidia.com/gpu"."""
+    """What a node has of what a pod needs: "3.5 of 4 CPUs, 12 of 64 GiB of memory, 0 of 2 GPUs"."""
     return ", ".join(_lack(lack) for lack in missing)
 
 
@@ -165,7 +165,11 @@ def _lack(lack: Mapping[str, Any]) -> str:
         return f"{have / 1000:g} of {need / 1000:g} CPUs"
     if unit.startswith("bytes"):
         return f"{have / GIB:.4g} of {need / GIB:.4g} GiB of {what}"
-    return f"{have} of {need} {'pod slots' if unit == 'pods' else what}"
+    if unit == "pods":
+        what = "pod slots"
+    elif unit == "GPUs" and "/" in what and not partial(what):
+        what = "GPUs"
+    return f"{have:,} of {need:,} {what}"
 
 
 def seconds(number: float) -> str:
@@ -177,7 +181,7 @@ def seconds(number: float) -> str:
     return f"{number / 60:.0f} min" if number < 7200 else f"{number / 3600:.1f} h"
 
 
-def ids(gpus: tuple[int, ...] | list[int]) -> str:
+def ids(gpus: Sequence[int]) -> str:
     """ "0-3,6": GPU indices, ascending."""
     runs: list[list[int]] = []
     for gpu in gpus:
@@ -188,9 +192,9 @@ def ids(gpus: tuple[int, ...] | list[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def gpus(indices: Collection[int] | None) -> str:
-    """ "0,1,4", or that it is not known."""
-    return "unknown which" if indices is None else ",".join(map(str, indices))
+def named_gpus(indices: Sequence[int]) -> str:
+    """ "GPU 5", "GPUs 0-3,6"."""
+    return f"GPU{'s' if len(indices) > 1 else ''} {ids(indices)}"
 
 
 def short(text: str, longest: int = LONGEST) -> str:

@@ -113,7 +113,9 @@ def _drawing(node: Node) -> Iterator[Line]:
         gpus = [gpu["index"] for gpu in node["gpus"] if any(pod["pod"] == name for pod in gpu["pods"])]
         first = next(pod for gpu in node["gpus"] for pod in gpu["pods"] if pod["pod"] == name)
         known = HOW.get(first["how"], first["how"])
-        rows.append((short(name), ids(gpus), str(first["priority"]), "terminating" if first["terminating"] else known))
+        rows.append(
+            (short(name), ids(gpus), f"{first['priority']:,}", "terminating" if first["terminating"] else known)
+        )
     for pod in node["unplaced"]:
-        rows.append((short(pod["pod"]), f"{pod['count']} of all", str(pod["priority"]), HOW["unknown"]))
+        rows.append((short(pod["pod"]), f"{pod['count']} of all", f"{pod['priority']:,}", HOW["unknown"]))
     yield from aligned(rows, "<<><", ("pod", "GPUs", "priority", "known because"), "  ")

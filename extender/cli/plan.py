@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from extender.ask.text import count, gpus, label, lacks, short, way
+from extender.ask.text import count, ids, label, lacks, named_gpus, short, way
 from extender.cli.decisions import cost_table
 from extender.cli.gpu_picture import legend_of, picture
 from extender.cli.screen import Line, aligned, indented
@@ -53,7 +53,7 @@ def eviction(plan: Json, certificate: Json) -> Iterator[Line]:
 
 def _verdict(result: Json) -> str:
     node = short(result["node"] or "")
-    at = f"GPUs {gpus(result['gpus'])}" if result["gpus"] else "which GPUs it would get is unknown"
+    at = named_gpus(result["gpus"]) if result["gpus"] else "which GPUs it would get is unknown"
     if result["verdict"] == "fits":
         return f"fits on {node}, {at}"
     if result["verdict"] == "evict":
@@ -89,9 +89,10 @@ def _victims(victims: list[Json]) -> Iterator[Line]:
     rows = []
     for victim in victims:
         gang = f"{victim.get('gang_source') or ''} gang {short(victim['gang'])}".lstrip() if victim["gang"] else ""
-        held = f" ({gpus(victim['gpus'])})" if victim["gpu_count"] else ""
+        which = "unknown which" if victim["gpus"] is None else ids(victim["gpus"])
+        held = f" ({which})" if victim["gpu_count"] else ""
         cells = (
-            short(f"{victim['namespace']}/{victim['name']}"), str(victim["priority"]), f"{victim['gpu_count']}{held}",
+            short(f"{victim['namespace']}/{victim['name']}"), f"{victim['priority']:,}", f"{victim['gpu_count']}{held}",
             gang, ", ".join(map(short, victim["pdbs"])), "terminates already" if victim["terminating"] else "",
         )  # fmt: skip
         rows.append(cells)
@@ -151,7 +152,8 @@ def group_lines(groups: list[Json]) -> Iterator[Line]:
 
 def _seat(pod: Json) -> tuple[str, str, str]:
     """The name of a pod, its node, and its GPUs."""
-    which = "no GPU" if pod["gpus"] == [] else f"GPUs {gpus(pod['gpus'])}"
+    gpus = pod["gpus"]
+    which = "GPUs unknown" if gpus is None else named_gpus(gpus) if gpus else "no GPU"
     return short(pod["name"]), short(pod["node"]), which
 
 

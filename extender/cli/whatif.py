@@ -178,7 +178,7 @@ def _lines(topologies: Mapping[str, Topology], answered: Mapping[str, Any]) -> I
 
 def _drain(answered: Mapping[str, Any]) -> Iterator[Line]:
     """Where the pods of drained nodes go."""
-    from extender.ask.text import count, gpu_hours, gpus, short, way
+    from extender.ask.text import count, gpu_hours, named_gpus, short, way
     from extender.cli import plan
 
     cost = {term["term"]: term["value"] for term in answered["cost"]}
@@ -194,8 +194,9 @@ def _drain(answered: Mapping[str, Any]) -> Iterator[Line]:
     for result in results:
         pod = result["pod"]
         reasons = ", ".join(f"{nodes:,} x {code}" for code, nodes in result["reasons"].items())
-        seat = f"{short(result['node'])}, GPUs {gpus(result['gpus'])}" if result["node"] else f"no place: {reasons}"
-        rows.append((f"{short(pod['namespace'])}/{short(pod['name'])}", str(pod["priority"]), seat))
+        which = "GPUs unknown" if result["gpus"] is None else named_gpus(result["gpus"])
+        seat = f"{short(result['node'])}, {which}" if result["node"] else f"no place: {reasons}"
+        rows.append((f"{short(pod['namespace'])}/{short(pod['name'])}", f"{pod['priority']:,}", seat))
     yield from aligned(rows, "<><", ("pod", "priority", "moves to"), "  ")
     helped = [
         (short(f"{result['pod']['namespace']}/{result['pod']['name']}"), way(result["ways_out"][0]))

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.ask import growth
-from extender.ask.text import HOW, STATED, count, label, seconds, terms, value
+from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, seconds, terms, value
 from extender.web import drawing
 
 POLICY: Final = (
@@ -101,6 +101,8 @@ def templates() -> Mapping[str, Template]:
         "moment": moment,
         "letters": letters,
         "label": label,
+        "lacks": lacks,
+        "named_gpus": named_gpus,
         "terms": terms,
         "value": value,
     }

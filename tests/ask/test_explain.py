@@ -29,7 +29,7 @@ def test_a_pod_that_nobody_asked_about_fits() -> None:
     shown = explained(world)
     assert world.state()[1:] == before[1:]
     assert (shown["verdict"], shown["node"], shown["gpus"]) == ("fits", "n1", [0, 1])
-    assert shown["sentence"].startswith("fits on n1, GPUs 0-1, before n2 by ")
+    assert shown["sentence"].startswith("fits on n1, GPUs 0-1, before n2: it ")
     assert "kube-scheduler has not asked about it" in shown["sentence"]
     assert (shown["first"]["node"], shown["second"]["node"]) == ("n1", "n2")
     gap = shown["first"]["points"] - shown["second"]["points"]
@@ -45,7 +45,7 @@ def test_a_pod_that_runs_is_explained_by_the_decision_that_placed_it() -> None:
     world.pod("p", 2, "n1", held=(0, 1))
     shown = explained(world)
     assert (shown["verdict"], shown["node"], shown["gpus"]) == ("runs", "n1", [0, 1])
-    assert shown["sentence"].startswith("runs on n1, GPUs 0-1 (observed): before n2 by ")
+    assert shown["sentence"].startswith("runs on n1, GPUs 0-1 (observed), before n2: it ")
     assert [one["verb"] for one in shown["decisions"]] == ["filter"]
     world.pod("p", 2, "n2", held=(0, 1))  # another chose: no reason of ours
     assert explained(world)["sentence"] == "runs on n2, GPUs 0-1 (observed)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.ask.text import count, gpus, short
+from extender.ask.text import count, named_gpus, short
 
 
 def test_plurals() -> None:
@@ -18,4 +18,4 @@ def test_long_names_lose_their_middle() -> None:
 
 
 def test_gpus_that_are_not_known() -> None:
-    assert (gpus([0, 3]), gpus(None)) == ("0,3", "unknown which")
+    assert (named_gpus([3]), named_gpus([0, 1, 3])) == ("GPU 3", "GPUs 0-1,3")

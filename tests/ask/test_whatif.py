@@ -676,7 +676,7 @@ def test_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items += [{"kind": "Node"} | machine("m", 4, links=pairs(4)), {"kind": "Pod"} | other]
     assert main(["whatif", *files(tmp_path, items, [workload("p", 4, priority=5)])]) == 10
     said = capsys.readouterr().out
-    assert "default/p (priority 5): fits on n after the eviction of 1 pod, GPUs 0,1,2,3" in said
+    assert "default/p (priority 5): fits on n after the eviction of 1 pod, GPUs 0-3" in said
     assert "[ 0 ]" in said
     assert "gpu-extender gang default/ggg" in said
     rows = {line.strip().split("  ")[0]: line.split() for line in said.splitlines() if line.startswith("  ")}

@@ -85,7 +85,7 @@ def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, cli: Cli) -> None:
     assert shown["sentence"] == "fits on n1, GPUs 1,3, the only node"  # there is no server that may have been asked
     assert (shown["second"], shown["difference"]) == (None, [])
     assert explained(["default/old", "--cluster", file], cli) == (
-        "default/old runs on n1, GPUs 0 (observed)\n"
+        "default/old runs on n1, GPU 0 (observed)\n"
         "  observed: kubelet or the agent reports which GPUs it holds\n"
         "  may be evicted by: no known PriorityClass\n"
         "  cost of its eviction now: longest termination grace 30 s, 1 victim, "

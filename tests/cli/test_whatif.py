@@ -33,7 +33,7 @@ def test_gangs_as_text(asked: list[str], tmp_path: Path, cli: Cli) -> None:
     files = manifest(tmp_path, job("train", 2, 8, priority=5), pod("small", 1))
     said = cli.out([*asked, *files, "--cordon", "n1", "--add", "1", "n1"], 11)
     assert "gang default/train: all of its 2 pods fit on 2 nodes after the eviction of 1 pod" in said
-    assert "  train-0  n1-copy-1  GPUs 0,1,2,3,4,5,6,7" in said
+    assert "  train-0  n1-copy-1  GPUs 0-7" in said
     assert "default/small (priority 0): cannot be placed" in said
     assert "way out 1: uncordon n1" in said
     said = cli.out([*asked, *manifest(tmp_path, *gang("g", 3, 8))], 11)

@@ -200,7 +200,7 @@ def test_the_nodes_that_an_answer_changes_are_drawn() -> None:
     status, text, _ = shown(made, {"drain": ["n1"]})
     assert status == 200
     assert "The drain moves 1 pod." in text
-    assert "default/moves gets GPUs 0, 1, 2, 3." in text
+    assert "default/moves gets GPUs 0-3." in text
     labels = re.findall(r'<svg class="graph"[^>]* aria-label="([^"]*)"', text)
     assert [(label.rpartition("free: ")[2]) for label in labels] == [
         "4, 5, 6, 7; victim: 0, 1, 2, 3",

@@ -116,6 +116,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out)["kind"] == "WhatIf"
     assert main([*question, "n1", "--add", "1", "n0"]) == 0
     text = capsys.readouterr().out
-    assert re.search(r"default/b +0  n0-\S+, GPUs 0\n", text)
+    assert re.search(r"default/b +0  n0-\S+, GPU 0\n", text)
     assert "the drain evicts 1 GPU pod: all have a place, 1 GPU-hour of work lost" in text
     assert main([*question, "gone"]) == 1

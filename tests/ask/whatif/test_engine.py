@@ -295,7 +295,7 @@ def test_a_gang_that_runs_is_not_placed_again() -> None:
     assert said.endswith("are not placed again: train-0-x0, train-1-x1, train-2-x2, train-3-x3")
     shown = text(answer)
     assert "gang default/train: runs already, as a gang of 4: 4 pods run on 2 nodes. No pod is placed" in shown
-    assert "  train-2-x2  n1  GPUs 0,1  runs already" in shown
+    assert "  train-2-x2  n1  GPUs 0-1  runs already" in shown
 
 
 def test_of_a_gang_that_runs_in_part_the_rest_is_placed() -> None:
