@@ -42,6 +42,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     SHORT[2]: "the nodes with free GPUs lack pod slots",
     SHORT[-1]: "the nodes with free GPUs lack another resource that it asks for",
     **{reason.key: reason.text.removeprefix("gpu-extender: ") for reason in REASONS.values()},
+    FEW.key: "no node has as many GPUs as it asks for",
     **{f"queue: {code}": text for code, text in report.MEANINGS.items()},
 }
 """What each reason means of any pod."""
