@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from extender.ask.text import HOW, STATED, terms, value
+from extender.ask.text import HOW, STATED, named_gpus, terms, value
 from extender.web import live
 from tests.web.page.scene import PREEMPTOR, WAITS
 from tests.web.page.views import VIEWS
@@ -247,7 +247,7 @@ def test_what_if(page: Page, url: str) -> None:
         expect(card.locator(".verdict .tag")).to_have_text(one["verdict"])
         assert card.locator("ol.ways > li").count() == len(one.get("ways_out", ()))
         if one["node"]:
-            expect(card.locator(".verdict")).to_contain_text(f"{one['node']}, GPUs {', '.join(map(str, one['gpus']))}")
+            expect(card.locator(".verdict")).to_contain_text(f"{one['node']}, {named_gpus(one['gpus'])}")
     assert Axe().run(page, options=AXE).violations_count == 0
 
 
