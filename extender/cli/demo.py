@@ -177,7 +177,7 @@ class Demo:
         for answer in scene.answers:
             put(Text(answer))
         for row in cost_table(scene.cost, scene.certificate, "") if scene.cost else ():
-            put(Text(row, "bold" if isinstance(row, screen.Header) else ""), 4)
+            put(Text(row, "bold" if isinstance(row, screen.HeaderLine) else ""), 4)
         put(Text(f"curl '{url}/debug/{scene.view}?pod={scene.pod}'", "dim"))
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from ext_core.links import LinkShapes
 from extender.cli import topo
 from extender.cli.options import add_output, show
-from extender.cli.screen import Header, Line
+from extender.cli.screen import HeaderLine, Line
 from extender.errors import BadInput, BadTopology
 from extender.topologies.reading import Reading, Warned, ids
 from extender.topologies.topology import Plugin
@@ -240,7 +240,7 @@ def _lines(reading: Reading, fit: Fit, answer: Mapping[str, Any]) -> Iterator[Li
     peers = "no other set is as good" if equals == 1 else f"one of {equals} as good"
     ring = f": ring {_speed(answer['ring_gbps'])}, weakest pair {_speed(answer['bottleneck_gbps'])}"
     alone = len(answer["chosen"]) == 1  # no ring, no pair
-    yield Header(f"GPUs {_set_of(answer['chosen'])}{'' if alone else ring}; {peers}")
+    yield HeaderLine(f"GPUs {_set_of(answer['chosen'])}{'' if alone else ring}; {peers}")
     rings = answer["left"]["best_ring_gbps_by_size"]
     best = ", ".join(f"{size}: {_speed(ring)}" for size, ring in rings.items())
     yield f"left: {_set_of(answer['left']['free']) or 'none'}{f'; best rings {best}' if best else ''}"

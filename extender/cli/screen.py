@@ -42,7 +42,7 @@ NUMBERED: Final = re.compile(r" *(?:way out \d+:|\d+\.) +")
 COLUMN: Final = re.compile(r"\S {2,}(?=\S)")
 
 
-class Header(str):
+class HeaderLine(str):
     """The names of the columns below it."""
 
 
@@ -84,7 +84,7 @@ def wrapped(line: Line, screen: Console) -> Iterator[Text]:
     from rich.text import Text
 
     if isinstance(line, str):
-        text = Text(_renamed(line), HEADER if isinstance(line, Header) else "")
+        text = Text(_renamed(line), HEADER if isinstance(line, HeaderLine) else "")
         if text.style != HEADER:
             for pattern, style in STYLES:
                 text.highlight_regex(pattern, style)
@@ -130,7 +130,7 @@ def aligned(rows: Iterable[Sequence[str]], sides: str, header: Sequence[str] = (
     for number, row in enumerate([header, *cells] if header and cells else cells):
         parts = [row[at].rjust(widths[at]) if sides[at] == ">" else row[at].ljust(widths[at]) for at in used]
         line = (indent + "  ".join(parts)).rstrip()
-        yield Header(line) if header and not number else line
+        yield HeaderLine(line) if header and not number else line
 
 
 def indented(lines: Iterable[Text]) -> Iterator[Text]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from extender.ask.text import count
 from extender.cli import screen
 from extender.cli.options import add_output, write
-from extender.cli.screen import Header, Line
+from extender.cli.screen import HeaderLine, Line
 from extender.errors import BadTopology
 from extender.topologies import annotation, load
 from extender.topologies.reading import Reading, with_product
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 def _lines(reading: Reading) -> Iterator[Line]:
     from extender.cli import gpu_picture  # here: the other outputs need not load it
 
-    yield Header(f"{count(reading.gpus, 'GPU')}, from {reading.source_format}")
+    yield HeaderLine(f"{count(reading.gpus, 'GPU')}, from {reading.source_format}")
     yield ""
     yield from gpu_picture.matrix(reading)
     yield ""

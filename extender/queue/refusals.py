@@ -14,7 +14,7 @@ from typing import Final
 
 from ext_core.joint import Joint
 from extender.cluster.cluster import ClusterView
-from extender.cluster.dra.claims_together import ClaimsTogether, Counts, Refusal
+from extender.cluster.dra.claims_together import ClaimsTogether, Counts, RefusedCounts
 from extender.policy.roles import PodRole
 
 MOST_SEARCHES: Final = 16
@@ -30,7 +30,7 @@ class ClaimDoubt:
     """Why a node may not meet the claims of the pods of a gang together."""
 
     node: str
-    refusal: Refusal
+    refusal: RefusedCounts
 
 
 class ClaimRefusals:
@@ -89,7 +89,7 @@ class ClaimRefusals:
             joint.refuse(at, list(vectors))
         return True
 
-    def _of(self, row: int, counts: Counts, *, in_any_order: bool) -> list[Refusal]:
+    def _of(self, row: int, counts: Counts, *, in_any_order: bool) -> list[RefusedCounts]:
         """What a node refuses up to `counts`. A pod of which it is not known whether the node meets it alone is no
         reason: every answer states that."""
         if (node := self._cluster.nodes.get(self._cluster.names[row])) is None:

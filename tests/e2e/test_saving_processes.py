@@ -4,26 +4,17 @@ work that we state."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_evictions import V100
 from tests.e2e.test_preemption import classes
+from tests.e2e.test_saving import OURS, settings
 from tests.e2e.trainers import SAVES, Account, Trainers
 
-OURS = "gpu-extender.io/"
 STATED = 12.0  # seconds: what the pods say that they need
 GPUS = 4
-
-
-def settings(namespace: str, seconds: int) -> dict[str, Any]:
-    return {
-        "reservations": {"namespace": namespace},
-        "evictions": {"enabled": True},
-        "preemption": {"mostWaitSeconds": {"high": seconds}},
-    }
 
 
 def train(cluster: Scene, name: str, *, saves: float, grace: int, **stated: str) -> None:

@@ -28,20 +28,11 @@ RECIPES = Path(__file__).parents[2] / "docs" / "examples" / "saving"
 LOOK_SECONDS = 0.1
 
 TRAINS = """
-import json, os, signal, sys, time
-from save_request import SAVED, requested, wait_while_requested
+import json, os, sys, time
+from save_request import SAVED, begin, requested, should_save
 
 saves, account = float(sys.argv[1]), sys.argv[2]
-stopping = False
-
-
-def stop(*_):
-    global stopping
-    stopping = True
-
-
-signal.signal(signal.SIGTERM, stop)
-wait_while_requested(0.1)
+begin()
 began, why = time.monotonic(), "killed"
 saved = 0.0
 
@@ -55,8 +46,8 @@ def write():
 while True:
     time.sleep(0.02)
     write()
-    asked = requested()
-    if asked or stopping:
+    if should_save():
+        asked = requested()
         worked = time.monotonic() - began
         if saves >= 0:
             time.sleep(saves)

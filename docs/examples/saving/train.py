@@ -5,20 +5,13 @@ python train.py DIRECTORY [STEPS]
 
 import json
 import os
-import signal
 import sys
 import time
 
-from save_request import SAVED, requested, wait_while_requested
+from save_request import SAVED, begin, should_save
 
 DIRECTORY, STEPS = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
 CHECKPOINT = os.path.join(DIRECTORY, "checkpoint.json")
-stopping = False
-
-
-def stop(*_):
-    global stopping
-    stopping = True
 
 
 def load():
@@ -42,12 +35,11 @@ def step(state):
     return {"step": state["step"] + 1, "weight": state["weight"] + 0.5}
 
 
-signal.signal(signal.SIGTERM, stop)  # an eviction without a request
-wait_while_requested()
+begin()
 state = load()
 while state["step"] < STEPS:
     state = step(state)
-    if stopping or requested():
+    if should_save():
         save(state)
         sys.exit(SAVED)
 save(state)

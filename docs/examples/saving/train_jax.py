@@ -5,21 +5,14 @@ python train_jax.py DIRECTORY [STEPS]
 
 import os
 import pickle
-import signal
 import sys
 
 import jax
 import jax.numpy as jnp
-from save_request import SAVED, requested, wait_while_requested
+from save_request import SAVED, begin, should_save
 
 DIRECTORY, STEPS = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
 CHECKPOINT = os.path.join(DIRECTORY, "checkpoint.pickle")
-stopping = False
-
-
-def stop(*_):
-    global stopping
-    stopping = True
 
 
 def loss(weights, inputs):
@@ -36,8 +29,7 @@ def save(step, weights):
     os.replace(CHECKPOINT + ".new", CHECKPOINT)
 
 
-signal.signal(signal.SIGTERM, stop)
-wait_while_requested()
+begin()
 step, weights = 0, jnp.zeros(16)
 if os.path.exists(CHECKPOINT):
     with open(CHECKPOINT, "rb") as file:
@@ -46,7 +38,7 @@ update = jax.jit(update)
 while step < STEPS:
     weights = update(weights, jax.random.normal(jax.random.PRNGKey(step), (32, 16)))
     step += 1
-    if stopping or requested():
+    if should_save():
         save(step, weights)
         sys.exit(SAVED)
 save(step, weights)

@@ -4,24 +4,15 @@ python train_pytorch.py DIRECTORY [STEPS]
 """
 
 import os
-import signal
 import sys
 
 import torch
-from save_request import SAVED, requested, wait_while_requested
+from save_request import SAVED, begin, should_save
 
 DIRECTORY, STEPS = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
 CHECKPOINT = os.path.join(DIRECTORY, f"checkpoint-{os.environ.get('RANK', '0')}.pt")
-stopping = False
 
-
-def stop(*_):
-    global stopping
-    stopping = True
-
-
-signal.signal(signal.SIGTERM, stop)
-wait_while_requested()
+begin()
 model = torch.nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 step = 0
@@ -44,7 +35,7 @@ while step < STEPS:
     loss.backward()
     optimizer.step()
     step += 1
-    if stopping or requested():
+    if should_save():
         save()
         sys.exit(SAVED)
 save()

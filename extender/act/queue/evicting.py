@@ -168,9 +168,8 @@ class GangEvictions:
         self._evicts = acting.evicts if verbs.settings.evictions.enabled else None
         self._evicted: dict[str, set[str]] = {}  # gang -> uids of the pods that were evicted for it
         self._rounds: dict[str, tuple[float, float]] = {}  # gang -> the next round; since when one is rejected
-        self._allowed: set[str] = (
-            set()
-        )  # gangs whose evictions were allowed in a dry run, and wait for work to be saved
+        self._allowed: set[str] = set()
+        """Gangs whose evictions were allowed in a dry run, and that wait for work to be saved."""
         self._allocated: dict[str, float] = {}  # gang -> since when devices of a pod that is gone are allocated
         self._wall, self._clock = clock.wall, clock.monotonic
 

@@ -23,7 +23,7 @@ Counts = tuple[int, ...]
 """A number of pods of each role."""
 
 
-class Refusal(NamedTuple):
+class RefusedCounts(NamedTuple):
     """Numbers of pods of each role that a node does not take together. `claims`, `at`: of the pod that is not met, and
     why; `unknown`: it may take them."""
 
@@ -105,7 +105,7 @@ class ClaimsTogether:
         self._fits, self._taken, self._pods = fits, taken, pods
         self._claims: dict[str, list[PodClaims]] = {}  # by resource that a class serves: of each role
         self._devices: dict[Hashable, _Devices] = {}
-        self._answers: dict[Hashable, tuple[Refusal, ...]] = {}
+        self._answers: dict[Hashable, tuple[RefusedCounts, ...]] = {}
         self._tried = 0
 
     @property
@@ -127,7 +127,7 @@ class ClaimsTogether:
             claims = self._claims[served] = [self._fits.all_of(pod, served) for pod in self._pods]
         return served, claims
 
-    def refused(self, node: NodeRecord, most: Counts, *, in_any_order: bool) -> Sequence[Refusal]:
+    def refused(self, node: NodeRecord, most: Counts, *, in_any_order: bool) -> Sequence[RefusedCounts]:
         """The smallest numbers of pods up to `most` that the node does not take together; none where it takes all.
         `in_any_order`: it takes what it takes in whatever order the pods come, else in one."""
         served, claims = self._of(node)
@@ -149,14 +149,16 @@ class ClaimsTogether:
         return answer
 
 
-def _search(devices: _Devices, claims: Sequence[PodClaims], most: Counts, *, in_any_order: bool) -> Iterator[Refusal]:
+def _search(
+    devices: _Devices, claims: Sequence[PodClaims], most: Counts, *, in_any_order: bool
+) -> Iterator[RefusedCounts]:
     """Layer by layer, each with one pod more: all that may be taken by then."""
     layer: Mapping[Counts, Mapping[Hashable, _State]] = {(0,) * len(most): {_NOTHING.key: _NOTHING}}
     refused: list[Counts] = []
     looked_at = 0
     while layer:
         grown: dict[Counts, dict[Hashable, _State]] = {}
-        failed: dict[Counts, Refusal] = {}
+        failed: dict[Counts, RefusedCounts] = {}
         for counts, states in layer.items():
             for c, of in enumerate(claims):
                 more = (*counts[:c], counts[c] + 1, *counts[c + 1 :])
@@ -166,13 +168,13 @@ def _search(devices: _Devices, claims: Sequence[PodClaims], most: Counts, *, in_
                 for state in states.values():
                     tried = devices.after(state, of.specs)
                     if tried is None or looked_at > MOST_COUNTS:
-                        yield Refusal(more, of, Allocation(None, why="it takes too long"), unknown=True)
+                        yield RefusedCounts(more, of, Allocation(None, why="it takes too long"), unknown=True)
                         return
                     at, then = tried
                     if at.results is not None:
                         grown.setdefault(more, {})[then.key] = then
                     elif more not in failed or (failed[more].unknown and not at.unknown):
-                        failed[more] = Refusal(more, of, at, at.unknown)
+                        failed[more] = RefusedCounts(more, of, at, at.unknown)
         for more, refusal in failed.items():
             if in_any_order or more not in grown:
                 grown.pop(more, None)
