@@ -125,3 +125,12 @@ def test_a_file_without_jobs_is_named(tmp_path: Path) -> None:
     path.write_text("interval,gpu_num,run_time\n0,8,60\n5,x,60\n")
     with pytest.raises(BadJobs, match=r"jobs\.csv:3: a job needs interval, gpu_num, run_time"):
         read(path, 10)
+
+
+def test_a_victim_that_saves_loses_its_time_to_save_and_the_restart() -> None:
+    train = Job(0, 0.0, 8, 50_000.0, 0, 0.0, 30.0, 60.0, 300.0)
+    urgent = Job(1, 10_000.0, 8, 100.0, URGENT, 0.0, math.inf, 0.0, 0.0)
+    cluster = Cluster(1, rules.oracle, Watcher(), 600.0)
+    account = cluster.run([train, urgent], math.inf)
+    assert account.lost == {"saves": 8 * (30.0 + 300.0), "hangs": 0.0, "silent": 0.0}
+    assert account.waits == [30.0]
