@@ -1,5 +1,5 @@
 """What documents show is what the program prints: each block behind `<!-- printed -->`, which has its commands, and in
-the worked example of docs/preemption.md each block behind `<!-- printed: NAME -->`.
+the worked example of docs/preemption.md the Events.
 
 After a change of words: GPU_EXTENDER_WRITE_DOCS=1 pytest tests/test_docs_example.py writes the blocks anew.
 """
@@ -11,9 +11,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from extender.act.evictions import Evictor, OwnEvictions
 from extender.act.saving import SaveRequests
 from extender.ask import frozen
 from extender.cli import main
-from extender.cli.decisions import lines as decision_lines
 from extender.decide.evicted import OTHERS
 from extender.kube.own_objects import Lease, Regarding
 from extender.kube.pod_writes import PodEvictions, PodPatches
@@ -35,11 +32,10 @@ from extender.metrics import Metrics
 from extender.reservations.release import CAUSES
 from extender.settings import Settings
 from extender.times import Clock
-from tests.act.test_reservations import PATH as CONFIGMAP
 from tests.act.test_reservations import connected, keeper
 from tests.kube.objects import Objects
 from tests.waiting import eventually
-from tests.world import JSON, World, logged
+from tests.world import JSON, World
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "preemption.md"
@@ -69,17 +65,16 @@ def asked() -> JSON:
     return pod
 
 
-@cache
-def played(enabled: bool) -> dict[str, str]:
-    """One pod on its way: the filter call that refuses it, and what follows a second later. By block."""
-    world = World(Settings.model_validate({"evictions": {"enabled": enabled}}))
+def events() -> str:
+    """The Events of one pod on its way: the filter call that refuses it, and the eviction a second later."""
+    world = World(Settings.model_validate({"evictions": {"enabled": True}}))
     world.wall = datetime.fromisoformat(NOW).timestamp()
     world.cluster.apply(frozen.read(ROOT / CLUSTER, world.cluster.gpu_names), world.now)
-    pod, ear, objects = world.set("Pod", asked()), Ear(), Objects()
+    pod, ear = world.set("Pod", asked()), Ear()
     clock = Clock(lambda: world.now, lambda: world.wall)
 
     async def whole() -> JSON:
-        async with connected(objects) as server:
+        async with connected(Objects()) as server:
             reservations = keeper(world, server)
             lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
             evictor = Evictor(
@@ -101,26 +96,8 @@ def played(enabled: bool) -> dict[str, str]:
             await asyncio.gather(task, return_exceptions=True)
             return json.loads(refused.body)  # type: ignore[no-any-return]
 
-    with logged() as lines:
-        answer = asyncio.run(whole())
-    assert answer["NodeNames"] == []
-    record = world.decision(pod="serving/urgent")
-    said = [line for line in decision_lines(record) if not line.startswith("  took ")]
-    logs = [line for line in lines if line["event"] in ("evicting", "an eviction would help")]
-    for line in logs:
-        line["msg"] = line.pop("event")
-        del line["log_level"]
-    kept = objects.stored.get(CONFIGMAP, {}).get("data", {})
-    return {
-        "decisions": "\n".join(said),
-        "reservation": "\n".join(f"{uid}: {text}" for uid, text in kept.items()),
-        "events": "\n".join(ear.heard),
-        "log": "\n".join(json.dumps(line) for line in logs),
-    }
-
-
-def of(name: str, enabled: bool) -> Callable[[], str]:
-    return lambda: played(enabled)[name]
+    assert asyncio.run(whole())["NodeNames"] == []
+    return "\n".join(ear.heard)
 
 
 def run(block: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -148,29 +125,13 @@ def test_commands_of_a_page_print_what_it_shows(
     assert text == printed, "GPU_EXTENDER_WRITE_DOCS=1 writes it anew"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {
-    "decisions": of("decisions", False),
-    "reservation": of("reservation", True),
-    "events": of("events", True),
-    "log": of("log", True),
-}
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_of_the_page_is_what_the_program_prints(name: str) -> None:
-    printed = BLOCKS[name]()
-    assert printed
-    page = PAGE.read_text()
-    pattern = rf"(<!-- printed: {name} -->\n```\w*\n)(.*?)(\n```\n)"
-    [(head, told, end)] = re.findall(pattern, page, re.S)
+def test_the_events_of_the_page_are_what_the_program_writes() -> None:
+    printed, page = events(), PAGE.read_text()
+    [(head, told, end)] = re.findall(r"(<!-- printed: events -->\n```\n)(.*?)(\n```\n)", page, re.S)
     if os.environ.get("GPU_EXTENDER_WRITE_DOCS"):
         PAGE.write_text(page.replace(head + told + end, head + printed + end))
         told = printed
     assert told == printed, "GPU_EXTENDER_WRITE_DOCS=1 writes it anew"
-
-
-def test_every_block_of_the_page_is_printed_here() -> None:
-    assert sorted(re.findall(r"<!-- printed: (\w+) -->", PAGE.read_text())) == sorted(BLOCKS)
 
 
 def test_every_event_and_every_end_of_a_reservation_is_on_the_page() -> None:

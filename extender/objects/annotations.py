@@ -81,7 +81,7 @@ NAMES: Final = (
          "Once its containers are told to end (SIGTERM), the pod saves its work within this time. It counts where the "
          "grace period is as long, and up to `claims.savesOnTerminationSeconds`."),
     Name("saves-on-request", "pod", "you", "`90s`, `10m`",
-         "Once it is [asked](preemption.md#asking-victims-to-save), the pod saves its work within this time, up to "
+         "Once it is [asked](saving-operators.md), the pod saves its work within this time, up to "
          "`claims.savesOnRequestSeconds`."),
     Name("saves-for-gang", "pod", "you", "`true`",
          "The answer of this pod counts for its whole gang. Without it that of the pod of rank 0 does."),

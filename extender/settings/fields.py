@@ -210,7 +210,7 @@ class PreemptionSettings(_Part):
         default_factory=dict, max_length=10_000
     )
     """Seconds by the name of the preemptor's PriorityClass: victims that state `saves-on-request` are
-    [asked](preemption.md#asking-victims-to-save) to save their work, and evicted when they have, after so long at most.
+    [asked](saving-operators.md) to save their work, and evicted when they have, after so long at most.
     0, or no entry: none is asked. It needs `evictions.enabled`."""
     intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
     """PriorityClasses in the intended order, the most important first. Only `gpu-extender check` reads it."""
