@@ -21,7 +21,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from extender.kube.own_objects import StoredTexts, TextMap, VersionConflict
+from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
 
 MOST_BYTES: Final = 900_000  # of one ConfigMap, which may have 1 MiB
 NEWER_SECONDS: Final = 600.0  # by then a reservation has ended in every version, and seats are long used
@@ -40,7 +40,7 @@ class Newer(Damaged):
 class _Shard:
     """One ConfigMap as far as we know it."""
 
-    def __init__(self, configmap: TextMap) -> None:
+    def __init__(self, configmap: ConfigMap) -> None:
         self.map = configmap
         self.data: dict[str, str] = {}
         self.version: str | None = None
@@ -79,7 +79,7 @@ class KeptDocument:
     """The texts as they were last read or written. What reads or writes raises ApiError and NoAnswer; a write raises
     VersionConflict where another instance has written since."""
 
-    def __init__(self, maps: Sequence[TextMap], clock: Callable[[], float], most: int | None = None) -> None:
+    def __init__(self, maps: Sequence[ConfigMap], clock: Callable[[], float], most: int | None = None) -> None:
         """`maps`: the shards; `clock`: seconds; `most`: keys in one shard, None: any number."""
         self._shards = [_Shard(configmap) for configmap in maps]
         self._clock = clock

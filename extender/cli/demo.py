@@ -23,14 +23,16 @@ from extender import log
 from extender.cli import options as shared
 from extender.cli import screen
 from extender.cli.decisions import cost_table
-from extender.cli.demo_cluster import SimSource, evictions, queue
+from extender.cli.demo_cluster import SimApi, SimSource, evictions, queue
 from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
+from extender.kube.pod_writes import Bindings
 from extender.server import acting, deciding, wiring
 from extender.server.serve import config
+from extender.server.writes import ApiBinder
 from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
-from extender.sim.cluster import SimCluster
+from extender.sim.cluster import ConfigMaps, SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
 from extender.sim.evening import NAMESPACE, POD, claimed, waits
 from extender.sim.kubelet import Kubelets
@@ -98,9 +100,16 @@ class Demo:
         source = SimSource(simulated, cluster, clock.monotonic)
         # The queue rests by the time of its work. The day's clock stands still in a scene: by it no work takes time.
         core = deciding.Core.over(cluster, source, clock=Clock(clock.monotonic, clock.wall, clock.monotonic))
-        released = queue(core, simulated)
-        evicts, keeps = evictions(core, source, simulated)
-        acts = acting.Outside(source, keeps, evicts, queue=released, controllers=(keeps, evicts, released))
+        api = SimApi(simulated)
+        released = queue(core, api, SimApi(simulated, ConfigMaps()))
+        evicts, keeps = evictions(core, source, api)
+        acts = acting.Outside(
+            ApiBinder(Bindings(api, cluster.gpu_names)),
+            keeps,
+            evicts,
+            queue=released,
+            controllers=(keeps, evicts, released),
+        )
         server = wiring.connect(core, acts)
         host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
         ended = threading.Event()

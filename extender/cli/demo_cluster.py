@@ -1,4 +1,4 @@
-"""The simulated API server of the demo as the server sees it: its watch, where bind writes, and the queue's writes.
+"""The simulated API server of the demo as the server sees it: its watch, and what it answers to reads and writes.
 
 The simulation runs in a thread of its own; every write is handed to the event loop, where alone the cluster's state
 may be changed.
@@ -7,10 +7,13 @@ may be changed.
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
 from extender.act.controller import EVICTIONS, QUEUE, ClusterSource, Leadership
 from extender.act.evictions import Evictor, OwnEvictions
@@ -20,23 +23,22 @@ from extender.act.queue.seat_store import SHARDS
 from extender.act.reservations import ReservationStore
 from extender.act.saving import SaveRequests
 from extender.cluster.cluster import Cluster
-from extender.decide.decisions import Written
-from extender.decide.wire import Binding
-from extender.kube.own_objects import StoredTexts, VersionConflict
-from extender.kube.pod_writes import NO_ANNOTATIONS, REQUIRED, Evicted, Patched, PodEvictions, pinned_terms
-from extender.objects import decode, records
-from extender.objects.queueing import PINNED
-from extender.objects.records import FINALIZER, PLANNED_NODE, Event, Kind, PodRecord
+from extender.kube.client import ApiError, ApiServer
+from extender.kube.own_objects import ConfigMap
+from extender.kube.pod_writes import Bindings, PodEvictions, PodPatches, ResourceClaimWrites
+from extender.objects import decode
+from extender.objects.records import Event, Kind
 from extender.server.acting import KeptSeats, QueueRequests, queue_over
 from extender.server.deciding import Core
 from extender.sim import cluster
 from extender.sim.cluster import ConfigMaps, SimChange, SimCluster
 
 LOOK_SECONDS = 0.02
+NAMESPACE = "gpu-extender"
 
 
 class SimSource(ClusterSource):
-    """A source and a Binder, as the HTTP server wants them. Not ready until all that is there has been applied."""
+    """A source, as the HTTP server wants it. Not ready until all that is there has been applied."""
 
     def __init__(self, simulated: SimCluster, cluster: Cluster, clock: Callable[[], float]) -> None:
         self._simulated = simulated
@@ -87,23 +89,6 @@ class SimSource(ClusterSource):
                 raise TimeoutError(f"the server did not {action}")
             time.sleep(LOOK_SECONDS)
 
-    # ---- Binder
-
-    async def pod(self, namespace: str, name: str) -> PodRecord | None:
-        """The pod as the simulated API server has it; None where there is none."""
-        try:
-            return records.pod(self._simulated.named(namespace, name), self._cluster.gpu_names)
-        except KeyError:
-            return None
-
-    async def bind(self, binding: Binding, annotations: dict[str, str]) -> Written:
-        """The result of the write; a conflict counts as failed."""
-        try:
-            self._simulated.bind(binding.uid, binding.node, annotations)
-        except cluster.WriteConflict as conflict:
-            return Written("failed", f"conflict: {conflict}")
-        return Written("bound")
-
     # ---- how
 
     def _hand_over(self, change: SimChange) -> None:
@@ -121,176 +106,116 @@ class SimSource(ClusterSource):
             self._failure = error
 
 
-# -- what acts by itself in the demo: the queue, which writes pods and claims, and the evictions
+# -- the simulation as an API server, and what acts by itself in the demo: the queue and the evictions
 
 
 Object = dict[str, Any]
-Patch = Callable[[Object], None]
+_PATH: Final = re.compile(
+    r"(?:/namespaces/([^/]+))?/(configmaps|deviceclasses|pods|resourceclaims)(?:/([^/]+))?(?:/(\w+))?$"
+)
+_KINDS: Final[Mapping[str, Kind]] = {"deviceclasses": "DeviceClass", "pods": "Pod", "resourceclaims": "ResourceClaim"}
 
 
-def queue(core: Core, simulated: SimCluster) -> QueueController:
-    """What releases pods of the simulation from behind our gate."""
-    name = core.cluster.settings.queue.reservations
-    maps = [_Map(simulated.config_maps, f"{name}-{shard}") for shard in range(SHARDS)]
-    signs = _Map(ConfigMaps(), f"{name}-{SIGNS}")  # of the one instance that there is
-    requests = QueueRequests(_Pods(simulated), _read, claims=_Claims(simulated))
-    metrics, monotonic = core.metrics, core.clock.monotonic
+class SimApi(ApiServer):
+    """Answers from the simulation what the server asks an API server: reads, merge patches, bindings and evictions. No
+    budget of the simulation guards a pod that is evicted."""
+
+    def __init__(self, simulated: SimCluster, maps: ConfigMaps | None = None) -> None:
+        """`maps`: its ConfigMaps, None: those of the simulation."""
+        super().__init__("http://simulated", headers=_no_headers)
+        self._simulated, self._maps = simulated, maps or simulated.config_maps
+
+    async def _whole(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        params: Mapping[str, str] | None = None,
+        most: int | None = None,
+    ) -> bytes:
+        stated: Object = json.loads(body or b"{}")
+        match = _PATH.search(path)
+        assert match is not None, path
+        namespace, resource, name, subresource = match.groups(default="")
+        try:
+            if resource == "configmaps":
+                answer = self._config_map(method, name, stated)
+            elif subresource == "binding":
+                meta = stated["metadata"]
+                self._simulated.bind(meta["uid"], stated["target"]["name"], meta["annotations"])
+                answer = {}
+            elif subresource == "eviction":
+                if "dryRun" not in stated["deleteOptions"]:
+                    self._simulated.delete(stated["deleteOptions"]["preconditions"]["uid"])
+                answer = {}
+            elif method == "PATCH":
+                answer = self._patched(namespace, name, _KINDS[resource], stated)
+            else:
+                answer = self._simulated.named(namespace, name, _KINDS[resource])
+        except cluster.WriteConflict as conflict:
+            raise ApiError(409, str(conflict)) from conflict
+        except KeyError as gone:
+            raise ApiError(404, str(gone)) from gone
+        return json.dumps(answer).encode()
+
+    def _config_map(self, method: str, name: str, stated: Object) -> Object:
+        if method == "POST":
+            return _versioned(self._maps.change(stated["metadata"]["name"], stated["data"], ""))
+        data, version = self._maps.read(name)
+        if not version:
+            raise KeyError(name)
+        if method == "PATCH":
+            version = self._maps.change(name, stated["data"], stated["metadata"].get("resourceVersion", version))
+            data = self._maps.read(name)[0]
+        return {**_versioned(version), "data": data}
+
+    def _patched(self, namespace: str, name: str, kind: Kind, stated: Object) -> Object:
+        version = stated["metadata"].pop("resourceVersion")
+        change = partial(_merge, changes=stated)
+        return _versioned(self._simulated.patch(namespace, name, version, change, kind))
+
+
+async def _no_headers() -> Mapping[str, str]:
+    return {}
+
+
+def _versioned(version: str) -> Object:
+    return {"metadata": {"resourceVersion": version}}
+
+
+def _merge(item: Object, changes: Object) -> None:
+    """As a merge patch; the conditions of a status are merged by their type."""
+    for key, value in changes.items():
+        if value is None:
+            item.pop(key, None)
+        elif isinstance(value, dict):
+            _merge(item.setdefault(key, {}), value)
+        elif key == "conditions":
+            types = {condition["type"] for condition in value}
+            item[key] = [*(other for other in item.get(key, ()) if other["type"] not in types), *value]
+        else:
+            item[key] = value
+
+
+def queue(core: Core, api: SimApi, signs: SimApi) -> QueueController:
+    """What releases pods of the simulation from behind our gate. `signs`: where the one instance that there is gives
+    its signs of life."""
+    settings, metrics, monotonic = core.cluster.settings.queue, core.metrics, core.clock.monotonic
+    maps = [ConfigMap(api, NAMESPACE, f"{settings.reservations}-{shard}") for shard in range(SHARDS)]
+    stored = KeptSeats(maps, ConfigMap(signs, NAMESPACE, f"{settings.reservations}-{SIGNS}"))
+    read = Bindings(api, core.cluster.gpu_names).get_pod
+    requests = QueueRequests(PodPatches(api), read, claims=ResourceClaimWrites(api))
     alone = Leadership(None, QUEUE, metrics.queue_leader, metrics.degraded, monotonic)
-    return queue_over(core, alone, KeptSeats(maps, signs), requests, "demo")
+    return queue_over(core, alone, stored, requests, "demo")
 
 
-def evictions(core: Core, source: SimSource, simulated: SimCluster) -> tuple[OwnEvictions, ReservationStore]:
+def evictions(core: Core, source: SimSource, api: SimApi) -> tuple[OwnEvictions, ReservationStore]:
     """What evicts pods of the simulation, once they have saved their work; and what keeps its plans, in memory."""
     metrics, clock = core.metrics, core.clock
     reservations = ReservationStore(core.verbs, metrics, None, ready=lambda: not source.missing(), clock=clock)
     alone = Leadership(None, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)
-    saves = SaveRequests(core.cluster, _Pods(simulated), core.events, metrics, clock.wall)
-    evictor = Evictor(_Evictions(simulated), alone, reservations, saves)
+    saves = SaveRequests(core.cluster, PodPatches(api), core.events, metrics, clock.wall)
+    evictor = Evictor(PodEvictions(api, metrics), alone, reservations, saves)
     return OwnEvictions(core.verbs, core.events, metrics, evictor, clock=clock), reservations
-
-
-async def _read(namespace: str, name: str) -> PodRecord | None:
-    """No pod of the simulation ends by itself: one that the watch does not show is deleted."""
-    return None
-
-
-class _Map:
-    """As `ConfigMap`."""
-
-    def __init__(self, maps: ConfigMaps, name: str) -> None:
-        self._maps, self._name = maps, name
-
-    async def read(self) -> StoredTexts:
-        return StoredTexts(*self._maps.read(self._name))
-
-    async def change(self, changes: Mapping[str, str | None], version: str) -> str:
-        try:
-            return self._maps.change(self._name, changes, version)
-        except cluster.WriteConflict as conflict:
-            raise VersionConflict from conflict
-
-    async def put(self, changes: Mapping[str, str | None]) -> StoredTexts:
-        self._maps.change(self._name, changes, self._maps.read(self._name)[1])
-        return await self.read()
-
-
-class _Pods:
-    """As `PodPatches`."""
-
-    def __init__(self, simulated: SimCluster) -> None:
-        self._simulated = simulated
-
-    async def nominate(
-        self, namespace: str, name: str, version: str, node: str, annotations: Mapping[str, str | None]
-    ) -> Patched:
-        def change(pod: Object) -> None:
-            pod["status"]["nominatedNodeName"] = node
-            _annotate(pod, annotations)
-
-        return self._patch(namespace, name, version, change)
-
-    async def condition(self, namespace: str, name: str, version: str, condition: Mapping[str, str]) -> Patched:
-        def change(pod: Object) -> None:
-            others = [other for other in pod["status"].get("conditions", ()) if other["type"] != condition["type"]]
-            pod["status"]["conditions"] = [*others, dict(condition)]
-
-        return self._patch(namespace, name, version, change)
-
-    async def annotate(self, namespace: str, name: str, version: str, annotations: Mapping[str, str | None]) -> Patched:
-        return self._patch(namespace, name, version, lambda pod: _annotate(pod, annotations))
-
-    note = annotate
-
-    async def open(
-        self,
-        namespace: str,
-        name: str,
-        version: str,
-        gates: Sequence[str],
-        annotations: Mapping[str, str | None] = NO_ANNOTATIONS,
-    ) -> Patched:
-        def change(pod: Object) -> None:
-            pod["spec"]["schedulingGates"] = [{"name": gate} for gate in gates]
-            _annotate(pod, annotations)
-
-        return self._patch(namespace, name, version, change)
-
-    async def pin(
-        self, pod: PodRecord, version: str, node: str, gates: Sequence[str], annotations: Mapping[str, str | None]
-    ) -> Patched:
-        terms = {REQUIRED: {"nodeSelectorTerms": pinned_terms(pod.node_terms, node)}}
-
-        def change(item: Object) -> None:
-            item["spec"]["schedulingGates"] = [{"name": gate} for gate in gates]
-            item["spec"]["affinity"] = {"nodeAffinity": terms}
-            _annotate(item, {**annotations, PINNED: node})
-
-        return self._patch(pod.namespace, pod.name, version, change)
-
-    def _patch(self, namespace: str, name: str, version: str, change: Patch) -> Patched:
-        return _patched(self._simulated, "Pod", namespace, name, version, change)
-
-
-class _Evictions(PodEvictions):
-    """Over the simulation; no budget of the simulation guards a pod that is asked to save."""
-
-    def __init__(self, simulated: SimCluster) -> None:
-        self._simulated = simulated
-
-    async def refusal(self, pods: Iterable[PodRecord]) -> tuple[PodRecord, Evicted] | None:
-        return None
-
-    async def evict(self, pod: PodRecord) -> Evicted:
-        try:
-            self._simulated.delete(pod.uid)
-        except cluster.WriteConflict:
-            return Evicted("gone")
-        return Evicted("evicted")
-
-
-class _Claims:
-    """As `ResourceClaimWrites`."""
-
-    def __init__(self, simulated: SimCluster) -> None:
-        self._simulated = simulated
-
-    async def claim(self, namespace: str, name: str) -> Object | None:
-        return self._found(namespace, name, "ResourceClaim")
-
-    async def device_class(self, name: str) -> Object | None:
-        return self._found("", name, "DeviceClass")
-
-    async def protect(self, namespace: str, name: str, version: str, node: str) -> Patched:
-        def change(claim: Object) -> None:
-            claim["metadata"]["finalizers"] = [FINALIZER]
-            _annotate(claim, {PLANNED_NODE: node})
-
-        return _patched(self._simulated, "ResourceClaim", namespace, name, version, change)
-
-    async def allocate(
-        self, namespace: str, name: str, version: str, allocation: Mapping[str, object] | None
-    ) -> Patched:
-        def change(claim: Object) -> None:
-            claim["status"] = {} if allocation is None else {"allocation": dict(allocation)}
-
-        return _patched(self._simulated, "ResourceClaim", namespace, name, version, change)
-
-    def _found(self, namespace: str, name: str, kind: Kind) -> Object | None:
-        try:
-            return self._simulated.named(namespace, name, kind)
-        except KeyError:
-            return None
-
-
-def _patched(simulated: SimCluster, kind: Kind, namespace: str, name: str, version: str, change: Patch) -> Patched:
-    try:
-        return Patched("written", simulated.patch(namespace, name, version, change, kind))
-    except cluster.WriteConflict as conflict:
-        return Patched("conflict", message=str(conflict))
-    except KeyError as gone:
-        return Patched("gone", message=str(gone))
-
-
-def _annotate(pod: Object, annotations: Mapping[str, str | None]) -> None:
-    merged = {**pod["metadata"].get("annotations", {}), **annotations}
-    pod["metadata"]["annotations"] = {key: text for key, text in merged.items() if text is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -39,22 +39,6 @@ class _Written(msgspec.Struct):
 
 class VersionConflict(Exception):
     """Another writer wrote, made or deleted it since it was read."""
-
-
-class TextMap(Protocol):
-    """Texts by key that are stored: a `ConfigMap`, or one of the simulation."""
-
-    async def read(self) -> StoredTexts:
-        """As it is now; empty where there is none."""
-        ...
-
-    async def change(self, changes: Mapping[str, str | None], version: str) -> str:
-        """Write keys, None removes one; returns the new version. VersionConflict: `version` is not the stored one."""
-        ...
-
-    async def put(self, changes: Mapping[str, str | None]) -> StoredTexts:
-        """Write keys that no other instance writes, whatever the version is; None removes one. What is there then."""
-        ...
 
 
 class ConfigMap:

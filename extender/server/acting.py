@@ -16,11 +16,11 @@ from extender.act.events import EventRecorder
 from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
 from extender.act.gated import GateRemoval, UnledPods
 from extender.act.parked import ParkedPods
-from extender.act.queue.allocator import ClaimWrites, DeviceAllocator, Fences
+from extender.act.queue.allocator import DeviceAllocator, Fences
 from extender.act.queue.controller import LEASE_SECONDS, QueueController
 from extender.act.queue.evicting import Acting
 from extender.act.queue.growth import Growth, ProvisioningRequests
-from extender.act.queue.release import AT_ONCE, PodWrites, Reads, Release
+from extender.act.queue.release import AT_ONCE, Reads, Release
 from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
 from extender.act.reservations import ReservationStore
@@ -29,7 +29,7 @@ from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
 from extender.cluster.demand import is_newer
 from extender.kube.client import ApiServer, own_namespace
-from extender.kube.own_objects import ConfigMap, EventsApi, Lease, TextMap
+from extender.kube.own_objects import ConfigMap, EventsApi, Lease
 from extender.kube.pod_writes import Bindings, DeviceTaintRuleWrites, PodEvictions, PodPatches, ResourceClaimWrites
 from extender.kube.reviews import Reviews
 from extender.log import get_log
@@ -192,18 +192,18 @@ def _queue(core: Core, server: ApiServer, writes: ApiServer, namespace: str, ide
 class KeptSeats(NamedTuple):
     """Where seats are kept (`maps`), and the signs of life of the instances that know them."""
 
-    maps: Sequence[TextMap]
-    signs: TextMap
+    maps: Sequence[ConfigMap]
+    signs: ConfigMap
 
 
 class QueueRequests(NamedTuple):
     """How the queue calls the API server."""
 
-    pods: PodWrites
+    pods: PodPatches
     read: Reads
     evicts: PodEvictions | None = None  # None where no pod can be evicted
     nodes: ProvisioningRequests | None = None  # asks for nodes
-    claims: ClaimWrites | None = None  # allocates the devices of ResourceClaims
+    claims: ResourceClaimWrites | None = None  # allocates the devices of ResourceClaims
     fences: DeviceTaintRuleWrites | None = None  # keeps devices for that
 
 

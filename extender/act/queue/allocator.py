@@ -24,14 +24,14 @@ import asyncio
 import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.dra.claims import ClaimDevices
 from extender.cluster.dra.resource_slices import identity, selector_of
 from extender.cluster.statements import gpus_of
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.pod_writes import DeviceTaintRuleWrites, Patched
+from extender.kube.pod_writes import DeviceTaintRuleWrites, Patched, ResourceClaimWrites
 from extender.log import get_log
 from extender.objects.queueing import GATE, PINNED, is_queued
 from extender.objects.records import FENCE, AllocatedDevice, DeviceTaintRuleRecord, PodRecord, ResourceClaimRecord
@@ -53,32 +53,10 @@ log = get_log()
 Key = tuple[str, str]
 
 
-class ClaimWrites(Protocol):
-    """As `ResourceClaimWrites`."""
-
-    async def claim(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """The claim as it is; None where it does not exist."""
-        ...
-
-    async def device_class(self, name: str) -> dict[str, Any] | None:
-        """The DeviceClass; None where it does not exist."""
-        ...
-
-    async def protect(self, namespace: str, name: str, version: str, node: str) -> Patched:
-        """Add the finalizer, and the annotation that the queue allocates the claim on the node."""
-        ...
-
-    async def allocate(
-        self, namespace: str, name: str, version: str, allocation: Mapping[str, object] | None
-    ) -> Patched:
-        """Write `status.allocation`, None: take it away."""
-        ...
-
-
 class DeviceAllocator:
     """`left`: uid of a pod -> why kube-scheduler allocates its devices."""
 
-    def __init__(self, cluster: Cluster, seats: Seats, claims: ClaimWrites | None, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, seats: Seats, claims: ResourceClaimWrites | None, clock: Clock) -> None:
         """`claims`: None where the queue allocates nothing."""
         self._cluster, self._seats, self._claims, self._clock = cluster, seats, claims, clock
         self._planned = cluster.dra.planned

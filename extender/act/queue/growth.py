@@ -24,11 +24,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.act.queue.release import AT_ONCE, PodWrites
+from extender.act.queue.release import AT_ONCE
 from extender.act.queue.slices import each
 from extender.cluster.cluster import Cluster
 from extender.kube.client import ApiError, ApiServer, NoAnswer
-from extender.kube.pod_writes import Patched
+from extender.kube.pod_writes import Patched, PodPatches
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref
@@ -59,7 +59,7 @@ class Growth:
         self,
         cluster: Cluster,
         seats: Seats,
-        pods: PodWrites,
+        pods: PodPatches,
         metrics: Metrics,
         requests: ProvisioningRequests | None = None,
     ) -> None:

@@ -20,14 +20,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from extender.act.queue.allocator import DeviceAllocator
 from extender.act.queue.slices import done, each, gathered
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Sliced
 from extender.cluster.statements import PLAN, planned_text
-from extender.kube.pod_writes import NO_ANNOTATIONS, Patched
+from extender.kube.pod_writes import Patched, PodPatches
 from extender.log import get_log
 from extender.objects.queueing import GATE, WANTS_NODES, is_queued
 from extender.objects.records import PodRecord
@@ -46,45 +46,6 @@ log = get_log()
 Reads = Callable[[str, str], Awaitable[PodRecord | None]]
 """The pod of a namespace and name as the API server has it; None: there is no such pod. It raises as
 `Bindings.get_pod`."""
-
-
-class PodWrites(Protocol):
-    """The writes on a pod, as `PodPatches`: each states the version of the pod that it changes."""
-
-    async def nominate(
-        self, namespace: str, name: str, version: str, node: str, annotations: Mapping[str, str | None]
-    ) -> Patched:
-        """Nominate the pod for a node, "" for none, and write annotations; None removes one."""
-        ...
-
-    async def condition(self, namespace: str, name: str, version: str, condition: Mapping[str, str]) -> Patched:
-        """Write one condition of the pod; its others stay."""
-        ...
-
-    async def annotate(self, namespace: str, name: str, version: str, annotations: Mapping[str, str | None]) -> Patched:
-        """Write annotations; None removes one."""
-        ...
-
-    async def note(self, namespace: str, name: str, version: str, annotations: Mapping[str, str | None]) -> Patched:
-        """As `annotate`, of a pod that is on a node."""
-        ...
-
-    async def pin(
-        self, pod: PodRecord, version: str, node: str, gates: Sequence[str], annotations: Mapping[str, str | None]
-    ) -> Patched:
-        """As `open`, and let the pod run on this node alone."""
-        ...
-
-    async def open(
-        self,
-        namespace: str,
-        name: str,
-        version: str,
-        gates: Sequence[str],
-        annotations: Mapping[str, str | None] = NO_ANNOTATIONS,
-    ) -> Patched:
-        """Leave the pod with these gates, and write annotations; None removes one."""
-        ...
 
 
 class ReleaseState(Enum):
@@ -154,7 +115,7 @@ class Release:
     def __init__(
         self,
         cluster: Cluster,
-        pods: PodWrites,
+        pods: PodPatches,
         devices: DeviceAllocator,
         clock: Callable[[], float],
         known: Callable[[], Awaitable[None]],

@@ -27,7 +27,7 @@ from extender.act.queue.seat_store import SeatStore
 from extender.cluster.cluster import Cluster
 from extender.cluster.statements import PLAN
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.own_objects import StoredTexts, TextMap, VersionConflict
+from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
 from extender.log import get_log
 from extender.objects.queueing import GATE
 from extender.reservations.seats import Seats
@@ -51,7 +51,7 @@ class Replicas:
         cluster: Cluster,
         seats: Seats,
         store: SeatStore,
-        signs: TextMap,
+        signs: ConfigMap,
         clock: Callable[[], float],
     ) -> None:
         """`identity`: of this process alone; `signs`: keeps the signs of life; `clock`: seconds."""

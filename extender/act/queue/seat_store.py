@@ -40,7 +40,7 @@ from extender.act.document import (
 from extender.act.queue.slices import done, each
 from extender.cluster.other_resources import OtherAmounts
 from extender.cluster.slices import Pace, Sliced
-from extender.kube.own_objects import TextMap
+from extender.kube.own_objects import ConfigMap
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.reservations.seats import Seat, Seats
@@ -56,7 +56,12 @@ class SeatStore:
     instance writes too, so it has the Lease, or had it: the maps have to be taken over again."""
 
     def __init__(
-        self, seats: Seats, entries: SeatEntries, maps: Sequence[TextMap], metrics: Metrics, clock: Callable[[], float]
+        self,
+        seats: Seats,
+        entries: SeatEntries,
+        maps: Sequence[ConfigMap],
+        metrics: Metrics,
+        clock: Callable[[], float],
     ) -> None:
         """`maps`: the shards; `clock`: seconds."""
         self._seats, self._entries, self._metrics, self._clock = seats, entries, metrics, clock

@@ -231,7 +231,7 @@ class _Maps:
         self.kept[shard] = StoredTexts({**self.kept[shard].data, f"k{self.version}": text}, str(self.version))
 
 
-class _Map:
+class _Map(ConfigMap):
     def __init__(self, maps: _Maps, shard: int) -> None:
         self._maps, self._shard = maps, shard
 
