@@ -18,7 +18,6 @@ from extender.objects.save_request import requested, time_text
 from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor
 from extender.preemption.search import price_alone
-from extender.reservations.reservations import Reservation
 
 
 def cost_now(judge: Judge, pod: PodRecord, wall: float) -> list[dict[str, Any]] | None:
@@ -93,11 +92,3 @@ def asked(pod: PodRecord) -> str:
     if request is None:
         return ""
     return f"it is asked to save its work until {time_text(request.until)}, before it is evicted for {request.by}"
-
-
-def asks(reservation: Reservation | None, now: float, wall: float) -> str:
-    """That the victims of a pod that waits save their work; "": they need not. `now`: on the clock of reservations."""
-    if reservation is None or not (reservation.own and reservation.wait) or reservation.emptied is not None:
-        return ""
-    until = time_text(wall - now + reservation.at + reservation.wait)
-    return f"pods on {reservation.node} save their work before they are evicted for it, until {until} at the latest"

@@ -237,9 +237,8 @@ class Explainer:
             above = evictions.evictable_by(cluster, pod)
             cost = evictions.cost_now(self._judge, pod, wall)
             shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
-        now, _ = self._moment()
-        saving = evictions.asked(pod) or evictions.asks(self._judge.claims.reservations.of(pod.uid, now), now, wall)
-        if saving:
+        saves = shown.why is not None and shown.why.reason == pending.SAVING
+        if saving := evictions.asked(pod) or (shown.why.text if shown.why is not None and saves else ""):
             shown = replace(shown, sentence=f"{shown.sentence}; {saving}")
         earlier = self._evicted.latest(pod.namespace, pod.name)
         if earlier is not None and earlier.pod.uid != pod.uid:

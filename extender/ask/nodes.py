@@ -10,9 +10,14 @@ from typing import Final, NamedTuple
 from extender.ask.admission import CORDONED, rejected, sorted_out, uncordoned
 from extender.ask.judge import Judge
 from extender.policy import roles
-from extender.policy.rules import REASONS
+from extender.policy.contracts import Class
+from extender.policy.rules import HANDOVER, REASONS
+from extender.policy.rules import count as count_rule
+from extender.policy.rules import links as links_rule
+from extender.policy.rules import nics as nics_rule
 from extender.policy.rules.count import Count, ResourceOffered
 from extender.policy.rules.failing import Failing
+from extender.policy.rules.hazard import Hazard
 from extender.preemption.candidates import Preemptor
 
 SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots", "too-little-of-another-resource")
@@ -22,6 +27,23 @@ MOST_NAMED: Final = 24
 """Nodes that are named for each reason, the first by name."""
 UNUSABLE: Final = frozenset(reason.code for rule in (ResourceOffered, Failing) for reason in rule.reasons)
 TOO_FEW: Final = frozenset(reason.code for reason in Count.reasons)
+PASSING: Final = tuple(
+    reason.key for reason in REASONS.values() if reason.cls is Class.TRANSIENT and not reason.lasting
+)
+"""Reasons that pass by themselves."""
+NOT_LINKED: Final = (links_rule.BUSY.key, links_rule.HELD.key)
+RESERVED: Final = (count_rule.RESERVED.key, HANDOVER.key)
+_NEAREST: Final = (
+    frozenset(PASSING),
+    frozenset({*SHORT, REPELLED}),
+    frozenset(NOT_LINKED),
+    frozenset({nics_rule.HELD.key}),
+    frozenset(reason.key for reason in Hazard.reasons),
+    frozenset(RESERVED),
+    frozenset({count_rule.BUSY.key, count_rule.HELD.key, count_rule.RELEASING.key}),
+)
+"""Reasons by how little such a node lacks, the least first; all others are of machines that cannot take the pod."""
+_ORDER: Final = {key: at for at, key in enumerate((*SHORT, REPELLED, *(reason.key for reason in REASONS.values())))}
 
 
 class Stage(NamedTuple):
@@ -93,6 +115,17 @@ def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
             reasons.add(REPELLED, name)
     funnel = _funnel(seen, codes, bare, sum(not lacking and name not in repelled for name, lacking in short.items()))
     return JudgedNodes(funnel, reasons.counts, reasons.named, codes, bare, short, repelled, cordoned)
+
+
+def deciding(reasons: Mapping[str, int]) -> str:
+    """Of the reasons of nodes, with how many nodes each has, the one that a pod waits for: that of the nodes which lack
+    the least, there of most nodes, then the first in the order of the rules; "": none of them is of a rule."""
+    known = [key for key in reasons if key in _ORDER and reasons[key]]
+    return min(known, key=lambda key: (_nearness(key), -reasons[key], _ORDER[key]), default="")
+
+
+def _nearness(reason: str) -> int:
+    return next((at for at, keys in enumerate(_NEAREST) if reason in keys), len(_NEAREST))
 
 
 class _Rejections:

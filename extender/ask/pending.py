@@ -11,16 +11,17 @@ from typing import Any, Final, NamedTuple
 
 from ext_core import fit
 from extender.ask.judge import Judge
-from extender.ask.nodes import SHORT
+from extender.ask.nodes import SHORT, deciding
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
 from extender.objects import gangs
 from extender.objects.records import PodRecord
+from extender.objects.save_request import time_text
 from extender.policy.pod_request import wants_of
 from extender.policy.roles import Unplaceable, admitted
 from extender.policy.rules import REASONS
-from extender.policy.rules.count import FEW, NONE
+from extender.policy.rules.count import FEW
 from extender.preemption.candidates import Preemptor
 from extender.queue import report
 from extender.queue.report import QueueReport, Why
@@ -29,14 +30,15 @@ POD_SIZES: Final = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (i
 """Most GPUs of a pod, and what such pods are called."""
 MOST_PASSED: Final = 512
 """Nodes with free GPUs whose CPU, memory and pod slots are looked at."""
-UNFIT: Final = (FEW.code, NONE.code)
-"""Machines that are too small, or of another kind: they are the reason only where there are no others."""
 FITS, NOT_ADMITTED, GATED, UNREADABLE = "fits", "not-admitted", "gated", "not-judged"
+EVICTING, SAVING = "evicting", "saving"
 MEANINGS: Final[Mapping[str, str]] = {
     FITS: "a node has room now",
     NOT_ADMITTED: "no node admits it (cordon, taints, selectors, affinity)",
     GATED: "a scheduling gate holds it back",
     UNREADABLE: "its requirements cannot be read",
+    EVICTING: "pods are being evicted for it",
+    SAVING: "pods save their work before they are evicted for it",
     SHORT[0]: "the nodes with free GPUs lack CPU",
     SHORT[1]: "the nodes with free GPUs lack memory",
     SHORT[2]: "the nodes with free GPUs lack pod slots",
@@ -104,17 +106,17 @@ def reasons(
     the same are judged once."""
     queued = _queued(report)
     waiting: list[tuple[PodRecord, Why]] = []
-    known: dict[Hashable, Why] = {}
+    known: dict[Hashable, str] = {}
     for pod in pods_that_wait(judge.cluster):
         if not pod.gpus:
             continue
         if pod.gated:
             why = queued.get(pod.uid) or meaning(GATED)
         else:
-            key = alike(pod)
+            asked, key = question(pod), alike(pod)
             if key not in known:
-                known[key] = of_nodes(judge, question(pod))
-            why = known[key]
+                known[key] = _reason(judge, asked)
+            why = _why(judge, asked, known[key])
         waiting.append((pod, why))
     return waiting
 
@@ -140,9 +142,30 @@ def meaning(reason: str) -> Why:
 
 
 def of_nodes(judge: Judge, asked: Preemptor) -> Why:
-    """Why a pod outside the queue waits: the reason of most nodes that admit it and are large enough; `fits` where a
-    node has room now."""
-    return meaning(_reason(judge, asked))
+    """Why a pod outside the queue waits: for the pods that are evicted for it; else the reason of the nodes that lack
+    the least (`deciding`); `fits` where a node has room now."""
+    return _why(judge, asked, _reason(judge, asked))
+
+
+def _why(judge: Judge, asked: Preemptor, reason: str) -> Why:
+    """`reason`: of the nodes."""
+    return (None if reason == FITS else _evicting(judge, asked)) or meaning(reason)
+
+
+def _evicting(judge: Judge, asked: Preemptor) -> Why | None:
+    """That its victims save their work, or terminate; None: none of them is left, or it has none."""
+    reservation = judge.claims.reservations.of(asked.request.uid, asked.now)
+    if reservation is None:
+        return None
+    victims = [judge.cluster.pods.get(uid) for uid in reservation.victims]
+    left = [victim for victim in victims if victim is not None and victim.node]
+    saving = [victim for victim in left if not victim.terminating]
+    if reservation.own and reservation.wait and saving:
+        until = time_text(asked.wall - asked.now + reservation.at + reservation.wait)
+        pods = f"{count(len(saving), 'pod')} on {reservation.node} save{'s its' if len(saving) == 1 else ' their'} work"
+        return Why(SAVING, f"{pods} before the eviction for it, until {until} at the latest")
+    pods = f"{count(len(left), 'pod')} on {reservation.node} {'is' if len(left) == 1 else 'are'}"
+    return Why(EVICTING, f"{pods} being evicted for it") if left else None
 
 
 def _reason(judge: Judge, asked: Preemptor) -> str:
@@ -157,11 +180,9 @@ def _reason(judge: Judge, asked: Preemptor) -> str:
         short = [judge.short(asked, row) for row in passed]
     if not all(short):
         return FITS
-    if short:
-        return SHORT[short[0][0]]
-    counts = fit.counts(codes)
-    likely = {code: number for code, number in counts.items() if code not in UNFIT} or counts
-    return REASONS[max(sorted(likely), key=likely.__getitem__)].key if likely else NOT_ADMITTED
+    reasons = Counter({REASONS[code].key: number for code, number in fit.counts(codes).items()})
+    reasons.update(SHORT[lacking[0]] for lacking in short)
+    return deciding(reasons) or NOT_ADMITTED
 
 
 # -- by PriorityClass

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from extender.ask.nearest import LINKED, OTHER_UNITS
-from extender.ask.nodes import JudgedNodes
+from extender.ask.nodes import NOT_LINKED, PASSING, RESERVED, JudgedNodes, deciding
 from extender.ask.text import amount, count, gpu_hours, other_amount, seconds
 from extender.ask.ways.evict import work_lost
 from extender.ask.ways.way import Way
-from extender.policy.contracts import Class, PodRequest
+from extender.policy.contracts import PodRequest
 from extender.policy.rules import REASONS
-from extender.policy.rules import links as links_rule
 from extender.policy.rules import nics as nics_rule
 from extender.preemption.candidates import Preemptor
 
-NOT_LINKED: Final = (links_rule.BUSY.key, links_rule.HELD.key)
 OWN: Final = ("smaller", "relax-links", "relax-domain")
 """Kinds of changes of the pod itself."""
 ENDING: Final = ", it starts as soon as pods are gone that are ending now"
@@ -36,18 +34,19 @@ def cause(asked: Preemptor, nodes: JudgedNodes, ways: Sequence[Way]) -> str:
     """Why the pod fits on no node now."""
     if ways and ways[0].kind == "wait":
         return ways[0].change.removeprefix("wait ")
-    passing = [reason for reason in REASONS.values() if reason.key in nodes.reasons and reason.cls is Class.TRANSIENT]
-    soon = [reason for reason in passing if not reason.lasting]
-    gpus = _gpus(asked)
-    if soon:
-        on = count(nodes.reasons[soon[0].key], "node")
-        return f"{soon[0].text.removeprefix('gpu-extender: ')} ({on}; it passes by itself)"
-    loose = sum(nodes.reasons[key] for key in NOT_LINKED)
-    if loose:
+    gpus, reason = _gpus(asked), deciding(nodes.reasons)
+    if reason in PASSING:
+        text = next(known.text for known in REASONS.values() if known.key == reason)
+        on = count(nodes.reasons[reason], "node")
+        return f"{text.removeprefix('gpu-extender: ')} ({on}; it passes by itself)"
+    if reason in NOT_LINKED:
+        loose = sum(nodes.reasons[key] for key in NOT_LINKED)
         return f"{count(loose, 'node')} {'has' if loose == 1 else 'have'} {gpus} free but not linked"
-    without = nodes.reasons[nics_rule.HELD.key]
-    if without:
+    if reason == nics_rule.HELD.key:
+        without = nodes.reasons[reason]
         return f"{count(without, 'node')} {'has' if without == 1 else 'have'} {gpus} free but not each with a NIC"
+    if reason in RESERVED:
+        return FUNNEL["unreserved"]
     stage = next((stage.stage for stage in nodes.funnel if not stage.nodes), "left")
     text = FUNNEL[stage].format(gpus=gpus, certain=_certain(asked.request))
     if stage == "admitted":

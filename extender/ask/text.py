@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from extender.cluster.device_plugins import partial
 from extender.objects.parts import GPU_PARTS
+from extender.objects.resources import cpus, gib
 
 if TYPE_CHECKING:
     from extender.cluster.cluster import ClusterView
@@ -34,6 +35,7 @@ LABELS: Final = {
     "freed_beyond_gpus": "GPUs freed beyond the request",
     "leftover_fragmentation": "fragmentation left over",
     "victims_stranded": "victims with no other place",
+    "seconds": "time to wait",
 }
 """The terms of a cost for people: of commands and pages."""
 PER_THOUSAND: Final = " x 1000"
@@ -136,9 +138,9 @@ def count(number: int, noun: str) -> str:
 def amount(resource: str, number: int) -> str:
     """An amount of a resource of the tables: "1.5 CPUs", "20 GiB", "4 GPUs", "2 x nvidia.com/mig-1g.5gb"."""
     if resource == "cpu":
-        return f"{number / 1000:g} CPU" + ("" if number == 1000 else "s")
+        return cpus(number)
     if resource == "memory":
-        return f"{number / GIB:.4g} GiB"
+        return gib(number)
     if resource == "pods":
         return count(number, "pod slot")
     return f"{number} x {resource}" if partial(resource) else count(number, "GPU")
@@ -151,7 +153,7 @@ def is_bytes(resource: str) -> bool:
 
 def other_amount(resource: str, number: int) -> str:
     """An amount of a resource that is no column: "32 x vpc.amazonaws.com/efa", "20 GiB of hugepages-2Mi"."""
-    return f"{number / GIB:.4g} GiB of {resource}" if is_bytes(resource) else f"{number} x {resource}"
+    return f"{gib(number)} of {resource}" if is_bytes(resource) else f"{number} x {resource}"
 
 
 def lacks(missing: Iterable[Mapping[str, Any]]) -> str:

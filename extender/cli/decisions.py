@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from extender.ask.text import count, ids, label, value
+from extender.ask.text import count, ids, label, named_gpus, value
 from extender.cli.options import add_output, show
 from extender.cli.screen import aligned
 from extender.cli.sources import add_server, ask, pod_of
@@ -111,7 +111,7 @@ def _result(decision: dict[str, Any]) -> str:
     if decision.get("node"):
         parts[0] += f" on {decision['node']}"
     if decision.get("gpus"):
-        parts.append(f"GPUs {ids(decision['gpus'])}")
+        parts.append(named_gpus(decision["gpus"]))
     asked = decision["candidates"]
     if decision["verb"] in ("filter", "prioritize"):
         feasible, answered = decision["feasible"], decision["answered"]
@@ -166,7 +166,7 @@ def _node(node: dict[str, Any], equal: Collection[str]) -> str:
     if "points" in node:
         parts.append(f"{node['points']} points")
     if node.get("gpus"):
-        parts.append(f"GPUs {ids(node['gpus'])}")
+        parts.append(named_gpus(node["gpus"]))
     if not node.get("answered", True):
         parts.append("not answered")
     if failed:

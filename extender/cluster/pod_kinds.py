@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from extender.objects.records import PodRecord
+from extender.objects.resources import cpus, gib
 from extender.objects.selectors import Requirement
 
 LINKS: Final = "gpu-extender.io/links"
@@ -36,14 +37,14 @@ class Kind(NamedTuple):
         parts = [f"{self.devices} x {self.resource}"]
         if self.share > 1:
             parts.append(f"{self.share} units")
-        parts.append(f"{self.cpu}m, {self.memory >> 20} MiB")
+        parts += [cpus(self.cpu), gib(self.memory)]
         if self.where:
             parts.append(" or ".join(" and ".join(_text(requirement) for requirement in term) for term in self.where))
         return ", ".join(parts)
 
 
 def _text(requirement: Requirement) -> str:
-    return " ".join((requirement.key, requirement.operator, "|".join(requirement.values))).strip()
+    return " ".join((requirement.key, requirement.operator.lower(), "|".join(requirement.values))).strip()
 
 
 def links_of(pod: PodRecord) -> str:

@@ -24,6 +24,16 @@ _POD_LEVEL: Final[frozenset[str]] = frozenset()
 """No GPU may be asked for at the level of the pod."""
 
 
+def cpus(milli: int) -> str:
+    """Thousandths of a core for people: "1.5 CPUs"."""
+    return f"{milli / 1000:g} CPU{'' if milli == 1000 else 's'}"
+
+
+def gib(number: int) -> str:
+    """Bytes for people: "20 GiB"."""
+    return f"{number / (1 << 30):.4g} GiB"
+
+
 def quantity(resources: Mapping[str, schema.Quantity], name: str, path: str) -> int:
     """CPU in thousandths, all else in whole units, LARGEST at most; absent and null are 0. Devices must be asked
     for whole, and no node has as many as that."""

@@ -10,7 +10,7 @@ import orjson
 
 from extender.ask.judge import Ranked
 from extender.ask.nearest import LINKED
-from extender.ask.text import ids, seconds
+from extender.ask.text import named_gpus, seconds
 from extender.decide.decisions import Decision
 from extender.errors import NotFound
 from extender.objects.records import PodRecord
@@ -119,7 +119,9 @@ def _drawings(content: Content, pod: PodRecord, answer: Mapping[str, Any]) -> li
         shown = unlinked(content, miss["node"])
         text = "" if shown is None else _not_linked(shown, miss)
         if text:
-            drawings[:0] = _drawn("unlinked", miss["node"], [shown], text)
+            drawings += _drawn("unlinked", miss["node"], [shown], text)
+            if drawings[0]["what"] != "releasing":  # what happens comes first
+                drawings.reverse()
         elif not drawings:
             drawings = _drawn("nearest", miss["node"], [picture(content, miss["node"], "")])
     return drawings
@@ -141,7 +143,8 @@ def _not_linked(shown: JSON, miss: Mapping[str, Any]) -> str:
     if linked is None or not free:
         return ""
     most = f"at most {linked['have']} of them are linked" if linked["have"] > 1 else "no two of them are linked"
-    return f"GPUs {ids(free)} are free, but {most}; the pod asks for {linked['need']} linked GPUs."
+    are = "is" if len(free) == 1 else "are"
+    return f"{named_gpus(free)} {are} free, but {most}; the pod asks for {linked['need']} linked GPUs."
 
 
 def _full(pod: PodRecord) -> str:

@@ -205,10 +205,14 @@ def test_it_is_asked_and_evicted_once_it_has_saved() -> None:
                 "train",
                 f"; it is asked to save its work until {request['until']}, before it is evicted for default/urgent",
             ),
-            ("urgent", f"; pods on n0 save their work before they are evicted for it, until {rfc3339(WALL + 600)}"),
+            ("urgent", f"; 1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)}"),
         ):
             shown = server.world.call(f"/debug/explain?pod=default/{name}", method="GET").json
             assert text in shown["sentence"]
+        waiting = server.world.call("/waiting.json", method="GET").json["pods"]
+        assert [(pod["reason"], pod["text"]) for pod in waiting] == [
+            ("saving", f"1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)} at the latest")
+        ]
         assert await server.preempts(case.urgent) == []  # kube-scheduler asks again
         case.answer()
         await server.turn()

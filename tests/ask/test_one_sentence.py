@@ -16,9 +16,10 @@ from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import CODES
 from extender.queue.report import MEANINGS as OF_QUEUE
-from tests.web.page.scene import scene
+from tests.ask.asking import explained
+from tests.web.page.scene import PREEMPTOR, scene
 from tests.web.page.test_site import data, get
-from tests.world import World
+from tests.world import World, pairs
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,41 @@ def test_explain_states_what_the_list_of_waiting_pods_states(world: World) -> No
     assert len({reason for reason, _ in pods.values()}) > 2
     for name, (reason, text) in pods.items():
         assert get(world, f"/debug/explain?pod={name}").json["why"] == {"reason": reason, "text": text}, name
+
+
+def test_a_pod_waits_for_its_victims_where_pods_are_evicted_for_it(world: World) -> None:
+    assert waiting(world)[PREEMPTOR] == ("evicting", "1 pod on a100-1 is being evicted for it")
+
+
+def test_the_node_that_lacks_least_decides_and_not_most_nodes() -> None:
+    """Three nodes are full; on one enough GPUs are free, and no two of them are linked."""
+    world = World()
+    world.node("n0", 4, links=pairs(4))
+    for n in (1, 2, 3):
+        world.node(f"n{n}", 4, links=pairs(4))
+        world.pod(f"full-{n}", 4, f"n{n}")
+    for gpu in (0, 2):
+        world.pod(f"half-{gpu}", 1, "n0", held=(gpu,))
+    world.pod("p", 2, links="required")
+    shown = explained(world)
+    assert shown["reasons"] == {"gpus-held": 3, "links-held": 1}
+    assert shown["sentence"].startswith("waits: 1 node has 2 GPUs free but not linked")
+    assert waiting(world)["default/p"][0] == shown["why"]["reason"] == "links-held"
+    assert [entry["reason"] for entry in get(world, "/debug/top").json["waiting"]] == ["links-held"]
+
+
+def test_reserved_gpus_decide_in_each_answer() -> None:
+    world = World()
+    world.node("n0", 2)
+    world.node("n1", 2)
+    world.node("n2", 2)
+    world.pod("other", 2, "n1")
+    world.pod("another", 2, "n2")
+    world.pod("first", 2, priority=10, spec={}, nominated="n0")
+    world.pod("p", 2)
+    shown = explained(world)
+    assert shown["reasons"] == {"gpus-held": 2, "gpus-reserved": 1}
+    assert waiting(world)["default/p"][0] == "gpus-reserved"
 
 
 def test_the_fleet_and_top_count_by_the_same_reasons(world: World) -> None:

@@ -19,9 +19,12 @@ def of_pod(
     eviction: Way | None,
     over: Callable[[], bool] = bool,
 ) -> list[Way]:
-    """The ways out of a single pod that fits nowhere, the cheapest first. `over`: whether the time for them is up."""
-    ways = [eviction, machines.add_nodes(judge, on_empty)]
-    for steps in (wait.wait, machines.uncordon, request.relax_links):
+    """The ways out of a single pod that fits nowhere, the cheapest first: no eviction while pods are evicted for it.
+    `over`: whether the time for them is up."""
+    waits = None if over() else wait.wait(judge, asked, nodes)
+    under_way = waits is not None and any(passing["what"] == "victim" for passing in waits.spec["for"])
+    ways = [None if under_way else eviction, machines.add_nodes(judge, on_empty), waits]
+    for steps in (machines.uncordon, request.relax_links):
         if not over():
             ways.append(steps(judge, asked, nodes))
     if not over():
