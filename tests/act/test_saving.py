@@ -210,9 +210,8 @@ def test_it_is_asked_and_evicted_once_it_has_saved() -> None:
             shown = server.world.call(f"/debug/explain?pod=default/{name}", method="GET").json
             assert text in shown["sentence"]
         waiting = server.world.call("/waiting.json", method="GET").json["pods"]
-        assert [(pod["reason"], pod["text"]) for pod in waiting] == [
-            ("saving", f"1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)} at the latest")
-        ]
+        text = f"1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)} at the latest"
+        assert [(pod["reason"], pod["text"]) for pod in waiting] == [("saving", text)]
         assert await server.preempts(case.urgent) == []  # kube-scheduler asks again
         case.answer()
         await server.turn()
