@@ -546,19 +546,7 @@ HEAD = """# Metrics
 
 What `/metrics` prints, in Prometheus' text format. This page is printed by `python -m extender.metrics`, and a test
 holds it to what a server prints. No label grows with the cluster. A histogram is `_bucket`, `_sum` and `_count`; it and
-a counter have a `_created` time besides.
-
-Worth an alert or a graph:
-
-- `gpu_extender_reservations_kept == 0`: no pod can be evicted;
-- `gpu_extender_reservation_writes_total` with another result than `ok`: a preemption was not answered;
-- `gpu_extender_victim_searches_total{proved="false"}`: the search budget is too small (`preemption.searchBudget`,
-  `preemption.budgetMilliseconds`);
-- `increase(gpu_extender_preemption_work_lost_gpu_seconds_sum[1d]) / 3600`: GPU-hours that preemption cost in a day;
-- `gpu_extender_dark_seconds > 30`: the API server is silent or away, and no pod is evicted;
-- `gpu_extender_double_claimed_gpus > 0`: a fault;
-- `increase(gpu_extender_watch_defects_total[1h]) > 0`: a fault too, and the log has it;
-- `gpu_extender_invalid_objects_total`: objects cannot be read in full; `/readyz` names them.
+a counter have a `_created` time besides. [Alerts](alerts.md) has what to watch.
 
 | metric | kind | what it counts | labels |
 |---|---|---|---|

@@ -1,6 +1,6 @@
-"""What could start now: the largest pod by GPU model, gangs by size and level, whole nodes; what would start the first
-pods and gangs that wait; and advice. Nothing is changed. A running server answers; without one the cluster
-is listed once, or read from a file."""
+"""What could start now: the largest pod by GPU model, gangs by size and level, whole nodes. Then what would start the
+first pods and gangs that wait, and advice. Nothing is changed.
+"""
 
 from __future__ import annotations
 

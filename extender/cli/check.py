@@ -1,10 +1,8 @@
-"""The preemption posture of a cluster: which classes can evict which, and what is wrong with that; nodes that lost
-GPUs, are not ready, or whose links are not known; unknown names with our prefix; and advice, as `capacity` has it.
-Nothing is changed, and what an input lacks is said, not judged. Exit codes: 0 no finding is an error, 10 some are (with
+"""Which classes can evict which, and faults of priorities, budgets, quotas, gangs, nodes and names. Nothing is
+changed, and what an input lacks is stated, not judged. Exit codes: 0 no finding is an error, 10 some are (with
 --strict warnings count too), 1 the cluster cannot be read or the file has neither nodes nor pods, 2 wrong usage.
 
-With --scheduler-config instead: what keeps kube-scheduler from asking gpu-extender well, by its configuration; unknown
-fields with their lines. The exit codes are the same.
+With --scheduler-config instead: what keeps kube-scheduler from asking gpu-extender well. The exit codes are the same.
 
 With --live instead: the health of running replicas. `kubectl gpu-extender check --live` finds all of them, and reads
 their Leases. Exit codes: 0 all is well, 1 something is not.

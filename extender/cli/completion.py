@@ -1,7 +1,6 @@
-"""What a shell needs to complete commands, options, values and names: run `eval "$(gpu-extender completion bash)"` in
-its startup file, in that of zsh after `compinit`; for fish `gpu-extender completion fish | source`. Names of pods,
-nodes and namespaces come from kubectl, where there is one. The plugin of kubectl needs nothing: kubectl's own
-completion asks it.
+"""Completion of commands, options, values and names. Run `eval "$(gpu-extender completion bash)"` in the shell's
+startup file, in that of zsh after `compinit`; for fish `gpu-extender completion fish | source`. The plugin of
+kubectl needs nothing: kubectl's own completion asks it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The settings file. `validate FILE` reads it as `serve` does and names all that is wrong, with lines (exit code 1).
-`explain [FIELD]` states what fields mean, their defaults and ranges; a FIELD such as `queue` names all fields in it.
-`defaults` prints a file with every field at its default. No cluster and no server is needed."""
+"""The settings file. `validate FILE` names all that is wrong, with lines (exit code 1). `explain [FIELD]` states what
+fields mean, their defaults and ranges; a FIELD such as `queue` names all fields in it. `defaults` prints a file
+with every field at its default. No cluster and no server is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Start the server over a simulated cluster, play a scheduler against it over HTTP, show how a mixed day goes, and
-keep serving until Ctrl-C, while pods of another team come and end. Nothing leaves this machine. Exit code 1 when a
-scene does not come out as it is told."""
+"""Play a day on a simulated cluster, over HTTP, and then serve it until Ctrl-C. Nothing leaves this machine. Exit code
+1 when a scene does not come out as it is told.
+"""
 
 from __future__ import annotations
 

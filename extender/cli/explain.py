@@ -1,6 +1,7 @@
-"""Why a pod is where it is, or why it waits, and the cheapest way out: the verdict on any pod, whether or not
-kube-scheduler has asked about it. A running server answers by its live state, and adds its latest decisions; without
-one the cluster is listed once, or read from a file: assumed pods and reservations are not known then."""
+"""Why a pod is where it is, or why it waits, and the cheapest way out. A running server answers, by its live state and
+with its latest decisions. Without one the cluster is listed once, or read from a file: assumed pods and
+reservations are not known then.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The GPUs that a pod should get on a node with these free ones: by ring bandwidth, then by what stays for later; and
-what the stock device plugin would hand out instead."""
+"""The best GPUs for a pod on one node: by ring bandwidth, then by what stays for later. And the GPUs that the stock
+device plugin would hand out instead.
+"""
 
 from __future__ import annotations
 

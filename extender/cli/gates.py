@@ -1,9 +1,10 @@
 """Open the scheduling gates of the queue, without a running server.
 
-`off` switches the queue off: it deletes the bindings of the policies that add the gate, then removes our gate from all
-pods of the cluster. `open` removes it from pods that are older than a limit: the one in the annotation
-gpu-extender.io/queue-age-limit of their namespace, else the one of --older-than. Gates of other controllers stay. Exit
-code 0: nothing is left to do. 1: the API server refused something, and it is named."""
+`off` deletes the bindings of the policies that add the gate, then removes our gate from all pods of the cluster.
+`open` removes it from pods that are older than a limit: the annotation gpu-extender.io/queue-age-limit of their
+namespace, else --older-than. Gates of other controllers stay. Exit code 0: nothing is left to do. 1: the API server
+refused something.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Which pod holds which GPUs: of one node drawn with its links, of a rack or of all nodes one line a node. A GPU is `.`
-when it is free, a letter for the pod that holds it, `+` for several pods, `x` when it has failed, and `?` when another
-pod may hold it. A running server answers; without one the cluster is listed once, or read from a file."""
+"""Which pod holds which GPUs: one node drawn with its links, or a line for each node. A GPU is `.` when it is free, a
+letter for the pod that holds it, `+` for several pods, `x` when it has failed, and `?` when another pod may hold
+it.
+"""
 
 from __future__ import annotations
 

@@ -50,11 +50,11 @@ def add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, help="port; 0 lets the system choose (default: server.port, 8888)")
     _add_tls(parser, "", "certificate, in PEM: the verbs are served over TLS (default: server.tls.certFile)")
     for name in APART:
-        parser.add_argument(f"--{name}-host", metavar="HOST", help=f"address for {name} alone")
-        parser.add_argument(f"--{name}-port", type=port, metavar="PORT", help=f"port for {name} alone (server.{name})")
-        _add_tls(parser, f"{name}-", "certificate of that port")
+        parser.add_argument(f"--{name}-host", metavar="HOST", help="address of a listener of its own")
+        parser.add_argument(f"--{name}-port", type=port, metavar="PORT", help="its port")
+        _add_tls(parser, f"{name}-", "its certificate")
         parser.add_argument(
-            f"--{name}-authorize", action="store_true", default=None, help=f"ask for a token that may get {name}"
+            f"--{name}-authorize", action="store_true", default=None, help="ask for a token that may get the path"
         )
     parser.add_argument(
         "--allow-unprotected", action="store_true", default=None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Iterable
 from importlib import import_module
 from inspect import cleandoc
 from textwrap import dedent
@@ -11,6 +13,9 @@ from typing import Final
 from extender.cli import COMMANDS, kubectl
 from extender.cli.sources import CLUSTER_FILE
 
+SHARED: Final = 4
+"""An option of this number of commands is explained once."""
+
 HEAD: Final = """# Commands
 
 `gpu-extender COMMAND --help` prints the same. Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `whatif`,
@@ -18,6 +23,14 @@ HEAD: Final = """# Commands
 printed by `python -m extender.cli.page`.
 
 | command | what it does |
+|---|---|
+"""
+COMMON: Final = """
+## Options of several commands
+
+A running server answers unless `--kubeconfig` or `--cluster` is given. The names behind *Also* are in this table.
+
+| argument | meaning |
 |---|---|
 """
 FILE: Final = """
@@ -33,12 +46,11 @@ PLUGIN: Final = """
 ## kubectl gpu-extender
 
 The wheel installs a plugin of kubectl with the commands that ask a running server:
-{offered}. It takes
-[kubectl's own flags](https://kubernetes.io/docs/reference/kubectl/kubectl/) in place of `--server`, `--kubeconfig` and
-`--cluster`: `-n` is the namespace of the pod, else that of the context. The plugin finds the serving replica by its
-Lease (`queue`, and `explain` of a pod behind the gate of the queue: by the Lease of the queue), and asks it through
-`kubectl port-forward`, which ends with the command. Rights: `manifests/reader.yaml`. kubectl's own completion completes
-its arguments.
+{offered}.
+[kubectl's own flags](https://kubernetes.io/docs/reference/kubectl/kubectl/) replace `--server`, `--kubeconfig` and
+`--cluster`; `-n` is the namespace of the pod. The plugin finds the serving replica by its Lease, for pods behind the
+gate by that of the queue. It asks through `kubectl port-forward`, which ends with the command. Rights:
+`manifests/reader.yaml`.
 
 | argument | meaning |
 |---|---|
@@ -48,7 +60,19 @@ its arguments.
 def page() -> str:
     """docs/commands.md."""
     overview = "".join(f"| [`{name}`](#{name}) | {summary} |\n" for name, summary in COMMANDS.items())
-    return HEAD + overview + "".join(map(_command, COMMANDS)) + _file() + _plugin()
+    shared = _shared()
+    options = COMMON + "".join(f"| {written} | {text} |\n" for written, text in shared)
+    commands = "".join(_command(name, shared) for name in COMMANDS)
+    return HEAD + overview + options + commands + _file() + _plugin()
+
+
+def _shared() -> list[tuple[str, str]]:
+    """(how it is written, its meaning) of each option that SHARED commands have.
+
+    Of a name with two meanings the more frequent one."""
+    found = Counter((_written(action), _help(action)) for name in COMMANDS for action in _actions(name))
+    meanings = {written: text for (written, text), number in reversed(found.most_common()) if number >= SHARED}
+    return [option for option in found if meanings.get(option[0]) == option[1]]
 
 
 def _file() -> str:
@@ -59,21 +83,34 @@ def _plugin() -> str:
     offered = ", ".join(f"[`{name}`](#{name})" for name in kubectl.OFFERED)
     parser = argparse.ArgumentParser(add_help=False)
     kubectl.add_place(parser)
-    return PLUGIN.format(offered=offered) + _rows(parser)
+    return PLUGIN.format(offered=offered) + _rows(parser._actions)
 
 
-def _command(name: str) -> str:
-    command = import_module(f"extender.cli.{name}")
+def _actions(name: str) -> list[argparse.Action]:
+    """The arguments of a command."""
     parser = argparse.ArgumentParser(prog=f"gpu-extender {name}", add_help=False)
-    command.arguments(parser)
-    rows = _rows(parser)
+    import_module(f"extender.cli.{name}").arguments(parser)
+    return parser._actions
+
+
+def _command(name: str, shared: list[tuple[str, str]]) -> str:
+    command, actions = import_module(f"extender.cli.{name}"), _actions(name)
+    known = [action for action in actions if (_written(action), _help(action)) in shared]
+    rows = _rows(action for action in actions if action not in known)
     table = f"\n| argument | meaning |\n|---|---|\n{rows}" if rows else ""
+    others = ", ".join(f"`{action.option_strings[-1]}`" for action in known)
+    also = f"\n{'Also' if rows else 'Options'}: {others}.\n" if others else ""
     lines = "\n".join(command.EXAMPLES)
-    return f"\n## {name}\n\n{' '.join(cleandoc(command.__doc__ or '').split())}\n\n```sh\n{lines}\n```\n{table}"
+    text = " ".join(cleandoc(command.__doc__ or "").split())
+    return f"\n## {name}\n\n{text}\n\n```sh\n{lines}\n```\n{table}{also}"
 
 
-def _rows(parser: argparse.ArgumentParser) -> str:
-    return "".join(f"| {_written(action)} | {_help(action)} |\n" for action in parser._actions)
+def _rows(actions: Iterable[argparse.Action]) -> str:
+    """A row for each meaning: two options of one meaning share it."""
+    rows: dict[str, list[str]] = {}
+    for action in actions:
+        rows.setdefault(_help(action), []).append(_written(action))
+    return "".join(f"| {', '.join(written)} | {text} |\n" for text, written in rows.items())
 
 
 def _written(action: argparse.Action) -> str:

@@ -1,6 +1,6 @@
 """Answer the requests of a record (`serve --record`) again. By the recorded settings and the same version every answer
-has the same bytes. With --config: what other settings would have answered. Exit codes: 0 all answers are the same, 10
-some differ, 1 an error, 2 wrong usage."""
+has the same bytes. Exit codes: 0 all answers are the same, 10 some differ, 1 an error, 2 wrong usage.
+"""
 
 from __future__ import annotations
 

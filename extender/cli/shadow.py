@@ -1,6 +1,6 @@
-"""What a running server in shadow mode has found: how often kube-scheduler bound a pod where gpu-extender would have
-placed it, and what the other choices gain or lose: linked GPUs, ring bandwidth, whole nodes, linked sets that stay
-free, and of preemptions the victims, the gangs broken and the work lost. Nothing is written to the cluster."""
+"""What a server in shadow mode has found: how often kube-scheduler bound a pod where gpu-extender would have placed
+it, and what the other choices gain or lose.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The fleet at a glance: of each GPU model what is left (free GPUs, whole nodes, disjoint linked sets by size), and why
-pods wait. "8 x 2" are eight linked sets of two free GPUs. A running server answers; without one the cluster is listed
-once, or read from a file."""
+"""What is left of each GPU model (free GPUs, whole nodes, disjoint linked sets by size), and why pods wait. "8 x 2" are
+eight linked sets of two free GPUs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Read what nvidia-smi or rocm-smi print about a node's GPUs; draw the GPU graph, print it as JSON, or as the value of
-the node annotation gpu-extender.io/topology, or of topology-nics."""
+"""Read what nvidia-smi or rocm-smi print about a node's GPUs. Draw the GPU graph, or print it as JSON or as the value
+of the node annotation gpu-extender.io/topology or topology-nics.
+"""
 
 from __future__ import annotations
 

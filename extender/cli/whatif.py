@@ -1,9 +1,8 @@
 """What would happen to pods: do they fit, where, and if not, which eviction costs least, and what else would help?
-Nothing is changed. All pods are placed together on one copy of the cluster, each on what the pods before it leave; a
-gang is placed whole. Owners are expanded: Kubernetes' own, JobSet, LeaderWorkerSet, PyTorchJob and others, TrainJob,
-Volcano Job, Ray, Grove, KServe, NIM, Dynamo, RoleBasedGroup, AIBrix and Kthena; of any other kind its pod templates
-and numbers of replicas are read, and the answer states what was assumed. Exit codes: 0 it fits, 10 it fits after an
-eviction, 11 it cannot (of several pods the worst), 1 an error, 2 wrong usage."""
+Nothing is changed. All pods are placed together on one copy of the cluster; a gang is placed whole, and owners are
+expanded. Exit codes: 0 it fits, 10 it fits after an eviction, 11 it cannot (of several pods the worst), 1 an error, 2
+wrong usage.
+"""
 
 from __future__ import annotations
 
