@@ -22,8 +22,6 @@ HEAD: Final = """# Commands
 `check` and `compare` have more. Errors go to standard error, with `-o json` or `-o yaml` in that form. This page is
 printed by `python -m extender.cli.page`.
 
-| command | what it does |
-|---|---|
 """
 COMMON: Final = """
 ## Options of several commands
@@ -59,7 +57,7 @@ gate by that of the queue. It asks through `kubectl port-forward`, which ends wi
 
 def page() -> str:
     """docs/commands.md."""
-    overview = "".join(f"| [`{name}`](#{name}) | {summary} |\n" for name, summary in COMMANDS.items())
+    overview = " · ".join(f"[{name}](#{name})" for name in COMMANDS) + "\n"
     shared = _shared()
     options = COMMON + "".join(f"| {written} | {text} |\n" for written, text in shared)
     commands = "".join(_command(name, shared) for name in COMMANDS)

@@ -106,7 +106,7 @@ class Shortlist(_Part):
     """The number of best nodes that filter answers on a pod's first attempt; 0: all."""
     retry_window_seconds: float = Field(default=600.0, ge=0, le=86_400)
     """A further attempt of the pod within this time gets all feasible nodes. kube-scheduler retries a pod that no event
-    wakes after 5 min to 5 min 30 s: with less, such a pod gets the same few nodes each time."""
+    wakes after 5 min to 5 min 30 s: choose more."""
 
 
 class WeightedScorer(_Part):
@@ -149,8 +149,7 @@ class Placement(_Part):
     """The same by the name of a pod's PriorityClass, where no label matches."""
     gpu_models: Literal["one", "any"] = "one"
     """Whether gangs without the annotation `gpu-extender.io/gpu-models` are on nodes of one GPU model where one has
-    room (`one`), or of any ([details](queue.md#gpu-models)). A model is the value of the first of `mix.modelLabels`
-    that a node has."""
+    room (`one`), or of any ([details](queue.md#gpu-models))."""
 
 
 class Hold(_Part):
@@ -209,14 +208,13 @@ class PreemptionSettings(_Part):
     most_wait_seconds: dict[str, Annotated[int, Field(ge=0, le=86_400)]] = Field(
         default_factory=dict, max_length=10_000
     )
-    """Seconds by the name of the preemptor's PriorityClass: victims that state `saves-on-request` are
-    [asked](saving-operators.md) to save their work, and evicted when they have, after so long at most.
-    0, or no entry: none is asked. It needs `evictions.enabled`."""
+    """Seconds by the name of the preemptor's PriorityClass: for so long at most its victims are
+    [asked to save](saving-operators.md) first. 0, or no entry: none is asked. It needs `evictions.enabled`."""
     intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
     """PriorityClasses in the intended order, the most important first. Only `gpu-extender check` reads it."""
     leave_freed_seconds: float = Field(default=30.0, ge=0, le=3_600)
-    """A pod leaves GPUs that were freed for a lower priority, once, where it preempts elsewhere at no higher cost and
-    its victims' grace period is at most this. 0: it takes them ([why](preemption.md#second-evictions))."""
+    """A pod leaves GPUs that were freed for a lower priority, once, where victims elsewhere cost no more and end within
+    this time. 0: it takes them ([why](preemption.md#second-evictions))."""
 
 
 class ClaimBounds(_Part):
@@ -331,29 +329,23 @@ class Queue(_Part):
     patience_seconds: float = Field(default=3_600.0, ge=0, le=31_536_000)
     """A gang that has waited so long goes before all others of its priority, whatever the share of its queue."""
     use_half_life_seconds: float = Field(default=0.0, ge=0, le=31_536_000)
-    """0: the share of a queue counts the GPUs that it holds now. Else it counts those that it has held on average,
-    where a use this long ago counts half ([details](queue.md#order-quota-backfill))."""
+    """0: the share of a queue counts the GPUs that it holds now. Else past use counts too: half after this time."""
     seat_seconds: float = Field(default=300.0, ge=1, le=86_400)
     """How long a seat is reserved for a pod that is not bound to it. Then it is free; kube-scheduler places the pod."""
     hard_pins: bool = False
-    """Whether a GPU pod that is released may run on the node of its seat alone, by required node affinity. Otherwise it
-    is only nominated, and goes elsewhere where the node is lost. A pod whose node is lost cannot: it is evicted, so
-    that its owner creates another one ([details](queue.md#hard-pins))."""
+    """Whether a released GPU pod may run on the node of its seat alone, by required node affinity. Otherwise it is only
+    nominated ([details](queue.md#hard-pins))."""
     planned_allocation: bool = False
-    """Whether the queue allocates the planned GPUs of pods with ResourceClaims (DRA) itself, before it removes their
-    gates. Such a pod is pinned to its node as with `hardPins`. It needs the rights of `manifests/planned-allocation`
-    ([details](dra.md#planned-allocation))."""
+    """Whether the queue allocates the GPUs of pods with ResourceClaims (DRA) itself. It needs the rights of
+    `manifests/planned-allocation` ([details](dra.md#planned-allocation))."""
     reclaim_regardless_of_priority: bool = False
     """Whether a queue within its guarantee may have pods of equal and higher priority evicted, of what other queues
-    hold above theirs. Pods of lower priority are evicted in any case where `evictions.enabled` is true."""
+    hold above theirs ([reclaim](queue.md#evictions))."""
     absent_seat_seconds: float = Field(default=300.0, ge=1, le=86_400)
-    """How long a seat is reserved for a pod that does not exist yet, from when the latest pod of its gang got its seat.
-    Its owner creates the pod once others of the gang run."""
+    """How long a seat is reserved for a pod that does not exist yet, from when the latest pod of its gang got its
+    seat."""
     autoscaler: Literal["none", "unnominated", "provisioningRequest"] = "none"
-    """Whether gangs without a place are shown to an autoscaler, which ignores gated pods. `unnominated`: the gates of
-    one gang at a time open without seats, and filter rejects its pods until the whole gang has a place.
-    `provisioningRequest`: a ProvisioningRequest asks Cluster Autoscaler for nodes
-    ([details](queue.md#autoscalers))."""
+    """How gangs without a place are shown to an autoscaler, which ignores gated pods ([details](queue.md#autoscalers))."""
     autoscaler_wait_seconds: float = Field(default=600.0, ge=0, le=31_536_000)
     """After so long the first gang in order is shown too, although running pods will make room for it. A gang that fits
     nowhere, whatever ends, is shown at once."""
@@ -411,8 +403,8 @@ class FailingNodes(_Part):
     window_seconds: float = Field(default=600.0, ge=60, le=1_800)
     """The length of the window, and how long the node is rejected after the failures."""
     parties: int = Field(default=2, ge=2, le=10)
-    """Failures that kubelet does not report count for all pods once pods of this number of parties failed on the node.
-    Parties differ in namespace, owner, image and service account."""
+    """Failures that kubelet does not report count for all pods once pods of this number of parties failed on the
+    node."""
 
 
 class LimitSettings(_Part):
