@@ -345,7 +345,8 @@ class Queue(_Part):
     """How long a seat is reserved for a pod that does not exist yet, from when the latest pod of its gang got its
     seat."""
     autoscaler: Literal["none", "unnominated", "provisioningRequest"] = "none"
-    """How gangs without a place are shown to an autoscaler, which ignores gated pods ([details](queue.md#autoscalers))."""
+    """How gangs without a place are shown to an autoscaler, which ignores gated pods
+    ([details](queue.md#autoscalers))."""
     autoscaler_wait_seconds: float = Field(default=600.0, ge=0, le=31_536_000)
     """After so long the first gang in order is shown too, although running pods will make room for it. A gang that fits
     nowhere, whatever ends, is shown at once."""

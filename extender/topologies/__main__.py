@@ -26,8 +26,9 @@ SIZES = (2, 4, 8)
 COLUMNS = ("machine", "gpus", "takes", "ring_gbps", "left_gbps", "stock_plugin_sets", "stock_plugin_gbps")
 HEAD = """# Machines
 
-The machines of the catalogue with their product labels, as `python -m extender.topologies` draws them. What a node's agent
-or administrator states has priority. Gaudi 2 and 3 are in the catalogue too, without a picture: their links are Ethernet.
+The machines of the catalogue with their product labels, as `python -m extender.topologies` draws them. What a node's
+agent or administrator states has priority. Gaudi 2 and 3 are in the catalogue too, without a picture: their links are
+Ethernet.
 
 How to read a picture: GPUs stand on a circle. Lines are as wide as the number of links between two GPUs. A hub is a
 switch. A coloured arc is a NUMA node, with the number of the sampled host. A grey band is one PCIe switch. A wider,
@@ -38,8 +39,8 @@ each direction. The first number is that of the planned GPUs. The number in brac
 device plugin without the [relay](relay.md). `?`: its choice depends on facts that the catalogue lacks.
 0 means that the links form no ring, so that traffic also uses PCIe.
 
-[results/topologies.csv](results/topologies.csv) has each size from 1 to 8: the planned GPUs, their ring, the best rings in
-the rest, and the sets that the plugin can hand out, with their probabilities.
+[results/topologies.csv](results/topologies.csv) has each size from 1 to 8: the planned GPUs, their ring, the best rings
+in the rest, and the sets that the plugin can hand out, with their probabilities.
 """
 
 
