@@ -170,6 +170,8 @@ class Leadership:
         self._degraded, self._clock = degraded, clock
         self._stepped_at: float | None = None
         self._warned = False
+        self.forbidden = False
+        """Whether the API server has rejected the last attempt for lack of rights."""
 
     @property
     def held(self) -> bool:
@@ -192,9 +194,10 @@ class Leadership:
             elif lease.held:
                 async with asyncio.timeout(REQUEST_SECONDS):
                     await lease.resign()
-            self._warned = False
+            self._warned = self.forbidden = False
             self._note("")
         except (ApiError, NoAnswer, TimeoutError) as error:
+            self.forbidden = isinstance(error, ApiError) and error.status in (401, 403)
             problem = f"{self._task.without}: the Lease cannot be read or written ({self._task.manifest})"
             self._note(f"{problem}: {error}")
             if not self._warned:

@@ -16,7 +16,8 @@ Theory of operation
 6. Where victims are asked to save their work first (`preemption.mostWaitSeconds`), the preempt verb hands over its own
    choice in the same way: it answers no victims, and the reservation is written. While all victims are there the pod
    may fit elsewhere: then the requests are withdrawn. saving.py knows when the victims may be evicted. Where the API
-   server does not allow an eviction, kube-scheduler is answered these victims at its next call: `own` is false then.
+   server does not allow an eviction, or no use of the Lease, kube-scheduler is answered these victims at its next call:
+   `own` is false then.
 
 Only an instance that kube-scheduler asks wants the Lease: no other one sees the filter calls.
 """
@@ -171,6 +172,8 @@ class OwnEvictions(Controller):
         acting = evictor if evictor is not None and evictor.leadership.held else None
         if acting is None and evictor is not None:
             evictor.saves.forget()
+            if evictor.leadership.forbidden:
+                self._hand_back(evictor)
         if acting is not None:
             if any(plan.wait for plan in self._verbs.reservations.all()):
                 self._verbs.releases.sweep(now)  # the preemptor may have a node elsewhere
@@ -328,16 +331,23 @@ class OwnEvictions(Controller):
         needs no leave of the Eviction API, and no pod escapes it by stating that it can save its work."""
         self._events.about(plan, "EvictionNotAllowed", f"no pod is evicted on node {plan.node}: {why}")
         if plan.wait and plan.uid not in self._stuck:
-            self._verbs.reservations.add(replace(plan, own=False))
+            self._verbs.reservations.add(replace(plan, own=False, at=self._clock()))
             evictor.wake()
         else:
             self._verbs.reservations.drop(plan.uid)
+
+    def _hand_back(self, evictor: Evictor) -> None:
+        """This server may not evict at all: kube-scheduler does, and asks no pod."""
+        why = f"the Lease {self._settings.evictions.lease} cannot be read or written"
+        for plan in self._verbs.reservations.all():
+            if plan.own and plan.wait and self._verbs.releases.untouched(plan):
+                self._not_allowed(evictor, plan, why)
 
     async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
         """Evict what is still to be evicted, once it has saved its work. Once one victim is evicted, the others follow
         as soon as they may."""
         reservations, remaining = self._verbs.reservations, self._remaining(plan)
-        begun = len(remaining) < len(plan.victims)
+        begun = not self._verbs.releases.untouched(plan)
         if plan.wait and not await self._may_go(evictor, plan, begun=begun):
             return
         for pod in remaining:

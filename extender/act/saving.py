@@ -20,7 +20,8 @@ A *need* is pods that are evicted for one preemptor. Those of them, and of the g
 4. The state is in the annotations and in the stored reservation. A new holder of the Lease reads them, and goes on. In
    one process an annotation that a tenant removes or changes is not written again: what was written counts.
 5. What acts by another Lease (the queue) has requests of its own. Each counts for both, and is withdrawn by its writer.
-6. The clock is ours. The pod's own word ends the time early, and never later than the need waits.
+6. The clock is ours. A request begins after the last exit of its pod, by whichever clock. The pod's own word ends the
+   time early, and never later than the need waits.
 """
 
 from __future__ import annotations
@@ -219,14 +220,16 @@ class SaveRequests:
         now = self._wall()
         if self._pauses.waits(pod.uid, now):
             return
-        request = SaveRequest(f"{self._prefix}{secrets.token_hex(6)}", need.by, now, min(now + seconds, need.until))
+        until = min(now + seconds, need.until)
+        at = now if pod.exited is None else min(max(now, pod.exited + 1), until)  # the clock of its node may be ahead
+        request = SaveRequest(f"{self._prefix}{secrets.token_hex(6)}", need.by, at, until)
         if await self._write(pod, request):
             self._asked(pod, request)
 
     def _asked(self, pod: PodRecord, request: SaveRequest) -> None:
         """The request stands."""
         self._metrics.save_requests.labels("asked").inc()
-        within = duration_text(round(request.until - request.at))
+        within = duration_text(round(request.until - self._wall()))
         text = (
             f"save your work within {within} and write the annotation {SAVED}: {request.id}; then, or when the time is "
             f"over, the pod is evicted for {request.by}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
@@ -78,8 +78,9 @@ class Releases(Listener):
         return soon and node is not None and not node.unschedulable
 
     def untouched(self, reservation: Reservation) -> bool:
-        """Whether all of its victims are there, and none is terminating."""
-        return _untouched(reservation, self._remaining(reservation))
+        """Whether victims are there, and none was evicted. One that has ended by itself still exists, finished."""
+        victims = [self._cluster.pods.get(uid) for uid in reservation.victims]
+        return bool(self._remaining(reservation)) and all(pod is not None and not pod.terminating for pod in victims)
 
     def _remaining(self, reservation: Reservation) -> list[PodRecord]:
         bound = self._cluster.placements.bound.get(reservation.node, ())
@@ -108,9 +109,10 @@ class Releases(Listener):
                 return "outbid"
             just_up = now - self._freshness.up_since <= COME_BACK_SECONDS
             return "" if just_up or now - reservation.emptied <= CARRIED_OUT_SECONDS else "not-used"
-        ours = reservation.own or reservation.wait
-        patience = OWN_NOT_CARRIED_OUT_SECONDS + reservation.wait if ours else NOT_CARRIED_OUT_SECONDS
-        return "not-carried-out" if _untouched(reservation, remaining) and now - reservation.at > patience else ""
+        patience = OWN_NOT_CARRIED_OUT_SECONDS + reservation.wait if reservation.own else NOT_CARRIED_OUT_SECONDS
+        if reservation.wait and not reservation.own:  # it was handed to kube-scheduler, which has to come back first
+            patience += COME_BACK_SECONDS
+        return "not-carried-out" if now - reservation.at > patience and self.untouched(reservation) else ""
 
     def _outbid(self, reservation: Reservation) -> bool:
         """Whether pods of a higher priority run where its victims were, and leave too little."""
@@ -119,7 +121,3 @@ class Releases(Listener):
         columns = zip(reservation.amounts, nodes.alloc_of(row), nodes.used_of(row), strict=True)
         short = any(wanted > has - held for wanted, has, held in columns if wanted)
         return short and any(pod.priority > reservation.priority for pod in cluster.pods_on(reservation.node))
-
-
-def _untouched(reservation: Reservation, remaining: Sequence[PodRecord]) -> bool:
-    return len(remaining) == len(reservation.victims) and not any(victim.terminating for victim in remaining)

@@ -636,6 +636,110 @@ def test_a_pod_that_ends_because_it_is_asked_has_answered() -> None:
     case.run(test)
 
 
+def test_an_exit_before_the_request_is_no_answer_where_the_clock_of_the_node_is_ahead() -> None:
+    case = Case()
+    case.objects.put(PODS + "train", ended(case.pod(), "main", WALL + 120))
+
+    async def test() -> None:
+        async with case.server() as server:
+            await asked(server)
+            await server.turn(30)
+            assert case.evicted() == []
+        case.objects.stored.pop(LEASE)
+        async with case.server() as server:
+            await server.call("filter", case.urgent)
+            await server.turn(30)
+            assert case.evicted() == []
+            case.objects.put(PODS + "train", ended(case.pod(), "main", WALL + 240))
+            await server.turn(30)
+            assert (case.evicted(), case.requests()) == (["train"], 1)
+
+    asyncio.run(test())
+
+
+def test_without_the_right_to_the_lease_kube_scheduler_evicts_at_once() -> None:
+    case = Case()
+    case.objects.fail = lambda request: 403 if "/leases" in request.path else 0
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == []
+        await server.turn()
+        assert server.woken == 1
+        assert await server.preempts(case.urgent) == ["train"]
+        assert (case.evicted(), case.requests()) == ([], 0)
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_plan_that_is_handed_back_and_not_carried_out_ends_soon(own: bool) -> None:
+    """kube-scheduler may not ask for it: a server that has restarted does not know that links alone reject the pod."""
+    case = Case()
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == []
+        if not own:
+            case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
+            await server.turn()
+        await server.turn(20)
+        server.world.verbs.releases.sweep(server.world.now)
+        assert len(server.world.verbs.reservations.all()) == 1
+        await server.turn(10)
+        server.world.verbs.releases.sweep(server.world.now)
+        assert len(server.world.verbs.reservations.all()) == own
+
+    case.run(test)
+
+
+def two_victims() -> Case:
+    """Each holds two GPUs of n0, and saves within ten minutes of a request."""
+    case = Case()
+    saves = {OURS + "saves-on-request": "10m"}
+    case.store("train", 2, "n0", annotations=saves)
+    case.store("more", 2, "n0", held=(2, 3), annotations=saves)
+    return case
+
+
+def test_a_victim_that_ends_by_itself_is_no_first_eviction() -> None:
+    """The preemptor may still fit elsewhere."""
+    case = two_victims()
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
+        await server.turn()
+        pod = ended(case.pod(), "main", WALL + 30)
+        pod["status"]["phase"] = "Failed"
+        case.objects.put(PODS + "train", pod)
+        await server.turn(40)
+        assert (case.evicted(), case.requests()) == ([], 2)
+        del case.objects.stored[PODS + "other"]
+        server.world.gone("other")
+        assert (await server.call("filter", case.urgent))["NodeNames"] == ["n1"]
+        case.answer("more")
+        await server.turn()  # kube-scheduler has not bound it yet
+        assert case.evicted() == []
+
+    case.run(test)
+
+
+def test_an_eviction_that_is_rejected_after_a_victim_ended_by_itself_is_left_to_kube_scheduler() -> None:
+    case = two_victims()
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
+        await server.turn()
+        pod = ended(case.pod(), "main", WALL + 30)
+        pod["status"]["phase"] = "Failed"
+        case.objects.put(PODS + "train", pod)
+        case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
+        await server.turn(40)
+        case.answer("more")
+        await server.turn(1)
+        assert await server.preempts(case.urgent, {"n0": ["more"]}) == ["more"]
+
+    case.run(test)
+
+
 def test_a_pod_that_is_deleted_before_its_time_has_ignored_nothing() -> None:
     case = Case()
 
