@@ -202,9 +202,11 @@ class OwnEvictions(Controller):
         return self._view.dark() >= self._settings.watch.staleness_seconds
 
     def _wants_lease(self, now: float) -> bool:
-        """Whether kube-scheduler asks this instance, or evictions of its own are not carried out yet."""
+        """Whether kube-scheduler asks this instance, or evictions of its own are not carried out yet, or what it has
+        asked of pods is not withdrawn."""
         asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
-        return asked or any(plan.own for plan in self._verbs.reservations.all())
+        standing = self._evictor is not None and self._evictor.saves.standing
+        return asked or standing or any(plan.own for plan in self._verbs.reservations.all())
 
     # -- plans ----------------------------------------------------------------------------------------------------
 

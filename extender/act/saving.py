@@ -17,6 +17,8 @@ A *need* is pods that are evicted for one preemptor. Those of them, and of the g
 2. A pod is asked once, however many needs it is in: a request that stands counts for each, until its own time. The
    name of a preemptor that needs it no more is replaced by that of one that does.
 3. A request without a need for WITHDRAW_SECONDS is withdrawn: the annotation is removed. One on a pod that ends stays.
+   The condition SaveRequested of the pod is true from the request until then, or until the pod answers. It is written
+   with the annotation. It is for readers: nothing here depends on it.
 4. The state is in the annotations and in the stored reservation. A new holder of the Lease reads them, and goes on. In
    one process an annotation that a tenant removes or changes is not written again: what was written counts.
 5. What acts by another Lease (the queue) has requests of its own. Each counts for both, and is withdrawn by its writer.
@@ -31,17 +33,17 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from extender.act.events import EventRecorder, of_pod
 from extender.cluster.cluster import ClusterView
 from extender.kube.own_objects import Regarding
-from extender.kube.pod_writes import AT_ONCE, Patched
+from extender.kube.pod_writes import AT_ONCE, Patched, PodPatches
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.progress import duration_text
 from extender.objects.records import PodRecord
-from extender.objects.save_request import SAVE_REQUESTED, SAVED, SaveRequest, requested, speakers
+from extender.objects.save_request import SAVE_REQUESTED, SAVED, SaveRequest, condition, requested, speakers
 from extender.preemption.asking import stopped, to_ask
 from extender.times import Backoff, Backoffs
 
@@ -54,14 +56,6 @@ READY: Final = frozenset[State]({"saved", "exited", "deadline"})
 ANSWERED: Final = frozenset[State]({"saved", "exited"})
 log = get_log()
 Item = TypeVar("Item")
-
-
-class Notes(Protocol):
-    """Writes annotations of pods, as `PodPatches`."""
-
-    async def note(self, namespace: str, name: str, version: str, annotations: Mapping[str, str | None]) -> Patched:
-        """None removes one."""
-        ...
 
 
 class Need(NamedTuple):
@@ -89,6 +83,7 @@ class _Standing:
     request: SaveRequest
     pod: PodRecord  # as it was last seen
     counted: bool = False  # its answer is counted
+    closed: bool = False  # the condition says that it has answered
     unwanted: float | None = None  # since when no need has it
 
 
@@ -107,7 +102,7 @@ class SaveRequests:
     def __init__(
         self,
         cluster: ClusterView,
-        patches: Notes,
+        patches: PodPatches,
         events: EventRecorder,
         metrics: Metrics,
         wall: Callable[[], float],
@@ -121,6 +116,11 @@ class SaveRequests:
         self._pauses = Backoffs(PAUSE)
         self._refused: set[str] = set()  # uids of pods that may not be asked
         self._unsure: dict[str, SaveRequest] = {}  # by uid: written with no answer
+
+    @property
+    def standing(self) -> bool:
+        """Whether a request stands that this instance may have to withdraw."""
+        return bool(self._standing)
 
     def forget(self) -> None:
         """This instance does not hold the Lease: another one may ask and withdraw."""
@@ -164,6 +164,8 @@ class SaveRequests:
         taken = [pods[uid] for uid in asks if uid in standing and self._is_free(standing[uid], need)]
         await _some(unasked, lambda pod: self._ask(pod, need, asks[pod.uid]))
         await _some(taken, lambda pod: self._take(pod, need))
+        answered = [uid for uid, state in states.items() if state in ANSWERED and uid in standing]
+        await _some([pods[uid] for uid in answered if not standing[uid].closed], self._close)
         gangs: dict[object, list[PodRecord]] = {}
         for uid in asks:
             gangs.setdefault(self._cluster.gangs.ref(pods[uid]) or uid, []).append(pods[uid])
@@ -189,7 +191,7 @@ class SaveRequests:
         if self._standing is None:
             pods = [pod for pod in self._cluster.pods.values() if pod.node and SAVE_REQUESTED in pod.annotations]
             self._standing = {
-                pod.uid: _Standing(request, pod)
+                pod.uid: _Standing(request, pod, closed=request.answer(pod) != "")
                 for pod in pods
                 if (request := requested(pod)) is not None and request.id.startswith(self._prefix)
             }
@@ -245,8 +247,7 @@ class SaveRequests:
 
     async def _write(self, pod: PodRecord, request: SaveRequest, entry: _Standing | None = None) -> bool:
         """Whether the request stands on the pod."""
-        notes = {SAVE_REQUESTED: request.text()}
-        patched = await self._patches.note(pod.namespace, pod.name, pod.resource_version, notes)
+        patched = await self._note(pod, condition(request, "", request.at), {SAVE_REQUESTED: request.text()})
         if patched.outcome == "written":
             self._pauses.succeeded(pod.uid)
             if entry is None:
@@ -264,13 +265,26 @@ class SaveRequests:
             log.warning("a pod cannot be asked", pod=f"{pod.namespace}/{pod.name}", err=patched.message)
         return False
 
+    async def _note(self, pod: PodRecord, stated: Mapping[str, str], notes: Mapping[str, str | None]) -> Patched:
+        return await self._patches.note(pod.namespace, pod.name, pod.resource_version, notes, stated)
+
+    async def _close(self, pod: PodRecord) -> None:
+        """The pod has answered. Its request stands until it is evicted, or the request is withdrawn."""
+        entry = self._read().get(pod.uid)
+        if entry is None or self._pauses.waits(pod.uid, self._wall()):
+            return
+        patched = await self._note(pod, condition(entry.request, entry.request.answer(pod), self._wall()), {})
+        entry.closed = patched.outcome not in ("conflict", "unknown")
+        if patched.outcome == "unknown":
+            self._pauses.failed(pod.uid, self._wall())
+
     def _is_free(self, entry: _Standing, need: Need) -> bool:
         """Whether the preemptor that the request names needs it no more."""
         return entry.request.by != need.by and entry.request.by not in self._needed_by
 
     async def _withdraw(self, entry: _Standing) -> None:
         pod = entry.pod
-        patched = await self._patches.note(pod.namespace, pod.name, pod.resource_version, {SAVE_REQUESTED: None})
+        patched = await self._note(pod, condition(entry.request, "withdrawn", self._wall()), {SAVE_REQUESTED: None})
         if patched.outcome == "conflict":  # the watch brings its new version
             return
         if patched.outcome == "unknown":

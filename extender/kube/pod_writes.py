@@ -98,16 +98,24 @@ class PodPatches:
         body: dict[str, object] = {"metadata": {"resourceVersion": version, "annotations": dict(annotations)}}
         return await self._patch(_path(namespace, name), body)
 
-    async def note(self, namespace: str, name: str, version: str, annotations: Mapping[str, str | None]) -> Patched:
-        """As `annotate`, of a pod that is on a node: with its status, which needs a smaller right than its patch."""
+    async def note(
+        self,
+        namespace: str,
+        name: str,
+        version: str,
+        annotations: Mapping[str, str | None],
+        condition: Mapping[str, str] | None = None,
+    ) -> Patched:
+        """As `annotate`, of a pod that is on a node: with its status, which needs a smaller right than its patch; and
+        one `condition` in the same write."""
         body: dict[str, object] = {"metadata": {"resourceVersion": version, "annotations": dict(annotations)}}
-        return await self._patch(f"{_path(namespace, name)}/status", body)
+        if condition is not None:
+            body["status"] = {"conditions": [dict(condition)]}
+        return await self._patch(f"{_path(namespace, name)}/status", body, STRATEGIC_PATCH)
 
     async def condition(self, namespace: str, name: str, version: str, condition: Mapping[str, str]) -> Patched:
         """Write one condition of the pod; its other conditions stay."""
-        status = {"conditions": [dict(condition)]}
-        body: dict[str, object] = {"metadata": {"resourceVersion": version}, "status": status}
-        return await self._patch(f"{_path(namespace, name)}/status", body, STRATEGIC_PATCH)
+        return await self.note(namespace, name, version, NO_ANNOTATIONS, condition)
 
     async def _patch(self, path: str, body: dict[str, object], content_type: str = MERGE_PATCH) -> Patched:
         return await patched(self._server, path, body, content_type)

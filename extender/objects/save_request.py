@@ -1,4 +1,4 @@
-"""The request to a pod to save its work before it is evicted, and its answer: annotations on the pod.
+"""The request to a pod to save its work before it is evicted, and its answer: annotations on the pod, and a condition.
 
 Whoever may write the pod can write both. A forged request or answer only hastens the pod's own eviction; a later
 `until` counts up to what the preemptor waits (extender.act.saving).
@@ -19,6 +19,7 @@ from extender.objects.records import PodRecord
 
 SAVE_REQUESTED: Final = "gpu-extender.io/save-requested"
 SAVED: Final = "gpu-extender.io/saved"
+CONDITION: Final = "gpu-extender.io/SaveRequested"
 SAVES_FOR_GANG: Final = "gpu-extender.io/saves-for-gang"
 MOST_TIME: Final = 253_402_300_799  # the last second of the year 9999
 MOST_TEXT: Final = 1_024  # of a request: an annotation may have 256 KiB
@@ -46,6 +47,18 @@ class SaveRequest(NamedTuple):
         if pod.annotations.get(SAVED, "").strip() == self.id or saved_ms(pod) >= self.at * 1000:
             return "saved"
         return "exited" if pod.exited is not None and pod.exited >= math.floor(self.at) else ""
+
+
+def condition(request: SaveRequest, end: Literal["", "saved", "exited", "withdrawn"], at: float) -> dict[str, str]:
+    """The condition of the pod: true from the request until its `end`, at `at`, seconds since 1970."""
+    sooner = f"save the work until {time_text(request.until)}; then the pod is evicted for {request.by}"
+    return {
+        "type": CONDITION,
+        "status": "False" if end else "True",
+        "reason": (end or "asked").capitalize(),
+        "message": sooner if not end else f"request {request.id} for {request.by}",
+        "lastTransitionTime": time_text(math.floor(at if end else request.at)),
+    }
 
 
 class _Stated(msgspec.Struct):

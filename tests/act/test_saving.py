@@ -16,7 +16,7 @@ from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
 from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, SaveRequests
 from extender.kube.own_objects import Lease
 from extender.kube.pod_writes import PodEvictions, PodPatches
-from extender.objects.save_request import SAVE_REQUESTED, SAVED, SAVES_FOR_GANG, SaveRequest, requested
+from extender.objects.save_request import CONDITION, SAVE_REQUESTED, SAVED, SAVES_FOR_GANG, SaveRequest, requested
 from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_evictions import LEASE, Ear
@@ -219,6 +219,49 @@ def test_it_is_asked_and_evicted_once_it_has_saved() -> None:
         assert (server.count("asked"), server.count("saved")) == (1, 1)
         told = [(name, reason) for name, reason, _ in case.ear.heard if reason == "SaveRequested"]
         assert told == [("train", "SaveRequested")]
+
+    case.run(test)
+
+
+def condition(case: Case, name: str = "train") -> JSON | None:
+    """Ours; the others are as they were."""
+    conditions = case.pod(name)["status"].get("conditions", [])
+    return next((each for each in conditions if each["type"] == CONDITION), None)
+
+
+def test_a_condition_follows_the_request_with_no_write_too_many() -> None:
+    case = Case()
+    kept = {"type": "Ready", "status": "True"}
+    case.pod()["status"]["conditions"] = [kept]
+
+    async def test(server: Server) -> None:
+        request = await asked(server)
+        assert condition(case) == {
+            "type": CONDITION,
+            "status": "True",
+            "reason": "Asked",
+            "message": f"save the work until {request['until']}; then the pod is evicted for default/urgent",
+            "lastTransitionTime": request["at"],
+        }
+        for _ in range(5):
+            await server.turn(10)
+        assert len(case.objects.patched) == 1
+        case.objects.fail = lambda heard: 500 if heard.path.endswith("/eviction") else 0
+        case.answer()
+        for _ in range(5):
+            await server.turn(10)
+        stated = condition(case)
+        assert stated is not None
+        assert (stated["status"], stated["reason"]) == ("False", "Saved")
+        assert len(case.objects.patched) == 2
+        assert case.pod()["status"]["conditions"][0] == kept
+        del case.objects.stored[PODS + "urgent"]
+        server.world.gone("urgent")
+        for _ in range(2):  # kube-scheduler has called nothing for more than a minute
+            await server.turn(WITHDRAW_SECONDS)
+        stated = condition(case)
+        assert stated is not None
+        assert (case.asked(), stated["status"], stated["reason"]) == (None, "False", "Withdrawn")
 
     case.run(test)
 

@@ -56,6 +56,8 @@ def test_it_saves_and_the_preemptor_lands(
     cluster.pod("urgent", 8, priority_class="high")
     asked = request(cluster)
     assert asked["by"] == f"{namespace}/urgent"
+    conditions = {condition["type"]: condition for condition in cluster.get("train")["status"]["conditions"]}
+    assert (conditions[OURS + "SaveRequested"]["status"], conditions["Ready"]["status"]) == ("True", "True")
     cluster.api.patch("Pod", "train", {"metadata": {"annotations": {OURS + "saved": asked["id"]}}}, namespace)
     assert cluster.running("urgent", timeout=60) == ["n1"]
     assert evicted(cluster) == 1

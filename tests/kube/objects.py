@@ -84,13 +84,16 @@ class Objects:
 
 
 def merged(into: Any, patch: Any) -> Any:
-    """RFC 7386."""
+    """RFC 7386; conditions by their type, as the strategic patches that write them."""
     if not isinstance(patch, dict) or not isinstance(into, dict):
         return patch
     out = dict(into)
     for key, value in patch.items():
         if value is None:
             out.pop(key, None)
+        elif key == "conditions":
+            by_type = {condition["type"]: condition for condition in out.get(key) or ()}
+            out[key] = list((by_type | {condition["type"]: condition for condition in value}).values())
         else:
             out[key] = merged(out.get(key), value)
     return out
