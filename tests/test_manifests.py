@@ -130,7 +130,10 @@ def test_what_we_keep_is_what_the_role_allows() -> None:
 
 def test_what_evictions_need_is_granted_apart() -> None:
     made = {one["kind"]: one for one in EVICTIONS}
-    assert made["ClusterRole"]["rules"] == [{"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}]
+    assert made["ClusterRole"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+        {"apiGroups": ["lifecycle.k8s.io"], "resources": ["evictionrequests"], "verbs": ["create", "delete"]},
+    ]
     [named] = [rule for rule in made["Role"]["rules"] if "resourceNames" in rule]
     assert named["resourceNames"] == [Settings().evictions.lease]
     for kind in ("ClusterRoleBinding", "RoleBinding"):

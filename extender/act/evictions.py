@@ -19,7 +19,8 @@ Theory of operation
    server does not allow an eviction, or no use of the Lease, kube-scheduler is answered these victims at its next call:
    `own` is false then.
 
-Only an instance that kube-scheduler asks wants the Lease: no other one sees the filter calls.
+Only an instance that kube-scheduler asks wants the Lease: no other one sees the filter calls. The exception are nodes
+that an operator empties (drains.py).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Final
 import msgspec
 
 from extender.act.controller import Controller, Leadership
+from extender.act.drains import Drains
 from extender.act.events import EventRecorder, named, price_text
 from extender.act.reservations import ReservationStore
 from extender.act.saving import Need, SaveRequests
@@ -118,6 +120,7 @@ class OwnEvictions(Controller):
         self._asked_at: float | None = None
         self._allowed = set[str]()  # ids of plans whose evictions were allowed in a dry run
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
+        self._drains = Drains(verbs.cluster, verbs.evicted, events, clock.wall)
 
     # -- what the server reports ----------------------------------------------------------------------------------
 
@@ -166,7 +169,10 @@ class OwnEvictions(Controller):
             return
         now, evictor = self._clock(), self._evictor
         if evictor is not None and self._settings.evictions.enabled:
+            leaving = self._drains.look()
             await evictor.leadership.campaign(self._wants_lease(now))
+        else:
+            leaving = []
         if self._is_dark():  # stuck pods are looked at when the watches are back
             return
         acting = evictor if evictor is not None and evictor.leadership.held else None
@@ -177,10 +183,15 @@ class OwnEvictions(Controller):
         if acting is not None:
             if any(plan.wait for plan in self._verbs.reservations.all()):
                 self._verbs.releases.sweep(now)  # the preemptor may have a node elsewhere
-            await acting.saves.sweep([self._need(plan) for plan in self._verbs.reservations.all() if plan.wait])
+            needs = [self._need(plan) for plan in self._verbs.reservations.all() if plan.wait]
+            await acting.saves.sweep([*needs, *(part.need for part in leaving)])
             for plan in self._verbs.reservations.all():
                 if plan.own and not self._paused.waits(plan.id, now):
                     await self._carry_out(acting, plan)
+            self._drains.tell()
+            for part in leaving:
+                if acting.leadership.held and not self._is_dark():
+                    await self._drains.empty(part, acting.pods, acting.saves)
         for uid, stuck in list(self._stuck.items()):
             if self._stuck.get(uid) is not stuck:  # it was passed while another one waited for the API server
                 continue
@@ -203,10 +214,13 @@ class OwnEvictions(Controller):
 
     def _wants_lease(self, now: float) -> bool:
         """Whether kube-scheduler asks this instance, or evictions of its own are not carried out yet, or what it has
-        asked of pods is not withdrawn."""
+        asked of pods is not withdrawn, or nodes are emptied. One that empties nodes and is not asked leaves the Lease
+        to others for 5 s of each minute."""
         asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
+        if asked or any(plan.own for plan in self._verbs.reservations.all()):
+            return True
         standing = self._evictor is not None and self._evictor.saves.standing
-        return asked or standing or any(plan.own for plan in self._verbs.reservations.all())
+        return now % 60.0 >= 5.0 if self._drains.due else standing
 
     # -- plans ----------------------------------------------------------------------------------------------------
 

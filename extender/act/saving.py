@@ -8,7 +8,7 @@ A *need* is pods that are evicted for one preemptor. Those of them, and of the g
 | state | how it is known | what follows |
 |---|---|---|
 | needed | no request stands on the pod | the annotation `save-requested` is written, with Events on pod and owner |
-| asked | a request stands, and no answer | nothing until its time is over |
+| asked | a request stands, and no answer | nothing until its time is over; `eviction_requests.py`, where it is on |
 | saved | the annotation `saved` has the id of the request, or `last-checkpoint` is later than it | ready |
 | exited | a container with GPUs, where any states them, has ended since the request | ready |
 | deadline | the time of the request, or of the need, is over; or the request is not allowed | ready |
@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from extender.act.events import EventRecorder, of_pod
+from extender.act.eviction_requests import EvictionRequests, Outcome
 from extender.cluster.cluster import ClusterView
 from extender.kube.own_objects import Regarding
 from extender.kube.pod_writes import AT_ONCE, Patched, PodPatches
@@ -84,6 +85,7 @@ class _Standing:
     pod: PodRecord  # as it was last seen
     counted: bool = False  # its answer is counted
     closed: bool = False  # the condition says that it has answered
+    requested: Outcome = "unknown"  # whether an EvictionRequest stands
     unwanted: float | None = None  # since when no need has it
 
 
@@ -116,11 +118,17 @@ class SaveRequests:
         self._pauses = Backoffs(PAUSE)
         self._refused: set[str] = set()  # uids of pods that may not be asked
         self._unsure: dict[str, SaveRequest] = {}  # by uid: written with no answer
+        self.eviction_requests: EvictionRequests | None = None
+        """Makes these too; None: they are off."""
 
     @property
     def standing(self) -> bool:
         """Whether a request stands that this instance may have to withdraw."""
         return bool(self._standing)
+
+    def has_asked(self, pod: PodRecord) -> bool:
+        """Whether a request stands on the pod, of whatever need."""
+        return pod.uid in self._read() or requested(pod) is not None
 
     def forget(self) -> None:
         """This instance does not hold the Lease: another one may ask and withdraw."""
@@ -164,6 +172,9 @@ class SaveRequests:
         taken = [pods[uid] for uid in asks if uid in standing and self._is_free(standing[uid], need)]
         await _some(unasked, lambda pod: self._ask(pod, need, asks[pod.uid]))
         await _some(taken, lambda pod: self._take(pod, need))
+        if self.eviction_requests is not None:
+            asked = [standing[uid] for uid, state in states.items() if state == "asked" and uid in standing]
+            await _some([entry for entry in asked if entry.requested == "unknown"], self._request)
         answered = [uid for uid, state in states.items() if state in ANSWERED and uid in standing]
         await _some([pods[uid] for uid in answered if not standing[uid].closed], self._close)
         gangs: dict[object, list[PodRecord]] = {}
@@ -268,6 +279,12 @@ class SaveRequests:
     async def _note(self, pod: PodRecord, stated: Mapping[str, str], notes: Mapping[str, str | None]) -> Patched:
         return await self._patches.note(pod.namespace, pod.name, pod.resource_version, notes, stated)
 
+    async def _request(self, entry: _Standing) -> None:
+        if self.eviction_requests is not None and not self._pauses.waits(entry.pod.uid, self._wall()):
+            entry.requested = await self.eviction_requests.create(entry.pod)
+            if entry.requested == "unknown":
+                self._pauses.failed(entry.pod.uid, self._wall())
+
     async def _close(self, pod: PodRecord) -> None:
         """The pod has answered. Its request stands until it is evicted, or the request is withdrawn."""
         entry = self._read().get(pod.uid)
@@ -283,7 +300,10 @@ class SaveRequests:
         return entry.request.by != need.by and entry.request.by not in self._needed_by
 
     async def _withdraw(self, entry: _Standing) -> None:
-        pod = entry.pod
+        pod, more = entry.pod, self.eviction_requests
+        if more is not None and entry.requested != "none" and not await more.withdraw(pod):
+            self._pauses.failed(pod.uid, self._wall())
+            return
         patched = await self._note(pod, condition(entry.request, "withdrawn", self._wall()), {SAVE_REQUESTED: None})
         if patched.outcome == "conflict":  # the watch brings its new version
             return

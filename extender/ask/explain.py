@@ -37,6 +37,7 @@ from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
+from extender.preemption.draining import leaves
 from extender.queue.gang import together
 from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.seats import Seat
@@ -230,6 +231,8 @@ class Explainer:
             return Explanation(pod, "evicted", evictions.past(victim, wall), evicted=victim.as_json())
         with self._queue.seated(self._judge.claims, [pod.uid] if pod.gated else ()):
             shown = self._explain(pod)
+        if leaving := leaves(cluster, pod, wall):
+            shown = replace(shown, sentence=f"{shown.sentence}; {leaving}")
         if victim is not None and victim.is_evicted:
             text = f"{evictions.past(victim, wall, gone=False)}; {shown.sentence}"
             shown = replace(shown, verdict="evicted", sentence=text, evicted=victim.as_json())

@@ -14,6 +14,7 @@ from extender.cluster.statements import HELD, PLAN
 from extender.objects import gangs, progress, queueing
 from extender.objects.parts import api_group
 from extender.objects.records import PodRecord
+from extender.preemption.draining import DRAIN, drain_of
 
 MOST = 20  # of one kind; the others are counted
 Warned = dict[str, str]
@@ -154,9 +155,15 @@ def _of_place(cluster: ClusterView, pod: PodRecord, name: str) -> Iterator[Warne
 
 
 def _of_nodes(cluster: ClusterView) -> Iterator[Warned]:
-    for node in sorted(cluster.gpus.ledgers):
-        if cluster.gpus.ledgers[node].doubled:
-            yield _warning("gpus-held-twice", f"node {node}: several pods are stated to hold the same GPU")
+    for name in sorted(cluster.gpus.ledgers):
+        if cluster.gpus.ledgers[name].doubled:
+            yield _warning("gpus-held-twice", f"node {name}: several pods are stated to hold the same GPU")
+    for name, node in sorted(cluster.nodes.items()):
+        if DRAIN in node.annotations and drain_of(cluster, node) is None:
+            wrong = "which is no time with a zone (2026-11-21T15:00:00Z), and not empty: the node is not emptied"
+            yield _warning(
+                "bad-drain", f"node {name}: annotation {DRAIN} is {node.annotations[DRAIN][:100]!r}, {wrong}"
+            )
 
 
 def _of_groups(cluster: ClusterView) -> Iterator[Warned]:

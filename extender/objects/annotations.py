@@ -108,6 +108,9 @@ NAMES: Final = (
     Name("device-plugin-version", "node", "you", "`0.20.0`",
          "The version of the node's device plugin; a label works too. The rule `hazard` knows faults of versions.",
          ("annotation", "label")),
+    Name("drain", "node", "you", "RFC 3339 time; empty: at once",
+         "The GPU pods of the cordoned node are asked to save and evicted, so that it is empty at that time "
+         "([recipe](cookbook.md#drain-a-node)). It needs `evictions.enabled`."),
     Name("rank", "PriorityClass (label)", "you", "a whole number",
          "The intended order of the classes, higher = more important. `gpu-extender check` compares their values.",
          ("label",)),

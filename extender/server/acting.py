@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from extender.act.controller import EVICTIONS, QUEUE, Controller, Leadership
 from extender.act.demand_mix import DemandMixStore
 from extender.act.events import EventRecorder
+from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
 from extender.act.gated import GateRemoval, UnledPods
 from extender.act.parked import ParkedPods
@@ -104,6 +105,9 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
     writes = server.apart(AT_ONCE)
     parked = ParkedPods(core.verbs, PodPatches(writes).nominate, _can_evict(settings, watches, reservations), clock)
+    saves = SaveRequests(cluster, PodPatches(server), events, metrics, clock.wall)
+    if settings.preemption.eviction_requests:
+        saves.eviction_requests = EvictionRequests(server, "evictions")
     evictions = OwnEvictions(
         core.verbs,
         events,
@@ -112,7 +116,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
             PodEvictions(server, metrics),
             Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic),
             reservations,
-            SaveRequests(cluster, PodPatches(server), events, metrics, clock.wall),
+            saves,
             parked.not_evicted,
         ),
         view=ClusterReadiness(
@@ -185,6 +189,7 @@ def _queue(core: Core, server: ApiServer, writes: ApiServer, namespace: str, ide
         ProvisioningRequests(server),
         ResourceClaimWrites(writes),
         DeviceTaintRuleWrites(server),
+        EvictionRequests(server, "queue") if core.cluster.settings.preemption.eviction_requests else None,
     )
     return queue_over(core, leadership, KeptSeats(maps, signs), wired, identity)
 
@@ -205,6 +210,7 @@ class QueueRequests(NamedTuple):
     nodes: ProvisioningRequests | None = None  # asks for nodes
     claims: ResourceClaimWrites | None = None  # allocates the devices of ResourceClaims
     fences: DeviceTaintRuleWrites | None = None  # keeps devices for that
+    eviction_requests: EvictionRequests | None = None  # for pods that are asked to save
 
 
 def queue_over(
@@ -222,6 +228,8 @@ def queue_over(
     placement = JointPlacement(core.cluster, verbs.policy)
     planner = Planner(core.cluster, verbs.claims, placement, clock.monotonic, clock.wall)
     search = GangSearch(core.cluster, verbs.policy, verbs.settings.preemption)
+    saves = SaveRequests(core.cluster, requests.pods, core.events, metrics, clock.wall, "q-")
+    saves.eviction_requests = requests.eviction_requests
     acting = Acting(
         leads,
         store,
@@ -234,6 +242,6 @@ def queue_over(
         requests.read,
         Fences(core.cluster, seats, fences),
         requests.evicts,
-        SaveRequests(core.cluster, requests.pods, core.events, metrics, clock.wall, "q-"),
+        saves,
     )
     return QueueController(verbs, planner, acting, metrics, core.events, clock=clock)

@@ -202,6 +202,9 @@ class PreemptionSettings(_Part):
     """CPU time of one search. Beyond it the best one found is answered, as not proved."""
     minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
     """Seconds by the name of a PriorityClass: its pods are never victims before they have run so long."""
+    eviction_requests: bool = False
+    """Whether an EvictionRequest (`lifecycle.k8s.io/v1alpha1`, alpha in Kubernetes 1.37) is made too for a pod that is
+    asked and names `spec.evictionResponders` ([details](saving-operators.md#evictionrequest))."""
     ceilings: dict[str, LossCeiling] = Field(default_factory=dict, max_length=10_000)
     """The most work that an eviction may lose, by the name of the preemptor's PriorityClass: where every eviction loses
     more, no pod is evicted for it ([details](preemption.md#ceilings))."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from extender.act.controller import EVICTIONS, Leadership
+from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
 from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, SaveRequests
 from extender.kube.own_objects import Lease
@@ -142,6 +143,7 @@ class Case:
     @asynccontextmanager
     async def server(self, settings: Settings = CHOSEN, name: str = "me") -> AsyncIterator[Server]:
         """An instance that reads everything anew."""
+        chosen = settings.preemption
         world = World(settings, events=self.ear)
         for node in self.nodes:
             world.set("Node", node)
@@ -153,6 +155,7 @@ class Case:
             metrics = world.metrics
             leadership = Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)
             saves = SaveRequests(world.cluster, PodPatches(api), self.ear, metrics, clock.wall)
+            saves.eviction_requests = EvictionRequests(api, "evictions") if chosen.eviction_requests else None
             evictor = Evictor(PodEvictions(api, metrics), leadership, reservations, saves, lambda: server.wake())
             controller = OwnEvictions(
                 world.verbs, self.ear, metrics, evictor, view=ClusterReadiness(dark=lambda: 0.0), clock=clock
@@ -978,3 +981,102 @@ def test_the_request_as_it_stands_on_the_pod() -> None:
     for text in ("", "{}", "null", "[]", '{"id": ""}', "x" * 5_000, request.text().replace("Z", "")):
         world.pod("p", 1, annotations={SAVE_REQUESTED: text})
         assert requested(world.cluster.pods["uid-p"]) is None
+
+
+# -- EvictionRequests
+
+LIFECYCLE = "/apis/lifecycle.k8s.io/v1alpha1/namespaces/default/evictionrequests"
+MADE = f"{LIFECYCLE}/gpu-extender-evictions-uid-train"
+LATER = CHOSEN.model_copy(update={"preemption": CHOSEN.preemption.model_copy(update={"eviction_requests": True})})
+
+
+def responding(case: Case) -> None:
+    """The victim names a responder."""
+    pod = json.loads(json.dumps(case.pod()))
+    pod["spec"]["evictionResponders"] = [{"name": "example.com/saver", "priority": 10_000}]
+    case.objects.put(PODS + "train", pod)
+
+
+def test_an_eviction_request_stands_as_long_as_the_request() -> None:
+    case = Case()
+    responding(case)
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        await server.turn()
+        made = case.objects.stored[MADE]
+        assert made["spec"] == {
+            "target": {"pod": {"name": "train", "uid": "uid-train"}},
+            "requester": "gpu-extender.io/evictions",
+            "intent": "Eviction",
+        }
+        for _ in range(3):
+            await server.turn(10)
+        assert [path for method, path in case.objects.said if path == LIFECYCLE and method == "POST"] == [LIFECYCLE]
+        del case.objects.stored[PODS + "urgent"]
+        server.world.gone("urgent")
+        case.objects.fail = lambda heard: 500 if heard.method == "DELETE" else 0
+        await server.turn()
+        await server.turn(WITHDRAW_SECONDS)
+        assert case.asked()  # it is withdrawn last
+        case.objects.fail = lambda heard: 0
+        await server.turn(WITHDRAW_SECONDS)
+        assert (case.asked(), MADE in case.objects.stored) == (None, False)
+
+    case.run(test, LATER)
+
+
+@pytest.mark.parametrize("settings", [CHOSEN, LATER])
+def test_a_pod_without_responders_and_a_server_without_the_setting_make_none(settings: Settings) -> None:
+    case = Case()
+    if settings is CHOSEN:
+        responding(case)
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        for _ in range(3):
+            await server.turn()
+        assert MADE not in case.objects.stored
+        case.answer()
+        await server.turn()
+        assert case.evicted() == ["train"]
+
+    case.run(test, settings)
+
+
+@pytest.mark.parametrize("status", [403, 404, 422])
+def test_an_api_server_that_takes_none_changes_nothing_else(status: int) -> None:
+    case = Case()
+    responding(case)
+
+    async def test(server: Server) -> None:
+        case.objects.fail = lambda heard: status if heard.path == LIFECYCLE else 0
+        await asked(server)
+        for _ in range(5):
+            await server.turn()
+        assert len([path for _, path in case.objects.said if path == LIFECYCLE]) == 1
+        case.answer()
+        await server.turn()
+        assert case.evicted() == ["train"]
+
+    case.run(test, LATER)
+
+
+def test_the_next_holder_of_the_lease_withdraws_an_eviction_request_too() -> None:
+    case = Case()
+    responding(case)
+
+    async def test() -> None:
+        async with case.server(LATER) as server:
+            await asked(server)
+            await server.turn()
+            assert MADE in case.objects.stored
+        case.objects.stored.pop(LEASE, None)
+        del case.objects.stored[PODS + "urgent"]
+        async with case.server(LATER, name="another") as server:
+            await server.call("filter", case.urgent)
+            for _ in range(5):
+                await server.turn(WITHDRAW_SECONDS)
+            assert (case.asked(), MADE in case.objects.stored) == (None, False)
+
+    asyncio.run(test())

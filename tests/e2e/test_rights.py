@@ -42,6 +42,8 @@ NOT_SERVED = {("scheduling.k8s.io", "podgroups"), ("scheduling.k8s.io", "workloa
 """Behind feature gates of the API server: they are listed, and watched only where they are served."""
 LATER_SEATS = {f"gpu-extender-seats-{part}" for part in (1, 2, 3)}
 """Written only while the part before is in use or full (1 MiB)."""
+GATED = "evictionrequests"
+"""Behind a feature gate, and off by default: test_eviction_requests.py uses these rights."""
 SYNTHETIC = "resourceclaims/binding"
 """The API server asks for it beside resourceclaims/status: no request is about it, and no audit log has it."""
 GANG_KINDS = (
@@ -168,7 +170,7 @@ def needless(held: list[Right], asked: set[Request]) -> list[Right]:
         one
         for one in held
         if not any(one.allows(request) for request in asked)
-        and one.resource != SYNTHETIC
+        and one.resource not in (SYNTHETIC, GATED)
         and not (one.verb == "watch" and (one.group, one.resource) in NOT_SERVED & listed)
         and not (one.verb == "patch" and one.name in LATER_SEATS)
     ]

@@ -13,6 +13,7 @@ from extender.cluster.device_plugins import COUNT, MIG_STRATEGY
 from extender.objects.cel import selector
 from extender.objects.nodes import DeviceState
 from extender.objects.records import NodeDevices, NodeRecord
+from extender.preemption.draining import DRAIN, drain_of
 
 MOST_MESSAGE: Final = 120
 MOST_DIGITS: Final = 4
@@ -55,6 +56,7 @@ def _nodes(posture: Posture) -> Iterator[Finding]:
                 (("allocatable_gpus", allocatable), ("gpus", stated)), repeats=True,
             )  # fmt: skip
         yield from _not_ready(about, wires.get(name, {}))
+        yield from _drained(posture, node, about)
         yield from _links(posture, name, about)
 
 
@@ -78,6 +80,22 @@ def _not_ready(about: str, item: Item) -> Iterator[Finding]:
                 "warning", "node-not-ready", about, f"it is not ready{_why(condition)}: its GPUs take no new pod",
                 "Look at kubelet on the node.", repeats=True,
             )  # fmt: skip
+
+
+def _drained(posture: Posture, node: NodeRecord, about: str) -> Iterator[Finding]:
+    """What leaves a node that an operator empties, and what does not."""
+    drain = drain_of(posture.cluster, node)
+    if drain is None or not (drain.pods or drain.staying):
+        return
+    enabled = posture.settings.evictions.enabled
+    when = drain.state(posture.wall) if enabled else "only where evictions.enabled is true"
+    text = f"{DRAIN}: {count(len(drain.pods), 'GPU pod')} {verb(len(drain.pods), 'leaves', 'leave')} {when}"
+    if drain.staying:
+        first = drain.staying[0]
+        text = f"{text}; {len(drain.staying)} stay, the first is {first.pod.namespace}/{first.pod.name}: {first.why}"
+    moves = enabled and node.unschedulable and not any(stays.budget for stays in drain.staying)
+    remedy = "Nothing." if moves else "Turn on evictions.enabled, cordon the node, or look at the budgets."
+    yield Finding("info" if moves else "warning", "node-drains", about, text, remedy)
 
 
 def _why(condition: Any) -> str:

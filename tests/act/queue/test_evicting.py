@@ -827,3 +827,28 @@ async def test_a_request_is_withdrawn_when_the_gang_is_gone() -> None:
         await one.turns(10, 2.0)
         assert [stands(one, f"r-{name}") for name in NODES] == [None] * 3
         assert evicted.tried == []
+
+
+async def test_a_queue_that_reclaims_its_guarantee_asks_the_borrower_first() -> None:
+    queues = {"own": {"guaranteedGpus": {"nvidia.com/gpu": 8}}}
+    chosen = asking().model_dump(by_alias=True, exclude_unset=True)
+    chosen["queue"] |= {"queues": queues, "reclaimRegardlessOfPriority": True}
+    world = World(Settings.model_validate(chosen))
+    world.node("n1", 8, links=pairs(8))
+    async with rig(world) as one:
+        evicted = Evicted(one)
+        labels = {"gpu-extender.io/queue": "lender"}
+        one.create(
+            workload(
+                "r", 8, node="n1", phase="Running", start=WALL - 600, priority=20, labels=labels, annotations=SAVES
+            )
+        )
+        pods = gang("g", 1, 8, priority=10, labels={"gpu-extender.io/queue": "own"})
+        pods[0]["spec"]["priorityClassName"] = "prod"
+        one.create(*pods)
+        await one.turns(3)
+        assert stands(one, "r")["by"] == "default/g"
+        assert evicted.tried == []
+        saved(one, "r")
+        await one.turns(3, 2.0)
+        assert evicted.tried == ["r"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cli import main
+from extender.settings import Settings
 from tests.ask.asking import file, findings
 from tests.ask.checks.test_check import checked, cls, codes, node, pod, quota
 from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
@@ -54,6 +55,29 @@ def test_nodes_that_are_not_ready() -> None:
     [one] = findings(answer, "node-not-ready")
     assert (one["about"], one["others"]) == ("Node/b", ["Node/c"])
     assert "KubeletNotReady" in one["message"]
+
+
+@pytest.mark.parametrize(("cordoned", "enabled", "severity", "when"), [
+    (True, True, "info", "now, after saving"),
+    (False, True, "warning", "not before the node is cordoned (kubectl cordon a)"),
+    (True, False, "warning", "only where evictions.enabled is true"),
+])  # fmt: skip
+def test_a_node_that_is_emptied(cordoned: bool, enabled: bool, severity: str, when: str) -> None:
+    drained = gpu_node("a")
+    drained["metadata"].setdefault("annotations", {})["gpu-extender.io/drain"] = ""
+    drained["spec"] = {"unschedulable": cordoned}
+    held = {"kind": "Pod"} | workload("p", 4, node="a", phase="Running", start=WALL - 60)
+    settings = Settings.model_validate({"evictions": {"enabled": enabled}})
+    [one] = findings(checked(drained, held, settings=settings), "node-drains")
+    assert (one["severity"], one["about"]) == (severity, "Node/a")
+    assert one["message"] == f"gpu-extender.io/drain: 1 GPU pod leaves {when}"
+
+
+def test_a_drain_that_is_not_meant_is_a_warning_and_empties_nothing() -> None:
+    drained = gpu_node("a")
+    drained["metadata"].setdefault("annotations", {})["gpu-extender.io/drain"] = "soon"
+    assert not findings(checked(drained), "node-drains")
+    assert [warning["code"] for warning in checked(drained)["warnings"]] == ["bad-drain"]
 
 
 def test_links_that_are_not_known() -> None:
