@@ -25,6 +25,7 @@ from extender.policy.rules.count import FEW
 from extender.preemption.candidates import Preemptor
 from extender.queue import report
 from extender.queue.report import QueueReport, Why
+from extender.reservations.reservations import Reservation
 
 POD_SIZES: Final = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (inf, "17+"))
 """Most GPUs of a pod, and what such pods are called."""
@@ -157,15 +158,23 @@ def _evicting(judge: Judge, asked: Preemptor) -> Why | None:
     reservation = judge.claims.reservations.of(asked.request.uid, asked.now)
     if reservation is None:
         return None
-    victims = [judge.cluster.pods.get(uid) for uid in reservation.victims]
-    left = [victim for victim in victims if victim is not None and victim.node]
-    saving = [victim for victim in left if not victim.terminating]
-    if reservation.own and reservation.wait and saving:
-        until = time_text(asked.wall - asked.now + reservation.at + reservation.wait)
-        pods = f"{count(len(saving), 'pod')} on {reservation.node} save{'s its' if len(saving) == 1 else ' their'} work"
-        return Why(SAVING, f"{pods} before the eviction for it, until {until} at the latest")
+    left = [pod for uid in reservation.victims if (pod := judge.cluster.pods.get(uid)) is not None and pod.node]
+    until = saves_until(judge.cluster, reservation, asked.now, asked.wall)
+    if until is not None:
+        saving = sum(not victim.terminating for victim in left)
+        pods = f"{count(saving, 'pod')} on {reservation.node} save{'s its' if saving == 1 else ' their'} work"
+        return Why(SAVING, f"{pods} before the eviction for it, until {time_text(until)} at the latest")
     pods = f"{count(len(left), 'pod')} on {reservation.node} {'is' if len(left) == 1 else 'are'}"
     return Why(EVICTING, f"{pods} being evicted for it") if left else None
+
+
+def saves_until(cluster: ClusterView, reservation: Reservation, now: float, wall: float) -> float | None:
+    """Until when victims of a reservation save their work, at the latest, seconds since 1970; None: none does. `now`:
+    on the clock of reservations."""
+    victims = (cluster.pods.get(uid) for uid in reservation.victims)
+    saving = any(pod is not None and pod.node and not pod.terminating for pod in victims)
+    waits = reservation.own and reservation.wait and saving
+    return wall - now + reservation.at + reservation.wait if waits else None
 
 
 def _reason(judge: Judge, asked: Preemptor) -> str:

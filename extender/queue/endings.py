@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from math import inf
 from typing import Final, NamedTuple
@@ -79,6 +79,18 @@ class Endings:
         self._known = by_uid
         yield
         return list(self._order)
+
+
+def stated(cluster: ClusterView, now: float) -> Iterator[tuple[PodRecord, float | None]]:
+    """Each bound GPU pod on a node that is known, and when it has ended at the latest, as `Ending.at`. In the order of
+    the nodes. `now`: seconds since the epoch."""
+    deadlines: dict[tuple[str, Owner], float] = {}
+    for node in cluster.gpus.topologies:
+        for pod in cluster.pods_on(node) if cluster.row(node) >= 0 else ():
+            if pod.gpus:
+                deadline = inf if pod.owner is None else _of_owner(pod, pod.owner, deadlines, cluster)
+                at = _end(pod, deadline, now)
+                yield pod, at if at < inf else None
 
 
 def without_gpus(cluster: ClusterView, now: float) -> Sliced[list[Ending]]:

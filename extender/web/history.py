@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from extender.ask.pending import saves_until
 from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
 from extender.queue.report import first_names
@@ -78,14 +79,19 @@ def preemptions_view(content: Content, query: Query) -> JSON:
     """The latest answers that evict pods, newest first, each with its `plans`, the first with `pictures` of the node
     before and after; then the reservations that stand."""
     verbs = content.verbs
-    standing = islice(verbs.reservations.current(content.times.monotonic()), MOST)
+    now, wall = content.times.monotonic(), content.times.wall()
+    standing = islice(verbs.reservations.current(now), MOST)
     latest = _latest(content, "preemptions", lambda decision: bool(decision.detail.get("victims")))
     for place, preemption in enumerate(latest["preemptions"]):
         preemption["plans"] = plans(preemption) if preemption["cost"] else []
         preemption["pictures"] = _pictures(content, preemption) if place < DRAWN else []
     return {
         **latest,
-        "reservations": [_reservation(reservation, verbs.cluster) for reservation in standing],
+        "reservations": [
+            _reservation(reservation, verbs.cluster)
+            | {"saving_until": saves_until(verbs.cluster, reservation, now, wall)}
+            for reservation in standing
+        ],
     }
 
 

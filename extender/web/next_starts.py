@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from math import inf
 from typing import Final, Literal
 
 from extender.cluster.cluster import ClusterView
-from extender.cluster.slices import finish
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.gangs import Ref
 from extender.queue.backfill import HeadReservation
-from extender.queue.endings import Endings, seated
+from extender.queue.endings import seated, stated
 from extender.queue.gang import SINGLE
 from extender.queue.report import first_names
 from extender.reservations.claims import Claims
@@ -162,21 +160,17 @@ def _head(lanes: Lanes, head: HeadReservation) -> None:
 def _endings(lanes: Lanes, cluster: ClusterView, head: HeadReservation | None, wall: float) -> None:
     """The running pods that state when they end; those of one gang at one time together."""
     awaited = frozenset(() if head is None else head.blocked_by)
-    for at, together in groupby(finish(Endings(cluster).read(wall)), lambda ending: ending.at):
-        for ending in together:
-            pod = cluster.pods.get(ending.uid)
-            if pod is None:
-                continue
-            gpus = sum(cluster.amounts(pod)[FIRST_GPU:])
-            if at is None:
-                rack = lanes.rack(pod.node)
-                lanes.unstated[rack] = lanes.unstated.get(rack, 0) + gpus
-                continue
-            gang = cluster.workloads.gang_of(pod.uid)
-            name = f"{pod.namespace}/{pod.name}" if gang is None else str(gang)
-            bar = lanes.bar(pod.node, "ends", name, wall, at, pod=gang is None)
-            bar.add(pod.node, gpus)
-            bar.awaited |= pod.uid in awaited
+    for pod, at in stated(cluster, wall):
+        gpus = sum(cluster.amounts(pod)[FIRST_GPU:])
+        if at is None:
+            rack = lanes.rack(pod.node)
+            lanes.unstated[rack] = lanes.unstated.get(rack, 0) + gpus
+            continue
+        gang = cluster.workloads.gang_of(pod.uid)
+        name = f"{pod.namespace}/{pod.name}" if gang is None else str(gang)
+        bar = lanes.bar(pod.node, "ends", name, wall, at, pod=gang is None)
+        bar.add(pod.node, gpus)
+        bar.awaited |= pod.uid in awaited
 
 
 def _until(bars: Sequence[Bar], wall: float) -> float:

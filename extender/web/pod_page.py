@@ -14,6 +14,7 @@ from extender.ask.text import named_gpus, seconds
 from extender.decide.decisions import Decision
 from extender.errors import NotFound
 from extender.objects.records import PodRecord
+from extender.objects.save_request import requested
 from extender.web import decisions_page
 from extender.web.history import entry, of_pod, plans
 from extender.web.node_pictures import Victim, before_and_after, picture, unlinked, victims
@@ -30,7 +31,7 @@ NOTHING: Final[JSON] = {
     "verdict": "", "sentence": "", "because": "", "why": None, "node": None, "gpus": None, "how": None, "funnel": [],
     "reasons": {}, "nearest": None, "ways_out": [], "first": None, "second": None, "difference": [], "queue": None,
     "devices": None, "evicted": None, "preemption": None, "evictable_by": None, "cost_now": None, "not_checked": [],
-    "nodes_by_reason": {}, "scores": [], "evictions": [],
+    "nodes_by_reason": {}, "scores": [], "evictions": [], "save_request": None,
 }  # fmt: skip
 """The fields of the view of a pod of which nothing but records is known."""
 LEFT_OUT: Final = {
@@ -72,8 +73,8 @@ def _own(answer: Mapping[str, Any]) -> JSON:
 def pod_view(content: Content, query: Query) -> JSON:
     """`?pod=NAMESPACE/NAME`: which. As /debug/explain, with `because`: why the best node is before the second,
     `drawings`: nodes to look at, `nodes_by_reason`: the first nodes of each reason, `scores`: the best two nodes by
-    term, and `evictions`: each plan that is known, by cost term. A pod that has ended has the verdict "ended", while
-    the records of this server name it. BadRequest, NotFound."""
+    term, `evictions`: each plan that is known, by cost term, and `save_request`: what the pod is asked. A pod that has
+    ended has the verdict "ended", while the records of this server name it. BadRequest, NotFound."""
     explainer, verbs = content.explainer, content.verbs
     name = pod_of(query)
     try:
@@ -91,8 +92,21 @@ def pod_view(content: Content, query: Query) -> JSON:
         "nodes_by_reason": {key: list(names) for key, names in sorted(shown.rejected.items())},
         "scores": [_score(ranked) for ranked in shown.best],
         "evictions": plans(asked) if asked else _ways(answer["ways_out"]),
+        "save_request": _save_request(content, pod),
         "decisions": latest,
     }
+
+
+def _save_request(content: Content, pod: PodRecord) -> JSON | None:
+    """The request to save its work that stands on the pod. `by_pod`: whether a pod has that name; `answer`: saved,
+    exited, or None where it has not answered yet."""
+    request = requested(pod)
+    if request is None:
+        return None
+    namespace, _, name = request.by.partition("/")
+    by_pod = content.verbs.cluster.pod(namespace, name) is not None
+    answer = request.answer(pod) or None
+    return {"by": request.by, "by_pod": by_pod, "at": request.at, "until": request.until, "answer": answer}
 
 
 def _drawings(content: Content, pod: PodRecord, answer: Mapping[str, Any]) -> list[JSON]:

@@ -215,6 +215,8 @@ def test_it_is_asked_and_evicted_once_it_has_saved() -> None:
         waiting = server.world.call("/waiting.json", method="GET").json["pods"]
         text = f"1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)} at the latest"
         assert [(pod["reason"], pod["text"]) for pod in waiting] == [("saving", text)]
+        (reserved,) = server.world.call("/preemptions.json", method="GET").json["reservations"]
+        assert (reserved["saving_until"], reserved["victims_left"]) == (WALL + 600, ["default/train"])
         assert await server.preempts(case.urgent) == []  # kube-scheduler asks again
         case.answer()
         await server.turn()

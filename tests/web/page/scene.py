@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from extender.ask.trend import FleetPoint
 from extender.objects.queueing import GATE
+from extender.objects.save_request import SAVE_REQUESTED, SaveRequest
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import QueueReport
@@ -25,6 +26,10 @@ WAITS = "research/finetune"
 """A pod that waits: GPUs are free, and not linked."""
 PREEMPTOR = "serving/urgent"
 ENDED = "speech/finished"
+ASKED = "vision/run-4-h100-3-0"
+"""A pod that runs, and is asked to save its work."""
+ASKED_SECONDS = 480
+"""In which it is to save."""
 SWITCHED = [[0 if a == b else 18 for b in range(8)] for a in range(8)]
 TEAMS = ("research", "vision", "speech")
 SIZES = (1, 1, 2, 2, 4)
@@ -88,11 +93,17 @@ def _machine(world: World, rng: random.Random, name: str, rack: str, product: st
         team = rng.choice(TEAMS)
         gang = f"run-{rng.randint(1, 4)}"
         began = rng.randint(600, 9_000)
+        asked = _save_request() if f"{team}/{gang}-{name}-{held[0]}" == ASKED else {}
         _pod(
             world, f"{gang}-{name}-{held[0]}", size, began, node=name, namespace=team, held=held, start=WALL - began,
             priority=rng.choice((0, 0, 10)), labels={NOTE + "gang": gang}, phase="Running",
-            annotations=_ends(product, gang),
+            annotations=_ends(product, gang) | asked,
         )  # fmt: skip
+
+
+def _save_request() -> dict[str, str]:
+    request = SaveRequest("p-1", PREEMPTOR, WALL - 120, WALL + ASKED_SECONDS)
+    return {NOTE + "saves-on-request": "10m", SAVE_REQUESTED: request.text()}
 
 
 def _ends(product: str, gang: str) -> dict[str, str]:

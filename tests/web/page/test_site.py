@@ -23,7 +23,7 @@ from extender.web import render
 from extender.web.capacity_page import CHANGED_SECONDS, SAME_SECONDS
 from extender.web.render import HEADERS
 from tests.web.page.crawl import crawl
-from tests.web.page.scene import PREEMPTOR, RACK, WAITS, scene
+from tests.web.page.scene import ASKED, ASKED_SECONDS, PREEMPTOR, RACK, WAITS, scene
 from tests.world import JSON, WALL, Reply, World, pairs, workload
 
 VIEWS = {
@@ -265,6 +265,16 @@ def test_what_is_evicted_for_a_pod_is_drawn(world: World) -> None:
     assert [marked(shown, mark) for shown, mark in zip(drawn["pictures"], ("victim", "chosen"), strict=True)] == [
         [4], [4, 5],
     ]  # fmt: skip
+
+
+def test_a_pod_that_is_asked_to_save_shows_until_when_and_for_which_pod(world: World) -> None:
+    request = data(world, f"/pod?pod={ASKED}")["save_request"]
+    times = {"at": WALL - 120, "until": WALL + ASKED_SECONDS}
+    assert request == {"by": PREEMPTOR, "by_pod": True, "answer": None} | times
+    text = html(world, f"/pod?pod={ASKED}")
+    assert "Asked to save its work until 08:08:00 UTC</b> (in 8 min), for <a href" in text
+    assert "It has not answered yet." in text
+    assert data(world, f"/pod?pod={WAITS}")["save_request"] is None
 
 
 def test_the_node_where_a_pod_fits_is_drawn(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.web.page.scene import ENDED, PREEMPTOR, WAITS
+from tests.web.page.scene import ASKED, ENDED, PREEMPTOR, WAITS
 
 VIEWS: Final = {
     "fleet": "/?colour=gang",
@@ -18,6 +18,7 @@ VIEWS: Final = {
     "pod": f"/pod?pod={WAITS}",
     "pod-preempts": f"/pod?pod={PREEMPTOR}",
     "pod-fits": "/pod?pod=serving/small",
+    "pod-asked": f"/pod?pod={ASKED}",
     "pod-gated": "/pod?pod=research/llm-0",
     "pod-never": "/pod?pod=speech/giant",
     "pod-ended": f"/pod?pod={ENDED}",
