@@ -79,7 +79,7 @@ def test_the_page_of_a_victim_says_what_evicted_it() -> None:
     assert page.status == 200
     assert b"For default/serve (priority 1000)." in page.body
     assert b"Its eviction" in page.body
-    assert b"3,720" in page.body
+    assert b"All victims: work lost 1.03 GPU-hours, " in page.body
 
 
 def test_a_chosen_pod_that_is_deleted_much_later_was_not_evicted() -> None:
