@@ -491,7 +491,8 @@ VALUES: Final = {
     "linked_sets gpus": "GPUs of a set: `2`, `4`, `8`, `16`",
     "nodes_wanted model": "what nodes state (`mix.modelLabels`), the 100 of which most are wanted",
     "waiting_pods reason": "as `gpu-extender top` shows: a key of [reasons.md](reasons.md), what a node has too little "
-    "of beside GPUs, `fits`, `gated`, `not-admitted`, `not-judged`, or `queue: ` and why the gang waits",
+    "of beside GPUs, `fits`, `gated`, `not-admitted`, `not-judged`, `evicting`, `saving`, or `queue: ` and why the "
+    "gang waits",
     "pending_pods priority_class": "the 50 PriorityClasses of the highest value, `none`, `other`",
     "pending_pods outranks": "`true` where pods of a lower priority hold GPUs meanwhile, else `false`",
     "pending_oldest_seconds priority_class": "as above",
