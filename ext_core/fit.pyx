@@ -89,11 +89,11 @@ cdef inline code_t _in_all(NodeTable nodes, PodTable pods, Ask ask, int resource
         return codes.few
     if free + nodes.tentative[resource, row] >= wanted:
         return codes.assumed
+    _free_gpus(pods, row, resource, ask.priority, &releasing, &lower)
+    if free + releasing >= wanted:  # beside what is reserved: nothing is evicted elsewhere
+        return codes.releasing
     if free + nodes.claim[resource, row] >= wanted:
         return codes.reserved
-    _free_gpus(pods, row, resource, ask.priority, &releasing, &lower)
-    if free + releasing >= wanted:
-        return codes.releasing
     free += nodes.evictable[resource, row]  # evicting pods helps all the same: an assumed pod is a victim, or expires
     return codes.busy if free + releasing + lower >= wanted else codes.held
 

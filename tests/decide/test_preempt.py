@@ -786,3 +786,23 @@ def test_no_pod_is_evicted_for_cpu_or_memory_that_a_terminating_pod_leaves(memor
         assert world.preempt(asks(2, **four), {"n": ["victim"]}) == ({"n": ["victim"]} if evicts else {})
         if not evicts:
             assert world.decision()["why"] == "the pod will fit on n when the pods that are terminating there are gone"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_no_pod_is_evicted_while_a_terminating_pod_leaves_enough_beside_a_reservation(ends: bool) -> None:
+    """The free GPUs of `n` are another preemptor's, whose nomination kube-scheduler has cleared: it names the node to
+    filter, and offers it to preempt no more."""
+    world = World()
+    world.node("n", 8)
+    world.node("m", 2)
+    world.pod("for-first", 4, "n", priority=1, start=WALL - 100)
+    world.pod("ending", 2, "n", priority=1, terminating=WALL + 5 if ends else None, start=WALL - 600)
+    world.pod("other", 2, "n", priority=10, start=WALL - 3600)
+    world.pod("victim", 2, "m", priority=1, start=WALL - 10)
+    assert world.preempt(workload("first", 4, priority=10), {"n": ["for-first"]}) == {"n": ["for-first"]}
+    world.gone("for-first")
+    world.verbs.freshness.counted = True
+    world.filter(asks(2), ["n"])
+    reason = "gpus-releasing" if ends else "gpus-reserved"
+    assert world.decision()["reasons"] == {reason: 1}
+    assert world.preempt(asks(2), {"m": ["victim"]}) == ({} if ends else {"m": ["victim"]})

@@ -80,10 +80,10 @@ def _in_all(nodes: NodeTable, pods: PodTable, ask: Ask, resource: int, row: int,
         return codes.few
     if free + nodes.tentative[row][resource] >= wanted:
         return codes.assumed
-    if free + nodes.claim[row][resource] >= wanted:
-        return codes.reserved
     if free + releasing >= wanted:
         return codes.releasing
+    if free + nodes.claim[row][resource] >= wanted:
+        return codes.reserved
     evictable = nodes.evictable[row][resource]
     return codes.busy if free + releasing + lower + evictable >= wanted else codes.held
 
