@@ -16,12 +16,13 @@ cdef struct Term:
     const int64_t* column     # SUM, MAX; GANG: the members' own cost or NULL. SUM with NULL counts pods
     int64_t most              # SUM, MAX, GANG: a set that costs more is left out; INT64_MAX: no ceiling
     const int64_t* lacking    # SUM: [candidate] what the sum is less by, or NULL
-    const int32_t* start      # GROUP, GANG: the groups of pod p are member[start[p]:start[p + 1]]
+    const int32_t* start      # GROUP, GANG: pod p is in member[start[p]:start[p + 1]], of which its gang is the first
     const int32_t* member
     const int64_t* allowance
     const int64_t* price
     int32_t* count            # [group] members taken (zero between uses where the term is a GROUP and not simple)
-    int64_t* taken            # [group] GANG: own cost of the members taken
+    int64_t* taken            # [gang] own cost of the members taken
+    int32_t* over             # [gang] how many of its groups have lost more than they may
     bint simple               # GROUP: no pod of this candidate is in two groups, so the walk's order does not matter
     prices_t* tables          # MASK: [table] the prices
     prices_t* floors          # MASK: [table] at each mask, the least price of a good mask that contains it
@@ -59,5 +60,6 @@ cdef class _Terms:
     cdef int check_members(
         self, str what, const int32_t[::1] start, const int32_t[::1] member, Py_ssize_t groups
     ) except -1
+    cdef int check_gangs(self, int i, Py_ssize_t groups) except -1
     cdef int check_spans(self, int i) except -1
     cdef int read_prices(self, int i, list tables) except -1

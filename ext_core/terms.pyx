@@ -212,6 +212,9 @@ cdef class _Terms:
         t.price = &price[0] if groups else int64s(self.kept, 0)
         t.count = int32s(self.kept, groups)
         t.taken = int64s(self.kept, groups)
+        t.over = int32s(self.kept, groups)
+        if t.kind == GANG:
+            self.check_gangs(i, groups)
         if len(term) == 6:
             t.column = self.read_column(f"{what}'s column", term[5], True)
             self.check_spans(i)
@@ -236,6 +239,19 @@ cdef class _Terms:
                         raise ValueError(f"cheapest: {what} puts pod {p} into group {member[e]} twice")
         return 0
 
+    cdef int check_gangs(self, int i, Py_ssize_t groups) except -1:
+        """A group is of one gang: that of all its pods."""
+        cdef Term* t = &self.term[i]
+        cdef int32_t* gang = int32s(self.kept, groups)
+        cdef int p, e, g
+        for p in range(self.of.eligible):
+            for e in range(t.start[p], t.start[p + 1]):
+                g = t.member[t.start[p]] + 1
+                if gang[t.member[e]] not in (0, g):
+                    raise ValueError(f"cheapest: terms[{i}] has group {t.member[e]} in more than one gang")
+                gang[t.member[e]] = g
+        return 0
+
     cdef int check_spans(self, int i) except -1:
         """A gang's price must cover its members' own costs on each node: breaking it cannot lower the cost of a set."""
         cdef Term* t = &self.term[i]
@@ -245,8 +261,6 @@ cdef class _Terms:
         for c in range(self.of.nodes):
             alone = 0
             for p in range(self.of.starts[c], self.of.starts[c + 1]):
-                if t.start[p + 1] - t.start[p] > 1:
-                    raise ValueError(f"cheapest: terms[{i}] has a column, and pod {p} is in more than one gang")
                 if t.start[p + 1] == t.start[p]:
                     alone += t.column[p]
                     continue

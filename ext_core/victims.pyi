@@ -34,11 +34,13 @@ Term = (
     # member_start int32[pods + 1], member int32[m] (the groups of each pod), allowance, price (>= 0) int64[groups].
     # "group": walk the victims in the order of their indices; each takes one off every group it is in; it violates
     # when one of those is then below zero, and pays the highest price among those. Price 1: NumPDBViolations.
-    # "gang": a group of which more than `allowance` (and at least one) are victims is broken: its price, once.
+    # "gang": the first group of a pod is its gang, the others are roles in it, and a group is of one gang. A gang is
+    # broken when of any of its groups more than `allowance` (and at least one) are victims: its price, once. Prices of
+    # roles are not read.
     | tuple[Literal["group", "gang"], Buffer, Buffer, Buffer, Buffer]
     # A gang's price may span other nodes; with an own cost per pod, int64[pods] (>= 0): each victim that is in no
-    # broken gang pays its own, each broken gang its price, which stands for all members. At most one gang a pod, and
-    # the price covers what its eligible members on one candidate cost together.
+    # broken gang pays its own, each broken gang its price, which stands for all members. The price covers what its
+    # eligible members on one candidate cost together.
     | tuple[Literal["gang"], Buffer, Buffer, Buffer, Buffer, Buffer]
     # a term of the form "sum", "max" or "gang": sets that cost more than the number in it are left out
     | tuple[Literal["below"], int, Term]

@@ -102,7 +102,8 @@ cdef class _Search:
     # --- what one more victim costs -------------------------------------------------------------------------------
 
     cdef inline int64_t column_of(self, Term* t, int p) noexcept nogil:
-        return 1 if t.column == NULL else t.column[p]
+        """What the pod costs; of a GANG while it is whole."""
+        return t.kind != GANG if t.column == NULL else t.column[p]
 
     cdef int64_t single(self, Term* t, int p) noexcept nogil:
         """The term's value when `p` is the only victim; 0 for MASK. The rank's key."""
@@ -115,12 +116,10 @@ cdef class _Search:
         for e in range(t.start[p], t.start[p + 1]):
             g = t.member[e]
             if t.allowance[g] < 1:
-                total = max(total, t.price[g]) if t.kind == GROUP else total + t.price[g]
-            elif t.kind == GANG and t.column != NULL:
-                total += t.column[p]
-        if t.kind == GANG and t.column != NULL and t.start[p] == t.start[p + 1]:
-            total = t.column[p]
-        return total
+                if t.kind == GANG:
+                    return t.price[t.member[t.start[p]]]
+                total = max(total, t.price[g])
+        return self.column_of(t, p) if t.kind == GANG else total
 
     cdef int64_t with_pod(self, Term* t, int p, int64_t value) noexcept nogil:
         """The term's value when `p` joins the set at hand, whose value is `value`; a lower bound of it where the
@@ -136,23 +135,30 @@ cdef class _Search:
                 if t.count[g] + 1 > t.allowance[g]:
                     return value + t.price[g]
             return value
-        if t.column != NULL:
-            if t.start[p] == t.start[p + 1]:
-                return value + t.column[p]
-            g = t.member[t.start[p]]
-            if self.broken(t, g):
-                return value
-            if t.count[g] + 1 > t.allowance[g]:
+        if self.free(t, p):
+            return value
+        for e in range(t.start[p], t.start[p + 1]):
+            if t.count[t.member[e]] + 1 > t.allowance[t.member[e]]:
+                g = t.member[t.start[p]]
                 return value + t.price[g] - t.taken[g]
-            return value + t.column[p]
+        return value + self.column_of(t, p)
+
+    cdef inline bint free(self, Term* t, int p) noexcept nogil:
+        """The GANG of `p` is broken."""
+        return t.start[p] < t.start[p + 1] and t.over[t.member[t.start[p]]] > 0
+
+    cdef inline void count(self, Term* t, int p, int by) noexcept nogil:
+        """`p` joins (1) or leaves (-1) the set at hand, in its groups. Without an allowance the first pod is one too
+        many."""
+        cdef int e, g, past
         for e in range(t.start[p], t.start[p + 1]):
             g = t.member[e]
-            if not self.broken(t, g) and t.count[g] + 1 > t.allowance[g]:
-                value += t.price[g]
-        return value
-
-    cdef inline bint broken(self, Term* t, int g) noexcept nogil:
-        return t.count[g] > 0 and t.count[g] > t.allowance[g]
+            past = t.count[g] > max(t.allowance[g], 0)
+            t.count[g] += by
+            if t.kind == GANG:
+                t.over[t.member[t.start[p]]] += (t.count[g] > max(t.allowance[g], 0)) - past
+        if t.column != NULL and t.start[p] < t.start[p + 1]:
+            t.taken[t.member[t.start[p]]] += by * t.column[p]
 
     cdef int64_t walked(self, Term* t) noexcept nogil:
         """A GROUP's value of the set at hand by kube-scheduler's walk: a pod violates when one of its groups is then
@@ -176,7 +182,7 @@ cdef class _Search:
     # --- taking and giving back -----------------------------------------------------------------------------------
 
     cdef void enter(self, int p, const int64_t* before, int64_t* after) noexcept nogil:
-        cdef int i, e
+        cdef int i
         cdef Term* t
         self.inside[p - self.first] = 1
         for i in range(self.terms):
@@ -188,22 +194,16 @@ cdef class _Search:
             else:
                 after[i] = self.with_pod(t, p, before[i])
                 if t.kind == GROUP or t.kind == GANG:
-                    for e in range(t.start[p], t.start[p + 1]):
-                        t.count[t.member[e]] += 1
-                        if t.column != NULL:
-                            t.taken[t.member[e]] += t.column[p]
+                    self.count(t, p, 1)
 
     cdef void leave(self, int p) noexcept nogil:
-        cdef int i, e
+        cdef int i
         cdef Term* t
         self.inside[p - self.first] = 0
         for i in range(self.terms):
             t = &self.term[i]
             if t.kind == GANG or (t.kind == GROUP and t.simple):
-                for e in range(t.start[p], t.start[p + 1]):
-                    t.count[t.member[e]] -= 1
-                    if t.column != NULL:
-                        t.taken[t.member[e]] -= t.column[p]
+                self.count(t, p, -1)
 
     cdef void take(self, int d) noexcept nogil:
         cdef int a
@@ -276,7 +276,7 @@ cdef class _Search:
             if t.kind == GANG:
                 for j in range(d, self.m):
                     p = self.pod[j]
-                    if self.usable[j] and t.start[p] < t.start[p + 1] and self.broken(t, t.member[t.start[p]]):
+                    if self.usable[j] and self.free(t, p):
                         left -= min(left, self.frees[j * self.rows + a])
             total = 0
             order = &self.order[(i * self.rows + a) * self.m]
@@ -287,7 +287,7 @@ cdef class _Search:
                 if j < d or not self.usable[j]:
                     continue
                 p = self.pod[j]
-                if t.kind == GANG and t.start[p] < t.start[p + 1] and self.broken(t, t.member[t.start[p]]):
+                if t.kind == GANG and self.free(t, p):
                     continue
                 if self.frees[j * self.rows + a] >= left:
                     total += part_up(self.column_of(t, p), left, self.frees[j * self.rows + a])
@@ -487,7 +487,7 @@ cdef class _Search:
                         if t.column[p] > t.column[q]:
                             return False
                         less |= t.column[p] < t.column[q]
-                    elif t.column[p] > (t.column[q] if few == many else 0):
+                    elif t.column[p] > (t.column[q] if few else 0):
                         return False  # beside a broken gang, its members come free and others do not
         return True
 
@@ -730,6 +730,7 @@ cdef class _Search:
                 for width in range(self.term[t].start[self.first], self.term[t].start[self.last]):
                     self.term[t].count[self.term[t].member[width]] = 0
                     self.term[t].taken[self.term[t].member[width]] = 0
+                    self.term[t].over[self.term[t].member[width]] = 0
 
     cdef void rank_candidate(self) noexcept nogil:
         """Keep the value found as the first or the second of all so far, where it is that. The empty set is not an

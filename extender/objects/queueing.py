@@ -138,14 +138,21 @@ def rank_of(pod: PodRecord) -> tuple[str, int]:
     """(role, index) of the pod in its gang: "" where its owner has no roles, -1 where it has no index. Pods in this
     order are neighbours in the gang; with the Jobs of a JobSet and the replicas of a RayCluster, which count their own
     pods, the indices leave gaps."""
-    labels = pod.labels
-    node = labels.get(RAY_NODE)
-    if node:
-        return f"{node}/{labels.get(RAY_GROUP, '')}", _nested(labels, RAY_REPLICA, RAY_HOST)
-    role = next((labels[key] for key in ROLES if labels.get(key)), "")
+    labels, role = pod.labels, role_of(pod)
+    if labels.get(RAY_NODE):
+        return role, _nested(labels, RAY_REPLICA, RAY_HOST)
     if JOB_INDEX in labels:
         return role, _nested(labels, JOB_INDEX, COMPLETION)
     return role, next((index for key in INDICES if (index := _index(labels, key)) >= 0), -1)
+
+
+def role_of(pod: PodRecord) -> str:
+    """The role of the pod in its gang, "" where its owner has no roles."""
+    labels = pod.labels
+    node = labels.get(RAY_NODE)
+    if node:
+        return f"{node}/{labels.get(RAY_GROUP, '')}"
+    return next((labels[key] for key in ROLES if labels.get(key)), "")
 
 
 def _index(labels: Mapping[str, str], key: str) -> int:

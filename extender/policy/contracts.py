@@ -165,7 +165,8 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class VictimGroups:
-    """Which groups each gathered pod is in: pod i is in members[starts[i]:starts[i+1]]."""
+    """Which groups each gathered pod is in: pod i is in members[starts[i]:starts[i+1]]. Of gangs the first is the gang,
+    and a second one its role."""
 
     starts: array[int]
     members: array[int]

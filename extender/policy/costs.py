@@ -43,7 +43,7 @@ class HighestPriority:
 
 
 class GangsBroken:
-    """Gangs of which fewer than their minimum stay running."""
+    """Gangs of which fewer than their minimum stay running, in all or of a role."""
 
     name = "gangs_broken"
     unit = "gangs"

@@ -5,8 +5,7 @@ The victims, and the running members of gangs that break: these lose their work 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from extender.cluster.cluster import ClusterView
 from extender.objects import gangs
@@ -14,21 +13,20 @@ from extender.objects.records import PodRecord
 from extender.preemption.cost_inputs import work_lost
 
 
-def stopped(cluster: ClusterView, pods: Iterable[PodRecord]) -> tuple[frozenset[gangs.Ref], dict[str, PodRecord]]:
-    """(the gangs that break, the pods whose work ends, by uid) where these bound pods are evicted; without those that
-    are terminating anyway."""
+def stopped(cluster: ClusterView, pods: Iterable[PodRecord]) -> tuple[Mapping[gangs.Ref, str], dict[str, PodRecord]]:
+    """(the gangs that break, as of `Gang.falls`; the pods whose work ends, by uid) where these bound pods are evicted;
+    without those that are terminating anyway."""
     evicted = [pod for pod in pods if not pod.terminating]
-    members: Counter[gangs.Ref] = Counter()
-    member_of: dict[gangs.Ref, tuple[gangs.Gang, PodRecord]] = {}
+    members: dict[gangs.Gang, list[PodRecord]] = {}
     for pod in evicted:
         gang = cluster.gangs.of(pod)
         if gang is not None:
-            members[gang.ref] += 1
-            member_of[gang.ref] = gang, pod
+            members.setdefault(gang, []).append(pod)
     by_uid = {pod.uid: pod for pod in evicted}
-    broken = frozenset(ref for ref, number in members.items() if number > member_of[ref][0].allowance)
-    for ref in broken:
-        by_uid.update((pod.uid, pod) for pod in cluster.gangs.running(member_of[ref][1]))
+    broken = {gang.ref: why for gang, among in members.items() if (why := gang.falls(among)) is not None}
+    for gang, among in members.items():
+        if gang.ref in broken:
+            by_uid.update((pod.uid, pod) for pod in cluster.gangs.running(among[0]))
     return broken, by_uid
 
 

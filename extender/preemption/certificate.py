@@ -11,6 +11,7 @@ from ext_core.scout import FREE
 from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.policy import Policy
+from extender.preemption.asking import stopped
 from extender.preemption.candidates import Eviction
 from extender.preemption.search import LOWEST, SearchResult
 
@@ -122,7 +123,17 @@ def warnings(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, 
     victims = list(pods)
     now_ms = cluster.tables.pods.now
     shown = [bounded.warning(pod) for pod in victims for bounded in cluster.gangs.bounded(pod, now_ms)]
-    return [*_unknown_minima(cluster, victims), *shown[:MOST_WARNED]]
+    roles = [{"code": "gang-role-below-minimum", "message": f"it {text}"} for text in _by_role(cluster, victims)]
+    return [*_unknown_minima(cluster, victims), *roles, *shown[:MOST_WARNED]]
+
+
+def breaks(cluster: ClusterView, pods: Iterable[PodRecord]) -> str:
+    """The gangs that the eviction of these pods breaks by a role alone, to follow on what evicts them."""
+    return "".join(f"; it {text}" for text in _by_role(cluster, pods))
+
+
+def _by_role(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[str]:
+    return [f"breaks gang {ref}: {role}" for ref, role in sorted(stopped(cluster, pods)[0].items()) if role]
 
 
 def _unknown_minima(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, str]]:

@@ -14,6 +14,7 @@ from ext_core import gather
 from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.objects.progress import lost, saved_ms, start_ms
+from extender.objects.queueing import role_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import VictimGroups, Victims
 from extender.policy.costs import VictimsStranded, WorkLost
@@ -251,7 +252,32 @@ def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tupl
         )
     allowance = array("q", [gang.allowance for gang in gangs_present])
     names = tuple([gang.ref.name for gang in gangs_present])
-    return VictimGroups(*gather.memberships(gathered.gang, gathered.terminating, members), allowance, names), price
+    ids = gathered.gang
+    if any(gang.roles for gang in gangs_present):
+        ids = _with_roles(cluster, gathered, members, allowance)
+        price.extend([0] * (len(allowance) - len(price)))
+    return VictimGroups(*gather.memberships(ids, gathered.terminating, members), allowance, names), price
+
+
+def _with_roles(
+    cluster: ClusterView, gathered: gather.Gathered, members: dict[int, tuple[int, ...]], allowance: array[int]
+) -> array[int]:
+    """The gang of each pod; pods of a critical role have an id of their own. Adds these ids to `members`, whose second
+    group is the role, and the roles to `allowance`."""
+    ids, uids = array("i", gathered.gang), cluster.pod_rows.uids
+    of_role: dict[tuple[int, str], int] = {}
+    for number in list(members):
+        gang = cluster.gangs.by_number[number]
+        for role in gang.critical_roles if gang is not None else ():
+            of_role[number, role.name] = new = len(cluster.gangs.by_number) + len(of_role)
+            members[new] = (*members[number], len(allowance))
+            allowance.append(role.allowance)
+    critical = {number for number, _ in of_role}
+    for k, number in enumerate(gathered.gang):
+        if number in critical:
+            role_name = role_of(cluster.pods[uids[gathered.pods[k]]])
+            ids[k] = of_role.get((number, role_name), number)
+    return ids
 
 
 def work_lost(cluster: ClusterView, pod: PodRecord, now_ms: int, most_wait: int = 0) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import add, gt
 from typing import TYPE_CHECKING, Any, Protocol
 
 from extender.cluster.slices import Pace, Sliced
@@ -54,6 +55,10 @@ class Group(Protocol):
         """How much more than `b` at most further victims add to `a`."""
         ...
 
+    def replaces(self, p: int, q: int) -> bool:
+        """Whether no set of victims costs more with `p` instead of `q`, both of the group."""
+        ...
+
     def line(self) -> tuple[Fraction, Fraction]:
         """(price of each victim, credit): together all victims cost at least their prices less the credit."""
         ...
@@ -85,6 +90,10 @@ class Budget:
     def extra(self, a: State, b: State) -> int:
         """What `b` has used up of the allowance beyond `a` makes its victims cost more, never fewer."""
         return int(max(0, min(a, self._allowance) - min(b, self._allowance)) * self._price)
+
+    def replaces(self, p: int, q: int) -> bool:
+        """They count the same."""
+        return True
 
     def line(self) -> tuple[Fraction, Fraction]:
         """As if the allowance were used up, which is the credit."""
@@ -130,52 +139,65 @@ class Walk:
         """All that is possible, unless they are equal."""
         return 0 if a == b else self.price((1 << len(self._members)) - 1)
 
+    def replaces(self, p: int, q: int) -> bool:
+        """Their places in the order differ."""
+        return False
+
     def line(self) -> tuple[Fraction, Fraction]:
         """None is known."""
         return Fraction(0), Fraction(0)
 
 
 class GangAllowance:
-    """A gang that breaks when it loses more than its allowance: its price, once. The state is (victims, what they cost
-    while it is not broken)."""
+    """A gang that breaks when it, or a role of it, loses more than its allowance: its price, once. The state is (what
+    the victims cost while it is not broken, the victims in all, of each role)."""
 
-    def __init__(self, term: int, costs: dict[int, int], allowance: int, price: int) -> None:
-        """`costs`: what each member costs as long as the gang is not broken; all together no more than the price."""
-        self.term, self.empty = term, (0, 0)
-        self._costs, self._allowance, self._price = costs, allowance, price
+    def __init__(self, term: int, costs: dict[int, int], parts: Sequence[tuple[set[int], int]], price: int) -> None:
+        """`costs`: what each member costs as long as the gang is not broken; all together no more than the price;
+        `parts`: (members, allowance) of the gang and of each role."""
+        self.term, self.empty = term, (0,) * (1 + len(parts))
+        self._costs, self._parts, self._price = costs, [members for members, _ in parts], price
+        self._allowances = [max(0, allowance) for _, allowance in parts]
 
     def part(self, pods: Sequence[int]) -> State:
-        """Their number and costs."""
-        inside = [self._costs[pod] for pod in pods if pod in self._costs]
-        return len(inside), sum(inside)
+        """Their costs and numbers."""
+        inside = self._costs.keys() & pods
+        return sum([self._costs[pod] for pod in inside]), *(len(members & inside) for members in self._parts)
 
     def join(self, a: State, b: State) -> State:
         """The sums."""
-        return a[0] + b[0], a[1] + b[1]
+        return tuple(map(add, a, b))
 
     def _broken(self, state: State) -> bool:
-        return bool(0 < state[0] > self._allowance)
+        return any(map(gt, state[1:], self._allowances))
 
     def price(self, state: State) -> int:
         """Of the broken gang, or of its members."""
-        return self._price if self._broken(state) else int(state[1])
+        return self._price if self._broken(state) else int(state[0])
 
     def least(self, part: State) -> int:
         """The members' own: another node may pay for the gang."""
-        return int(part[1])
+        return int(part[0])
 
     def extra(self, a: State, b: State) -> int:
         """Nothing once `a` is broken; else at most what is left of the price."""
         if self._broken(a):
             return 0
-        if self._broken(b) or a[0] > b[0]:
-            return int(self._price - a[1])
-        return int(max(0, b[1] - a[1]))
+        if self._broken(b) or any(map(gt, a[1:], b[1:])):
+            return int(self._price - a[0])
+        return int(max(0, b[0] - a[0]))
+
+    def replaces(self, p: int, q: int) -> bool:
+        """It costs no more, and counts for no part that the other does not."""
+        return self._costs[p] <= self._costs[q] and all(q in members for members in self._parts if p in members)
 
     def line(self) -> tuple[Fraction, Fraction]:
-        """From the allowance on, up to the price for all members."""
-        share = Fraction(self._price, len(self._costs) - max(0, self._allowance))
-        return share, share * max(0, self._allowance)
+        """From the most victims on with which it may be whole, up to the price for all members."""
+        whole, *roles = self._parts
+        kept = sum(min(n, len(members)) for n, members in zip(self._allowances[1:], roles, strict=True))
+        most = min(self._allowances[0], len(whole.difference(*roles)) + kept)
+        share = Fraction(self._price, len(whole) - most)
+        return share, share * most
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,17 +267,19 @@ class Charges:
                 self._add(Walk(t, ordered, [inside[p] for p in ordered], facts), component)
 
     def _gangs(self, t: int, starts: Any, members: Any, allowance: Any, price: Any, column: Any = None) -> None:
-        pods: dict[int, list[int]] = {}
+        parts: dict[int, dict[int, set[int]]] = {}  # gang -> group of it, the gang first -> pods
         for p in range(len(self._nodes)):
-            for gang in members[starts[p] : starts[p + 1]]:
-                pods.setdefault(gang, []).append(p)
+            groups = members[starts[p] : starts[p + 1]]
+            for group in groups:
+                parts.setdefault(groups[0], {}).setdefault(group, set()).add(p)
         if column is not None:
             self._columns[t] = list(column)
-        for g, among in pods.items():
-            if allowance[g] < len(among):
-                costs = {p: self._columns[t][p] for p in among}
-                self._add(GangAllowance(t, costs, allowance[g], price[g]), set(among))
-                for p in among if column is not None else ():
+        for gang, of_gang in parts.items():
+            if any(allowance[group] < len(among) for group, among in of_gang.items()):
+                costs = {p: self._columns[t][p] for p in sorted(of_gang[gang])}
+                allowances = [(among, int(allowance[group])) for group, among in of_gang.items()]
+                self._add(GangAllowance(t, costs, allowances, price[gang]), of_gang[gang])
+                for p in costs if column is not None else ():
                     self._columns[t][p] = 0
 
     def _add(self, group: Group, pods: set[int]) -> None:
@@ -322,17 +346,11 @@ class Charges:
                 return False
             if not exact and not maximum and column[p] < column[q] and not self._most:
                 return True  # the terms after it do not matter
-        return all(self._costs(g, p) <= self._costs(g, q) for g in self._groups(p))
+        return all(group.replaces(p, q) for group in self._groups(p))
 
     def _groups(self, pod: int) -> list[Group]:
         local = [group for group, inside in self._local[self._nodes[pod]] if pod in inside]
         return [*local, *(self.groups[g] for g in self._of.get(pod, ()))]
-
-    def _costs(self, group: Group, pod: int) -> float:
-        """What tells pods of a group apart: members of a walk are never alike."""
-        if isinstance(group, Walk):
-            return float("nan")
-        return group.least(group.part((pod,))) if isinstance(group, GangAllowance) else 0
 
     @property
     def empty(self) -> Vector:

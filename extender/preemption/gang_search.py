@@ -187,8 +187,12 @@ class Search:
 
     def _bound(self, plan: Plan, done: int, suffixes: Suffixes) -> Vector:
         """The plan's cost with that of the pods that are left, by the suffixes; NEVER where there is no place for them.
-        By the suffix bounds: what every plan costs at least that begins like this one."""
-        bound = list(plan.value)
+        By the suffix bounds: what every plan costs at least that begins like this one. Further members of a gang that
+        it breaks are paid for."""
+        bound, paid = list(plan.value), list(plan.value)
+        for g, state in plan.states.items():
+            group = self._charges.groups[g]
+            paid[group.term] -= group.price(state) - group.least(state)
         for role, unplaced in enumerate(plan.left):
             if not unplaced:
                 continue
@@ -197,7 +201,7 @@ class Search:
                 return (NEVER,) * len(bound)
             for t, maximum in enumerate(self._charges.maxima):
                 more = suffix[t][unplaced]
-                least = max(plan.value[t], more) if maximum else plan.value[t] + more
+                least = max(plan.value[t], more) if maximum else paid[t] + more
                 bound[t] = max(bound[t], least)
         return tuple(bound)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -283,8 +284,8 @@ class Loss(NamedTuple):
     """Pods, without those that are terminating anyway."""
     priority: int | None = None
     """The highest; None: no victim."""
-    broken: frozenset[gangs.Ref] = frozenset()
-    """Gangs of which fewer than their minimum stay."""
+    broken: Mapping[gangs.Ref, str] = MappingProxyType({})
+    """Gangs of which fewer than their minimum stay, as of `Gang.falls`."""
     work: int = 0
     """GPU-seconds lost by the victims and by all running members of broken gangs."""
 

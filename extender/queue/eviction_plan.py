@@ -208,7 +208,8 @@ class EvictionPlanner:
             "victims": shown_victims(cluster, victims),
             "certificate": gang_certificate(cluster, evicted.search),
         }
-        shown = {"kind": "evict", "change": _change(victims), "spec": spec, "cost": cost, "verified": True}
+        change = _change(victims) + certificate.breaks(cluster, existing)
+        shown = {"kind": "evict", "change": change, "spec": spec, "cost": cost, "verified": True}
         return EvictionPlan(name, gang, seats, victims, certificate.violations(cluster, existing), cost, shown)
 
 

@@ -311,8 +311,8 @@ def _gang(
     domain, apart = yield from _domain(deciding, cluster.settings.topology_levels, owner)
     if many:
         yield
-    of_roles = owner is not None and not named.part and least is not None and least < whole.number
-    minima = dict(owner.parts) if owner is not None and of_roles else {}
+    of_roles = least is not None and least < whole.number
+    minima = gangs.role_minima(named, cluster.gangs.objects) if of_roles else {}
     ranked, lacking = yield from _needed_first(ranked, running_members, minima)
     if lacking:  # its other pods cannot stand for those
         least = max(least or 0, len(pods) + len(running_members) + lacking)
@@ -358,6 +358,8 @@ def _needed_first(
         role = rank_of(pod)[0]
         (needed if missing[role] > 0 else others).append(pod)
         missing[role] -= 1
+    if "" in missing:  # pods without a role may be of any
+        return ranked, 0
     return [*needed, *others], sum(number for number in missing.values() if number > 0)
 
 

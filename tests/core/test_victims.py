@@ -88,21 +88,26 @@ def answer(found: victims.Victims | twin.Victims) -> tuple[list[int], list[int],
 def random_groups(rng: Random, pods: int, form: str) -> Term:
     groups = rng.randint(0, 4)
     most = 1 if rng.random() < 0.5 else 3
-    with_column = form == "gang" and rng.random() < 0.6
-    if with_column:
-        most = 1
+    roles = rng.choice([0, 1, 2, 3]) if form == "gang" else 0  # of each gang
     start, member = [0], []
     for _ in range(pods):
-        member += rng.sample(range(groups), rng.randint(0, min(most, groups)))
+        if form == "group":
+            member += rng.sample(range(groups), rng.randint(0, min(most, groups)))
+        elif groups and rng.random() < 0.6:
+            gang = rng.randrange(groups)
+            member += [gang, *rng.sample([groups + gang + groups * role for role in range(roles)], min(roles, 1))]
+            if rng.random() < 0.1:  # neither of a role
+                del member[start[-1] + 1 :]
         start.append(len(member))
+    groups *= 1 + roles
     allowance = [rng.choice([-1, 0, 0, 1, 2, 4]) for _ in range(groups)]
     price = [1] * groups if rng.random() < 0.4 else [rng.randint(0, 5) for _ in range(groups)]
-    if not with_column:
+    if form == "group" or rng.random() < 0.4:
         return form, start, member, allowance, price
     column = [rng.randint(0, rng.choice([1, 6])) for _ in range(pods)]
     for pod in range(pods):
-        for group in member[start[pod] : start[pod + 1]]:
-            price[group] += column[pod]
+        for gang in member[start[pod] : start[pod + 1]][:1]:
+            price[gang] += column[pod]
     return form, start, member, allowance, price, column
 
 
@@ -279,6 +284,15 @@ def test_a_broken_gang_is_paid_once_and_its_members_not_again() -> None:
     assert list(solve(counted([1, 1, 1], 1, [spare])).cost) == [30]
 
 
+def test_a_role_below_its_minimum_breaks_the_whole_gang() -> None:
+    # Gang 0 may lose two of its pods; of role 1 (pod 0, the head) none, of role 2 (pods 1 to 3) two.
+    groups = [0, 2, 4, 6, 8], [0, 1, 0, 2, 0, 2, 0, 2], [2, 0, 2]
+    broken, work = ("gang", *groups, [1, 0, 0]), ("gang", *groups, [100, 0, 0], [1, 20, 20, 20])
+    assert list(solve(counted([1, 1, 1, 1], 1, [broken, work])).cost) == [0, 20]
+    assert list(solve(counted([1, 1, 1, 1], 2, [broken, work])).cost) == [0, 40]
+    assert list(solve(counted([1, 1, 1, 1], 2, [broken, work], forced=[1, 0, 0, 0])).cost) == [1, 100]
+
+
 def test_where_a_pod_stands_in_the_walk_decides_who_violates() -> None:
     # Budget 0 allows one disruption, budget 1 none. Pod 1, in both, must go. With pod 0 it alone violates (both
     # budgets, counted once); with pod 2, which alone costs as much as pod 0, pod 1 violates 1 and pod 2 violates 0.
@@ -398,7 +412,8 @@ def broken_case(**changes: Any) -> Case:
         (broken_case(terms=[("group", [0, 2, 1], [0], [0], [1])]), "falls"),
         (broken_case(terms=[("group", [0, 0, 0], [0], [0], [1])]), "does not span"),
         (broken_case(terms=[("group", [0, 0, 0], [], [0], [-1])]), "negative price"),
-        (broken_case(terms=[("gang", [0, 2, 2], [0, 1], [0, 0], [9, 9], [1, 1])]), "more than one gang"),
+        (broken_case(terms=[("gang", [0, 2, 4], [0, 2, 1, 2], [0, 0, 0], [9, 9, 9])]), "more than one gang"),
+        (broken_case(terms=[("gang", [0, 2, 3], [0, 1, 1], [0, 0], [9, 9])]), "more than one gang"),
         (broken_case(terms=[("gang", [0, 1, 2], [0, 0], [0], [3], [2, 2])]), "less than its members"),
         (broken_case(terms=[("mask", [[0]])]), "list of tables has 1"),
     ],

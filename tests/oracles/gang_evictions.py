@@ -32,6 +32,7 @@ class Running:
     held: tuple[int, ...] = ()
     priority: int = 0
     gang: str = ""
+    role: str = ""  # in its gang
     labels: tuple[str, ...] = ()
     age: int = 600
     restart: int = 0
@@ -69,7 +70,8 @@ class Wanted:
 @dataclass(slots=True)
 class Case:
     """`nodes`: name -> (GPUs, CPUs, rack, links); `minimum`: of gangs, by name; `budgets`: label -> disruptions
-    allowed; `borrowers`: names of pods, None: it is no reclaim; `regardless`: of their priority."""
+    allowed; `roles`: minima of roles by gang; `borrowers`: names of pods, None: it is no reclaim; `regardless`: of
+    their priority."""
 
     nodes: dict[str, tuple[int, int, str, list[list[int]] | None]]
     pods: list[Running]
@@ -77,6 +79,7 @@ class Case:
     priority: int = 5
     minimum: dict[str, int] = field(default_factory=dict)
     budgets: dict[str, int] = field(default_factory=dict)
+    roles: dict[str, dict[str, int]] = field(default_factory=dict)
     borrowers: frozenset[str] | None = None
     regardless: bool = False
     wait: int = 0  # seconds for which the gang waits until victims have saved
@@ -92,7 +95,9 @@ class Case:
                 notes["gpu-extender.io/saves-on-termination"] = f"{pod.saves}s"
             if pod.asked >= 0:
                 notes["gpu-extender.io/saves-on-request"] = f"{pod.asked}s"
-            if pod.gang:
+            if pod.gang in self.roles:
+                labels |= {"grove.io/podgang": pod.gang, "grove.io/podclique": pod.role}
+            elif pod.gang:
                 labels["gpu-extender.io/gang"] = pod.gang
                 notes["gpu-extender.io/gang-min"] = str(self.minimum[pod.gang])
             world.pod(
@@ -102,6 +107,11 @@ class Case:
             )  # fmt: skip
         for label, allowed in self.budgets.items():
             world.budget(label, allowed, {label: "yes"})
+        for gang, roles in self.roles.items():
+            podgroups = [{"name": role, "minReplicas": least, "podReferences": []} for role, least in roles.items()]
+            named = {"name": gang, "namespace": "default"}
+            kind = {"apiVersion": "scheduler.grove.io/v1alpha1", "kind": "PodGang"}
+            world.set("Group", {**kind, "metadata": named, "spec": {"podgroups": podgroups}})
         names: list[str] = []
         for c, role in enumerate(self.gang):
             for i in range(role.count):
@@ -206,7 +216,12 @@ class Oracle:
             members = [pod for pod in self.case.pods if pod.gang == gang and pod.ending is None]
             needed = min(minimum, len(members))
             gone = sum(pod.gang == gang for pod in pods)
-            if gone and len(members) > 1 and needed and len(members) - gone < needed:
+            short = 0 < needed > len(members) - gone
+            for role, least in self.case.roles.get(gang, {}).items():
+                of_role = [pod for pod in members if pod.role == role]
+                leaving = sum(pod.gang == gang and pod.role == role for pod in pods)
+                short |= len(of_role) - leaving < least and leaving > 0
+            if gone and len(members) > 1 and short:
                 broken += 1
                 lost |= {id(pod): pod.work(self.case.wait) for pod in members}
         beside: tuple[int, ...] = ()

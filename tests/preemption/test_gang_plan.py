@@ -11,7 +11,7 @@ import pytest
 from extender.cluster.slices import Sliced
 from extender.policy import pod_request
 from extender.policy.policy import Policy
-from extender.preemption import gang_plan
+from extender.preemption import certificate, gang_plan
 from extender.preemption.gang_plan import (
     DomainCandidates,
     GangSearch,
@@ -124,6 +124,46 @@ def test_the_second_member_of_a_broken_gang_costs_nothing_more() -> None:
     found = play.find(3, 2)
     assert victims(found) == ["a1", "b1"]
     assert cost(found)["work_lost_gpu_seconds"] == (4 + 2) * 100
+
+
+def test_what_is_paid_for_is_no_reason_to_leave_a_plan_out() -> None:
+    """The plan that is found first loses 802 GPU-seconds. With a1 evicted, all work of its gang is paid for: c1 of
+    another node costs no more."""
+    play = Place(6, nodes="a")
+    for name in "bc":
+        play.world.node(name, 2, labels={"rack": "r"})
+    gang: dict[str, Any] = {"labels": {"gpu-extender.io/gang": "x"}, "annotations": {"gpu-extender.io/gang-min": "3"}}
+    play.pod("a1", 4, priority=1, **gang)
+    play.pod("a2", 2, priority=1, age=1)
+    play.pod("b1", 2, priority=2, **gang)
+    play.pod("c1", 2, priority=1, **gang)
+    found = play.find(3, 2)
+    assert victims(found) == ["a1", "c1"]
+    assert cost(found)["work_lost_gpu_seconds"] == (4 + 2 + 2) * 100
+
+
+def test_a_gang_breaks_with_its_head_and_not_with_workers_beyond_their_minimum() -> None:
+    """A RayCluster may lose two of five pods: in rack r the head and a worker, in rack s two workers, which lose
+    more."""
+    play = Place(nodes="abcde")
+    workers = {"groupName": "w", "replicas": 4, "minReplicas": 2, "maxReplicas": 4}
+    spec = {"enableInTreeAutoscaling": True, "headGroupSpec": {}, "workerGroupSpecs": [workers]}
+    named = {"name": "x", "namespace": "default"}
+    play.world.set("Group", {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": named, "spec": spec})
+    worker = {"ray.io/cluster": "x", "ray.io/node-type": "worker", "ray.io/group": "w"}
+    play.pod("a1", 4, labels=worker | {"ray.io/node-type": "head", "ray.io/group": "headgroup"}, age=1)
+    for name, age in (("b1", 1), ("c1", 500), ("d1", 500)):
+        play.pod(name, 4, labels=worker, age=age)
+    play.pod("e1", 4, labels=worker, age=1, priority=9)
+    found = play.find(2, 4)
+    assert victims(found) == ["c1", "d1"]
+    assert (cost(found)["gangs_broken"], cost(found)["work_lost_gpu_seconds"]) == (0, 2 * 4 * 500)
+    other = found.runner_up
+    assert other is not None
+    assert other.cost[2:4] == (1, 4 * (1 + 1 + 500 + 500 + 1))
+    assert certificate.breaks(play.world.cluster, other.pods) == (
+        "; it breaks gang default/x: role head/headgroup has 1 running pod and needs 1"
+    )
 
 
 def test_a_budget_counts_over_all_nodes() -> None:

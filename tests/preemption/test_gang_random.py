@@ -36,7 +36,7 @@ WAIT = 60
 ASKING = Settings.model_validate(
     {"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": WAIT, "batch": WAIT}}}
 )
-KINDS = ("counts", "links", "groups", "roles", "reclaim")
+KINDS = ("counts", "links", "groups", "minima", "roles", "reclaim")
 
 
 def random_case(kind: str, rng: random.Random) -> Case:
@@ -48,7 +48,7 @@ def random_case(kind: str, rng: random.Random) -> Case:
         for n in range(rng.randint(1, 2 if required else 3)):
             gpus = 4 if required else rng.choice([2, 3, 4])
             nodes[f"n{rack}{n}"] = (gpus, 16, f"r{rack}", pairs(gpus) if required else None)
-    groups = kind == "groups"
+    groups = kind in ("groups", "minima")
     budgets = {f"b{b}": rng.choice([0, 1, 1, 2]) for b in range(rng.randint(1, 3 if groups else 2))}
     minimum = {f"g{g}": rng.choice([1, 2, 2, 3]) for g in range(3 if groups else 2)}
     for name, (gpus, _, _, _) in nodes.items():
@@ -73,6 +73,12 @@ def random_case(kind: str, rng: random.Random) -> Case:
                 )
             )  # fmt: skip
     case = Case(nodes, pods, _wanted(kind, rng), 5, minimum, budgets)
+    if kind == "minima":
+        for gang in minimum:
+            case.roles[gang] = {"head": rng.choice([0, 1, 1]), "worker": rng.choice([0, 1, 1, 2])}
+            minimum[gang] = sum(case.roles[gang].values())
+        for pod in pods:
+            pod.role = rng.choice(["head", "worker", "worker", "other"]) if pod.gang else ""
     if kind == "reclaim":
         case.borrowers = frozenset(pod.name for pod in pods if rng.random() < 0.5)
         case.regardless = rng.random() < 0.5

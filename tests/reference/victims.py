@@ -132,11 +132,12 @@ def _group_cost(victims: Ints, start: Ints, member: Ints, allowance: Ints, price
 def _gang_cost(
     victims: Ints, start: Ints, member: Ints, allowance: Ints, price: Ints, column: Ints | None = None
 ) -> int:
-    """A broken gang's price once; with a column, each victim's own cost too unless its gang is broken."""
-    gangs = {pod: list(member[start[pod] : start[pod + 1]]) for pod in victims}
-    touched = [gang for pod in victims for gang in gangs[pod]]
-    broken = {gang for gang in touched if touched.count(gang) > allowance[gang]}
-    own = sum(column[pod] for pod in victims if not broken.intersection(gangs[pod])) if column is not None else 0
+    """A broken gang's price once; with a column, each victim's own cost too unless its gang is broken. A pod's first
+    group is its gang, which breaks when it or a role of it, another group of its pods, loses more than it may."""
+    groups = {pod: list(member[start[pod] : start[pod + 1]]) for pod in victims}
+    lost = [group for pod in victims for group in groups[pod]]
+    broken = {groups[pod][0] for pod in victims if any(lost.count(group) > allowance[group] for group in groups[pod])}
+    own = sum(column[pod] for pod in victims if not broken.intersection(groups[pod])) if column is not None else 0
     return own + sum(price[gang] for gang in broken)
 
 

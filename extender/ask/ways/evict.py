@@ -110,7 +110,7 @@ def _way(judge: Judge, asked: Preemptor, nodes: JudgedNodes, best: Eviction, *, 
         needs = ("evictions.enabled",)
     return Way(
         "evict",
-        f"evict {first_names(names, NAMED)} on {best.node}",
+        f"evict {first_names(names, NAMED)} on {best.node}{certificate.breaks(cluster, victims)}",
         {"node": best.node, "victims": [certificate.victim(cluster, pod) for pod in victims], "proved": proved},
         cost,
         tuple(map(float, best.cost)),

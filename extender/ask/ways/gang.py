@@ -129,6 +129,7 @@ def _evict(case: GangCase, outcome: Outcome) -> Way | None:
     }
     needs = ("eviction-by-hand",) if case.queued and not case.supposed.settings.evictions.enabled else ()
     text = first_names([f"{pod.namespace}/{pod.name}" for pod in outcome.victims], NAMED)
+    text += certificate.breaks(cluster, outcome.victims)
     return Way("evict", f"evict {text}", spec, cost_of(search, best), tuple(map(float, best.cost)), needs)
 
 

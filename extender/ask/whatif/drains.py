@@ -46,8 +46,8 @@ class Drain:
 
     pods: Sequence[PodRecord]
     """With GPUs, in the order in which they are placed again."""
-    broken: frozenset[gangs.Ref]
-    """Gangs of which fewer than their minimum stay."""
+    broken: Mapping[gangs.Ref, str]
+    """Gangs of which fewer than their minimum stay, as of `Gang.falls`."""
     nodes: frozenset[str]
     cost: list[dict[str, Any]]
     warnings: list[Mapping[str, str]]

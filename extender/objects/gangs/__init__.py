@@ -29,10 +29,11 @@ they ask for. The numbers of gangs, the stand-ins of late pods and the pods of a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -60,6 +61,7 @@ from extender.objects.gangs.source import (
 )
 from extender.objects.gangs.training import Training
 from extender.objects.parts import api_group
+from extender.objects.queueing import role_of
 from extender.objects.records import GroupRecord, Owner, PodRecord
 from extender.objects.schema import RecordError, read
 
@@ -75,6 +77,7 @@ __all__ = [
     "Objects",
     "OwnerPods",
     "Ref",
+    "RunningRole",
     "Source",
     "creates_pods",
     "creators",
@@ -89,6 +92,7 @@ __all__ = [
     "owners",
     "read_owner",
     "ref",
+    "role_minima",
     "size",
     "wanted",
 ]  # fmt: skip
@@ -114,6 +118,25 @@ _UNKNOWN: Final = GangSource()  # of an object of another kind: it states nothin
 _KINDED: Final = msgspec.json.Decoder(schema.Kinded)
 
 
+class RunningRole(NamedTuple):
+    """A role of a gang, some of whose pods must run."""
+
+    name: str  # `queueing.role_of`
+    running: int
+    minimum: int
+
+    @property
+    def allowance(self) -> int:
+        """How many of its pods may be evicted before the gang breaks."""
+        return max(0, self.running - self.minimum)
+
+    @property
+    def text(self) -> str:
+        """What it has and needs, for people."""
+        pods = "1 running pod" if self.running == 1 else f"{self.running} running pods"
+        return f"role {self.name} has {pods} and needs {self.minimum}"
+
+
 @dataclass(frozen=True, slots=True)
 class Gang:
     """Pods that run together."""
@@ -122,6 +145,7 @@ class Gang:
     running: int
     minimum: int  # so many of its `running` pods must stay, 0: it cannot break (`annotation_limits`)
     known: bool  # False when all of them was taken because no minimum could be read
+    roles: tuple[RunningRole, ...] = ()  # with a minimum of their own, those with running pods
 
     @property
     def name(self) -> str:
@@ -137,6 +161,23 @@ class Gang:
     def allowance(self) -> int:
         """How many of its pods may be evicted before it breaks; below 0 when too few run already."""
         return self.running - self.minimum
+
+    @property
+    def critical_roles(self) -> tuple[RunningRole, ...]:
+        """Those that fall below their minimum before the whole gang does. As in Volcano, minima of roles count where
+        the minimum of all is at least their sum."""
+        if sum(role.minimum for role in self.roles) > self.minimum:
+            return ()
+        return tuple(role for role in self.roles if role.allowance < max(0, self.allowance))
+
+    def falls(self, evicted: Iterable[PodRecord]) -> str | None:
+        """Which role falls below its minimum where these running members are evicted, "" where only the whole gang
+        does; None: it does not break."""
+        lost = Counter(map(role_of, evicted))
+        for role in self.critical_roles:
+            if lost[role.name] > role.allowance:
+                return role.text
+        return "" if lost.total() > max(0, self.allowance) else None
 
 
 def ref(pod: PodRecord, objects: Objects) -> Ref | None:
@@ -186,7 +227,19 @@ def gang(named: Ref, members: Members, objects: Objects) -> Gang | None:
     least = minimum(named, members, objects)
     if least == 0 or (not source.alone and count < 2 and least in (None, 1)):
         return None
-    return Gang(named, count, count if least is None else least, least is not None)
+    return Gang(named, count, count if least is None else least, least is not None, _roles(named, members, objects))
+
+
+def _roles(named: Ref, members: Members, objects: Objects) -> tuple[RunningRole, ...]:
+    stated = role_minima(named, objects).items()
+    roles = (RunningRole(name, members.of_role(name), least) for name, least in stated if least and 0 < least <= MOST)
+    return tuple(role for role in roles if role.running)
+
+
+def role_minima(named: Ref, objects: Objects) -> Mapping[str, int | None]:
+    """How many pods of each role must run, where the object of the gang states it."""
+    owner = owner_of(named, objects)
+    return dict(owner.parts) if owner is not None and not named.part else {}
 
 
 def minimum(named: Ref, members: Members, objects: Objects) -> int | None:

@@ -70,7 +70,7 @@ def ray_cluster(spec: Section, name: str) -> OwnerRoles:
     head_labels = {NAME: name, NODE: "head", GROUP: "headgroup"}
     roles = [role_at(spec.section("headGroupSpec"), 1, name="head", labels=head_labels)]
     autoscaled = spec.flag("enableInTreeAutoscaling")
-    least = 1
+    minima = [("head/headgroup", 1)]
     for group in spec.sections("workerGroupSpecs"):
         fewest, most = group.number("minReplicas") or 0, group.number("maxReplicas")
         fewest = fewest if most is None else min(fewest, most)
@@ -80,9 +80,9 @@ def ray_cluster(spec: Section, name: str) -> OwnerRoles:
             fewest = replicas = 0
         hosts = group.count("numOfHosts")
         roles.append(_workers(group, name, hosts, replicas))
-        least += hosts * (fewest if autoscaled else replicas)
+        minima.append((f"worker/{group.text('groupName')}", hosts * (fewest if autoscaled else replicas)))
     size = 1 + sum(role.groups * role.count for role in roles[1:])
-    return OwnerRoles(tuple(roles), minimum=least, size=size)
+    return OwnerRoles(tuple(roles), sum(least for _, least in minima), tuple(minima), size)
 
 
 def _workers(group: Section, name: str, hosts: int, replicas: int) -> Role:

@@ -7,6 +7,7 @@ from typing import ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles
+from extender.objects.queueing import role_of
 from extender.objects.records import GroupRecord, PodRecord
 
 ObjectKey = tuple[str, str, str, str]  # API group, kind, namespace, name
@@ -118,13 +119,14 @@ Key = TypeVar("Key", bound=Hashable)
 class Members:
     """Counts pods, and how often each text that concerns their gang is stated."""
 
-    __slots__ = ("_groups", "_texts", "count")
+    __slots__ = ("_groups", "_roles", "_texts", "count")
 
     def __init__(self, pods: Iterable[PodRecord] = ()) -> None:
         self.count = 0
         # Most gangs state nothing on their pods, and there may be one gang a pod: no counter is made before its use.
         self._texts: dict[str, dict[str, int]] | None = None  # key -> text -> pods that state it
         self._groups: dict[tuple[str, str, str], int] | None = None
+        self._roles: dict[str, int] | None = None
         for pod in pods:
             self.add(pod)
 
@@ -146,6 +148,10 @@ class Members:
         texts = self._texts.get(key) if self._texts is not None else None
         return next(iter(texts)) if texts is not None and len(texts) == 1 else None
 
+    def of_role(self, role: str) -> int:
+        """How many of the pods have this role (`queueing.role_of`)."""
+        return (self._roles or {}).get(role, 0)
+
     def _step(self, pod: PodRecord, by: int) -> None:
         labels, notes = pod.labels, pod.annotations
         text = labels.get(OUR_MINIMUM) or notes.get(OUR_MINIMUM)
@@ -158,6 +164,10 @@ class Members:
             if self._groups is None:
                 self._groups = {}
             _count(self._groups, pod.group, by)
+        if role := role_of(pod):
+            if self._roles is None:
+                self._roles = {}
+            _count(self._roles, role, by)
         self.count += by
 
     def _text(self, key: str, text: str, by: int) -> None:

@@ -54,19 +54,24 @@ class Training(GangSource):
         least = spec.section("runPolicy").section("schedulingPolicy").number("minAvailable")
         if not roles:
             return OwnerRoles(minimum=least)
+        minima: tuple[tuple[str, int], ...] = ()
         if least is None:
             elastic = spec.section("elasticPolicy").number("minReplicas")
-            least = sum(
-                min(elastic, role.count) if elastic is not None and role.name == "Worker" else role.count
+            minima = tuple(
+                (
+                    role.name.lower(),
+                    min(elastic, role.count) if elastic is not None and role.name == "Worker" else role.count,
+                )
                 for role in roles
             )
+            least = sum(number for _, number in minima)
         statuses = owner.status.named("replicaStatuses")
         ended = [
             min(max(0, statuses[role.name].number("succeeded") or 0), role.count)
             for role in roles
             if role.name in statuses
         ]
-        return OwnerRoles(roles, least, size=sum(role.count for role in roles), succeeded=sum(ended))
+        return OwnerRoles(roles, least, minima, sum(role.count for role in roles), sum(ended))
 
 
 def _role(owner: OwnerObject, name: str, section: Section) -> Role:
