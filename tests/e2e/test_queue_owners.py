@@ -18,7 +18,20 @@ from tests.e2e.api import Api, Object, Watch
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import Ask
 from tests.e2e.gang_controllers import JOBSET, RAY, TRAINER, VOLCANO, build, defined, read, running
-from tests.e2e.gang_owners import GROVE_KINDS, Gang, GangOwner, Grove, Ray, Trainer, Volcano, pods_of, untyped
+from tests.e2e.gang_owners import (
+    GROVE_KINDS,
+    RESTART,
+    Gang,
+    GangOwner,
+    Grove,
+    Ray,
+    Trainer,
+    Volcano,
+    named,
+    pods_of,
+    posted,
+    untyped,
+)
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_queue import GATE, H100
@@ -157,3 +170,33 @@ def waits_and_starts_with_one_node_more(cluster: Scene, ask: Ask, owner: GangOwn
     )
     cluster.kubelets.add_node("n5", **H100)
     assert {"n5"} < set(nodes_of(cluster, owner, gang))
+
+
+LOSES = {"n1-head": 10, "n1-w": 20, "n2-w": 900, "n2-v": 1000, "n3-w": 3000, "n3-other": 3000}
+"""Seconds of work that each pod loses beside its age; all but the last are of one PodGang."""
+
+
+def test_no_role_of_a_gang_is_brought_below_its_minimum(scene: SceneFactory, api: Api, namespace: str) -> None:
+    """A PodGang needs its head and two of four workers. Two pods have to go. The head and the worker beside it lose
+    least, and would leave three pods, which is the minimum of all. They would break the gang."""
+    with defined(api, [untyped(*kind) for kind in GROVE_KINDS]):
+        nodes = dict.fromkeys(("n1", "n2", "n3"), H100)
+        cluster = scene(nodes, settings=evicting(namespace, evictions=True), kubelet={"termination_seconds": 1})
+        classes(cluster)
+        groups = [{"name": name, "minReplicas": least, "podReferences": []} for name, least in (("head", 1), ("w", 2))]
+        pod_gang = Gang("g", namespace, 4, "low", 0)
+        posted(api, "podgangs", named("scheduler.grove.io/v1alpha1", "PodGang", pod_gang, {"podgroups": groups}))
+        for name, seconds in LOSES.items():
+            node, role = name.split("-")
+            labels = {"grove.io/podgang": "g", "grove.io/podclique": "head" if role == "head" else "w"}
+            cluster.pod(
+                name, 4, priority_class="low", annotations={RESTART: str(seconds)}, grace=1,
+                node_selector={"kubernetes.io/hostname": node}, labels={} if role == "other" else labels,
+            )  # fmt: skip
+        cluster.running(*LOSES)
+        cluster.pod("urgent", 8, priority_class="high")
+        wait_for(lambda: len(cluster.alive(LOSES)) == 4, 60, "two pods are evicted")
+        assert set(LOSES) - cluster.alive(LOSES) == {"n2-w", "n2-v"}
+        shown = cluster.explained("n2-w")
+        cost = {term["term"]: term["value"] for term in shown["evicted"]["cost"]}
+        assert (cost["victims"], cost["gangs_broken"]) == (2, 0)
