@@ -32,10 +32,11 @@ RESPONDERS = [{"name": "example.com/saver", "priority": 10_000}]
 
 @pytest.fixture(scope="module")
 def control_plane(binaries: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """With the API, which 1.37 has as alpha and switches off."""
+    """With the API, which 1.37 has as alpha and switches off; and with scheduling groups, which it rejects."""
     before = request.config.stash.get(CONTROL_PLANE, None)
     clients.KINDS["EvictionRequest"] = Kind(API, "evictionrequests")
-    with ControlPlane(binaries, features=["EvictionRequestAPI"], apis=[API]) as running:
+    gates = ["EvictionRequestAPI", "GenericWorkload"]
+    with ControlPlane(binaries, features=gates, apis=[API, "scheduling.k8s.io/v1beta1"]) as running:
         request.config.stash[CONTROL_PLANE] = running
         yield running
     del clients.KINDS["EvictionRequest"]
