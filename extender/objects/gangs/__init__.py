@@ -113,7 +113,9 @@ HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends he
 
 _CREATORS: Final = OTHER_OWNERS.keys() | {key for key, source in GROUP_KINDS.items() if source.creates}
 
-_BY_PODS: Final = tuple(source.named for source in SOURCES.values() if type(source).named is not GangSource.named)
+_BY_PODS: Final = tuple(
+    source.named for source in SOURCES.values() if source.label or type(source).named is not GangSource.named
+)
 _UNKNOWN: Final = GangSource()  # of an object of another kind: it states nothing
 _KINDED: Final = msgspec.json.Decoder(schema.Kinded)
 

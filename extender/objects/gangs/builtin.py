@@ -21,10 +21,7 @@ class Job(GangSource):
     states = "jobs.batch"
     kinds = (("batch", "Job"),)
     alone = False
-
-    def owns(self, api: str, kind: str) -> bool:
-        """The Job."""
-        return (api, kind) in self.kinds
+    owning = True
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
         """Parallelism, at most the completions that are left; pods of an index that failed for good stay away. Fewer

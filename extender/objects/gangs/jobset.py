@@ -12,7 +12,6 @@ from extender.objects.gangs.pod_groups import POD_GROUP, stated_domain, stated_m
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
 from extender.objects.gangs.source import GangSource, Members, Objects, Ref
 from extender.objects.gangs.templates import patched
-from extender.objects.records import PodRecord
 
 NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 ROLE: Final = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -28,15 +27,8 @@ class JobSet(GangSource):
     name = "jobset"
     states = "jobsets.jobset.x-k8s.io"
     kinds = (("jobset.x-k8s.io", "JobSet"),)
-
-    def named(self, pod: PodRecord) -> Ref | None:
-        """By the label."""
-        name = pod.labels.get(NAME)
-        return Ref(self.name, pod.namespace, name) if name else None
-
-    def owns(self, api: str, kind: str) -> bool:
-        """The JobSet above the Job."""
-        return (api, kind) in self.kinds
+    label = NAME
+    owning = True
 
     def size(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """What its Jobs still run at once, of Jobs that do not exist what their template states; at most what the

@@ -49,11 +49,7 @@ class Coscheduling(_PodGroups):
     name = "coscheduling"
     states = "podgroups.scheduling.x-k8s.io"
     kinds = (COSCHEDULING_GROUP,)
-
-    def named(self, pod: PodRecord) -> Ref | None:
-        """By the label."""
-        name = pod.labels.get(COSCHEDULING)
-        return Ref(self.name, pod.namespace, name) if name else None
+    label = COSCHEDULING
 
 
 class Volcano(_PodGroups):
@@ -99,11 +95,7 @@ class Kueue(GangSource):
 
     name = "kueue"
     states = f"annotation {COUNT}"
-
-    def named(self, pod: PodRecord) -> Ref | None:
-        """By the label."""
-        name = pod.labels.get(GROUP)
-        return Ref(self.name, pod.namespace, name) if name else None
+    label = GROUP
 
     def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """The count that the pods state alike."""

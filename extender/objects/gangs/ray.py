@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
-from extender.objects.gangs.source import GangSource, Ref
-from extender.objects.records import PodRecord
+from extender.objects.gangs.source import GangSource
 from extender.objects.schema import RecordError
 
 NAME: Final = "ray.io/cluster"
@@ -26,15 +25,8 @@ class Ray(GangSource):
     name = "ray"
     states = "rayclusters.ray.io"
     kinds = (CLUSTER,)
-
-    def named(self, pod: PodRecord) -> Ref | None:
-        """By the label."""
-        name = pod.labels.get(NAME)
-        return Ref(self.name, pod.namespace, name) if name else None
-
-    def owns(self, api: str, kind: str) -> bool:
-        """The RayCluster."""
-        return (api, kind) in self.kinds
+    label = NAME
+    owning = True
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
         """The RayCluster."""

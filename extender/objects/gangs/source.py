@@ -61,14 +61,19 @@ class GangSource:
     """Whether pods are created of these objects, by templates that they have."""
     alone: ClassVar[bool] = True
     """Whether one pod is a gang too."""
+    label: ClassVar[str] = ""
+    """The label of a pod that names its gang; "": no label does."""
+    owning: ClassVar[bool] = False
+    """Whether pods whose owner is an object of `kinds` are its gang, without naming it."""
 
     def named(self, pod: PodRecord) -> Ref | None:
         """The gang that the pod names itself, by its labels, annotations or specification."""
-        return None
+        name = pod.labels.get(self.label)
+        return Ref(self.name, pod.namespace, name) if name else None
 
     def owns(self, api: str, kind: str) -> bool:
         """Whether pods whose owner is such an object are its gang, without naming it."""
-        return False
+        return self.owning and (api, kind) in self.kinds
 
     def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """How many pods of the gang must run; None where nothing states it. `members`: those that run."""

@@ -8,8 +8,7 @@ from typing import Any, Final
 from extender.objects.gangs import templates
 from extender.objects.gangs.jobset import JobSet
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
-from extender.objects.gangs.source import GangSource, Ref
-from extender.objects.records import PodRecord
+from extender.objects.gangs.source import GangSource
 
 PREFIX: Final = "training.kubeflow.org/"
 NAME: Final = f"{PREFIX}job-name"
@@ -34,15 +33,8 @@ class Training(GangSource):
     name = "training"
     states = "pytorchjobs.kubeflow.org, mpijobs.kubeflow.org ..."
     kinds = tuple((API, kind) for kind in FIELDS)
-
-    def named(self, pod: PodRecord) -> Ref | None:
-        """By the label."""
-        name = pod.labels.get(NAME)
-        return Ref(self.name, pod.namespace, name) if name else None
-
-    def owns(self, api: str, kind: str) -> bool:
-        """Any kind of the operators."""
-        return (api, kind) in self.kinds
+    label = NAME
+    owning = True
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
         """All replicas. Of these must run: minAvailable, else (elastic) minReplicas, else all. A failed pod does not
