@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import preemption_links as links
 from extender.sim.device_plugin import Arbitrary, PluginPanicked
+from extender.sim.in_tree import beyond_budgets, preference, taken_back
 from extender.sim.machines import GPU, SimMachine, SimNode, machine
 
 NOW = 1_800_000_000.0
@@ -166,13 +167,7 @@ class State:
 
     def violations(self, victims: Iterable[Running]) -> int:
         """As kube-scheduler counts: in order of importance, a pod beyond any of its budgets is one."""
-        left = list(self.allowed)
-        found = 0
-        for pod in sorted(victims, key=importance):
-            for budget in pod.budgets:
-                left[budget] -= 1
-            found += any(left[budget] < 0 for budget in pod.budgets)
-        return found
+        return sum(beyond_budgets(sorted(victims, key=importance), lambda pod: pod.budgets, self.allowed))
 
     def stranded(self, pod: Running) -> bool:
         """Whether no other node has room for the pod now, by count."""
@@ -257,36 +252,24 @@ Cost = tuple[int, ...]
 
 
 def in_tree_victims(state: State, node: int, need: int) -> tuple[list[Running], int] | None:
-    """kube-scheduler's victims on one node and their violations: all of lower priority away, then those who would
-    violate a budget, then the others, are taken back, the most important first, while the pod still fits."""
+    """kube-scheduler's victims on one node and their violations; None: the pod does not fit without all of them."""
     pods = sorted(state.on[node], key=importance)
     freed = state.free(node) + sum(pod.size for pod in pods)
     if freed < need:
         return None
-    left = list(state.allowed)
-    violating: list[Running] = []
-    others: list[Running] = []
-    for pod in pods:
-        for budget in pod.budgets:
-            left[budget] -= 1
-        (violating if any(left[budget] < 0 for budget in pod.budgets) else others).append(pod)
-    victims: list[Running] = []
-    violations = 0
-    for group, counts in ((violating, 1), (others, 0)):
-        for pod in group:
-            if freed - pod.size >= need:
-                freed -= pod.size
-            else:
-                victims.append(pod)
-                violations += counts
-    return sorted(victims, key=importance), violations
+
+    def stays(pod: Running) -> bool:
+        nonlocal freed
+        if freed - pod.size < need:
+            return False
+        freed -= pod.size
+        return True
+
+    return taken_back(pods, beyond_budgets(pods, lambda pod: pod.budgets, state.allowed), stays)
 
 
-def _in_tree_key(victims: Sequence[Running], violations: int) -> tuple[int, ...]:
-    """kube-scheduler's order of nodes: violations, highest priority, sum of priorities, count, latest start."""
-    top = max(pod.priority for pod in victims)
-    earliest = min(pod.start for pod in victims if pod.priority == top)
-    return violations, top, sum(pod.priority + 2**31 for pod in victims), len(victims), -int(earliest)
+def _in_tree_key(victims: Iterable[Running], violations: int) -> tuple[float, ...]:
+    return preference([(pod.priority, pod.start) for pod in sorted(victims, key=importance)], violations)
 
 
 def in_tree(state: State, nodes: Sequence[int], need: int) -> Choice | None:

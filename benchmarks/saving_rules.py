@@ -6,7 +6,6 @@ how each victim will answer and when it would end by itself. None knows which jo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +18,7 @@ from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
+from extender.sim.in_tree import preference, taken_back
 from tests.act.queue.rig import gated
 from tests.world import JSON, WALL, World, rfc3339, workload
 
@@ -68,9 +68,7 @@ def stock(cluster: Cluster, job: Job) -> Choice | None:
                 continue
             if (evicted := _taken_back(held[node], node, free[node], job.pod_gpus)) is None:
                 continue
-            top = max((pod.job.priority for pod in evicted), default=-1)
-            oldest = min((pod.started for pod in evicted if pod.job.priority == top), default=math.inf)
-            key = (top, sum(pod.job.priority + 2**31 for pod in evicted), len(evicted), -oldest, node)
+            key = preference([(pod.job.priority, pod.started) for pod in evicted]) if evicted else ()
             if best is None or key < best[0]:
                 best = key, node, evicted
         if best is None:
@@ -85,13 +83,15 @@ def _taken_back(pods: list[Running], node: int, free: int, wanted: int) -> list[
     free += sum(pod.seats[node] for pod in pods)
     if free < wanted:
         return None
-    evicted: list[Running] = []
-    for pod in sorted(pods, key=importance):
-        if free - pod.seats[node] >= wanted:
-            free -= pod.seats[node]
-        else:
-            evicted.append(pod)
-    return evicted
+
+    def stays(pod: Running) -> bool:
+        nonlocal free
+        if free - pod.seats[node] < wanted:
+            return False
+        free -= pod.seats[node]
+        return True
+
+    return taken_back(sorted(pods, key=importance), [False] * len(pods), stays)[0]
 
 
 # ---- Kueue

@@ -7,14 +7,15 @@ Of affinity the node's name is modelled, as a pin states it; ports, volumes, spr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from extender.objects.resources import milli, value
 from extender.sim.cluster import guards
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 
 class Refusal(NamedTuple):
@@ -95,40 +96,60 @@ def victims(
     if not lower or refusal(pod, node, staying) is not None:
         return None
     lower.sort(key=_importance)
-    broken = _violating(lower, budgets)
-    gone: list[Object] = []
-    for other in [*(p for p in lower if _uid(p) in broken), *(p for p in lower if _uid(p) not in broken)]:
-        if refusal(pod, node, [*staying, other]) is None:
-            staying.append(other)
-        else:
-            gone.append(other)
-    gone.sort(key=_importance)
-    return InTreeVictims(tuple(gone), sum(1 for other in gone if _uid(other) in broken))
+
+    def stays(other: Object) -> bool:
+        if refusal(pod, node, [*staying, other]) is not None:
+            return False
+        staying.append(other)
+        return True
+
+    def guarding(other: Object) -> list[int]:
+        return [at for at, budget in enumerate(budgets) if guards(budget, other)]
+
+    allowed = [int(budget["status"]["disruptionsAllowed"]) for budget in budgets]
+    gone, violations = taken_back(lower, beyond_budgets(lower, guarding, allowed), stays)
+    return InTreeVictims(tuple(gone), violations)
 
 
 def pick(candidates: dict[str, InTreeVictims]) -> str:
-    """pickOneNodeForPreemption: fewest violations, lowest highest priority, lowest sum, fewest, youngest; then name."""
+    """The node of the lowest `preference`; of equal ones the first by name."""
 
-    def order(name: str) -> tuple[Any, ...]:
+    def order(name: str) -> tuple[object, ...]:
         candidate = candidates[name]
-        top = candidate.pods[0]
-        # kube-scheduler shifts priorities so that a negative one still counts as a pod.
-        total = sum(priority(victim) + 2**31 for victim in candidate.pods)
-        return candidate.violations, priority(top), total, len(candidate.pods), -_started(top), name
+        return *preference([(priority(pod), _started(pod)) for pod in candidate.pods], candidate.violations), name
 
     return min(candidates, key=order)
 
 
-def _violating(pods: Sequence[Object], budgets: Sequence[Object]) -> set[str]:
-    allowed = {id(budget): int(budget["status"]["disruptionsAllowed"]) for budget in budgets}
-    violating: set[str] = set()
+# -- the rule itself, for pods of any form, the most important first. The benchmarks use it too
+
+
+def beyond_budgets(pods: Iterable[T], guarding: Callable[[T], Iterable[int]], allowed: Sequence[int]) -> list[bool]:
+    """Of each pod whether a budget that guards it allows no more. `guarding`: which of the `allowed` are of its
+    budgets."""
+    left, beyond = list(allowed), []
     for pod in pods:
+        budgets = list(guarding(pod))
         for budget in budgets:
-            if guards(budget, pod):
-                allowed[id(budget)] -= 1
-                if allowed[id(budget)] < 0:
-                    violating.add(_uid(pod))
-    return violating
+            left[budget] -= 1
+        beyond.append(any(left[budget] < 0 for budget in budgets))
+    return beyond
+
+
+def taken_back(pods: Sequence[T], beyond: Sequence[bool], stays: Callable[[T], bool]) -> tuple[list[T], int]:
+    """selectVictimsOnNode: the pods that are evicted, and how many of them are `beyond_budgets`. Those are asked first
+    whether they may stay. `stays`: whether the node has room for the pod, which it counts then."""
+    kept = {at for at in sorted(range(len(pods)), key=lambda at: not beyond[at]) if stays(pods[at])}
+    gone = [at for at in range(len(pods)) if at not in kept]
+    return [pods[at] for at in gone], sum(beyond[at] for at in gone)
+
+
+def preference(victims: Sequence[tuple[int, float]], violations: int = 0) -> tuple[float, ...]:
+    """pickOneNodeForPreemption: fewest violations, lowest highest priority, lowest sum, fewest, youngest. `victims`:
+    priority and start of each, one at least."""
+    top, started = victims[0]
+    # kube-scheduler shifts priorities so that a negative one still counts as a pod.
+    return violations, top, sum(priority + 2**31 for priority, _ in victims), len(victims), -started
 
 
 def _tolerates(taint: Object) -> Any:
