@@ -1,4 +1,4 @@
-"""The times that a task reads, and how long it waits before the next try."""
+"""The times that a task reads and writes, and how long it waits before the next try."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 MOST_NAMES: Final = 10_000  # that are remembered: a tenant may make and delete gangs
@@ -80,3 +81,8 @@ class Clock:
     wall: Callable[[], float] = time.time  # seconds since 1970, for what is written
     cpu: Callable[[], float] = time.thread_time
     """Seconds that this thread has run, for the share of it that a task may take."""
+
+
+def rfc3339(wall: float) -> str:
+    """Seconds since 1970 as Kubernetes writes a time: 2026-11-21T15:00:00Z. Fractions are cut off."""
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

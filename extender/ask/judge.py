@@ -90,12 +90,6 @@ class Judge:
                         lacking[name] = (*lacking[name], OTHER)
         return lacking
 
-    def some_roomy(self, asked: Preemptor, rows: array[int]) -> bool:
-        """Whether no amount but those of GPUs is short on one of the rows; inside of the pod's claims."""
-        bits = survey.short(self.cluster.tables.nodes, asked.request.ask, rows)
-        names = (self.cluster.names[row] for row, bit in zip(rows, bits, strict=True) if not bit)
-        return any(not others_short(self.cluster, asked.request, name) for name in names)
-
     def passed(self, asked: Preemptor, names: Sequence[str]) -> list[str]:
         """Those of the nodes that the rules pass."""
         rows = self.rows(names)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from extender.ask.fleet import SIZES
 from extender.ask.shadow import OUTCOMES, Comparison, Effect, Side
 from extender.metrics import Metrics
 from extender.preemption.search import Loss
+from extender.times import rfc3339
 
 EXAMPLES: Final = 5
 """The latest of each kind that are kept, gained and lost apart."""
@@ -97,7 +97,7 @@ class Report:
             self._rejected[comparison.rejected] += 1
         shown = {
             "pod": pod,
-            "at": _time(at),
+            "at": rfc3339(at),
             "rejected": comparison.rejected or None,
             "kube_scheduler": _side(comparison.theirs),
             "gpu_extender": None if comparison.ours is None else _side(comparison.ours),
@@ -126,7 +126,7 @@ class Report:
             return
         (_, their_loss), (_, our_loss) = theirs, ours
         self._preemptions["same" if ours == theirs else "equal" if our_loss == their_loss else "other"] += 1
-        shown = {"pod": pod, "at": _time(at), "kube_scheduler": _evicts(*theirs), "gpu_extender": _evicts(*ours)}
+        shown = {"pod": pod, "at": rfc3339(at), "kube_scheduler": _evicts(*theirs), "gpu_extender": _evicts(*ours)}
         for by, totals, cost in ((THEIRS, self._theirs, their_loss), (OURS, self._ours, our_loss)):
             totals.evict(cost)
             self._metrics.shadow_victims.labels(by).inc(cost.victims)
@@ -145,7 +145,7 @@ class Report:
         judged = sum(self._outcomes.values())
         agreed = self._outcomes["same"] + self._outcomes["equal"]
         return {
-            "since": _time(self._since),
+            "since": rfc3339(self._since),
             "placements": {
                 "judged": judged,
                 **{outcome: self._outcomes[outcome] for outcome in OUTCOMES},
@@ -212,7 +212,3 @@ def _evicts(node: str, loss: Loss) -> dict[str, Any]:
         "gangs_broken": loss.gangs,
         "work_lost_gpu_seconds": loss.work,
     }
-
-
-def _time(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, get_args
 
 from extender.objects import gangs, progress
 from extender.objects.gangs import OUR_MINIMUM, Gang, number
 from extender.objects.records import PodRecord
 from extender.settings import ClaimBounds, Settings
+from extender.times import rfc3339
 
 MOST_SHOWN: Final = 80  # characters of an annotation
 Field = Literal[
@@ -170,9 +170,9 @@ class AnnotationLimits:
         text = notes.get(progress.CHECKPOINT, "")
         saved, start = progress.checkpoint(text), progress.start_ms(pod)
         if 0 < saved < start and pod.start is not None:
-            yield Bounded(progress.CHECKPOINT, text, f"counts as {_time(pod.start)}, the pod's start")
+            yield Bounded(progress.CHECKPOINT, text, f"counts as {rfc3339(pod.start)}, the pod's start")
         elif saved > now_ms > 0:
-            yield Bounded(progress.CHECKPOINT, text, f"counts as {_time(now_ms / 1000)}, now: it is in the future")
+            yield Bounded(progress.CHECKPOINT, text, f"counts as {rfc3339(now_ms / 1000)}, now: it is in the future")
         yield from self._gang_min(pod, running)
         if apart and (named := gangs.ref(pod, {})) is not None:
             yield self._apart(pod, named)
@@ -213,7 +213,3 @@ def _team_of(pod: PodRecord, team: Team, objects: gangs.Objects) -> str:
 
 def _counts(text: str, most: int, setting: str) -> str:
     return f"counts as {text} (settings: {setting})" if most else f"does not count (settings: {setting})"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

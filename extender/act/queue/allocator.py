@@ -21,7 +21,6 @@ What we cannot evaluate is left to kube-scheduler: the pod is released as withou
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
@@ -36,7 +35,7 @@ from extender.log import get_log
 from extender.objects.queueing import GATE, PINNED, is_queued
 from extender.objects.records import FENCE, AllocatedDevice, DeviceTaintRuleRecord, PodRecord, ResourceClaimRecord
 from extender.reservations.seats import Seat, Seats
-from extender.times import Clock
+from extender.times import Clock, rfc3339
 
 SETTLE_SECONDS: Final = 2.0
 """From an allocation until the gates open, while kube-scheduler may be allocating devices to other pods: from its look
@@ -331,7 +330,7 @@ def allocation_of(
     return {
         "devices": stated,
         "nodeSelector": {"nodeSelectorTerms": [term]},
-        "allocationTimestamp": datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "allocationTimestamp": rfc3339(now),
     }
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Collection, Hashable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -40,6 +39,7 @@ from extender.queue.plan import gang_name
 from extender.queue.report import QueueReport, Waiting
 from extender.queue.usage import named_models
 from extender.reservations.seats import Seats
+from extender.times import rfc3339
 
 SHOWN_SECONDS: Final = 900.0  # after which a gang that got no nodes no longer keeps the next one from being shown
 SKEW_SECONDS: Final = 60.0  # by which the clock of the holder before may be ahead of ours
@@ -122,7 +122,7 @@ class Growth:
 
     async def _show(self, waiting: Waiting) -> None:
         """Open the gates of the gang's pods; pods without GPUs, which never ask us, stay gated where they can."""
-        since = _text(self._turns[waiting.gang.ref])
+        since = rfc3339(self._turns[waiting.gang.ref])
         closed = [pod for pod in waiting.gang.existing if GATE in pod.gates and (pod.gpus or waiting.gang.whole)]
         if not closed:
             return
@@ -157,7 +157,7 @@ class Growth:
             log.error("no ProvisioningRequest can be made", gang=gang_name(waiting.gang), err=str(error))
             return
         log.info("asks for nodes", gang=gang_name(waiting.gang), pods=len(pods), attempt=attempt, why=waiting.text)
-        since = _text(self._turns[waiting.gang.ref])
+        since = rfc3339(self._turns[waiting.gang.ref])
         done = await _in_parts(
             self._pods.annotate(pod.namespace, pod.name, pod.resource_version, {**notes, WANTS_NODES: since})
             for pod in pods
@@ -191,7 +191,7 @@ class Growth:
             "status": "True" if waiting is None else "False",
             "reason": reason,
             "message": text[:1000],
-            "lastTransitionTime": _text(wall),
+            "lastTransitionTime": rfc3339(wall),
         }
         patched = await self._pods.condition(pod.namespace, pod.name, pod.resource_version, condition)
         if patched.outcome != "unknown":
@@ -230,10 +230,6 @@ def _is_shown(gang: WaitingGang) -> bool:
 def _since(gang: WaitingGang) -> float:
     """Since when the gang is shown, seconds since 1970; 0 where it is not, or states no time."""
     return max((checkpoint(pod.annotations.get(WANTS_NODES, "")) for pod in gang.pods), default=0) / 1000
-
-
-def _text(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 async def _in_parts(writes: Iterable[Awaitable[Patched]]) -> list[Patched]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from ext_core import fit, score
@@ -36,6 +35,7 @@ from extender.preemption import candidates, certificate
 from extender.preemption.candidates import PRICED_GPUS, Preemptor
 from extender.preemption.search import SearchResult
 from extender.queue.report import first_names
+from extender.times import rfc3339
 
 CHECKED = (
     "cordon", "nodeSelector", "required node affinity", "taints", "CPU", "memory", "pod slots", "GPUs", "GPU links",
@@ -399,11 +399,7 @@ def spared(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: flo
             "cause": cause,
             "pods": pods[cause],
             "gpus": gpus[cause],
-            "until": _rfc3339(min(until)) if cause == "protected" and min(until) <= LAST_MS else None,
+            "until": rfc3339(-(-min(until) // 1000)) if cause == "protected" and min(until) <= LAST_MS else None,
         }
         for cause in sorted(pods)
     ]
-
-
-def _rfc3339(milliseconds: int) -> str:
-    return datetime.fromtimestamp(-(-milliseconds // 1000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
