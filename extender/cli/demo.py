@@ -34,9 +34,8 @@ from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
 from extender.sim.cluster import ConfigMaps, SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
-from extender.sim.evening import NAMESPACE, POD, claimed, waits
+from extender.sim.evening import MOST_WAIT_SECONDS, NAMESPACE, POD, PRIORITY_CLASS, asked, claimed, waits
 from extender.sim.kubelet import Kubelets
-from extender.sim.saving import MOST_WAIT_SECONDS, PRIORITY_CLASS, asked
 from extender.sim.traffic import Traffic
 from extender.times import Clock
 

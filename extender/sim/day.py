@@ -1,4 +1,4 @@
-"""A mixed day on a small cluster, in scenes; sim/evening.py and sim/saving.py have the others.
+"""A mixed day on a small cluster, in scenes; sim/evening.py has the others.
 
 Each scene is what people do, then what came of it. What is told is checked first, against the simulated kubelets and
 by brute force, never against the server's own words: NotAsTold when anything came out otherwise.
