@@ -57,7 +57,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Until SIGTERM."""
     try:
-        from extender.node import kubelet_api
         from extender.node.agent import Agent, AgentOptions, Kubelet
     except ImportError as error:
         raise BadInput(f"{error}: install gpu-extender[node]") from error
@@ -68,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         api_endpoint(options),
         _view(options),
         say=say,
-        kubelet=Kubelet(kubelet_api, options.pod_resources) if has_folder else None,
+        kubelet=Kubelet(options.pod_resources) if has_folder else None,
     )
     if options.once:
         agent.look()

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from extender.errors import ExtenderError, Unreachable
+from extender.node import kubelet_api
 from extender.node.apiserver import ApiEndpoint, node_path, pod_path
 from extender.node.kubelet_api import Held
 from extender.topologies import annotation
@@ -27,30 +28,19 @@ STALE_SECONDS = 120.0
 Switch = Literal["auto", "always", "never"]
 
 
-class PodResources(Protocol):
-    """kubelet's PodResources, as `pod_resources` has it."""
-
-    def held(self, socket: Path) -> list[Held]:
-        """What all pods hold. Raises Unreachable."""
-
-    def healthy(self, socket: Path) -> Mapping[str, frozenset[str]]:
-        """Resource -> the devices that work. Raises Unreachable."""
-
-
-@dataclass(frozen=True, slots=True)
 class Kubelet:
-    """This node's kubelet: what answers for it, and at which socket."""
+    """This node's kubelet, at the socket of its PodResources."""
 
-    devices: PodResources
-    socket: Path
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
 
     def held(self) -> list[Held]:
         """What all pods of the node hold. Raises Unreachable."""
-        return self.devices.held(self.socket)
+        return kubelet_api.held(self.socket)
 
     def healthy(self, resource: str) -> frozenset[str]:
         """The devices of a resource that work. Raises Unreachable."""
-        return self.devices.healthy(self.socket).get(resource, frozenset())
+        return kubelet_api.healthy(self.socket).get(resource, frozenset())
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,7 +284,8 @@ def _amounts(container: Mapping[str, Any]) -> dict[str, int]:
 
 
 class LivePlans:
-    """What the relay asks. The API server is asked for this node's objects only, which it has an index for."""
+    """What the relay asks, from any thread. The API server is asked for this node's objects only: it has an index for
+    them."""
 
     def __init__(self, server: ApiEndpoint, node: str, say: Callable[[str], None], topology_file: Path | None) -> None:
         """`topology_file`: the annotation's value as the agent leaves it on this node; it counts before the node's."""

@@ -24,14 +24,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
 from extender.errors import BadInput
 from extender.node import kubelet_api as api
 from extender.node.kubelet_api import Malformed
-from extender.node.plans import Asker, Bound, Graph, wanted, wanted_parts
+from extender.node.plans import Asker, LivePlans, wanted, wanted_parts
 
 OURS = "gpu-extender-"  # how the names of our endpoints begin
 LOOK_SECONDS = 0.2  # between looks at kubelet's socket
@@ -45,24 +45,10 @@ Say = Callable[[str], None]
 Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 
 
-class Plans(Protocol):
-    """Where the relay knows the plans from. Any thread may ask."""
-
-    bound: Bound
-
-    def graph(self) -> Graph | None:
-        """The node's GPUs."""
-        ...
-
-    def look(self, timeout: float) -> bool:
-        """Ask the API server once, now."""
-        ...
-
-
 class Relay:
     """Runs until it is stopped. `counts`: what it answered and did."""
 
-    def __init__(self, plugins: Path, kubelet: Path, plans: Plans | None, *, say: Say) -> None:
+    def __init__(self, plugins: Path, kubelet: Path, plans: LivePlans | None, *, say: Say) -> None:
         """`plugins`: the folder for the vendor's plugins; `kubelet`: its own; no `plans`: all is passed on."""
         self.plans = plans
         self.counts: Counter[str] = Counter()
@@ -327,7 +313,7 @@ class Relayed:
             if self._relay.plans is not None:
                 self._note(self._relay.plans, request, failed)
 
-    def _note(self, plans: Plans, request: bytes, failed: bool) -> None:
+    def _note(self, plans: LivePlans, request: bytes, failed: bool) -> None:
         try:
             for ids in api.allocated(request):
                 graph = plans.graph()
@@ -352,7 +338,7 @@ class Relayed:
             self._relay.counts["answers failed"] += 1
             return api.prefer([])
 
-    def _prefer(self, plans: Plans, question: api.ContainerPreference) -> list[str]:
+    def _prefer(self, plans: LivePlans, question: api.ContainerPreference) -> list[str]:
         """The planned devices; else the best by links, leaving other plans alone; else what the plugin would."""
         asker = plans.bound.asker(self.resource, question.size)
         if asker is None and plans.look(FRESH_SECONDS):

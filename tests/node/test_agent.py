@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,21 +28,21 @@ UUIDS = tuple(gpu_uuid("node-1", gpu) for gpu in range(8))
 GPU = "nvidia.com/gpu"
 
 
-class FakeDevices:
-    """PodResources."""
+class FakeKubelet(Kubelet):
+    """`works`: the devices that work; `holds`: what pods hold."""
 
-    def __init__(self, works: Sequence[str] = UUIDS) -> None:
-        self.works = list(works)
+    def __init__(self) -> None:
+        self.works = list(UUIDS)
         self.holds: list[Held] = []
         self.away = False
 
-    def held(self, socket: Path) -> list[Held]:
+    def held(self) -> list[Held]:
         return self.holds
 
-    def healthy(self, socket: Path) -> Mapping[str, frozenset[str]]:
+    def healthy(self, resource: str) -> frozenset[str]:
         if self.away:
             raise Unreachable("no socket")
-        return {GPU: frozenset(self.works)} if self.works else {}
+        return frozenset(self.works) if resource == GPU else frozenset()
 
 
 class Scene:
@@ -52,7 +52,7 @@ class Scene:
         self.api = api
         api.put("nodes", {"metadata": {"name": "node-1"}, "status": {"nodeInfo": {"kubeletVersion": kubelet}}})
         self.nvml = FakeNvml(V100)
-        self.devices = FakeDevices()
+        self.devices = FakeKubelet()
         self.now = 1_000_000.0
         self.said: list[str] = []
         self.agent = Agent(
@@ -60,7 +60,7 @@ class Scene:
             ApiEndpoint(api.url),
             lambda: self.view(),
             say=self.said.append,
-            kubelet=Kubelet(self.devices, Path("/none")),
+            kubelet=self.devices,
             clock=lambda: self.now,
         )
 
