@@ -12,9 +12,6 @@ from collections.abc import Collection, Sequence
 from itertools import combinations
 from typing import Literal, Protocol
 
-from extender.cluster.statements import mask_of
-from extender.topologies.reading import ids
-
 Model = Literal["nvidia", "amd", "none"]
 LinkScope = Literal["pair", "gpu-total"]
 Matrix = Sequence[Sequence[int]]
@@ -98,9 +95,9 @@ class NvidiaBestEffort:
         if size == 1:
             # Every single GPU scores 0, so the first one in the shuffled order stays the best.
             return frozenset(must_include) or frozenset(order[:1])
-        forced = mask_of(must_include)
+        forced = _mask(must_include)
         split = self._first_best_split(order, size, forced)
-        holders = [chosen for chosen in split if forced & ~mask_of(chosen) == 0]
+        holders = [chosen for chosen in split if forced & ~_mask(chosen) == 0]
         answer = max(holders, key=self._points)
         if len(answer) < size:
             raise PluginPanicked(f"the best set of {size} GPUs has {size - len(answer)} empty place(s)")
@@ -112,11 +109,11 @@ class NvidiaBestEffort:
         remaining = order
         empty = -len(order) % size
         while remaining:
-            best = self._best_total(mask_of(remaining), empty, size, forced)
+            best = self._best_total(_mask(remaining), empty, size, forced)
             for chosen in self._sets_with_first(remaining, empty, size, forced):
                 rest = [gpu for gpu in remaining if gpu not in chosen]
                 unused = empty - (size - len(chosen))
-                if self._points(chosen) + self._best_total(mask_of(rest), unused, size, forced) == best:
+                if self._points(chosen) + self._best_total(_mask(rest), unused, size, forced) == best:
                     split.append(chosen)
                     remaining, empty = rest, unused
                     break
@@ -132,9 +129,9 @@ class NvidiaBestEffort:
         if (known := self._best.get(key)) is not None:
             return known
         best = -1
-        remaining = ids(free)
+        remaining = _members(free)
         for chosen in self._sets_with_first(remaining, empty, size, forced):
-            rest = self._best_total(free & ~mask_of(chosen), empty - (size - len(chosen)), size, forced)
+            rest = self._best_total(free & ~_mask(chosen), empty - (size - len(chosen)), size, forced)
             if rest >= 0:
                 best = max(best, rest + self._points(chosen))
         self._best[key] = best
@@ -150,7 +147,7 @@ class NvidiaBestEffort:
             if others.count(-1) in (0, empty)
         )
         # A split serves a request with forced GPUs only when one set holds them all.
-        return [chosen for chosen in sets if mask_of(chosen) & forced in (0, forced & mask_of(remaining))]
+        return [chosen for chosen in sets if _mask(chosen) & forced in (0, forced & _mask(remaining))]
 
     def _points(self, chosen: Sequence[int]) -> int:
         return sum(self._pair[a][b] for a, b in combinations(chosen, 2))
@@ -208,3 +205,14 @@ def _check(available: Collection[int], size: int, must_include: Collection[int])
         raise TooFewDevices("a GPU that must be included is not available")
     if not len(set(must_include)) <= size <= len(set(available)):
         raise TooFewDevices(f"{size} GPUs asked for, {len(set(available))} available")
+
+
+def _mask(gpus: Collection[int]) -> int:
+    mask = 0
+    for gpu in gpus:
+        mask |= 1 << gpu
+    return mask
+
+
+def _members(mask: int) -> list[int]:
+    return [gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1]
