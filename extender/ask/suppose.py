@@ -104,7 +104,7 @@ class SupposedCluster:
         placed = msgspec.structs.replace(
             pod, node=node, nominated_node="", gates=(), annotations=notes, priority=PLACED_PRIORITY,
             claim_refs=(), claimed=(), planned=False, left_devices="", first_fit=False,
-            claim_numbers=(), claim_node="",
+            claim_numbers=(), claim_specs=(), claim_node="",
         )  # fmt: skip
         waiting = self.cluster.dra.planned.waiting_for(pod.uid)
         free = [msgspec.structs.replace(claim, allocated=None, reserved=()) for claim in waiting]

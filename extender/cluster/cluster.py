@@ -17,6 +17,7 @@ from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 from extender.cluster.annotation_limits import AnnotationLimits
 from extender.cluster.demand import Forecast
+from extender.cluster.dra.claim_fits import PodClaims, Specs
 from extender.cluster.dra.store import DraStore
 from extender.cluster.gpus import GpuStore
 from extender.cluster.held import HeldColumns
@@ -59,6 +60,7 @@ class ClusterView:
         self.dra: Final = nodes.dra
         self.device_classes: Final[Mapping[str, DeviceClassRecord]] = nodes.dra.classes  # by name
         self.restricted: Final[AbstractSet[str]] = nodes.restricted  # the nodes that are cordoned or tainted, by name
+        self.tainted_gpus: Final[AbstractSet[str]] = nodes.tainted_gpus  # the nodes with GPUs that are tainted
         self.gpu_names: Final = nodes.gpus.name_set  # the resources that count as GPUs
         # -- pods
         self.pods: Final[Mapping[str, PodRecord]] = pods.records  # by uid
@@ -117,6 +119,21 @@ class ClusterView:
     def pods_on(self, node: str) -> Iterator[PodRecord]:
         """The pods that hold something on a node."""
         return self._pods.on(node)
+
+    def gpus_by_claims(self, specs: Specs, node: str) -> int | None:
+        """The mask of the GPUs that kube-scheduler would allocate to these claims there, 0 where positions are not
+        known; None where it does not allocate them, or that is not known."""
+        allocation = self.dra.fits.on(self.nodes[node], PodClaims((), specs))
+        if not (specs and allocation.results):
+            return None
+        index_of, mask = self.gpus.indices(node), 0
+        for result in (result for results in allocation.results for result in results if not result.admin):
+            device = result.candidate.id
+            if device in index_of:
+                mask |= 1 << index_of[device]
+            elif self.dra.planned.published_on(device):
+                return 0
+        return mask
 
     def away(self, now: float) -> Iterator[NodeRecord]:
         """Schedulable nodes whose device plugin offers nothing for a moment only."""

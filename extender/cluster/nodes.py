@@ -27,11 +27,13 @@ NO_MODEL: Final = ""
 
 class Nodes:
     """All nodes. `records`: by name; `restricted`: names of those that are cordoned or tainted; `rows`: where they are
-    in the tables; `eligibility`: which pods they accept; `dra`: what the objects of DRA state."""
+    in the tables; `eligibility`: which pods they accept; `dra`: what the objects of DRA state; `tainted_gpus`: names of
+    those with GPUs that taints (DRA) keep claims off."""
 
     def __init__(self, tables: Tables, gpus: GpuStore, models: MachineModels, domains: Domains, dra: DraStore) -> None:
         self.records: dict[str, NodeRecord] = {}
         self.restricted: set[str] = set()
+        self.tainted_gpus: set[str] = set()
         self.dra = dra
         self.rows = NodeRows(tables)
         self.gpus = gpus
@@ -53,6 +55,8 @@ class Nodes:
         self._unwritten.add(name)
         self.records[name] = node
         (self.restricted.add if node.unschedulable or node.taints else self.restricted.discard)(name)
+        tainted = node.devices is not None and any(gpu.taints for gpu in node.devices.gpus)
+        (self.tainted_gpus.add if tainted else self.tainted_gpus.discard)(name)
         self.eligibility.set(row, node)
         # Of a node whose device plugin is away the time decides too.
         if anew or before is None or not _is_same(before, node) or self.gpus.offers_nothing(name):
@@ -64,6 +68,7 @@ class Nodes:
         """The node, which is known, does not exist any more. `generation`: the first without it."""
         del self.records[name]
         self.restricted.discard(name)
+        self.tainted_gpus.discard(name)
         self._unwritten.discard(name)
         row = self.rows.remove(name, generation)
         self._domains.drop(name)

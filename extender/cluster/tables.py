@@ -61,6 +61,14 @@ class Demand:
             raise ValueError("one weight, size and name a type")
 
 
+@dataclass(slots=True)
+class GivenGpus:
+    """Which GPUs kube-scheduler would allocate to the claims of the pod that is judged. `source`: row -> their mask, 0
+    where that is not known; None: no pod is judged for which it is of use."""
+
+    source: Callable[[int], int] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Tables:
     """What policies may read. `resources`: names by index (cpu, memory, pods, then the GPU resources)."""
@@ -71,6 +79,7 @@ class Tables:
     places: Places = field(default_factory=Places)
     hazards: Hazards = field(default_factory=Hazards)
     demand: Demand = field(default_factory=Demand)
+    given: GivenGpus = field(default_factory=GivenGpus)
 
     @property
     def shapes(self) -> LinkShapes:

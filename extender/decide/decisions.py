@@ -299,6 +299,7 @@ HOPELESS = _marks(lambda reason: reason.cls is Class.HOPELESS)
 HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
 TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT and not reason.lasting)
 BY_COUNT = _marks(lambda reason: reason.by_count)
+BY_CLAIMS = _marks(lambda reason: reason.by_count or reason.by_claims)
 ANY = _marks(lambda reason: True)
 
 

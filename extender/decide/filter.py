@@ -19,6 +19,7 @@ from extender.cluster.cluster import Cluster, ClusterView
 from extender.decide import wire
 from extender.decide.decisions import (
     ANY,
+    BY_CLAIMS,
     BY_COUNT,
     FEW,
     HOPEFUL,
@@ -152,7 +153,9 @@ class Filter:
         if judged.reasons:
             rejected = fit.rejected(judged.rows, judged.codes, LINKS_ONLY)[0]
             links_only = tuple([cluster.names[row] for row in rejected])
-            passing = any(TRANSIENT[code] or (counted and BY_COUNT[code]) for code in judged.reasons)
+            # It names nodes that have devices for the claims: where we see none, we are behind.
+            behind = BY_CLAIMS if decision.request.claim_specs else BY_COUNT
+            passing = any(TRANSIENT[code] or (counted and behind[code]) for code in judged.reasons)
             transient = transient or passing
         attempt = self._history.attempts.record(decision.request.uid, now, links_only, transient, again=again)
         attempt.left_out = len(decision.scored.ranked) < len(judged.fits)

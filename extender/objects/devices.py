@@ -692,7 +692,8 @@ def _choice(wire: _Exactly, name: str) -> DeviceChoice:
         intern(name),
         bool(wire.admin_access),
         _expressions(wire.selectors),
-        tuple([_tolerated(toleration) for toleration in wire.tolerations or ()]),
+        # One of another effect, such as None, tolerates no taint that keeps claims off a device.
+        tuple([_tolerated(one) for one in wire.tolerations or () if not one.effect or one.effect in BLOCKING]),
         _requested(wire.capacity.requests if wire.capacity else None),
         bool(wire.derived_attributes),
     )

@@ -33,6 +33,7 @@ class GpuDevice(msgspec.Struct, frozen=True, gc=False):
     state: DeviceState = "usable"
     plain: bool = True  # as of DeviceRecord
     root: str = ""  # as of DeviceRecord
+    taints: tuple[Taint, ...] = ()  # those by which it is "tainted"
 
 
 class NodeDevices(msgspec.Struct, frozen=True, gc=False):

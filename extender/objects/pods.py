@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from extender.objects import schema
+from extender.objects.devices import ClaimSpec
 from extender.objects.failure_cause import Fault, fault
 from extender.objects.limits import QuotaFacts
 from extender.objects.nodes import NodeRecord, selects
@@ -164,6 +165,8 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     claim_numbers: tuple[int, ...] = ()
     """How many GPUs its claims may take of a node, the preferred number first, 0 for all of them; () where they take
     `claimed` of any node, which else is the least that they may take."""
+    claim_specs: tuple[ClaimSpec, ...] = ()
+    """What its claims that are not allocated ask for, while it has no node."""
     claim_node: str = ""
     """The only node where it can use a claim, "" for any: the devices of the claim are there, or another pod that
     names it."""

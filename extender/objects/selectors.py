@@ -140,6 +140,11 @@ class Toleration(NamedTuple):
         return theirs < ours if self.operator == "Lt" else theirs > ours
 
 
+def tolerates(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
+    """Whether these tolerate each of the taints of a device."""
+    return all(any(one.tolerates(taint) for one in tolerations) for taint in taints)
+
+
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
     """The first taint that keeps the pod off the node (NoSchedule and NoExecute do), or None."""
     held = tuple(tolerations)

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 import msgspec
 
 from ext_core.ask import Ask
+from extender.cluster.dra.node_gpus import Tolerance
 from extender.cluster.tables import Tables
+from extender.objects.records import ClaimSpec
 
 if TYPE_CHECKING:
     from ext_core.victims import Term
@@ -45,6 +47,7 @@ class Reason:
     links_only: bool = False
     lasting: bool = False  # transient, but for minutes: no pod waits for it, and pods may be evicted elsewhere
     by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
+    by_claims: bool = False  # nor would it, which allocates claims before it asks, for a pod with claims
 
 
 class PodRequest(msgspec.Struct, frozen=True, eq=False):
@@ -72,6 +75,8 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False):
     seat: str = ""  # uid of the absent seat that it takes over: its owner creates it once others of its gang run
     share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
     planned: bool = False  # the queue allocates the devices of its claims
+    tolerances: tuple[Tolerance, ...] = ()  # what its claims tolerate of devices
+    claim_specs: tuple[ClaimSpec, ...] = ()  # its claims, where kube-scheduler allocates all of its GPUs by them
     others: tuple[tuple[str, int], ...] = ()
     """(resource, amount) that it asks for of resources that are no columns of the tables, above 0, by name."""
     most_wait: int = 0  # seconds for which it waits at most until victims that it asks have saved their work; 0: never

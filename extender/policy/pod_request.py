@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from extender.cluster import workloads
 from extender.cluster.cluster import ClusterView
 from extender.cluster.device_plugins import partial
+from extender.cluster.dra.node_gpus import tolerances
 from extender.cluster.listener import Listener
 from extender.cluster.other_resources import plain
 from extender.cluster.pod_kinds import links_of, nics_of
@@ -105,10 +106,17 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
         placement=workloads.way(pod, cluster.settings.placement),
         mixes=workloads.mixes_models(pod, cluster.settings.placement),
         planned=pod.planned,
+        tolerances=tolerances(pod.claim_specs),
+        claim_specs=pod.claim_specs if pod.gpus == pod.claimed and not _is_partly_known(pod) else (),
         most_wait=cluster.limits.most_wait(pod),
         others=plain(pod.others, cluster.device_classes.values()),
         nics=nics_of(pod),
     )
+
+
+def _is_partly_known(pod: PodRecord) -> bool:
+    """Whether the devices of some of its claims are allocated, or the queue allocates them."""
+    return pod.planned or pod.allocated or bool(pod.claim_node)
 
 
 def wants_whole(request: PodRequest, resources: Sequence[str]) -> bool:
@@ -123,7 +131,7 @@ def wants_of(pod: PodRecord) -> Hashable:
     amounts = pod.cpu_milli, pod.memory, pod.gpus, pod.gpu_containers
     return (
         amounts,
-        (pod.claimed, pod.claim_numbers, pod.claim_node, pod.first_fit, pod.planned, pod.allocated),
+        (pod.claimed, pod.claim_numbers, pod.claim_specs, pod.claim_node, pod.first_fit, pod.planned, pod.allocated),
         links_of(pod),
         nics_of(pod),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from extender.cluster.cluster import ClusterView
-from extender.cluster.dra.node_gpus import most, size, with_number
+from extender.cluster.dra.node_gpus import most, size, tolerances, with_number
 from extender.cluster.other_resources import by_name, named
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
@@ -143,7 +143,10 @@ def _unit(
     names = named([request.others for request in requests])
     columns = [by_name(request.others, names) for request in requests]
     others = tuple(zip(names, map(sum, zip(*columns, strict=True)), strict=True)) if names else ()
-    return whole, asking(msgspec.structs.replace(base, uid=requests[0].uid, others=others), amounts)
+    base = msgspec.structs.replace(
+        base, uid=requests[0].uid, others=others, tolerances=tolerances(whole.claim_specs), claim_specs=()
+    )
+    return whole, asking(base, amounts)
 
 
 def _asking(cluster: ClusterView, request: PodRequest, before: PodRecord, after: PodRecord) -> PodRequest:

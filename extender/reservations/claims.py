@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final
 
 import msgspec
 
 from ext_core import fit
+from ext_core.rows import NodeFacts
 from extender.cluster.cluster import Cluster
+from extender.cluster.dra.claim_fits import Specs
+from extender.cluster.dra.node_gpus import tolerated
 from extender.cluster.other_resources import OtherAmounts
 from extender.cluster.pod_kinds import is_particular
-from extender.cluster.statements import PLAN, stated_mask
+from extender.cluster.statements import PLAN, mask_of, stated_mask
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
@@ -97,6 +101,8 @@ class Claims:
         """Drop the claims that count now, and make those of before."""
         self._counted = outer
         self._cluster.tables.nodes.drop_claims()
+        self._cluster.tables.given.source = None
+        self.counting.withdraw()
         self._cluster.placements.others.drop_claims()
         if outer is not None:
             self.counting.make(outer)
@@ -137,6 +143,9 @@ def of_others(
     """The claims of all others, of seats whatever their priority: none is given twice. `requests`: of the gang that is
     placed; `without`: uids of its pods, and of those that are taken for gone; `rows`: as for `Claims.of`."""
     first = requests[0]
+    if any(request.claim_specs or request.tolerances for request in requests):
+        tolerances = tuple([tolerance for request in requests for tolerance in request.tolerances])
+        first = msgspec.structs.replace(first, tolerances=tolerances, claim_specs=())
     if not first.others and (others := next((request.others for request in requests if request.others), ())):
         first = msgspec.structs.replace(first, others=others)  # the claims of any pod of it count
     return claims.of(first, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
@@ -186,6 +195,7 @@ class Counting:
     ) -> None:
         self._cluster, self._releases, self._requests = cluster, releases, requests
         self._assumed, self._reservations, self._seats = assumed, reservations, seats
+        self._offered: list[tuple[int, NodeFacts, NodeFacts]] = []  # row, and what it offers to all, and to one pod
 
     def make(self, counted: Counted) -> None:
         """Make the claims, in place of those that are there."""
@@ -193,6 +203,7 @@ class Counting:
         nodes = cluster.tables.nodes
         nodes.drop_claims()
         cluster.placements.others.drop_claims()
+        self.withdraw()
         reserved = self._reservations
         if reserved:
             self._releases.sweep(now)
@@ -221,6 +232,38 @@ class Counting:
         if counted.taken is not None:
             name, amounts = counted.taken
             nodes.add_claim(cluster.row(name), amounts, 0, False)
+        if request.tolerances:
+            self._tolerate(request, counted)
+        cluster.tables.given.source = partial(self._given, request.claim_specs) if request.claim_specs else None
+
+    def _tolerate(self, request: PodRequest, counted: Counted) -> None:
+        """Offer the GPUs whose taints (DRA) the pod tolerates."""
+        cluster = self._cluster
+        for name in cluster.tainted_gpus:
+            row, devices, known = cluster.row(name), cluster.nodes[name].devices, cluster.gpus.devices(name)
+            if devices is None or known is None or not _is_read(row, counted):
+                continue
+            number, gpus = tolerated(devices, request.tolerances)
+            if number:
+                mask = mask_of(known.index_of[gpu] for gpu in gpus if gpu in known.index_of) & known.graph
+                before = _facts(cluster, row)
+                alloc = list(before.alloc)
+                alloc[cluster.resources.index(devices.resource)] += number
+                facts = before._replace(alloc=tuple(alloc), healthy=before.healthy | mask)
+                cluster.tables.nodes.set_node(row, facts)
+                self._offered.append((row, before, facts))
+
+    def withdraw(self) -> None:
+        """Offer the GPUs whose taints one pod tolerates to none any more; a node that was written anew stays."""
+        for row, before, facts in self._offered:
+            if _facts(self._cluster, row) == facts:
+                self._cluster.tables.nodes.set_node(row, before)
+        self._offered.clear()
+
+    def _given(self, specs: Specs, row: int) -> int:
+        """As of GivenGpus."""
+        name = self._cluster.names[row]
+        return (self._cluster.gpus_by_claims(specs, name) or 0) if name else 0
 
     def planned(self, pod: PodRecord, node: str) -> int:
         """The mask of the GPUs that the queue planned for an unbound pod on the node, 0 for none: those of its seat,
@@ -360,6 +403,12 @@ class Counting:
         where the watch has not brought the pod."""
         if asked := others if pod is None else pod.others:
             self._cluster.placements.others.claim(node, asked)
+
+
+def _facts(cluster: Cluster, row: int) -> NodeFacts:
+    """What the table has of the Node object."""
+    node = cluster.tables.nodes.node(row)
+    return NodeFacts(node.alloc, node.gpu, node.shape, node.healthy, node.flags, node.units, node.model)
 
 
 def _without_gpus(amounts: tuple[int, ...]) -> tuple[int, ...]:

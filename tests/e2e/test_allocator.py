@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 from collections import Counter
+from typing import Any
 
-from tests.cluster.dra.allocator_cases import cases, ours
+from extender.ask.whatif.single import by_claims
+from extender.cluster.dra.claims import ALL
+from extender.settings import Settings
+from tests.cluster.dra.allocator_cases import GPU as DRIVER
+from tests.cluster.dra.allocator_cases import LABELS, NODE, TAINTS, TOLERATIONS, Case, cases, ours
 from tests.e2e.allocator import answers
+from tests.world import GPU, World, workload
 
 CASES = int(os.environ.get("ALLOCATOR_CASES", "3000"))
+RESOURCE = {"name": GPU, "devicePlugin": "nvidia", "draDriver": DRIVER, "draAttribute": "type=gpu"}
 
 
 def test_the_same_devices_are_taken() -> None:
@@ -46,6 +54,85 @@ def test_the_same_devices_are_taken() -> None:
     print(f"{CASES} cases: {dict(sorted(outcomes.items()))}")
     assert outcomes["unknown"] <= CASES // 10
     assert min(outcomes["fits"], outcomes["unfit"]) >= CASES // 10
+
+
+def test_filter_passes_the_node_where_the_claims_are_met() -> None:
+    """The node, whose devices are tainted, allocated and divided at random, is passed for pods with these claims where
+    the allocator has devices for them, and what is expected there is what it takes. Claims for all devices that some
+    selector leaves count as all of the node: such pods may be rejected."""
+    rng = random.Random(31)
+    asked = [_with_taints(rng, case) for case in cases(rng, CASES) if _is_possible(case)]
+    outcomes: Counter[str] = Counter()
+    for case, answer in zip(asked, answers(case.as_json() for case in asked), strict=True):
+        world, pod = _asking(rng, case)
+        record, node = world.cluster.pods["uid-p"], world.cluster.nodes[NODE]
+        if not record.claimed or ours(case).unknown:
+            outcomes["unknown" if record.claimed else "asks for no counted GPU"] += 1
+            continue
+        passed, is_met = world.filter(pod)["NodeNames"] == [NODE], answer["allocations"] is not None
+        if is_met and not passed and ALL in record.claim_numbers:
+            outcomes["all of some devices"] += 1
+            continue
+        assert passed == is_met, case.as_json()
+        outcomes["passed" if passed else "rejected"] += 1
+        for mask in () if not passed else (by_claims(world.cluster, record, NODE),):
+            results = [one for entry in answer["allocations"] for one in entry["devices"]["results"]]
+            own = [one for one in results if not one.get("adminAccess")]
+            taken = {"/".join((one["driver"], one["pool"], one["device"])) for one in own}
+            index_of = world.cluster.gpus.indices(NODE)
+            assert mask == sum(1 << index for device, index in index_of.items() if device in taken), case.as_json()
+            gpus = node.devices.gpus if node.devices is not None else ()
+            outcomes["of them with a tainted GPU"] += any(gpu.taints for gpu in gpus if gpu.id in taken)
+    print(f"{CASES} cases: {dict(sorted(outcomes.items()))}")
+    assert outcomes["of them with a tainted GPU"] >= CASES // 200
+    assert outcomes["all of some devices"] <= CASES // 100
+
+
+def _with_taints(rng: random.Random, case: Case) -> Case:
+    """The case with more taints, more tolerations, and more requests for whole GPUs."""
+    often = rng.random() < 0.6
+    for device in (device for item in case.slices if often for device in item["spec"].get("devices", ())):
+        if rng.random() < 0.5:
+            device["taints"] = rng.sample(TAINTS, rng.choice((1, 1, 2)))
+    requests = (request for claim in case.claims for request in claim["spec"]["devices"]["requests"])
+    for exactly in (one for request in requests for one in request.get("firstAvailable", [request.get("exactly")])):
+        if rng.random() < 0.6:
+            exactly |= {"deviceClassName": "whole", "capacity": {}}
+            exactly["selectors"] = exactly.get("selectors", []) if rng.random() < 0.3 else []
+        if rng.random() < 0.4:
+            exactly["tolerations"] = rng.sample(TOLERATIONS, rng.choice((1, 2, 3)))
+    return case
+
+
+def _is_possible(case: Case) -> bool:
+    """Whether no GPU is allocated beside a part of it: then the allocator gives no device of the pool."""
+    results = [claim["status"]["allocation"]["devices"]["results"][0] for claim in case.allocated]
+    held = {one["device"] for one in results if not one.get("adminAccess")}
+    return not any(name.partition("-mig-")[0] in held for name in held if "-mig-" in name)
+
+
+def _asking(rng: random.Random, case: Case) -> tuple[World, Any]:
+    """The case as the server sees it, some of the taints by rules, and a pod that names its claims."""
+    world = World(Settings.model_validate({"resources": [RESOURCE]}))
+    world.node(NODE, 0, labels=LABELS)
+    for item in copy.deepcopy(case.slices):
+        where = {"driver": item["spec"]["driver"], "pool": item["spec"]["pool"]["name"]}
+        for device in item["spec"].get("devices", ()):
+            kept = [taint for taint in device.get("taints", ()) if rng.random() < 0.6]
+            for taint in device.get("taints", ()):
+                if taint not in kept:
+                    spec = {"deviceSelector": where | {"device": device["name"]}, "taint": taint}
+                    name = f"{device['name']}-{len(world.cluster.dra.taint_rules.records)}"
+                    world.set("DeviceTaintRule", {"metadata": {"name": name}, "spec": spec})
+            device["taints"] = kept
+        world.set("ResourceSlice", item)
+    for item in case.classes:
+        world.set("DeviceClass", item)
+    for item in (*case.allocated, *case.claims):
+        world.set("ResourceClaim", item)
+    names = [claim["metadata"]["name"] for claim in case.claims]
+    spec = {"resourceClaims": [{"name": name, "resourceClaimName": name} for name in names]}
+    return world, world.set("Pod", workload("p", 0, namespace="ns", spec=spec))
 
 
 def _named(device: str) -> tuple[str, str, str]:

@@ -157,20 +157,11 @@ def _fits(
 def by_claims(cluster: ClusterView, pod: PodRecord, node: str) -> int | None:
     """The mask of the GPUs that kube-scheduler would allocate to its claims, and for the resource where a DeviceClass
     serves it; None where it has none, or that is not known, or the queue allocates them."""
-    fits, record = cluster.dra.fits, cluster.nodes[node]
-    served = fits.serves(record)
+    fits = cluster.dra.fits
+    served = fits.serves(cluster.nodes[node])
     if pod.planned or not (pod.claim_refs or pod.class_requests or served):
         return None
-    claims = fits.all_of(pod, served)
-    allocation = fits.on(record, claims)
-    if not (claims.specs and allocation.results):
-        return None
-    index_of, mask = cluster.gpus.indices(node), 0
-    for result in (result for results in allocation.results for result in results):
-        if not result.admin:
-            index = index_of.get(result.candidate.id)
-            mask |= 1 << index if index is not None else 0
-    return mask
+    return cluster.gpus_by_claims(fits.all_of(pod, served).specs, node)
 
 
 def _help(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> dict[str, Any]:

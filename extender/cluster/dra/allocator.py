@@ -17,6 +17,7 @@ from extender.cluster.dra.pools import Candidate, Pool
 from extender.objects.cel import Verdict
 from extender.objects.records import Attribute, ClaimSpec, Constraint, DeviceChoice, DeviceRequest
 from extender.objects.resources import QuantityError
+from extender.objects.selectors import tolerates
 
 MOST_RESULTS: Final = 32
 """Devices that the allocation of a claim may have."""
@@ -235,7 +236,7 @@ class _Search:
                         continue
                 except _End as error:
                     end, wanted.ends = error, True
-                if end is not None or _tolerated(choice, candidate):
+                if end is not None or tolerates(choice.tolerations, candidate.taints):
                     options.append(_Option(index, candidate, end))
         wanted.options = options
         return options
@@ -314,7 +315,7 @@ class _Search:
         counted = bool(candidate.consumes) and not (shared and (before or self._taken.parts(device) is not None))
         if counted and not self._has_counters(option.pool, candidate):
             return False
-        if every and not _tolerated(wanted.choice, candidate):
+        if every and not tolerates(wanted.choice.tolerations, candidate.taints):
             return False
         values = self._constrained(claim, wanted, candidate)
         if values is None:
@@ -416,10 +417,6 @@ class _Search:
         remaining = self._left[pool]
         for counter, amount in candidate.consumes.items():
             remaining[counter] += sign * amount
-
-
-def _tolerated(choice: DeviceChoice, candidate: Candidate) -> bool:
-    return all(any(one.tolerates(taint) for one in choice.tolerations) for taint in candidate.taints)
 
 
 def added(parts: Sequence[Amounts]) -> Amounts:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from extender.cluster.dra.allocator import Allocation, Amounts, Taken, added
 from extender.cluster.dra.claim_fits import ClaimFits, PodClaims, Specs
+from extender.cluster.dra.node_gpus import tolerances
 from extender.cluster.dra.pools import Pool
 from extender.objects.records import NodeRecord, PodRecord
 
@@ -107,6 +108,8 @@ class ClaimsTogether:
         self._devices: dict[Hashable, _Devices] = {}
         self._answers: dict[Hashable, tuple[RefusedCounts, ...]] = {}
         self._tried = 0
+        # Where a role tolerates taints, their GPUs are counted for all roles: one pod of another is looked at too.
+        self._least = 1 if any(tolerances(pod.claim_specs) for pod in pods) else 2
 
     @property
     def tried(self) -> int:
@@ -131,7 +134,7 @@ class ClaimsTogether:
         """The smallest numbers of pods up to `most` that the node does not take together; none where it takes all.
         `in_any_order`: it takes what it takes in whatever order the pods come, else in one."""
         served, claims = self._of(node)
-        if sum(bool(of.specs) and number for of, number in zip(claims, most, strict=True)) < 2:
+        if sum(bool(of.specs) and number for of, number in zip(claims, most, strict=True)) < self._least:
             return ()
         kind = served, tuple([self._fits.kind(node, of) if of.specs else 0 for of in claims])
         if -1 in kind[1]:

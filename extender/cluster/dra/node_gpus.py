@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from extender.cluster.device_plugins import COUNT
 from extender.cluster.dra.resource_slices import Published
 from extender.objects.nodes import DeviceState
-from extender.objects.records import GpuDevice, NodeDevices, NodeRecord, PodRecord
+from extender.objects.records import ClaimSpec, GpuDevice, NodeDevices, NodeRecord, PodRecord
+from extender.objects.selectors import Taint, Toleration, tolerates
 
 Nics = tuple[tuple[str, str], ...]
 """As of NodeDevices."""
@@ -19,11 +20,11 @@ Held = Callable[[str], bool | None]
 
 
 class Allocation(NamedTuple):
-    """What is known of devices beside their slices. `tainted`: whether a taint keeps claims off the device; `served`:
-    as of NodeDevices."""
+    """What is known of devices beside their slices. `taints`: those that keep claims off a device; `served`: as of
+    NodeDevices."""
 
     held: Held
-    tainted: Callable[[Published], bool]
+    taints: Callable[[Published], tuple[Taint, ...]]
     served: bool
 
 
@@ -94,9 +95,10 @@ def with_devices(
                 published.id,
                 published.device.uuid,
                 published.place,
-                _state(published, devices, known),
+                state := _state(published, devices, known),
                 published.device.plain,
                 published.device.root,
+                known.taints(published) if state == "tainted" else (),
             )
             for published in whole
         ]
@@ -119,12 +121,31 @@ def _state(published: Published, pool: Sequence[Published], known: Allocation) -
     by_pod = held(published.id)
     if by_pod is not None:
         return "usable" if by_pod else "allocated"
-    if known.tainted(published):
-        return "tainted"
     counters = set(published.device.counters)
     if counters and any(counters.intersection(other.device.counters) for other in pool if held(other.id) is not None):
         return "divided"
-    return "usable"
+    return "tainted" if known.taints(published) else "usable"
+
+
+class Tolerance(NamedTuple):
+    """What a request tolerates of devices. `number`: of devices that it asks for, 0 for all of a node."""
+
+    tolerations: tuple[Toleration, ...]
+    number: int
+
+
+def tolerances(specs: Iterable[ClaimSpec]) -> tuple[Tolerance, ...]:
+    """Of the requests of these claims that take devices from others."""
+    choices = (choice for spec in specs for request in spec.requests for choice in request.choices)
+    return tuple([Tolerance(choice.tolerations, choice.number) for choice in choices if choice.tolerations])
+
+
+def tolerated(devices: NodeDevices, tolerated_by: Sequence[Tolerance]) -> tuple[int, list[str]]:
+    """(how many of the tainted GPUs pods with these tolerances may take at most, which of them: GpuDevice.id)."""
+    sets = {tolerance.tolerations for tolerance in tolerated_by}
+    gpus = [gpu.id for gpu in devices.gpus if gpu.taints and any(tolerates(by, gpu.taints) for by in sets)]
+    every = any(not tolerance.number for tolerance in tolerated_by)
+    return len(gpus) if every else min(len(gpus), sum(tolerance.number for tolerance in tolerated_by)), gpus
 
 
 def _together(devices: NodeDevices, labels: Mapping[str, str]) -> tuple[int, int]:

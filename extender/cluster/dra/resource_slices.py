@@ -91,13 +91,13 @@ class Slices:
         nics = [published.device for (driver, _), devices in pools if driver in NIC_DRIVERS for published in devices]
         return tuple(sorted({(nic.name, nic.root) for nic in nics if nic.rdma and nic.root}))
 
-    def is_tainted(self, published: Published) -> bool:
-        """Whether a taint keeps claims off the device."""
-        return bool(published.device.taints) or self._rules.taints(device_of(published.id))
+    def taints(self, published: Published) -> tuple[Taint, ...]:
+        """The taints that keep claims off the device."""
+        return (*published.device.taints, *self._rules.keeping_off(device_of(published.id)))
 
     def any_tainted(self, node: str, gpus: Container[str]) -> bool:
         """Whether one of these GPUs of the node (GpuDevice.id) is tainted."""
-        return any(self.is_tainted(published) for pool in self.of(node) for published in pool if published.id in gpus)
+        return any(self.taints(published) for pool in self.of(node) for published in pool if published.id in gpus)
 
     def invalid(self) -> dict[PoolKey, str]:
         """The pools of which no device is allocated, because two of them have this name."""
@@ -297,8 +297,7 @@ class TaintRules:
         """`plans`: the queue allocates devices, so its own fence keeps none of them from it."""
         self.records: dict[str, DeviceTaintRuleRecord] = {}
         self._plans = plans
-        self._taints: Counter[Selector] = Counter()
-        self._fences: Counter[Selector] = Counter()
+        self._tainting: dict[Selector, dict[str, DeviceTaintRuleRecord]] = {}  # by name; none is empty
 
     def update(self, record: DeviceTaintRuleRecord, change: str) -> list[DeviceTaintRuleRecord]:
         """A rule is "set", or there is a "delete". Its versions before and after that taint devices."""
@@ -306,39 +305,38 @@ class TaintRules:
         before = self.records.pop(record.name, None)
         if before is not None:
             versions.append(before)
-            self._count(before, -1)
+            if named := self._tainting.get(selector := selector_of(before)):
+                named.pop(before.name, None)
+                if not named:
+                    del self._tainting[selector]
         if change == "set":
             self.records[record.name] = record
             versions.append(record)
-            self._count(record, 1)
+            if record.taint:
+                self._tainting.setdefault(selector_of(record), {})[record.name] = record
         return [version for version in versions if version.taint and not self._is_ours(version)]
 
-    def taints(self, device: AllocatedDevice) -> bool:
-        """Whether the device is tainted by a rule."""
-        return bool(self._taints) and _is_selected(self._taints, device)
+    def keeping_off(self, device: AllocatedDevice) -> list[Taint]:
+        """The taints of the device by rules that keep the queue off it too."""
+        return [_taint(record) for record in self._selecting(device) if not self._is_ours(record)]
 
     def fences(self, device: AllocatedDevice) -> bool:
         """Whether a rule keeps kube-scheduler off the device, and leaves it to the queue."""
-        return bool(self._fences) and _is_selected(self._fences, device)
+        return any(map(self._is_ours, self._selecting(device)))
 
     def of(self, device: AllocatedDevice) -> list[Taint]:
         """The taints of the device by rules, our fence with them."""
-        return [
-            Taint(record.taint, record.value, "NoExecute" if record.effect == "NoExecute" else "NoSchedule")
-            for record in self.records.values()
-            if record.taint and all(name in ("", own) for name, own in zip(selector_of(record), device, strict=True))
-        ]
+        return list(map(_taint, self._selecting(device)))
+
+    def _selecting(self, device: AllocatedDevice) -> list[DeviceTaintRuleRecord]:
+        """The rules that taint the device."""
+        if not self._tainting:
+            return []
+        selectors = product((device.driver, ""), (device.pool, ""), (device.device, ""))
+        return [record for selector in selectors for record in self._tainting.get(selector, {}).values()]
 
     def _is_ours(self, record: DeviceTaintRuleRecord) -> bool:
         return self._plans and record.taint == FENCE
-
-    def _count(self, record: DeviceTaintRuleRecord, by: int) -> None:
-        if not record.taint:
-            return
-        counts, selector = self._fences if self._is_ours(record) else self._taints, selector_of(record)
-        counts[selector] += by
-        if not counts[selector]:
-            del counts[selector]
 
 
 def selector_of(record: DeviceTaintRuleRecord) -> Selector:
@@ -346,5 +344,5 @@ def selector_of(record: DeviceTaintRuleRecord) -> Selector:
     return record.driver, record.pool, record.device
 
 
-def _is_selected(selectors: Counter[Selector], device: AllocatedDevice) -> bool:
-    return any(selector in selectors for selector in product(*((name, "") for name in device)))
+def _taint(record: DeviceTaintRuleRecord) -> Taint:
+    return Taint(record.taint, record.value, "NoExecute" if record.effect == "NoExecute" else "NoSchedule")

@@ -31,7 +31,6 @@ from extender.cluster.dra.resource_slices import Slices, TaintRules, device_of, 
 from extender.objects.records import (
     ClaimSpec,
     DeviceClassRecord,
-    DeviceRequest,
     DeviceTaintRuleRecord,
     DraRecord,
     NodeRecord,
@@ -259,7 +258,7 @@ class DraStore:
             of = [devices for devices in pools if devices and devices[0].driver == driver]
             if of and resource not in self.uncounted:
                 every, nics = resource not in self._narrowed, self._slices.nics(node.name)
-                known = node_gpus.Allocation(self._is_held, self._slices.is_tainted, resource in self._served)
+                known = node_gpus.Allocation(self._is_held, self._slices.taints, resource in self._served)
                 return node_gpus.with_devices(stated, resource, of, known, every=every, nics=nics)
         return stated
 
@@ -404,16 +403,17 @@ class DraStore:
     def _asking(self, pod: PodRecord) -> PodRecord:
         """A bare pod without a node, with what it will take. A claim that several pods name counts for each of them."""
         added, allocated, first_fit, node = Counter[str](), False, True, ""
-        wanted: list[DeviceRequest] = []
+        wanted: list[ClaimSpec] = []
         for claim, spec in self._claims.of(pod):
             taken = claim is not None and claim.allocated is not None and not self.planned.node_of(claim)
             home = "" if claim is None else self._home(claim)
             node, allocated = node or home, allocated or taken
             if not taken and not home:
-                wanted += spec.requests
+                wanted.append(spec)
                 asks = bool(numbers(spec.requests, self._drivers, self._every))
                 first_fit = first_fit and (not asks or is_plain(spec, self._every))
-        numbers_of = numbers(wanted, self._drivers, self._every)
+        requests = (request for spec in wanted for request in spec.requests)
+        numbers_of = numbers(requests, self._drivers, self._every)
         for driver, counts in numbers_of.items():
             added[self._resources[driver]] += min(number or self._slices.smallest.get(driver, 1) for number in counts)
         extended = self._claims.records.get((pod.namespace, pod.extended_claim)) if pod.extended_claim else None
@@ -431,6 +431,7 @@ class DraStore:
             allocated=allocated,
             first_fit=first_fit and bool(added),
             claim_node=node,
+            claim_specs=tuple(wanted),
             claim_numbers=choices if any(count > 0 for count in added.values()) else (),
         )
         return self.planned.judged(asking)
@@ -476,7 +477,14 @@ def _bare(pod: PodRecord) -> PodRecord:
     counts = Counter(dict(pod.gpus))
     counts.subtract(dict(pod.claimed))
     held = tuple([entry for entry in pod.held if entry[1] not in pod.devices])
-    none = {"keeps_devices": False, "allocated": False, "first_fit": False, "claim_numbers": (), "claim_node": ""}
+    none = {
+        "keeps_devices": False,
+        "allocated": False,
+        "first_fit": False,
+        "claim_numbers": (),
+        "claim_node": "",
+        "claim_specs": (),
+    }
     return replace(pod, gpus=_counts(counts), held=held, claimed=(), devices=(), planned=False, left_devices="", **none)
 
 

@@ -92,6 +92,7 @@ CLAIM_UNMET = Reason(
     cls=Class.HOPELESS,
     text="gpu-extender: the devices that are published and free there do not meet a ResourceClaim of the pod",
     remedy="Ask for devices that the node publishes (`whatif` names the request), or wait until they are free.",
+    by_claims=True,
 )
 
 _OF_NO_RULE: Final = (CLAIM_UNMET, UNKNOWN_NODE, SEATED, MOVING, QUEUED, STARTED, WHOLE, STALE, HANDOVER)

@@ -89,6 +89,7 @@ NONE = Reason(
     cls=Class.HOPELESS,
     text="gpu-extender: the node offers no GPUs of the requested resource name",
     remedy="Ask for the resource name that the node's device plugin registers, or add GPU nodes.",
+    by_claims=True,
 )
 AWAY = Reason(
     code=3,

@@ -8,7 +8,8 @@ has planned for the pod (LinkShapes.planned).
 from __future__ import annotations
 
 from array import array
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
 
 from ext_core import fit
 from ext_core.reasons import LinkCodes
@@ -69,4 +70,30 @@ class Links:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
+        before = out.tobytes()
         fit.links(tables.nodes, tables.pods, request.ask, rows, out, self._codes)
+        if self.idle(tables, request):
+            return
+        for i, given in given_gpus(tables, request, rows, before):
+            linked = given.mask.bit_count() < 2 or (tables.shapes.ring(given.shape, given.mask) or 0) > 0
+            out[i] = 0 if linked else NEVER.code if given.empty else HELD.code
+
+
+class Given(NamedTuple):
+    """What the claims of a pod get on a node. `shape`: of its links; `empty`: no pod holds a GPU there."""
+
+    shape: int
+    mask: int
+    empty: bool
+
+
+def given_gpus(tables: Tables, request: PodRequest, rows: array[int], codes: bytes) -> Iterator[tuple[int, Given]]:
+    """(index, what the claims of the pod get) of the rows that no rule has rejected where it is certain: no other pod
+    is on its way there. Nothing for nearly all pods."""
+    source, resource = tables.given.source, request.resource
+    for i, row in enumerate(rows) if source is not None else ():
+        mask = 0 if source is None or codes[i] else source(row)
+        node = tables.nodes.node(row) if mask else None
+        if node is not None and node.shape and node.gpu == resource and not node.claim[resource]:
+            empty = not node.unknown and not node.healthy & (node.sure | node.likely)
+            yield i, Given(node.shape, mask, empty)

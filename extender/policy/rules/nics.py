@@ -13,6 +13,7 @@ from ext_core import fit
 from ext_core.reasons import NicCodes
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
+from extender.policy.rules.links import given_gpus
 
 UNKNOWN = Reason(
     code=30,
@@ -58,4 +59,11 @@ class Nics:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
+        before = out.tobytes()
         fit.nics(tables.nodes, request.ask, rows, out, self._codes)
+        if self.idle(tables, request):
+            return
+        for i, given in given_gpus(tables, request, rows, before):
+            near = tables.shapes.nics(given.shape, given.mask)
+            if near is not None:
+                out[i] = 0 if near >= given.mask.bit_count() else NEVER.code if given.empty else HELD.code

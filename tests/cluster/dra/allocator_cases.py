@@ -43,6 +43,10 @@ TOLERATIONS = (
     {"key": "broken", "operator": "Equal", "value": "yes"},
     {"key": "old", "operator": "Exists", "effect": "NoSchedule"},
     {"key": "old", "operator": "Exists", "effect": "NoExecute"},
+    {"key": "old", "operator": "Exists", "effect": "None"},
+    {"key": "broken", "operator": "Exists", "effect": "None"},
+    {"key": "broken", "operator": "Equal", "value": "no", "effect": "NoExecute"},
+    {"key": "old"},
 )
 EXPRESSIONS = (
     f"device.attributes['{GPU}'].model == 'H100'",
@@ -136,9 +140,10 @@ def _gpus(rng: random.Random) -> Iterator[Object]:
                     "consumesCounters": [_consumes(gpu, range(part, part + 1))],
                 }
             )
+    tainted = rng.choice((0.0, 0.1, 0.1, 0.6))
     for device in devices:
-        if rng.random() < 0.1:
-            device["taints"] = [rng.choice(TAINTS)]
+        if rng.random() < tainted:
+            device["taints"] = rng.sample(TAINTS, rng.choice((1, 1, 2, 3)))
         if rng.random() < 0.03:
             device["bindingConditions"], device["bindingFailureConditions"] = ["ready"], ["failed"]
     if rng.random() < 0.05 and devices:
@@ -279,7 +284,7 @@ def _exactly(rng: random.Random) -> Object:
         texts = rng.sample(EXPRESSIONS[: 8 + (rng.random() < 0.2)], rng.choice((1, 1, 2)))
         exactly["selectors"] = [{"cel": {"expression": text}} for text in texts]
     if rng.random() < 0.2:
-        exactly["tolerations"] = [rng.choice(TOLERATIONS)]
+        exactly["tolerations"] = rng.sample(TOLERATIONS, rng.choice((1, 1, 2)))
     if rng.random() < 0.15 or (name == "nic" and rng.random() < 0.5):
         capacity = "bandwidth" if name == "nic" else rng.choice(("memory", "bandwidth"))
         amounts = ("1G", "1500M", "750m", "3G", "9G", "11G") if capacity == "bandwidth" else ("10Gi", "20Gi", "60Gi")

@@ -12,10 +12,12 @@ import pytest
 from ext_core import gather
 from ext_core.ask import Ask
 from extender.cluster import dump
+from extender.objects.cel.library import LONGEST_PATTERN
 from extender.objects.records import FENCE, FINALIZER, Kind
 from extender.preemption.gang_plan import HIGHEST
 from extender.settings import Settings
 from extender.sim import claims as dra
+from extender.sim.machines import gpu_uuids
 from tests.cluster.dra.world import MACHINE, DraWorld
 from tests.world import GPU, JSON, refused, workload
 
@@ -594,13 +596,24 @@ def test_required_links_are_certain_where_the_first_free_gpus_are_linked(taken: 
         assert passes(made, wanted) == linked(*first), (taken, first)
 
 
-def test_where_slices_are_in_another_order_only_what_holds_for_any_set_is_certain() -> None:
+@pytest.mark.parametrize(("order", "gpus"), [((1, 0), 2), ((0, 5), 2), ((1, 2, 0), 3), ((4, 0, 3), 3)])
+def test_the_order_of_the_slices_decides_which_gpus_come_first(order: tuple[int, ...], gpus: int) -> None:
     made = DraWorld()
     made.dra_class()
-    made.dra_node("n1", order=[1, 0, 2, 3, 4, 5, 6, 7])
-    assert linked(0, 1)
-    assert not passes(made, 2)
+    made.dra_node("n1", order=[*order, *(gpu for gpu in range(8) if gpu not in order)])
+    assert passes(made, gpus) == linked(*order)
     assert passes(made, 1)
+
+
+def test_while_a_pod_is_on_its_way_only_what_holds_for_any_set_is_certain() -> None:
+    made = world()
+    selectors = [{"cel": {"expression": "true"}}]
+    made.claim("other", 1)
+    assert made.filter(made.claimant("q", "other"))["NodeNames"] == ["n1"]
+    assert not passes(made, 2, selectors=selectors)
+    made.claim("other", 1, node="n1", devices=[0], pods=["q"])
+    made.claimant("q", "other", node="n1")
+    assert passes(made, 2, selectors=selectors) == linked(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -611,17 +624,29 @@ def test_where_slices_are_in_another_order_only_what_holds_for_any_set_is_certai
         {"capacity": {"requests": {"memory": "1Gi"}}},
     ],
 )
-def test_a_request_that_is_not_plain_is_not_predicted(exactly: JSON) -> None:
-    assert passes(world(), 2)
-    assert not passes(world(), 2, **exactly)
+def test_a_request_that_is_not_plain_is_predicted_too(exactly: JSON) -> None:
+    assert passes(world(), 3, **exactly) == linked(0, 1, 2)
+    assert passes(world(), 4, **exactly) == linked(0, 1, 2, 3)
 
 
-def test_a_claim_with_constraints_is_not_predicted() -> None:
+@pytest.mark.parametrize(("first", "second"), [(0, 5), (1, 2), (0, 4), (2, 5)])
+def test_required_links_are_those_of_the_gpus_that_selectors_leave(first: int, second: int) -> None:
+    uuids = gpu_uuids("n1", MACHINE)
+    text = f"device.attributes['{dra.DRIVER}'].uuid in ['{uuids[first]}', '{uuids[second]}']"
+    assert passes(world(), 2, selectors=[{"cel": {"expression": text}}]) == linked(first, second)
+
+
+def test_a_selector_that_is_not_evaluated_makes_no_set_certain() -> None:
+    text = f"device.attributes['{dra.DRIVER}'].uuid.matches('^GPU|{'x' * LONGEST_PATTERN}')"
+    assert not passes(world(), 2, selectors=[{"cel": {"expression": text}}])
+
+
+def test_a_claim_with_constraints_is_predicted_too() -> None:
     made = world()
     wanted = dra.claim("c", "default", 2)
     wanted["spec"]["devices"]["constraints"] = [{"matchAttribute": "gpu.nvidia.com/productName"}]
     made.set("ResourceClaim", wanted)
-    assert made.filter(made.claimant("p", "c", links="required"))["NodeNames"] == []
+    assert made.filter(made.claimant("p", "c", links="required"))["NodeNames"] == ["n1"]
 
 
 def test_a_class_that_selects_fewer_gpus_is_counted_and_not_predicted() -> None:
