@@ -54,7 +54,6 @@ class GpuStore:
         self.topologies: dict[str, Topology] = {}
         self.divisions: dict[str, Division] = {}
         self.ledgers: dict[str, NodeLedger] = {}
-        self._indexed: tuple[NodeLedger, dict[str, Holding]] = (NOTHING_HELD, {})
         self.drifts: Counter[ledger.Drift] = Counter()
         self.schedulable: set[str] = set()
         self._devices: dict[str, NodeGpus] = {}
@@ -233,10 +232,8 @@ class GpuStore:
 
     def holding(self, node: str, uid: str) -> Holding | None:
         """What a pod holds of the node's GPUs."""
-        node_ledger = self.ledgers.get(node, NOTHING_HELD)
-        if self._indexed[0] is not node_ledger:  # pods of one node are asked about one after the other
-            self._indexed = node_ledger, {holding.uid: holding for holding in node_ledger.holdings}
-        return self._indexed[1].get(uid)
+        ledger = self.ledgers.get(node, NOTHING_HELD)
+        return next((holding for holding in ledger.holdings if holding.uid == uid), None)
 
     def follows_plans(self, node: str, pods: Sequence[PodRecord]) -> bool:
         """Whether the node's relay gave one of its pods the very GPUs that were planned for it."""
