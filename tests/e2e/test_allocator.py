@@ -28,9 +28,8 @@ def test_the_same_devices_are_taken() -> None:
         if allocation.unknown:
             outcomes["unknown"] += 1
             continue
-        if answer.get("tooLong"):
+        if answer.get("tooLong"):  # after a second by the clock: it says nothing of the claims
             outcomes["too long for kube-scheduler"] += 1
-            assert allocation.results is None
             continue
         expected = None if answer["allocations"] is None else [
             [
@@ -52,7 +51,7 @@ def test_the_same_devices_are_taken() -> None:
         assert actual == expected, (case.as_json(), answer, allocation.why)
         outcomes["error" if "error" in answer else "unfit" if expected is None else "fits"] += 1
     print(f"{CASES} cases: {dict(sorted(outcomes.items()))}")
-    assert outcomes["unknown"] <= CASES // 10
+    assert max(outcomes["unknown"], outcomes["too long for kube-scheduler"]) <= CASES // 10
     assert min(outcomes["fits"], outcomes["unfit"]) >= CASES // 10
 
 
