@@ -146,9 +146,14 @@ def rank_of(pod: PodRecord) -> tuple[str, int]:
     return role, next((index for key in INDICES if (index := _index(labels, key)) >= 0), -1)
 
 
+_NAMES_ROLE: Final = frozenset((RAY_NODE, *ROLES))
+
+
 def role_of(pod: PodRecord) -> str:
     """The role of the pod in its gang, "" where its owner has no roles."""
     labels = pod.labels
+    if _NAMES_ROLE.isdisjoint(labels):  # of nearly all pods, and each event asks
+        return ""
     node = labels.get(RAY_NODE)
     if node:
         return f"{node}/{labels.get(RAY_GROUP, '')}"
