@@ -133,7 +133,7 @@ class Members:
         self._groups: dict[tuple[str, str, str], int] | None = None
         self._roles: dict[str, int] | None = None
         for pod in pods:
-            self.add(pod)
+            self._step(pod, 1)
 
     def add(self, pod: PodRecord) -> None:
         """Count a pod that is not counted."""
