@@ -33,6 +33,11 @@ WAITS: Final = tuple(0.1 * 4**n for n in range(11))
 """Seconds, 0.1 s to 29 hours."""
 
 
+MOST_SAVE_SERIES: Final = 500
+"""Pairs of a PriorityClass and a namespace whose saved work is counted apart: the first ones. They never go, since a
+counter may not fall."""
+
+
 PARTS: Final = ("rights", "settings", "certificates", "reservations", "queue", "evictions", "events")
 """What may be degraded while verbs are answered."""
 
@@ -268,6 +273,15 @@ class Metrics:
             "Pods that were asked to save their work before an eviction, and how they answered.",
             "result",
         )
+        self.save_requests_work = self._counter(
+            "save_requests_gpu_seconds",
+            "Work of such pods, once they have ended, GPUs x seconds: what the request saved, against an eviction at "
+            "that moment; and what was lost all the same, with the restarts.",
+            "result",
+            "priority_class",
+            "namespace",
+        )
+        self._save_series: set[tuple[str, str]] = set()
         self.work_lost = self._histogram(
             "preemption_work_lost_gpu_seconds",
             "Work that the victims of each plan lose, with the broken gangs' other pods and the restarts: GPUs x "
@@ -410,6 +424,15 @@ class Metrics:
         if work_lost_gpu_seconds is not None:
             self.work_lost.labels(by).observe(work_lost_gpu_seconds)
 
+    def asked_pod_ended(self, priority_class: str, namespace: str, saved: int, lost: int) -> None:
+        """A pod that was asked to save its work has ended. `saved`, `lost`: GPU-seconds."""
+        series = priority_class or "none", namespace
+        if series not in self._save_series and len(self._save_series) >= MOST_SAVE_SERIES:
+            series = "(others)", "(others)"
+        self._save_series.add(series)
+        self.save_requests_work.labels("saved", *series).inc(saved)
+        self.save_requests_work.labels("lost", *series).inc(lost)
+
     def _settings(self) -> None:
         self.degraded_parts = self._gauge(
             "degraded", "1 while a part does not work although verbs are answered: /readyz has why.", "part"
@@ -482,6 +505,9 @@ VALUES: Final = {
     "reviews kind": "`token`, `access`",
     "save_requests result": "`asked`, `saved` (by an annotation), `exited` (a container ended), `late` (after the "
     "deadline), `ignored`, `withdrawn`, `refused` (the API server did not allow the request)",
+    "save_requests_gpu_seconds result": "`saved`, `lost`",
+    "save_requests_gpu_seconds priority_class": "names, and `none`; `(others)` beyond 500 pairs with a namespace",
+    "save_requests_gpu_seconds namespace": "names; `(others)` beyond 500 pairs with a PriorityClass",
     "reviews result": "`accepted`, `rejected`, `failed` (the request is answered with 503)",
     "certificate_not_after_seconds file": "the files of the settings `server.*tls` (certificate, client CA)",
     "gpus model": "what nodes state (`mix.modelLabels`), the 100 with the most GPUs",

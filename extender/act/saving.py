@@ -46,6 +46,7 @@ from extender.objects.progress import duration_text
 from extender.objects.records import PodRecord
 from extender.objects.save_request import SAVE_REQUESTED, SAVED, SaveRequest, condition, requested, speakers
 from extender.preemption.asking import stopped, to_ask
+from extender.preemption.cost_inputs import work_lost
 from extender.times import Backoff, Backoffs
 
 ASKING_SECONDS: Final = 5.0  # in which the requests are written: so much later than the longest time a need ends
@@ -83,6 +84,8 @@ class _Standing:
 
     request: SaveRequest
     pod: PodRecord  # as it was last seen
+    work: int  # GPU-seconds that its end at the time of the request would have lost
+    saved: bool = False  # it has answered, or another member of its gang has for it
     counted: bool = False  # its answer is counted
     closed: bool = False  # the condition says that it has answered
     requested: Outcome = "unknown"  # whether an EvictionRequest stands
@@ -180,7 +183,15 @@ class SaveRequests:
         gangs: dict[object, list[PodRecord]] = {}
         for uid in asks:
             gangs.setdefault(self._cluster.gangs.ref(pods[uid]) or uid, []).append(pods[uid])
-        return all(_is_ready(members, states) for members in gangs.values())
+        for members in gangs.values():
+            if _is_answered(members, states):
+                for pod in members:
+                    if (entry := standing.get(pod.uid)) is not None:
+                        entry.saved = True
+        return all(
+            _is_answered(members, states) or all(states[pod.uid] in READY for pod in members)
+            for members in gangs.values()
+        )
 
     # -- one pod ----------------------------------------------------------------------------------------------------
 
@@ -202,11 +213,14 @@ class SaveRequests:
         if self._standing is None:
             pods = [pod for pod in self._cluster.pods.values() if pod.node and SAVE_REQUESTED in pod.annotations]
             self._standing = {
-                pod.uid: _Standing(request, pod, closed=request.answer(pod) != "")
+                pod.uid: self._stands(request, pod, closed=request.answer(pod) != "")
                 for pod in pods
                 if (request := requested(pod)) is not None and request.id.startswith(self._prefix)
             }
         return self._standing
+
+    def _stands(self, request: SaveRequest, pod: PodRecord, *, closed: bool = False) -> _Standing:
+        return _Standing(request, pod, work_lost(self._cluster, pod, int(request.at * 1000)), closed=closed)
 
     def _state(self, pod: PodRecord, until: float, now: float) -> State:
         entry = self._read().get(pod.uid)
@@ -224,7 +238,7 @@ class SaveRequests:
             pod = self._cluster.pods.get(uid)
             stated = None if pod is None else requested(pod)
             if pod is not None and stated is not None and stated.id == request.id:
-                standing[uid] = _Standing(request, pod)
+                standing[uid] = self._stands(request, pod)
                 self._asked(pod, request)
             if pod is None or uid in standing:
                 del self._unsure[uid]
@@ -262,7 +276,7 @@ class SaveRequests:
         if patched.outcome == "written":
             self._pauses.succeeded(pod.uid)
             if entry is None:
-                self._read()[pod.uid] = _Standing(request, pod)
+                self._read()[pod.uid] = self._stands(request, pod)
             else:
                 entry.request = request
             return True
@@ -319,11 +333,22 @@ class SaveRequests:
         """The pod is gone. What it wrote in its grace period was late. One that ends before its time by no eviction of
         ours, or because another member of its gang has answered, has ignored nothing."""
         answer, in_time = entry.request.answer(pod), not pod.terminating and now < entry.request.until
+        if entry.saved or answer or now >= entry.request.until:
+            self._count_work(entry, pod, now, saved=entry.saved or bool(answer))
         if not entry.counted and (answer or now >= entry.request.until):
             late = "late" if answer == "saved" else "ignored"
             self._metrics.save_requests.labels(answer if answer and in_time else late).inc()
         self._pauses.succeeded(pod.uid)
         self._refused.discard(pod.uid)
+
+    def _count_work(self, entry: _Standing, pod: PodRecord, now: float, *, saved: bool) -> None:
+        """What the request of a pod that has ended came to. All its time since the request is lost."""
+        since, gpus = now - entry.request.at, sum(self._cluster.amounts(pod)[3:])
+        lost = work_lost(self._cluster, pod, int(now * 1000))
+        if saved:
+            lost = min(lost, gpus * (math.ceil(since) + self._cluster.limits.restart_seconds(pod)))
+        kept = max(0, entry.work - lost) if saved else 0
+        self._metrics.asked_pod_ended(pod.priority_class, pod.namespace, kept, lost)
 
     def _tell(self, pod: PodRecord, reason: str, text: str) -> None:
         self._events.tell(of_pod(pod), reason, "Evicting", text)
@@ -341,8 +366,6 @@ async def _some(items: Sequence[Item], write: Callable[[Item], Awaitable[None]])
             return
 
 
-def _is_ready(pods: Sequence[PodRecord], states: Mapping[str, State]) -> bool:
-    """Of the pods of one gang, or of a single pod."""
-    if any(states[pod.uid] in ANSWERED for pod in speakers(pods)):
-        return True
-    return all(states[pod.uid] in READY for pod in pods)
+def _is_answered(pods: Sequence[PodRecord], states: Mapping[str, State]) -> bool:
+    """Whether a member of a gang has answered that speaks for it. A single pod speaks for itself."""
+    return any(states[pod.uid] in ANSWERED for pod in (speakers(pods) if len(pods) > 1 else pods))

@@ -17,6 +17,7 @@ from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
 from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, SaveRequests
 from extender.kube.own_objects import Lease
 from extender.kube.pod_writes import PodEvictions, PodPatches
+from extender.metrics import Metrics
 from extender.objects.save_request import CONDITION, SAVE_REQUESTED, SAVED, SAVES_FOR_GANG, SaveRequest, requested
 from extender.settings import Settings
 from extender.times import Clock
@@ -82,6 +83,21 @@ class Server:
 
     def count(self, result: str) -> float:
         return float(self.world.metrics.save_requests.labels(result)._value.get())
+
+    def work(self) -> dict[tuple[str, ...], float]:
+        """GPU-seconds that the requests saved and that were lost, by the labels of the metric."""
+        return work_of(self.world.metrics)
+
+
+def work_of(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """The samples of the metric, by its labels."""
+    (family,) = metrics.save_requests_work.collect()
+    names = "result", "priority_class", "namespace"
+    return {
+        tuple([sample.labels[name] for name in names]): sample.value
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
 
 
 class Case:
@@ -179,6 +195,12 @@ class Case:
         asyncio.run(whole())
 
 
+def gone(server: Server, name: str) -> None:
+    """The pod has ended."""
+    del server.case.objects.stored[PODS + name]
+    server.world.gone(name)
+
+
 async def asked(server: Server) -> JSON:
     """The request that the victim gets."""
     assert await server.preempts(server.case.urgent) == []
@@ -224,6 +246,10 @@ def test_it_is_asked_and_evicted_once_it_has_saved() -> None:
         assert (server.count("asked"), server.count("saved")) == (1, 1)
         told = [(name, reason) for name, reason, _ in case.ear.heard if reason == "SaveRequested"]
         assert told == [("train", "SaveRequested")]
+        gone(server, "train")
+        await server.turn(19)
+        lost = 4 * 80  # from the request on: 60.2 s until it answered, 19 s until it ended
+        assert server.work() == {("saved", "none", "default"): 4 * 7200 - lost, ("lost", "none", "default"): lost}
 
     case.run(test)
 
@@ -271,6 +297,28 @@ def test_a_condition_follows_the_request_with_no_write_too_many() -> None:
     case.run(test)
 
 
+def test_who_ignores_the_request_loses_its_work() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        await server.turn(601)
+        gone(server, "train")
+        await server.turn()
+        assert (case.evicted(), server.count("ignored")) == (["train"], 1)
+        assert server.work() == {("saved", "none", "default"): 0, ("lost", "none", "default"): int(4 * (7200 + 601.6))}
+
+    case.run(test)
+
+
+def test_the_series_of_saved_work_are_bounded() -> None:
+    metrics = Metrics()
+    for number in range(600):
+        metrics.asked_pod_ended("prod", f"team-{number}", 1, 2)
+    series = {labels[2]: value for labels, value in work_of(metrics).items() if labels[0] == "lost"}
+    assert (len(series), series["team-499"], series["(others)"]) == (501, 2, 200)
+
+
 @pytest.mark.parametrize("wrong", ["", "no-such-id", "true", "x" * 100_000])
 def test_a_wrong_answer_is_none(wrong: str) -> None:
     case = Case()
@@ -282,8 +330,7 @@ def test_a_wrong_answer_is_none(wrong: str) -> None:
         assert case.evicted() == []
         await server.turn(2)  # the deadline
         assert (case.evicted(), case.requests()) == (["train"], 1)
-        del case.objects.stored[PODS + "train"]
-        server.world.gone("train")
+        gone(server, "train")
         await server.turn()
         assert (server.count("ignored"), server.count("late")) == (1, 0)
 
@@ -513,8 +560,7 @@ def test_a_pod_that_is_deleted_meanwhile_is_not_evicted() -> None:
 
     async def test(server: Server) -> None:
         await asked(server)
-        del case.objects.stored[PODS + "train"]
-        server.world.gone("train")
+        gone(server, "train")
         await server.turn()
         assert case.evicted() == []
         assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
@@ -793,8 +839,7 @@ def test_a_pod_that_is_deleted_before_its_time_has_ignored_nothing() -> None:
 
     async def test(server: Server) -> None:
         await asked(server)
-        del case.objects.stored[PODS + "train"]
-        server.world.gone("train")
+        gone(server, "train")
         await server.turn(5)
         assert server.count("ignored") == 0
 
