@@ -70,9 +70,9 @@ class Links:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        before = out.tobytes()
+        before = b"" if tables.given.source is None else out.tobytes()
         fit.links(tables.nodes, tables.pods, request.ask, rows, out, self._codes)
-        if self.idle(tables, request):
+        if not before or self.idle(tables, request):
             return
         for i, given in given_gpus(tables, request, rows, before):
             linked = given.mask.bit_count() < 2 or (tables.shapes.ring(given.shape, given.mask) or 0) > 0
@@ -91,8 +91,10 @@ def given_gpus(tables: Tables, request: PodRequest, rows: array[int], codes: byt
     """(index, what the claims of the pod get) of the rows that no rule has rejected where it is certain: no other pod
     is on its way there. Nothing for nearly all pods."""
     source, resource = tables.given.source, request.resource
-    for i, row in enumerate(rows) if source is not None else ():
-        mask = 0 if source is None or codes[i] else source(row)
+    if source is None:
+        return
+    for i, row in enumerate(rows):
+        mask = 0 if codes[i] else source(row)
         node = tables.nodes.node(row) if mask else None
         if node is not None and node.shape and node.gpu == resource and not node.claim[resource]:
             empty = not node.unknown and not node.healthy & (node.sure | node.likely)

@@ -59,9 +59,9 @@ class Nics:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        before = out.tobytes()
+        before = b"" if tables.given.source is None else out.tobytes()
         fit.nics(tables.nodes, request.ask, rows, out, self._codes)
-        if self.idle(tables, request):
+        if not before or self.idle(tables, request):
             return
         for i, given in given_gpus(tables, request, rows, before):
             near = tables.shapes.nics(given.shape, given.mask)
