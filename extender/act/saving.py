@@ -38,6 +38,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 from extender.act.events import EventRecorder, of_pod
 from extender.act.eviction_requests import EvictionRequests, Outcome
 from extender.cluster.cluster import ClusterView
+from extender.cluster.tables import FIRST_GPU
 from extender.kube.own_objects import Regarding
 from extender.kube.pod_writes import AT_ONCE, Patched, PodPatches
 from extender.log import get_log
@@ -88,7 +89,7 @@ class _Standing:
     saved: bool = False  # it has answered, or another member of its gang has for it
     counted: bool = False  # its answer is counted
     closed: bool = False  # the condition says that it has answered
-    requested: Outcome = "unknown"  # whether an EvictionRequest stands
+    eviction_request: Outcome = "unknown"  # whether an EvictionRequest stands
     unwanted: float | None = None  # since when no need has it
 
 
@@ -177,7 +178,7 @@ class SaveRequests:
         await _some(taken, lambda pod: self._take(pod, need))
         if self.eviction_requests is not None:
             asked = [standing[uid] for uid, state in states.items() if state == "asked" and uid in standing]
-            await _some([entry for entry in asked if entry.requested == "unknown"], self._request)
+            await _some([entry for entry in asked if entry.eviction_request == "unknown"], self._request_eviction)
         answered = [uid for uid, state in states.items() if state in ANSWERED and uid in standing]
         await _some([pods[uid] for uid in answered if not standing[uid].closed], self._close)
         gangs: dict[object, list[PodRecord]] = {}
@@ -293,10 +294,10 @@ class SaveRequests:
     async def _note(self, pod: PodRecord, stated: Mapping[str, str], notes: Mapping[str, str | None]) -> Patched:
         return await self._patches.note(pod.namespace, pod.name, pod.resource_version, notes, stated)
 
-    async def _request(self, entry: _Standing) -> None:
+    async def _request_eviction(self, entry: _Standing) -> None:
         if self.eviction_requests is not None and not self._pauses.waits(entry.pod.uid, self._wall()):
-            entry.requested = await self.eviction_requests.create(entry.pod)
-            if entry.requested == "unknown":
+            entry.eviction_request = await self.eviction_requests.create(entry.pod)
+            if entry.eviction_request == "unknown":
                 self._pauses.failed(entry.pod.uid, self._wall())
 
     async def _close(self, pod: PodRecord) -> None:
@@ -314,8 +315,8 @@ class SaveRequests:
         return entry.request.by != need.by and entry.request.by not in self._needed_by
 
     async def _withdraw(self, entry: _Standing) -> None:
-        pod, more = entry.pod, self.eviction_requests
-        if more is not None and entry.requested != "none" and not await more.withdraw(pod):
+        pod, evictions = entry.pod, self.eviction_requests
+        if evictions is not None and entry.eviction_request != "none" and not await evictions.withdraw(pod):
             self._pauses.failed(pod.uid, self._wall())
             return
         patched = await self._note(pod, condition(entry.request, "withdrawn", self._wall()), {SAVE_REQUESTED: None})
@@ -343,7 +344,7 @@ class SaveRequests:
 
     def _count_work(self, entry: _Standing, pod: PodRecord, now: float, *, saved: bool) -> None:
         """What the request of a pod that has ended came to. All its time since the request is lost."""
-        since, gpus = now - entry.request.at, sum(self._cluster.amounts(pod)[3:])
+        since, gpus = now - entry.request.at, sum(self._cluster.amounts(pod)[FIRST_GPU:])
         lost = work_lost(self._cluster, pod, int(now * 1000))
         if saved:
             lost = min(lost, gpus * (math.ceil(since) + self._cluster.limits.restart_seconds(pod)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from extender.objects.progress import checkpoint, saved_ms
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
+from extender.times import rfc3339
 
 SAVE_REQUESTED: Final = "gpu-extender.io/save-requested"
 SAVED: Final = "gpu-extender.io/saved"
@@ -95,4 +95,4 @@ def speakers(pods: Sequence[PodRecord]) -> list[PodRecord]:
 
 def time_text(seconds: float) -> str:
     """RFC 3339 of seconds since 1970, rounded up."""
-    return datetime.fromtimestamp(min(math.ceil(seconds), MOST_TIME), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(min(math.ceil(seconds), MOST_TIME))

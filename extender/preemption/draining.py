@@ -16,9 +16,8 @@ from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.save_request import requested, time_text
 
 DRAIN: Final = "gpu-extender.io/drain"
-MARGIN_SECONDS: Final = (
-    30.0  # before the requests, for another holder of the Lease; after the last eviction, for budgets
-)
+MARGIN_SECONDS: Final = 30.0
+"""Before the requests, for another holder of the Lease; and after the last eviction, for budgets."""
 
 
 class Staying(NamedTuple):
@@ -89,8 +88,9 @@ def drain_of(cluster: ClusterView, node: NodeRecord) -> Drain | None:
         return None
     pods = [pod for pod in cluster.pods_on(node.name) if any(cluster.amounts(pod)[FIRST_GPU:])]
     held = sorted((pod for pod in pods if not pod.terminating), key=lambda pod: (pod.namespace, pod.name, pod.uid))
-    staying = [Staying(pod, why, budget=False) for pod in held if (why := _stays(pod))]
-    leaving = [pod for pod in held if not _stays(pod)]
+    reasons = [(pod, _stays(pod)) for pod in held]
+    staying = [Staying(pod, why, budget=False) for pod, why in reasons if why]
+    leaving = [pod for pod, why in reasons if not why]
     saves = max((cluster.limits.saving(pod).on_request for pod in leaving), default=-1)
     drain = Drain(node, due, (), (), max(0, saves), len(pods) - len(held))
     allowed, waiting = _allowed(cluster, leaving, drain.by)
@@ -108,8 +108,12 @@ def leaves(cluster: ClusterView, pod: PodRecord, wall: float) -> str:
         return f"{text}, and the pod stays: {stays.why}"
     if all(leaving.uid != pod.uid for leaving in drain.pods):
         return ""
-    when = drain.state(wall) if cluster.settings.evictions.enabled else "only where evictions.enabled is true"
-    return f"{text}: the pod leaves {when}"
+    return f"{text}: the pod leaves {when(cluster, drain, wall)}"
+
+
+def when(cluster: ClusterView, drain: Drain, wall: float) -> str:
+    """When the pods of the drain leave, for people, by the settings."""
+    return drain.state(wall) if cluster.settings.evictions.enabled else "only where evictions.enabled is true"
 
 
 def _stays(pod: PodRecord) -> str:

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.ask import growth
 from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, seconds, terms, value
+from extender.times import rfc3339
 from extender.web import drawing
 
 POLICY: Final = (
@@ -95,7 +96,7 @@ def templates() -> Mapping[str, Template]:
         "number": number,
         "duration": duration,
         "clock": clock,
-        "stamp": stamp,
+        "stamp": rfc3339,
         "minute": minute,
         "day": day,
         "moment": moment,
@@ -154,11 +155,6 @@ def day(at: float) -> str:
 def moment(at: float, base: float) -> str:
     """The time, UTC, and its day where that is not the day of another time."""
     return minute(at) if at // drawing.DAY == base // drawing.DAY else day(at)
-
-
-def stamp(at: float) -> str:
-    """RFC 3339."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def letters(key: int) -> str:

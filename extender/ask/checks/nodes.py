@@ -13,7 +13,7 @@ from extender.cluster.device_plugins import COUNT, MIG_STRATEGY
 from extender.objects.cel import selector
 from extender.objects.nodes import DeviceState
 from extender.objects.records import NodeDevices, NodeRecord
-from extender.preemption.draining import DRAIN, drain_of
+from extender.preemption.draining import DRAIN, drain_of, when
 
 MOST_MESSAGE: Final = 120
 MOST_DIGITS: Final = 4
@@ -87,9 +87,9 @@ def _drained(posture: Posture, node: NodeRecord, about: str) -> Iterator[Finding
     drain = drain_of(posture.cluster, node)
     if drain is None or not (drain.pods or drain.staying):
         return
-    enabled = posture.settings.evictions.enabled
-    when = drain.state(posture.wall) if enabled else "only where evictions.enabled is true"
-    text = f"{DRAIN}: {count(len(drain.pods), 'GPU pod')} {verb(len(drain.pods), 'leaves', 'leave')} {when}"
+    enabled, leaving = posture.settings.evictions.enabled, len(drain.pods)
+    text = f"{DRAIN}: {count(leaving, 'GPU pod')} {verb(leaving, 'leaves', 'leave')} "
+    text += when(posture.cluster, drain, posture.wall)
     if drain.staying:
         first = drain.staying[0]
         text = f"{text}; {len(drain.staying)} stay, the first is {first.pod.namespace}/{first.pod.name}: {first.why}"
