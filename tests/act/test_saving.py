@@ -1127,3 +1127,27 @@ def test_the_next_holder_of_the_lease_withdraws_an_eviction_request_too() -> Non
             assert (case.asked(), MADE in case.objects.stored) == (None, False)
 
     asyncio.run(test())
+
+
+def test_an_eviction_request_that_stands_already_is_withdrawn_by_the_next_holder_that_still_needs_it() -> None:
+    case = Case()
+    responding(case)
+
+    async def test() -> None:
+        async with case.server(LATER) as server:
+            await asked(server)
+            await server.turn()
+            assert MADE in case.objects.stored
+        case.objects.stored.pop(LEASE, None)
+        async with case.server(LATER, name="another") as server:
+            await server.call("filter", case.urgent)
+            for _ in range(3):
+                await server.turn()
+            assert len([path for method, path in case.objects.said if path == LIFECYCLE and method == "POST"]) == 2
+            del case.objects.stored[PODS + "urgent"]
+            server.world.gone("urgent")
+            for _ in range(3):
+                await server.turn(WITHDRAW_SECONDS)
+            assert (case.asked(), MADE in case.objects.stored) == (None, False)
+
+    asyncio.run(test())
