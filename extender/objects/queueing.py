@@ -152,7 +152,7 @@ _NAMES_ROLE: Final = frozenset((RAY_NODE, *ROLES))
 def role_of(pod: PodRecord) -> str:
     """The role of the pod in its gang, "" where its owner has no roles."""
     labels = pod.labels
-    if _NAMES_ROLE.isdisjoint(labels):  # of nearly all pods, and each event asks
+    if _NAMES_ROLE.isdisjoint(labels):  # nearly all pods; each event of a pod of a gang looks
         return ""
     node = labels.get(RAY_NODE)
     if node:

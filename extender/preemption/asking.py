@@ -14,8 +14,8 @@ from extender.preemption.cost_inputs import work_lost
 
 
 def stopped(cluster: ClusterView, pods: Iterable[PodRecord]) -> tuple[Mapping[gangs.Ref, str], dict[str, PodRecord]]:
-    """(the gangs that break, as of `Gang.falls`; the pods whose work ends, by uid) where these bound pods are evicted;
-    without those that are terminating anyway."""
+    """(the gangs that break, as of `Gang.why_broken`; the pods whose work ends, by uid) where these bound pods are
+    evicted; without those that are terminating anyway."""
     evicted = [pod for pod in pods if not pod.terminating]
     members: dict[gangs.Gang, list[PodRecord]] = {}
     for pod in evicted:
@@ -23,7 +23,7 @@ def stopped(cluster: ClusterView, pods: Iterable[PodRecord]) -> tuple[Mapping[ga
         if gang is not None:
             members.setdefault(gang, []).append(pod)
     by_uid = {pod.uid: pod for pod in evicted}
-    broken = {gang.ref: why for gang, among in members.items() if (why := gang.falls(among)) is not None}
+    broken = {gang.ref: why for gang, among in members.items() if (why := gang.why_broken(among)) is not None}
     for gang, among in members.items():
         if gang.ref in broken:
             by_uid.update((pod.uid, pod) for pod in cluster.gangs.running(among[0]))

@@ -285,7 +285,7 @@ class Loss(NamedTuple):
     priority: int | None = None
     """The highest; None: no victim."""
     broken: Mapping[gangs.Ref, str] = MappingProxyType({})
-    """Gangs of which fewer than their minimum stay, as of `Gang.falls`."""
+    """Gangs of which fewer than their minimum stay, as of `Gang.why_broken`."""
     work: int = 0
     """GPU-seconds lost by the victims and by all running members of broken gangs."""
 

@@ -47,7 +47,7 @@ class Drain:
     pods: Sequence[PodRecord]
     """With GPUs, in the order in which they are placed again."""
     broken: Mapping[gangs.Ref, str]
-    """Gangs of which fewer than their minimum stay, as of `Gang.falls`."""
+    """Gangs of which fewer than their minimum stay, as of `Gang.why_broken`."""
     nodes: frozenset[str]
     cost: list[dict[str, Any]]
     warnings: list[Mapping[str, str]]

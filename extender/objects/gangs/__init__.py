@@ -172,7 +172,7 @@ class Gang:
             return ()
         return tuple(role for role in self.roles if role.allowance < max(0, self.allowance))
 
-    def falls(self, evicted: Iterable[PodRecord]) -> str | None:
+    def why_broken(self, evicted: Iterable[PodRecord]) -> str | None:
         """Which role falls below its minimum where these running members are evicted, "" where only the whole gang
         does; None: it does not break."""
         lost = Counter(map(role_of, evicted))
