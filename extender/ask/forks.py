@@ -7,9 +7,10 @@ may change it ("suppose n1 is drained"): nothing else reads it. So it needs no p
                                            ──fork──► answer ──► ...
 
 A fork makes the server stand still while its page tables are copied: 15 ms where it has 480 MiB (benchmarks.asking).
-So the server forks a *keeper* now and then, and the keeper forks once for each question. The next keeper is made for
-the first question that comes REST times as long after a fork as this fork took. Until then questions are answered from
-the same moment, or, where they are about what has just changed (`fresh`), wait for the next keeper.
+So the server forks a *keeper* now and then, and the keeper forks once for each question. After a fork the server rests
+REST times as long as this fork took. Until then questions are answered from the same moment. A question about what has
+just changed (`fresh`) needs a keeper of its own: a server that was asked little has rests left over for a few of them
+(SAVED_REST), and else they wait.
 
 In a fork only the thread that forked goes on. A lock that another thread (of the log, of a record) held at that moment
 stays locked. So nothing is logged or recorded there (`begin`), and nothing of the event loop is used.
@@ -40,6 +41,9 @@ from extender.errors import Busy, ExtenderError, NotAnswered
 REST: Final = 199.0
 """A two-hundredth of the time at most goes into forks: the 99th percentile of filter stays within 1.1 x at 15,000
 nodes."""
+SAVED_REST: Final = 10.0
+"""Seconds of rest that count in advance: who goes from page to page does not wait, and a burst of questions stops the
+server for 1/200 of this."""
 MOST_REST: Final = 5.0
 """Seconds: the age of the oldest answer."""
 MOST_ANSWERS: Final = 4
@@ -99,15 +103,16 @@ class Forks:
         begin: Callable[[], None] = lambda: None,
         *,
         rest: float = REST,
+        saved: float = SAVED_REST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`questions`: by name; `begin`: called first in each keeper, stops what may not go on there; `clock`:
         seconds."""
         self.questions = dict(questions or {})
         self.begin = begin
-        self._rest, self._clock = rest, clock
+        self._rest, self._saved, self._clock = rest, saved, clock
         self._keeper: Keeper | None = None
-        self._next = 0.0  # from when on another keeper may be made
+        self._rested = 0.0  # when the rests of all forks are over
         self._ended: list[int] = []  # process ids of keepers that end
         self._asked = 0
 
@@ -153,12 +158,11 @@ class Forks:
     async def _moment(self, since: float, lost: Callable[[], bool]) -> Keeper:
         """A keeper that may be asked: of a moment `since` or later."""
         while True:
-            now = self._clock()
-            if self._keeper is not None and self._keeper.at >= since and now < self._next:
+            if self._keeper is not None and self._keeper.at >= since:
                 return self._keeper
-            if now >= self._next:
+            if (wait := self._rested - self._saved - self._clock()) <= 0:
                 return self._fork()
-            await asyncio.sleep(min(self._next - now, LEFT_SECONDS))
+            await asyncio.sleep(min(wait, LEFT_SECONDS))
             if lost():
                 raise ClientLeft
 
@@ -183,7 +187,7 @@ class Forks:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         # Its CPU time: a machine that is busy makes the fork take longer, and not a keeper last longer.
         rest = min(MOST_REST, self._rest * (time.thread_time() - cpu))
-        self._next = self._clock() + rest
+        self._rested = max(self._rested, self._clock()) + rest
         theirs.close()
         self._keeper = keeper = Keeper(pid, ours, began)
         loop = asyncio.get_running_loop()

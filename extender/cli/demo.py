@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from extender import log
+from extender.ask.forks import Forks
 from extender.cli import options as shared
 from extender.cli import screen
 from extender.cli.decisions import cost_table
@@ -109,7 +110,7 @@ class Demo:
             queue=released,
             controllers=(keeps, evicts, released),
         )
-        server = wiring.connect(core, acts)
+        server = wiring.connect(core, acts, Forks(rest=0.0))  # here nobody waits for a verb
         host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
         ended = threading.Event()
 

@@ -38,7 +38,7 @@ async def over(asked: Forks) -> None:
 
 
 def one(question: Any, rest: float = 0.0) -> Forks:
-    return Forks({"q": question}, rest=rest)
+    return Forks({"q": question}, rest=rest, saved=0.0)
 
 
 def pid() -> tuple[bytes]:
@@ -108,9 +108,34 @@ def test_a_moment_serves_until_the_rest_is_over() -> None:
         await asyncio.sleep(0.5)
         assert not waits.done()
         assert await asked.whole("q") == first
-        asked._next = 0.0
+        asked._rested = 0.0
         second = await waits
         assert second != first
+        await over(asked)
+
+    run(steps())
+
+
+def test_rests_left_over_are_for_fresh_questions() -> None:
+    """Then such a question waits until a rest is over; and an hour without questions is no more than SAVED_REST."""
+    at = 0.0
+
+    async def steps() -> None:
+        nonlocal at
+        asked = Forks({"q": pid}, rest=1e9, saved=2 * forks.MOST_REST, clock=lambda: at)
+        for hour in range(2):
+            at = 3600.0 * (hour + 1)
+            moments = set()
+            for _ in range(3):
+                at += 0.001
+                moments.add(await asked.whole("q", fresh=True))
+            assert len(moments) == 3
+            at += 0.001
+            waits = asyncio.create_task(asked.whole("q", fresh=True))
+            await asyncio.sleep(0.5)
+            assert not waits.done()
+            at += forks.MOST_REST
+            assert await waits not in moments
         await over(asked)
 
     run(steps())
