@@ -127,7 +127,7 @@ def _run(name: str, options: argparse.Namespace, kubectl: Kubectl) -> int:
         leases: tuple[str, ...] = (options.lease,)
     else:
         leases = OF_QUEUE if name == "queue" or (name == "explain" and _queued(options.pod, kubectl)) else LEASES
-    replica = find(kubectl, options.system_namespace, leases)
+    replica = find(kubectl, options.system_namespace, leases, name == "shadow")
     if replica.warning:
         print(f"gpu-extender: warning: {replica.warning}", file=sys.stderr)
     with forwarded(kubectl, replica, options.port) as tunnel:

@@ -263,7 +263,11 @@ def _signals() -> Iterator[Callable[[], None]]:
 
 
 NAMESPACE: Final = "gpu-extender-system"
-LABELS: Final = "app.kubernetes.io/name=gpu-extender,app.kubernetes.io/component=scheduler"
+COMPONENT: Final = "app.kubernetes.io/component"
+OBSERVER: Final = "observer"
+SERVERS: Final = ("scheduler", "extender", OBSERVER)
+"""The components whose pods run a server: beside a kube-scheduler of its own, beside kubeadm's, and without one."""
+LABELS: Final = f"app.kubernetes.io/name=gpu-extender,{COMPONENT} in ({','.join(SERVERS)})"
 SCHEDULER: Final = "gpu-scheduler"
 """Its holder schedules: it is asked about pods, so it has decisions and assumed pods."""
 QUEUE: Final = "gpu-extender-queue"
@@ -302,11 +306,14 @@ def everything(kubectl: Kubectl, namespace: str, leases: Sequence[str]) -> Insta
     return Installed(pods, held, no_pods, no_leases)
 
 
-def find(kubectl: Kubectl, namespace: str, leases: Sequence[str]) -> Replica:
-    """The pod that holds the first of these Leases that is held, else any that is ready. NotFound, Unreachable."""
+def find(kubectl: Kubectl, namespace: str, leases: Sequence[str], observer: bool = False) -> Replica:
+    """The pod that holds the first of these Leases that is held, else any that is ready; where an `observer` is meant,
+    one that is ready comes before both. NotFound, Unreachable."""
     pods, held, no_pods, no_leases = everything(kubectl, namespace, leases)
     if no_leases and no_pods:
         raise no_pods
+    if observer and (observers := [pod for pod in pods if _observes(pod) and _ready(pod)]):
+        return chosen(namespace, [], observers)
     holders = {lease["metadata"]["name"]: (lease.get("spec") or {}).get("holderIdentity") or "" for lease in held}
     return chosen(namespace, [holders.get(name, "") for name in leases], pods, no_leases, no_pods)
 
@@ -326,7 +333,7 @@ def chosen(
             return Replica(namespace, matching["metadata"]["name"])
     if no_pods and hosts:  # a right to read pods is not needed where their names are their host names
         return Replica(namespace, hosts[0])
-    ready = sorted((pod["metadata"]["name"] for pod in pods if _ready(pod)), key=str)
+    ready = [pod["metadata"]["name"] for pod in sorted(filter(_ready, pods), key=_preference)]
     why = f"the Leases cannot be read ({no_leases.message})" if no_leases else "no replica holds a Lease"
     if not ready:
         raise NotFound(
@@ -356,6 +363,15 @@ def _runs_at(pod: JSON, host: str) -> bool:
     if spec.get("hostNetwork"):
         return bool(spec.get("nodeName") == host)
     return host in (spec.get("hostname"), name, name[:HOSTNAME_LENGTH].rstrip("-."))
+
+
+def _observes(pod: JSON) -> bool:
+    return bool((pod["metadata"].get("labels") or {}).get(COMPONENT) == OBSERVER)
+
+
+def _preference(pod: JSON) -> tuple[bool, str]:
+    """An observer comes last: it decides nothing."""
+    return _observes(pod), pod["metadata"]["name"]
 
 
 def _ready(pod: JSON) -> bool:

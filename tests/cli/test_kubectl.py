@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 from ruamel.yaml import YAML
 
@@ -23,6 +25,7 @@ from extender.cli.kubectl_calls import (
     Replica,
     WrongUsage,
     chosen,
+    find,
     forwarded,
     split,
 )
@@ -124,9 +127,6 @@ def documents(name: str) -> list[Any]:
 
 
 def test_the_defaults_are_those_of_the_manifests_and_the_settings() -> None:
-    [deployment] = [made for made in documents("deployment.yaml") if made["kind"] == "Deployment"]
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert all(labels[key] == value for key, value in (one.split("=") for one in kubectl_calls.LABELS.split(",")))
     elected = documents("kube-scheduler-config.yaml")[0]["leaderElection"]
     assert (elected["resourceNamespace"], elected["resourceName"]) == (NAMESPACE, kubectl_calls.SCHEDULER)
     settings = Settings()
@@ -135,6 +135,45 @@ def test_the_defaults_are_those_of_the_manifests_and_the_settings() -> None:
     [role] = [made for made in documents("reader.yaml") if made["kind"] == "Role"]
     [leases] = [rule for rule in role["rules"] if "leases" in rule["resources"]]
     assert (role["metadata"]["namespace"], set(leases["resourceNames"])) == (NAMESPACE, set(kubectl.LEASES))
+
+
+@pytest.mark.parametrize(
+    "name", ["deployment.yaml", "remote/deployment.yaml", "shadow/observer.yaml", "kubeadm/host/static-pod.yaml"]
+)
+def test_each_pod_that_runs_a_server_is_found_by_its_labels(name: str) -> None:
+    [workload] = [made for made in documents(name) if made["kind"] in ("Deployment", "Pod")]
+    pod = workload if workload["kind"] == "Pod" else workload["spec"]["template"]
+    ours, servers = kubectl_calls.LABELS.split(",", 1)
+    component, listed = servers.split(" in ")
+    labels = pod["metadata"]["labels"]
+    assert f"app.kubernetes.io/name={labels['app.kubernetes.io/name']}" == ours
+    assert labels[component] in listed.strip("()").split(",")
+
+
+class Listed:
+    """A kubectl that prints one Lease and these pods."""
+
+    def __init__(self, *pods: dict[str, Any]) -> None:
+        self.pods = pods
+
+    def get(self, verb: str, kind: str, *words: str, namespace: str | None = None) -> Any:
+        lease = {"metadata": {"name": "gpu-scheduler"}, "spec": {"holderIdentity": "b_1"}}
+        items = self.pods if kind == "pods" else [lease]
+        return SimpleNamespace(text=lambda: orjson.dumps({"items": items}))
+
+
+def test_shadow_asks_the_observer_and_the_others_ask_it_last() -> None:
+    observer = pod("a")
+    observer["metadata"]["labels"] = {kubectl_calls.COMPONENT: kubectl_calls.OBSERVER}
+
+    def asked(*pods: dict[str, Any], observer: bool = False) -> str:
+        return find(Listed(*pods), NAMESPACE, ["gpu-scheduler"], observer).pod  # type: ignore[arg-type]
+
+    assert asked(observer, pod("b"), observer=True) == "a"
+    assert asked(pod("b"), observer=True) == "b"  # in shadow mode behind kube-scheduler
+    assert asked(observer, pod("b")) == "b"
+    assert asked(observer, pod("c")) == "c"
+    assert asked(observer) == "a"
 
 
 def test_the_wheel_installs_the_plugin_by_kubectls_rule() -> None:
