@@ -95,6 +95,11 @@ def terms(cost: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(_term(term) for term in cost if term["value"] != 0 and not no_victim_counts(term))
 
 
+def terms_alone(cost: Sequence[Mapping[str, Any]]) -> str:
+    """The terms of one pod's eviction, whichever pod takes its place: those without a value depend on that pod."""
+    return terms([term for term in cost if term["value"] is not None])
+
+
 def no_victim_counts(term: Mapping[str, Any]) -> bool:
     """Whether the term has no value because all victims are terminating already; else no value is an unknown one."""
     return term["term"] == "highest_victim_priority" and term["value"] is None

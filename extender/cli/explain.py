@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-from extender.ask.text import HOW, count, terms, way
+from extender.ask.text import HOW, count, terms, terms_alone, way
 from extender.cli.decisions import add_verbose
 from extender.cli.decisions import lines as decision_lines
 from extender.cli.options import add_output, show
@@ -120,8 +120,7 @@ def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
         return
     named = ", ".join(_class(priority_class) for priority_class in above)
     yield f"  may be evicted by: {named or 'no known PriorityClass'}"
-    counted = [term for term in cost if term["value"] is not None]
-    yield f"  cost of its eviction now: {terms(counted) or 'nothing'}"
+    yield f"  cost of its eviction now: {terms_alone(cost) or 'nothing'}"
 
 
 def _class(above: Mapping[str, Any]) -> str:

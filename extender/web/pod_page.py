@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from extender.ask import evictions
 from extender.ask.judge import Ranked
 from extender.ask.nearest import LINKED
 from extender.ask.text import named_gpus, seconds
@@ -73,8 +74,9 @@ def _own(answer: Mapping[str, Any]) -> JSON:
 def pod_view(content: Content, query: Query) -> JSON:
     """`?pod=NAMESPACE/NAME`: which. As /debug/explain, with `because`: why the best node is before the second,
     `drawings`: nodes to look at, `nodes_by_reason`: the first nodes of each reason, `scores`: the best two nodes by
-    term, `evictions`: each plan that is known, by cost term, and `save_request`: what the pod is asked. A pod that has
-    ended has the verdict "ended", while the records of this server name it. BadRequest, NotFound."""
+    term, `evictions`: each plan that is known, by cost term, and `save_request`: what the pod is asked, which the
+    sentence leaves out. A pod that has ended has the verdict "ended", while the records of this server name it.
+    BadRequest, NotFound."""
     explainer, verbs = content.explainer, content.verbs
     name = pod_of(query)
     try:
@@ -85,7 +87,9 @@ def pod_view(content: Content, query: Query) -> JSON:
     latest = [entry(decision, verbs.cluster) for decision in islice(of_pod(verbs.decisions.latest(), pod.uid), SHOWN)]
     answer = shown.as_json()
     asked = next((decision for decision in latest if decision["verb"] == "preempt" and decision["cost"]), None)
+    saving = evictions.asked(pod)  # `save_request` states it
     return answer | {
+        "sentence": answer["sentence"].replace(f"; {saving}", "") if saving else answer["sentence"],
         "because": explainer.because(shown),
         "gpus_asked": dict(pod.gpus),
         "drawings": _drawings(content, pod, answer),

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.ask import growth
-from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, seconds, terms, value
+from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, seconds, terms, terms_alone, value
 from extender.times import rfc3339
 from extender.web import drawing
 
@@ -105,6 +105,7 @@ def templates() -> Mapping[str, Template]:
         "lacks": lacks,
         "named_gpus": named_gpus,
         "terms": terms,
+        "terms_alone": terms_alone,
         "value": value,
     }
     return {name: environment.get_template(name) for name in environment.list_templates(["html"])}

@@ -30,6 +30,11 @@ def test_every_box_is_inside(window: Page, view: str) -> None:
     assert window.evaluate(SCRIPT) == []
 
 
+def test_why_a_node_is_before_another_does_not_scroll(window: Page) -> None:
+    window.goto(VIEWS["pod-fits"])
+    assert window.locator("[aria-labelledby=scores].scroll").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+
+
 def test_what_is_outside_is_found(window: Page) -> None:
     """The check on a page of its own: a wide box, an unmarked scroller and a word that is broken."""
     window.goto("/waiting")

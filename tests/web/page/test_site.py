@@ -274,6 +274,9 @@ def test_a_pod_that_is_asked_to_save_shows_until_when_and_for_which_pod(world: W
     text = html(world, f"/pod?pod={ASKED}")
     assert "Asked to save its work until 08:08:00 UTC</b> (in 8 min), for <a href" in text
     assert "It has not answered yet." in text
+    assert text.count("sked to save") == 1
+    assert "unknown" not in text  # what its eviction frees beyond a request, and leaves over, depends on the preemptor
+    assert "1 victim. What its eviction frees beyond a request depends on the preemptor.</p>" in text
     assert data(world, f"/pod?pod={WAITS}")["save_request"] is None
 
 
@@ -575,6 +578,16 @@ def test_what_could_run_is_drawn(world: World) -> None:
         assert len(taken) == drawing["gpus"]
         assert {gpus[gpu]["state"] for gpu in taken} == {"free"}
         assert drawing["model"] == "A100" or node["links"][taken[0]][taken[1]]
+
+
+def test_a_model_without_room_has_no_empty_card() -> None:
+    world = World()
+    world.node("a", 4)
+    world.node("b", 4, labels={"nvidia.com/gpu.product": "NVIDIA-H200"})
+    world.pod("holds", 4, "b")
+    text = html(world, "/capacity")
+    assert text.count('<section class="card"') == 1
+    assert "No pod with a GPU fits now on NVIDIA-H200." in text
 
 
 def test_advice_is_that_of_the_command(world: World) -> None:
