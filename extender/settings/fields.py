@@ -217,7 +217,7 @@ class PreemptionSettings(_Part):
     """PriorityClasses in the intended order, the most important first. Only `gpu-extender check` reads it."""
     leave_freed_seconds: float = Field(default=30.0, ge=0, le=3_600)
     """A pod leaves GPUs that were freed for a lower priority, once, where victims elsewhere cost no more and end within
-    this time. 0: it takes them ([why](preemption.md#second-evictions))."""
+    this time. 0: it takes them ([why](preemption.md#reservations))."""
 
 
 class ClaimBounds(_Part):

@@ -46,14 +46,15 @@ def test_the_tables_are_written_as_csv_and_the_targets_into_the_page(
         file.write_text("old")
     page = tmp_path / "performance.md"
     page.write_text("head\n\n<!-- targets -->\n\nold\n\n<!-- /targets -->\n\ntail\n")
-    lines = targets_table([Line("a", "<= 1", "0.5", True)])
+    lines = targets_table([Line("a", "<= 1", "0.5", True), Line("b", "<= 1", "2.0", False)])
     monkeypatch.setattr(targets, "PARTS", (targets.Part("watch"),))
     monkeypatch.setattr(targets, "run", lambda part, whole: (f"| x, y | |\n|---|--:|\n| - | 1 |\n\n{lines}\n", ""))
     assert targets.main(["--write", str(tmp_path)]) == 0
     assert (tmp_path / "results/watch.csv").read_text() == '"x, y",\n-,1\n'
     assert (stale.exists(), kept.read_text()) == (False, "old")
     text = page.read_text()
-    assert "| a | <= 1 | 0.5 | met |" in text
+    assert "1 of 2 targets are met ([targets.csv](results/targets.csv)). **Lost** are:\n\n- b: <= 1, got 2.0\n" in text
+    assert (tmp_path / "results/targets.csv").read_text().splitlines()[1:] == ["a,<= 1,0.5,met", "b,<= 1,2.0,LOST"]
     assert "old" not in text
     assert text.endswith("<!-- /targets -->\n\ntail\n")
 
