@@ -13,7 +13,7 @@ from typing import Final
 from extender.cli import COMMANDS, kubectl
 from extender.cli.sources import CLUSTER_FILE
 
-SHARED: Final = 4
+SHARED: Final = 2
 """An option of this number of commands is explained once."""
 
 HEAD: Final = """# Commands
@@ -47,8 +47,8 @@ The wheel installs a plugin of kubectl with the commands that ask a running serv
 {offered}.
 [kubectl's own flags](https://kubernetes.io/docs/reference/kubectl/kubectl/) replace `--server`, `--kubeconfig` and
 `--cluster`; `-n` is the namespace of the pod. The plugin finds the serving replica by its Lease, for pods behind the
-gate by that of the queue. It asks through `kubectl port-forward`, which ends with the command. Rights:
-`manifests/reader.yaml`.
+gate by that of the queue; `shadow` asks an observer first. It asks through `kubectl port-forward`, which ends with the
+command. Rights: `manifests/reader.yaml`.
 
 | argument | meaning |
 |---|---|
