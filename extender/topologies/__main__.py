@@ -30,17 +30,13 @@ The machines of the catalogue with their product labels, as `python -m extender.
 agent or administrator states has priority. Gaudi 2 and 3 are in the catalogue too, without a picture: their links are
 Ethernet.
 
-How to read a picture: GPUs stand on a circle. Lines are as wide as the number of links between two GPUs. A hub is a
-switch. A coloured arc is a NUMA node, with the number of the sampled host. A grey band is one PCIe switch. A wider,
-lighter band is a tree of PCIe switches.
+A line in a picture is as wide as the number of links between two GPUs. A hub is a switch, a coloured arc a NUMA node.
+A grey band is one PCIe switch; a wider, lighter one is a tree of PCIe switches.
 
-The table is about empty machines. A cell is the bandwidth of the ring that a pod of 2, 4 or 8 GPUs gets, in GB/s for
-each direction. The first number is that of the planned GPUs. The number in brackets is to be expected of the vendor's
-device plugin without the [relay](relay.md). `?`: its choice depends on facts that the catalogue lacks.
-0 means that the links form no ring, so that traffic also uses PCIe.
-
-[results/topologies.csv](results/topologies.csv) has each size from 1 to 8: the planned GPUs, their ring, the best rings
-in the rest, and the sets that the plugin can hand out, with their probabilities.
+A cell is the bandwidth of the ring that a pod of 2, 4 or 8 GPUs gets on an empty machine, in GB/s a direction: of
+the planned GPUs, and in brackets what is to be expected of the vendor's device plugin without the [relay](relay.md).
+`?`: its choice depends on facts that the catalogue lacks. 0: the links form no ring.
+[topologies.csv](results/topologies.csv) has each size from 1 to 8, and the sets that the plugin can hand out.
 """
 
 
