@@ -34,6 +34,8 @@ named one by one (`nvidia.com/mig-1g.5gb` ...), replicas as `nvidia.com/gpu.shar
 UNITS: Final = {"seconds": "seconds", "milliseconds": "milliseconds", "bytes": "bytes"}
 """By the last word of a field's name."""
 _KEYS: Final = {"byNamespace": "NAMESPACE", "byPriorityClass": "CLASS", "ceilings": "CLASS", "queues": "QUEUE"}
+_AS_ABOVE: Final = ("claims.byPriorityClass.", "claims.byNamespace.")
+"""Fields with the meaning of those of `claims` itself, which the page does not list."""
 _SHOWN: Final = 3  # items of a default with more than _LONGEST
 _LONGEST: Final = 10
 _Meanings = dict[str, dict[str, str]]
@@ -43,6 +45,8 @@ def page() -> str:
     """docs/settings.md."""
     fields_of: dict[tuple[str, ...], list[str]] = {}
     for field, *cells in rows():  # parts of one class, such as the TLS of each listener, share their rows
+        if field.startswith(_AS_ABOVE):
+            continue
         fields_of.setdefault((field.rpartition(".")[2], *cells), []).append(field)
     return HEAD + "".join(f"| {', '.join(same)} | {' | '.join(cells)} |\n" for (_, *cells), same in fields_of.items())
 

@@ -258,9 +258,9 @@ class ClaimSettings(_Part):
     """Whose pods that name one gang are that gang: those of the namespace; of one service account; or of one owner and
     one service account. If several apply, the last in this order counts ([what each splits](security.md#gangs))."""
     by_priority_class: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
-    """Bounds for the pods of a PriorityClass, by its name."""
+    """Bounds for the pods of a PriorityClass, by its name: the fields above."""
     by_namespace: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
-    """Bounds for the pods of a namespace, by its name. Where several bounds apply, the lowest counts."""
+    """The same for the pods of a namespace, by its name. Where several bounds apply, the lowest counts."""
     held_gpus: Literal["auto", "kubelet", "policy"] = "auto"
     """Whether the annotation `held-gpus` counts. `policy`: yes, an [admission policy](security.md) lets only the agent
     write it. `kubelet`: no, only kubelet's own report counts. `auto`: no in a live cluster, yes in one from a file."""
