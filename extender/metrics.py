@@ -525,9 +525,7 @@ VALUES: Final = {
     "pending_oldest_seconds outranks": "as above",
     "waiting_pods gpus": "`1`, `2`, `3-4`, `5-8`, `9-16`, `17+`",
     "certificate_reads result": "`ok`, `failed` (the certificates before stay in use)",
-    "watch_defects kind": "the kinds of objects that are watched; `source` for all of them; and the controllers: "
-    "`certificates`, `connections`, `document`, `events`, `evictions`, `fleet`, `gates`, `nodes-wanted`, "
-    "`parked-pods`, `partial-gangs`, `pending-pods`, `queue`, `reservations`, `settings`, `waiting-pods`",
+    "watch_defects kind": "the kinds of objects that are watched, `source` for all of them, and names of controllers",
     "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
     "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
     "(a defect)",
@@ -536,9 +534,7 @@ VALUES: Final = {
     "failing_node_rejections scope": "`all`, `namespace`",
     "pod_failures what": "`admission`, `runtime` count for all pods; `refused`, `died` for those of their namespace, "
     "unless pods of independent parties failed there",
-    "queue_waiting reason": "`incomplete` (pods do not exist yet), `quota`, `never` (it fits nowhere, whatever ends), "
-    "`head` (first in order, and without a place), `place` (behind the head, and without a place), `delays` (it would "
-    "delay the head), `order` (`queue.strict`), `depth` (too many are ahead)",
+    "queue_waiting reason": "[why a gang waits](queue.md#why-a-gang-waits)",
     "queue_wanted_gpus queue": "names of queues; `(others)` beyond 500 series",
     "queue_wanted_gpus model": "what the node selector names (`mix.modelLabels`); empty: any",
     "queue_wanted_gpus place": "`none` (the gangs fit nowhere, whatever ends: only new nodes help), `taken` (they fit "
@@ -571,9 +567,8 @@ VALUES: Final = {
 
 HEAD = """# Metrics
 
-What `/metrics` prints, in Prometheus' text format. This page is printed by `python -m extender.metrics`, and a test
-holds it to what a server prints. No label grows with the cluster. A histogram is `_bucket`, `_sum` and `_count`; it and
-a counter have a `_created` time besides. [Alerts](alerts.md) has what to watch.
+What `/metrics` prints, in Prometheus' text format. [Alerts](alerts.md) has what to watch. No label grows with the
+cluster. This page is printed by `python -m extender.metrics`.
 
 | metric | kind | what it counts | labels |
 |---|---|---|---|
