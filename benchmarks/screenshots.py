@@ -55,7 +55,7 @@ class Picture(NamedTuple):
 DOCUMENTED: Final = (
     Picture("fleet", "/?colour=gang", 790),
     Picture("pod", f"/pod?pod={WAITS}", 840),
-    Picture("queue", "/queue", 900),
+    Picture("queue", "/queue", 800),
     Picture("preemption", "/preemptions", 700),
     Picture("node", "/node?node=v100-0", 760, scheme="dark"),
     Picture("whatif", f"/whatif?pod={WAITS}", 1_140, manifest=MANIFEST),

@@ -8,15 +8,15 @@ from extender.policy.rules import REASONS
 HEAD = """# Why a node is rejected
 
 What `kubectl describe pod` shows of us, as kube-scheduler counts it ("3 gpu-extender: ..."). This page is printed by
-`python -m extender.policy.rules`; each reason is defined beside the rule that gives it, in `extender/policy/rules/`.
+`python -m extender.policy.rules`.
 
 - **hopeless**: no eviction helps (`FailedAndUnresolvableNodes`).
 - **evictable**: evicting pods of lower priority would help, or pods that are terminating already do. Up to
-  kube-scheduler 1.37 it is answered in `FailedAndUnresolvableNodes` too, except on the pod's own nominated node: there,
-  and from 1.38 on, in `FailedNodes`.
-- **transient**: it passes by itself. Our view may be behind: when no node is feasible the answer is an Error, which
-  retries the pod within seconds and evicts no pod. `node-failing` and `node-failing-namespace` last for minutes: there
-  the pod waits as for any other rejection, and may preempt elsewhere.
+  kube-scheduler 1.37 it is in `FailedAndUnresolvableNodes` too, except on the pod's own nominated node: there, and from
+  1.38 on, in `FailedNodes`.
+- **transient**: it passes by itself. When no node is feasible the answer is an Error: the pod is retried within
+  seconds, and no pod is evicted. `node-failing` and `node-failing-namespace` last for minutes: there the pod may evict
+  others elsewhere.
 
 | key (metric label) | class | text | what to do |
 |---|---|---|---|
