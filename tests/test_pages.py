@@ -42,6 +42,12 @@ def test_every_field_of_the_settings_has_a_meaning() -> None:
     assert [field for field, _, _, meaning in settings.rows() if len(meaning) < 9] == []
 
 
+def test_bounds_of_a_class_or_namespace_are_listed_once() -> None:
+    page = settings.page()
+    assert "`claims.byNamespace`" in page
+    assert "`claims.byNamespace.NAMESPACE.gangMin`" not in page
+
+
 def test_every_rule_scorer_and_cost_term_has_a_meaning() -> None:
     rows = [line for line in policy.page().splitlines() if line.startswith("| `")]
     assert len(rows) == len(RULES) + len(SCORERS) + len(COSTS)

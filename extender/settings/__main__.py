@@ -34,7 +34,7 @@ named one by one (`nvidia.com/mig-1g.5gb` ...), replicas as `nvidia.com/gpu.shar
 UNITS: Final = {"seconds": "seconds", "milliseconds": "milliseconds", "bytes": "bytes"}
 """By the last word of a field's name."""
 _KEYS: Final = {"byNamespace": "NAMESPACE", "byPriorityClass": "CLASS", "ceilings": "CLASS", "queues": "QUEUE"}
-_AS_ABOVE: Final = ("claims.byPriorityClass.", "claims.byNamespace.")
+_AS_ABOVE: Final = ("`claims.byPriorityClass.", "`claims.byNamespace.")
 """Fields with the meaning of those of `claims` itself, which the page does not list."""
 _SHOWN: Final = 3  # items of a default with more than _LONGEST
 _LONGEST: Final = 10
