@@ -6,11 +6,14 @@ The same cluster twice: nodes of eight GPUs, of which one to seven are held, off
 which ones a pod holds), and by NVIDIA's DRA driver (ResourceSlices, allocated claims). The arms ask in turns, in both
 orders, each call about another pod of 1, 2 or 4 GPUs:
 
-limits     pods with limits, device plugin: what the others are compared with
-claims     pods with a claim from a template, which the claim controller has created
-served     pods with limits, of which a DeviceClass makes claims (extendedResourceName)
-no code    pods with limits, device plugin, and a server without the code for DRA (benchmarks.dra_free_server)
-again      as `limits`, by another process: what two equal servers differ by
+limits         pods with limits, device plugin: what the others are compared with
+claims         pods with a claim from a template, which the claim controller has created
+chosen         the same with a selector, so that each node's devices are allocated for the claim
+served         pods with limits, of which a DeviceClass makes claims (extendedResourceName)
+linked         as `limits`, with `links: required`: what the next one is compared with
+linked claims  as `claims`, with `links: required`
+no code        pods with limits, device plugin, and a server without the code for DRA (benchmarks.dra_free_server)
+again          as `limits`, by another process: what two equal servers differ by
 
 Each round starts all servers anew, in both orders: two processes of one program differ by some per cent. Printed is the
 CPU time of the server, read while it waits, as the median of the rounds with the lowest and the highest.
@@ -23,7 +26,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchmarks import fleet
 from benchmarks.serving import Connection, Served, Servers, request
@@ -39,9 +42,34 @@ WARM_UP: Final = 3  # blocks of each case
 SIZES: Final = (1, 2, 4)
 NAMESPACE: Final = "work"
 MACHINES: Final = ("dgx-h100", "dgx-h100", "dgx1-v100", "dgx-h100", "dgx-a100")  # as fleet.PRODUCTS
+SELECTOR: Final = f"device.attributes['{dra.DRIVER}'].uuid != 'none'"
+
+
+class Pods(NamedTuple):
+    """The pods of an arm. `claims`: how their claims end, "" for limits."""
+
+    claims: str = ""
+    linked: bool = False
+
+
+PODS: Final = (Pods(), Pods("gpus"), Pods("chosen"), Pods(linked=True), Pods("gpus", linked=True))
+LIMITS, CLAIMS, CHOSEN, LINKED, LINKED_CLAIMS = PODS
+
+
+class Arm(NamedTuple):
+    """`server`: which one is asked; `against`: the arm that it is compared with."""
+
+    server: str
+    pods: Pods = LIMITS
+    against: str = "limits"
+
+
 FIRST: Final = "limits"
-ARMS: Final = {"limits": "plugin", "claims": "driver", "served": "driver", "no code": "bare", "again": "twin"}
-"""By name: the server that is asked."""
+ARMS: Final = {
+    "limits": Arm("plugin"), "claims": Arm("driver", CLAIMS), "chosen": Arm("driver", CHOSEN), "served": Arm("driver"),
+    "linked": Arm("plugin", LINKED), "linked claims": Arm("driver", LINKED_CLAIMS, "linked"), "no code": Arm("bare"),
+    "again": Arm("twin"),
+}  # fmt: skip
 
 
 # ---- the cluster
@@ -54,12 +82,13 @@ def cluster(nodes: int, numbers: range, *, by_driver: bool) -> bytes:
     if by_driver:
         items.append(dra.device_class(extended_resource=fleet.GPU))
         items += [dra.claim(template(size), NAMESPACE, size, template=True) for size in SIZES]
-        items += [claim_of(number) for number in numbers]
+        items += [claim_of(number, pods) for number in numbers for pods in PODS if pods.claims]
     for i in range(nodes):
         items += _node(i, by_driver=by_driver)
     for number in numbers[: len(numbers) // 2]:
-        for claims in (False, True) if by_driver else (False,):
-            items.append({"apiVersion": "v1", "kind": "Pod", **asking(number, claims=claims)})
+        for pods in PODS:
+            if by_driver or not pods.claims:
+                items.append({"apiVersion": "v1", "kind": "Pod", **asking(number, pods)})
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
 
 
@@ -95,18 +124,23 @@ def template(size: int) -> str:
     return f"gpus-{size}"
 
 
-def claim_of(number: int) -> Object:
+def claim_of(number: int, pods: Pods) -> Object:
     """The claim that was created for a pod."""
-    return dra.claim(f"trainer-{_uid(number, claims=True)}-gpus", NAMESPACE, SIZES[number % len(SIZES)])
+    made = dra.claim(f"trainer-{_uid(number, pods)}-{pods.claims}", NAMESPACE, SIZES[number % len(SIZES)])
+    if pods.claims == CHOSEN.claims:
+        made["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": SELECTOR}}]
+    return made
 
 
-def asking(number: int, *, claims: bool) -> Object:
+def asking(number: int, pods: Pods) -> Object:
     """A pod that waits."""
     size = SIZES[number % len(SIZES)]
-    text = json.dumps(fleet.asking_pod(0 if claims else size))
-    pod: Object = json.loads(text.replace(fleet.HOLE_UID, _uid(number, claims=claims)))
-    if claims:
-        _claiming(pod, size, claim_of(number)["metadata"]["name"])
+    text = json.dumps(fleet.asking_pod(0 if pods.claims else size))
+    pod: Object = json.loads(text.replace(fleet.HOLE_UID, _uid(number, pods)))
+    if pods.linked:
+        pod["metadata"]["annotations"] = {"gpu-extender.io/links": "required"}
+    if pods.claims:
+        _claiming(pod, size, claim_of(number, pods)["metadata"]["name"])
     return pod
 
 
@@ -116,8 +150,8 @@ def _claiming(pod: Object, size: int, claim: str) -> None:
     pod["status"]["resourceClaimStatuses"] = [{"name": "gpus", "resourceClaimName": claim}]
 
 
-def _uid(number: int, *, claims: bool) -> str:
-    return (fleet.UID % (2 * number + claims)).decode()
+def _uid(number: int, pods: Pods) -> str:
+    return (fleet.UID % (len(PODS) * number + PODS.index(pods))).decode()
 
 
 # ---- the measurement
@@ -137,9 +171,9 @@ class Case:
         """In words."""
         return f"{self.verb}, {len(self.names)} names, pod {'' if self.known else 'not '}known"
 
-    def request(self, number: int, *, claims: bool) -> bytes:
+    def request(self, number: int, pods: Pods) -> bytes:
         """A call about the pod of this number."""
-        asked = {"Pod": asking(number, claims=claims), "Nodes": None, "NodeNames": self.names}
+        asked = {"Pod": asking(number, pods), "Nodes": None, "NodeNames": self.names}
         return request("POST", f"/v1/{self.verb}", json.dumps(asked, separators=(",", ":")).encode())
 
 
@@ -186,8 +220,8 @@ class Round:
             case.cpu[arm].append(seconds / (len(numbers) - WARM_UP * BLOCK) * 1e6)
 
     def _block(self, case: Case, arm: str, numbers: Sequence[int]) -> float:
-        made = [case.request(number, claims=arm == "claims") for number in numbers]
-        served, connection = self._served[ARMS[arm]], self._connections[ARMS[arm]]
+        made = [case.request(number, ARMS[arm].pods) for number in numbers]
+        served, connection = self._served[ARMS[arm].server], self._connections[ARMS[arm].server]
         before = served.cpu()
         replies = [connection.send(one) for one in made]
         spent = served.cpu() - before
@@ -230,21 +264,23 @@ def measure(nodes: int, rounds: int, calls: int) -> list[Case]:
 
 def report(found: Sequence[Case]) -> str:
     """The table: microseconds with limits, and the ratio of each other arm."""
-    others = [arm for arm in ARMS if arm != FIRST]
+    others = {arm: ARMS[arm].against for arm in ARMS if arm != FIRST}
     rows = []
     for case in found:
-        ratio = [ratios(case.cpu[arm], case.cpu[FIRST]).text() for arm in others]
+        ratio = [ratios(case.cpu[arm], case.cpu[against]).text() for arm, against in others.items()]
         rows.append([case.what, Spread.of(case.cpu[FIRST]).text(0), *ratio])
-    return table(["call", "limits, us of CPU", *(f"{arm} / limits" for arm in others)], rows, words=1)
+    columns = [f"{arm} / {against}" for arm, against in others.items()]
+    return table(["call", "limits, us of CPU", *columns], rows, words=1)
 
 
 def targets(found: Sequence[Case]) -> list[Line]:
     """Of each verb the case with the highest ratio; what DRA costs without it, over all cases."""
     lines = []
-    for arm in ("claims", "served"):
-        for verb in ("filter", "prioritize"):
-            highest = max(ratios(case.cpu[arm], case.cpu[FIRST]) for case in found if case.verb == verb)
-            lines.append(at_most(f"CPU of {verb}, pods of the arm `{arm}`", "<= 1.3 x limits", highest, 1.3))
+    for arm in ("claims", "chosen", "served", "linked claims"):
+        against = ARMS[arm].against
+        for verb, most in (("filter", 1.2), ("prioritize", 1.3)):
+            highest = max(ratios(case.cpu[arm], case.cpu[against]) for case in found if case.verb == verb)
+            lines.append(at_most(f"CPU of {verb}, pods of the arm `{arm}`", f"<= {most} x {against}", highest, most))
     lines.append(
         at_most("CPU of both verbs without DRA objects", "<= 1.02 x no code", whole(found, "no code"), 1.02, 3)
     )

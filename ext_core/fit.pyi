@@ -39,6 +39,35 @@ def nics(nodes: NodeTable, ask: Ask, rows: array[int], out: array[int] | bytearr
     Only for a pod that requires such NICs. Where the node does not hand out what is planned, `links` judges the links.
     """
 
+UNSEEN: int
+"""In a column of what nodes have for claims: not looked at yet. The other values are 0 (not known), UNMET and the mask
+of the GPUs that kube-scheduler would allocate."""
+UNMET: int
+"""In such a column: the node does not meet the claims."""
+
+def unseen(rows: array[int], codes: array[int] | bytearray, given: array[int]) -> array[int]:
+    """The rows (int32) that no rule rejected and that are UNSEEN in `given`: uint32 by row, as below.
+
+    ValueError: columns of different length. IndexError: a row outside of `given`.
+    """
+
+def unmet(rows: array[int], out: array[int] | bytearray, given: array[int], code: int) -> int:
+    """Reject nodes that are UNMET in `given`. The index of the first, -1 for none. Errors as of `unseen`."""
+
+def given_links(
+    nodes: NodeTable, resource: int, rows: array[int], out: array[int] | bytearray, given: array[int], codes: LinkCodes
+) -> None:
+    """Judge again what `links` passed or rejected, where `given` has the GPUs that the pod gets: whether these are
+    linked. `resource`: what they are asked for as.
+
+    A node that other pods are on their way to stays as it was. ValueError: no GPU resource. Errors as of `unseen`.
+    """
+
+def given_nics(
+    nodes: NodeTable, resource: int, rows: array[int], out: array[int] | bytearray, given: array[int], codes: NicCodes
+) -> None:
+    """The same for what `nics` judged: whether each GPU has a NIC of its own, where the NICs are known."""
+
 def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, containers: int, planned: bool = False) -> bytes:
     """One byte for each set of free GPUs (1 << `gpus`): 1 when `wanted` of it are certain to be linked, else 0.
 

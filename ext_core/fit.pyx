@@ -20,6 +20,10 @@ from ext_core.table cimport AWAY, FIRST_GPU, TERMINATING, NodeTable, PodTable
 
 cdef c_array.array EMPTY_ROWS = array("i")
 
+cdef mask_t NOT_SEEN = <mask_t>1 << 31
+cdef mask_t NOT_MET = <mask_t>1 << 30
+UNSEEN, UNMET = NOT_SEEN, NOT_MET
+
 
 cdef inline void _free_gpus(PodTable pods, row_t row, int resource, int priority,
                             amount_t* releasing, amount_t* lower) noexcept nogil:
@@ -259,6 +263,97 @@ cdef inline code_t _without_nics(NodeTable nodes, LinkShapes shapes, Ask ask, ro
                              ask.planned) != CERTAIN:
         return codes.never
     return codes.pending if nodes.pending[row] > 0 or nodes.tentative[resource, row] > 0 else codes.held
+
+
+def unseen(const row_t[::1] rows, const code_t[::1] codes, const mask_t[::1] given):
+    """The rows that no rule rejected and that are UNSEEN in `given`."""
+    _check_given(rows, codes.shape[0], given)
+    cdef Py_ssize_t i
+    return array("i", [rows[i] for i in range(rows.shape[0]) if codes[i] == 0 and given[rows[i]] == NOT_SEEN])
+
+
+def unmet(const row_t[::1] rows, code_t[::1] out, const mask_t[::1] given, code_t code):
+    """Reject nodes that are UNMET in `given`. The index of the first, -1 for none."""
+    _check_given(rows, out.shape[0], given)
+    cdef Py_ssize_t i, first = -1
+    with nogil:
+        for i in range(rows.shape[0]):
+            if out[i] == 0 and given[rows[i]] == NOT_MET:
+                out[i] = code
+                first = i if first < 0 else first
+    return first
+
+
+def given_links(NodeTable nodes, int resource, const row_t[::1] rows, code_t[::1] out, const mask_t[::1] given,
+                LinkCodes codes not None):
+    """Judge again what `links` judged, where it is known which GPUs the pod gets."""
+    check_rows(nodes, rows, out.shape[0])
+    _check_given(rows, out.shape[0], given)
+    _check_resource(nodes, resource)
+    cdef Py_ssize_t i
+    cdef mask_t gpus
+    cdef code_t code
+    with nogil:
+        for i in range(rows.shape[0]):
+            code, gpus = out[i], given[rows[i]]
+            if code != 0 and code not in (codes.unknown, codes.never, codes.pending, codes.busy, codes.held):
+                continue
+            if _is_given(nodes, resource, rows[i], gpus):
+                if popcount(gpus) < 2 or nodes.shapes.ring_of(nodes.shape[rows[i]], gpus) > 0:
+                    out[i] = 0
+                else:
+                    out[i] = codes.never if _is_empty(nodes, rows[i]) else codes.held
+
+
+def given_nics(NodeTable nodes, int resource, const row_t[::1] rows, code_t[::1] out, const mask_t[::1] given,
+               NicCodes codes not None):
+    """Judge again what `nics` judged, where it is known which GPUs the pod gets, and the NICs are known."""
+    check_rows(nodes, rows, out.shape[0])
+    _check_given(rows, out.shape[0], given)
+    _check_resource(nodes, resource)
+    cdef Py_ssize_t i
+    cdef int near
+    cdef mask_t gpus
+    cdef code_t code
+    with nogil:
+        for i in range(rows.shape[0]):
+            code, gpus = out[i], given[rows[i]]
+            if code != 0 and code not in (codes.unknown, codes.never, codes.pending, codes.held):
+                continue
+            if _is_given(nodes, resource, rows[i], gpus):
+                near = nodes.shapes.nics_of(nodes.shape[rows[i]], gpus)
+                if near >= popcount(gpus):
+                    out[i] = 0
+                elif near >= 0:
+                    out[i] = codes.never if _is_empty(nodes, rows[i]) else codes.held
+
+
+cdef inline int _check_given(const row_t[::1] rows, Py_ssize_t length, const mask_t[::1] given) except -1:
+    cdef Py_ssize_t i
+    if length != rows.shape[0]:
+        raise ValueError("rows and codes differ in length")
+    for i in range(rows.shape[0]):
+        if rows[i] < 0 or rows[i] >= given.shape[0]:
+            raise IndexError("row outside of what is given")
+    return 0
+
+
+cdef inline int _check_resource(NodeTable nodes, int resource) except -1:
+    if not FIRST_GPU <= resource < nodes.resources:
+        raise ValueError("no GPU resource of the table")
+    return 0
+
+
+cdef inline bint _is_given(NodeTable nodes, int resource, row_t row, mask_t gpus) noexcept nogil:
+    """Whether the pod gets these GPUs for certain: no other pod is on its way to the node."""
+    if gpus == 0 or gpus & (NOT_SEEN | NOT_MET) or nodes.shape[row] == 0:
+        return False
+    return nodes.gpu[row] == resource and nodes.claim[resource, row] == 0
+
+
+cdef inline bint _is_empty(NodeTable nodes, row_t row) noexcept nogil:
+    """Whether no pod holds a GPU of the node."""
+    return nodes.unknown[row] == 0 and nodes.healthy[row] & (nodes.sure[row] | nodes.likely[row]) == 0
 
 
 def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int containers, bint planned=False):

@@ -6,12 +6,14 @@ batches sees one generation and nothing else.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from heapq import nsmallest
 from typing import Final
 
+from ext_core import fit
 from ext_core.places import Places
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
@@ -134,6 +136,19 @@ class ClusterView:
             elif self.dra.planned.published_on(device):
                 return 0
         return mask
+
+    def given_to_claims(self, specs: Specs, rows: array[int], codes: array[int]) -> array[int]:
+        """What all nodes have for these claims, uint32 by row: the mask of the GPUs that kube-scheduler would allocate,
+        0 where it is not known, `fit.UNMET`; `fit.UNSEEN` of nodes other than those `rows` that are not rejected."""
+        fits, column = self.dra.fits, self.dra.fits.column(specs, self.row)
+        column.extend([fit.UNSEEN] * (self.tables.nodes.height - len(column)))
+        for row in fit.unseen(rows, codes, column):
+            node = self.nodes.get(self.names[row])
+            if node is None or fits.rejects(node, PodClaims((), specs)):
+                column[row] = fit.UNMET
+            else:
+                column[row] = self.gpus_by_claims(specs, node.name) or 0
+        return column
 
     def away(self, now: float) -> Iterator[NodeRecord]:
         """Schedulable nodes whose device plugin offers nothing for a moment only."""

@@ -92,6 +92,7 @@ class Nodes:
 
     def write(self, node: NodeRecord, now: float) -> None:
         """Write the columns that follow from the Node object."""
+        self.dra.fits.changed((node.name,))
         row, resource = self.rows.row(node.name), self.gpus.resource_of(node)
         flags = (SCHEDULABLE if not node.unschedulable else 0) | self._served_bits()
         gpus, index, model = NO_GPUS, -1, 0

@@ -63,10 +63,10 @@ class Demand:
 
 @dataclass(slots=True)
 class GivenGpus:
-    """Which GPUs kube-scheduler would allocate to the claims of the pod that is judged. `source`: row -> their mask, 0
-    where that is not known; None: no pod is judged for which it is of use."""
+    """Which GPUs kube-scheduler would allocate to the claims of the pod that is judged. `source`: (rows, codes) -> the
+    column of `ClusterView.given_to_claims`; None: no pod is judged for which it is of use."""
 
-    source: Callable[[int], int] | None = None
+    source: Callable[[array[int], array[int]], array[int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

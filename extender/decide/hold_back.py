@@ -98,13 +98,11 @@ class HoldBack:
         claims = fits.of(pod)
         if claims is None:
             return
-        for i, row in enumerate(judged.rows):
-            if judged.codes[i]:
-                continue
-            node = cluster.nodes[cluster.names[row]]
-            if fits.rejects(node, claims):
-                judged.codes[i] = CLAIM_UNMET.code
-                decision.detail.setdefault("claim", unmet(claims, fits.on(node, claims)))
+        given = cluster.given_to_claims(claims.specs, judged.rows, judged.codes)
+        first = fit.unmet(judged.rows, judged.codes, given, CLAIM_UNMET.code)
+        if first >= 0:
+            node = cluster.nodes[cluster.names[judged.rows[first]]]
+            decision.detail["claim"] = unmet(claims, fits.on(node, claims))
 
     def reserved(self, request: PodRequest, fits: array[int], now: float) -> frozenset[int]:
         """Of the rows on which the pod fits, those where a pod of a lower priority would lose what was freed for it,

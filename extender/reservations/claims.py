@@ -19,7 +19,6 @@ import msgspec
 from ext_core import fit
 from ext_core.rows import NodeFacts
 from extender.cluster.cluster import Cluster
-from extender.cluster.dra.claim_fits import Specs
 from extender.cluster.dra.node_gpus import tolerated
 from extender.cluster.other_resources import OtherAmounts
 from extender.cluster.pod_kinds import is_particular
@@ -234,7 +233,8 @@ class Counting:
             nodes.add_claim(cluster.row(name), amounts, 0, False)
         if request.tolerances:
             self._tolerate(request, counted)
-        cluster.tables.given.source = partial(self._given, request.claim_specs) if request.claim_specs else None
+        specs = request.claim_specs
+        cluster.tables.given.source = partial(cluster.given_to_claims, specs) if specs else None
 
     def _tolerate(self, request: PodRequest, counted: Counted) -> None:
         """Offer the GPUs whose taints (DRA) the pod tolerates."""
@@ -259,11 +259,6 @@ class Counting:
             if _facts(self._cluster, row) == facts:
                 self._cluster.tables.nodes.set_node(row, before)
         self._offered.clear()
-
-    def _given(self, specs: Specs, row: int) -> int:
-        """As of GivenGpus."""
-        name = self._cluster.names[row]
-        return (self._cluster.gpus_by_claims(specs, name) or 0) if name else 0
 
     def planned(self, pod: PodRecord, node: str) -> int:
         """The mask of the GPUs that the queue planned for an unbound pod on the node, 0 for none: those of its seat,

@@ -29,7 +29,7 @@ def test_device_plugin_and_driver_offer_the_same_gpus_and_the_same_ones_are_held
     assert held(plugin) == held(driver)
     assert (len(plugin.dra.claims), len(driver.dra.claims)) == (
         0,
-        len(PODS) + sum(map(fleet.taken, range(NODES))),
+        3 * len(PODS) + sum(map(fleet.taken, range(NODES))),
     )
     assert {how for one in held(driver).values() for how, _ in one} == {"observed"}
     assert {name: node.gpus for name, node in plugin.nodes.items()} == {
@@ -42,13 +42,15 @@ def test_pods_ask_for_as_many_gpus_by_claims_as_by_limits() -> None:
     driver = read(by_driver=True)
     for number in PODS:
         found: list[Any] = []
-        for by_claims in (False, True):
-            pod = records.pod(json.dumps(claims.asking(number, claims=by_claims)).encode(), driver.gpu_names)
+        for pods in claims.PODS:
+            pod = records.pod(json.dumps(claims.asking(number, pods)).encode(), driver.gpu_names)
             assert (pod.uid in driver.pods) == (number < len(PODS) // 2)
             asked = driver.dra.read(pod)
-            assert bool(asked.claimed) == by_claims
+            assert bool(asked.claimed) == bool(pods.claims)
+            assert ("gpu-extender.io/links" in asked.annotations) == pods.linked
+            assert (driver.dra.fits.of(asked) is not None) == (pods is claims.CHOSEN)
             found.append(asked.gpus)
-        assert found[0] == found[1] == (("nvidia.com/gpu", claims.SIZES[number % 3]),)
+        assert {*found} == {(("nvidia.com/gpu", claims.SIZES[number % 3]),)}
 
 
 def test_the_highest_ratio_of_a_verb_counts() -> None:

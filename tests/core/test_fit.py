@@ -318,6 +318,55 @@ def test_bad_input_is_rejected_alike(world: World, rows: list[int], length: int,
     )
 
 
+# -- what claims get is known
+
+NICS = NicCodes(30, 31, 32, 33)
+looked = st.one_of(st.sampled_from([0, fit.UNSEEN, fit.UNMET]), st.integers(1, 0xFF))
+judged = st.sampled_from([0, 0, 9, 20, 21, 22, 23, 24, 30, 31, 32, 33])
+
+
+@pytest.mark.parametrize(("rule", "codes"), [("given_links", LINKS), ("given_nics", NICS)])
+@given(world=worlds(), data=st.data(), resource=resources)
+def test_what_claims_get_is_judged_instead(
+    rule: str, codes: object, world: World, data: st.DataObject, resource: int
+) -> None:
+    rows = data.draw(rows_of(world))
+    wanted = data.draw(st.lists(judged, min_size=len(rows), max_size=len(rows)))
+    column = data.draw(st.lists(looked, min_size=world.nodes.height, max_size=world.nodes.height))
+    out = bytearray(wanted)
+    getattr(fit, rule)(world.nodes, resource, ints(rows), out, array("I", column), codes)
+    getattr(plain, rule)(world.twin_nodes, resource, rows, wanted, column, codes)
+    assert list(out) == wanted
+
+
+@given(st.data(), st.lists(st.sampled_from([0, 5, fit.UNSEEN, fit.UNMET]), min_size=1, max_size=9))
+def test_what_is_not_looked_at_and_what_is_unmet(data: st.DataObject, column: list[int]) -> None:
+    rows = data.draw(st.lists(st.integers(0, len(column) - 1), max_size=9))
+    wanted = data.draw(st.lists(rejected, min_size=len(rows), max_size=len(rows)))
+    out, looked = bytearray(wanted), array("I", column)
+    assert fit.unseen(ints(rows), out, looked).tolist() == plain.unseen(rows, wanted, column)
+    assert fit.unmet(ints(rows), out, looked, 26) == plain.unmet(rows, wanted, column, 26)
+    assert list(out) == wanted
+
+
+@given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(-1, 4), st.integers(0, 8), st.integers(2, R))
+def test_bad_columns_are_rejected_alike(world: World, rows: list[int], length: int, height: int, resource: int) -> None:
+    size, column = len(rows) if length < 0 else length, [0] * height
+    looked = array("I", column)
+    same_error(lambda: fit.unseen(ints(rows), bytearray(size), looked), lambda: plain.unseen(rows, [0] * size, column))
+    same_error(
+        lambda: fit.unmet(ints(rows), bytearray(size), looked, 1), lambda: plain.unmet(rows, [0] * size, column, 1)
+    )
+    same_error(
+        lambda: fit.given_links(world.nodes, resource, ints(rows), bytearray(size), looked, LINKS),
+        lambda: plain.given_links(world.twin_nodes, resource, rows, [0] * size, column, LINKS),
+    )
+    same_error(
+        lambda: fit.given_nics(world.nodes, resource, ints(rows), bytearray(size), looked, NICS),
+        lambda: plain.given_nics(world.twin_nodes, resource, rows, [0] * size, column, NICS),
+    )
+
+
 def test_a_gpu_that_a_staying_pod_holds_too_does_not_make_links() -> None:
     # GPUs 0..3 of an NVSwitch node are healthy. Pod 0 (evictable) holds 0 and 1, pod 1 stays and is seen on 1, 2, 3:
     # the eviction gains GPU 0 alone.

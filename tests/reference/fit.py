@@ -129,6 +129,70 @@ def links(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], out: list
         out[i] = _unlinked(nodes, pods, ask, row, codes)
 
 
+UNSEEN, UNMET = 1 << 31, 1 << 30
+
+
+def _check_given(rows: list[int], codes: list[int], given: list[int]) -> None:
+    if len(rows) != len(codes):
+        raise ValueError("rows and codes differ in length")
+    if any(not 0 <= row < len(given) for row in rows):
+        raise IndexError("row outside of what is given")
+
+
+def unseen(rows: list[int], codes: list[int], given: list[int]) -> list[int]:
+    _check_given(rows, codes, given)
+    return [row for _, row in _open(rows, codes) if given[row] == UNSEEN]
+
+
+def unmet(rows: list[int], out: list[int], given: list[int], code: int) -> int:
+    _check_given(rows, out, given)
+    rejected = [i for i, row in _open(rows, out) if given[row] == UNMET]
+    for i in rejected:
+        out[i] = code
+    return min(rejected, default=-1)
+
+
+def given_links(
+    nodes: NodeTable, resource: int, rows: list[int], out: list[int], given: list[int], codes: LinkCodes
+) -> None:
+    own = (0, codes.unknown, codes.never, codes.pending, codes.busy, codes.held)
+    for i, row in _given(nodes, resource, rows, out, given):
+        if out[i] in own:
+            gpus = given[row]
+            linked = gpus.bit_count() == 1 or (nodes.shapes.ring(nodes.node(row).shape, gpus) or 0) > 0
+            out[i] = 0 if linked else codes.never if _is_empty(nodes, row) else codes.held
+
+
+def given_nics(
+    nodes: NodeTable, resource: int, rows: list[int], out: list[int], given: list[int], codes: NicCodes
+) -> None:
+    own = (0, codes.unknown, codes.never, codes.pending, codes.held)
+    for i, row in _given(nodes, resource, rows, out, given):
+        near = nodes.shapes.nics(nodes.node(row).shape, given[row])
+        if out[i] in own and near is not None:
+            enough = near >= given[row].bit_count()
+            out[i] = 0 if enough else codes.never if _is_empty(nodes, row) else codes.held
+
+
+def _given(nodes: NodeTable, resource: int, rows: list[int], out: list[int], given: list[int]) -> list[tuple[int, int]]:
+    """(index, row) of the nodes whose GPUs are given for certain."""
+    check(nodes, rows, out)
+    _check_given(rows, out, given)
+    if not 3 <= resource < nodes.resources:
+        raise ValueError("no GPU resource of the table")
+    certain = []
+    for i, row in enumerate(rows):
+        node = nodes.node(row)
+        if given[row] not in (0, UNSEEN, UNMET) and node.shape and node.gpu == resource and not node.claim[resource]:
+            certain.append((i, row))
+    return certain
+
+
+def _is_empty(nodes: NodeTable, row: int) -> bool:
+    node = nodes.node(row)
+    return not node.unknown and not node.healthy & (node.sure | node.likely)
+
+
 def _unlinked(nodes: NodeTable, pods: PodTable, ask: Ask, row: int, codes: LinkCodes) -> int:
     """Why a node is not certain to hand out linked GPUs; 0 = it is certain."""
     at, shapes, wanted = nodes.node(row), nodes.shapes, ask.wanted

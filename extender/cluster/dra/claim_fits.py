@@ -6,10 +6,12 @@ A claim for a number of any whole GPUs is counted with all other GPUs (`store.py
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
+from ext_core.fit import UNSEEN
 from extender.cluster.dra.allocator import Allocation, Taken, allocate, value_of
 from extender.cluster.dra.claims import EXTENDED, ResourceClaims, extended, is_plain
 from extender.cluster.dra.pools import Candidate, NodePools, Pool
@@ -58,10 +60,13 @@ class _OfNode(NamedTuple):
 
 
 class _Answers:
-    """For the same claims. `spent`: the steps of `by_node`; `alike`: by kind of devices."""
+    """For the same claims. `spent`: the steps of `by_node`; `alike`: by kind of devices; `column`: of
+    `ClaimFits.column`; `dropped`: names of nodes whose entries in it do not count any more."""
 
     def __init__(self) -> None:
         self.by_node: dict[str, _OfNode] = {}
+        self.column: array[int] = array("I")
+        self.dropped: set[str] = set()
         self.spent = 0
         self.alike: dict[Hashable, _Answer] = {}
 
@@ -126,12 +131,26 @@ class ClaimFits:
         """A number that is equal for nodes that allocate these claims alike, -1 where that is not known."""
         return self._of_node(node, claims).kind
 
-    def _of_node(self, node: NodeRecord, claims: PodClaims) -> _OfNode:
-        kept = self._kept.get(claims.specs)
+    def column(self, specs: Specs, row_of: Callable[[str], int]) -> array[int]:
+        """What the caller has noted of these claims, uint32 by row; UNSEEN where something of the node has changed
+        since. `row_of`: of a name, -1 for none."""
+        kept = self._answers(specs)
+        for row in map(row_of, kept.dropped):
+            if 0 <= row < len(kept.column):
+                kept.column[row] = UNSEEN
+        kept.dropped.clear()
+        return kept.column
+
+    def _answers(self, specs: Specs) -> _Answers:
+        kept = self._kept.get(specs)
         if kept is None:
             if len(self._kept) >= MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
-            kept = self._kept[claims.specs] = _Answers()
+            kept = self._kept[specs] = _Answers()
+        return kept
+
+    def _of_node(self, node: NodeRecord, claims: PodClaims) -> _OfNode:
+        kept = self._answers(claims.specs)
         entry = kept.by_node.get(node.name)
         if entry is None or entry.labels is not node.labels:
             kept.spent -= 0 if entry is None else entry.allocation.steps
@@ -230,13 +249,14 @@ class ClaimFits:
         return [] if kept is None else sorted([name for name, of in kept.by_node.items() if of.allocation.unknown])
 
     def changed(self, nodes: Iterable[str] | None) -> None:
-        """What is published or allocated there has changed; None: anywhere."""
+        """What is published or allocated there has changed, or what the node states; None: anywhere."""
         self._latest = "", {}, ()
         if nodes is None:
             self._kept.clear()
             return
         for name in nodes:
             for kept in self._kept.values():
+                kept.dropped.add(name)
                 if (entry := kept.by_node.pop(name, None)) is not None:
                     kept.spent -= entry.allocation.steps
 

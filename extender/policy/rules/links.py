@@ -8,8 +8,7 @@ has planned for the pod (LinkShapes.planned).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from ext_core import fit
 from ext_core.reasons import LinkCodes
@@ -70,32 +69,14 @@ class Links:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        before = b"" if tables.given.source is None else out.tobytes()
+        given = given_gpus(tables, rows, out) if not self.idle(tables, request) else None
         fit.links(tables.nodes, tables.pods, request.ask, rows, out, self._codes)
-        if not before or self.idle(tables, request):
-            return
-        for i, given in given_gpus(tables, request, rows, before):
-            linked = given.mask.bit_count() < 2 or (tables.shapes.ring(given.shape, given.mask) or 0) > 0
-            out[i] = 0 if linked else NEVER.code if given.empty else HELD.code
+        if given is not None:
+            fit.given_links(tables.nodes, request.resource, rows, out, given, self._codes)
 
 
-class Given(NamedTuple):
-    """What the claims of a pod get on a node. `shape`: of its links; `empty`: no pod holds a GPU there."""
-
-    shape: int
-    mask: int
-    empty: bool
-
-
-def given_gpus(tables: Tables, request: PodRequest, rows: array[int], codes: bytes) -> Iterator[tuple[int, Given]]:
-    """(index, what the claims of the pod get) of the rows that no rule has rejected where it is certain: no other pod
-    is on its way there. Nothing for nearly all pods."""
-    source, resource = tables.given.source, request.resource
-    if source is None:
-        return
-    for i, row in enumerate(rows):
-        mask = 0 if codes[i] else source(row)
-        node = tables.nodes.node(row) if mask else None
-        if node is not None and node.shape and node.gpu == resource and not node.claim[resource]:
-            empty = not node.unknown and not node.healthy & (node.sure | node.likely)
-            yield i, Given(node.shape, mask, empty)
+def given_gpus(tables: Tables, rows: array[int], codes: array[int]) -> array[int] | None:
+    """By row the GPUs that the claims of the pod get, of the `rows` that no rule has rejected; None for nearly all
+    pods."""
+    source = tables.given.source
+    return None if source is None else source(rows, codes)

@@ -59,11 +59,7 @@ class Nics:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        before = b"" if tables.given.source is None else out.tobytes()
+        given = given_gpus(tables, rows, out) if not self.idle(tables, request) else None
         fit.nics(tables.nodes, request.ask, rows, out, self._codes)
-        if not before or self.idle(tables, request):
-            return
-        for i, given in given_gpus(tables, request, rows, before):
-            near = tables.shapes.nics(given.shape, given.mask)
-            if near is not None:
-                out[i] = 0 if near >= given.mask.bit_count() else NEVER.code if given.empty else HELD.code
+        if given is not None:
+            fit.given_nics(tables.nodes, request.resource, rows, out, given, self._codes)
