@@ -33,7 +33,7 @@ def claims(world: DraWorld) -> list[Specs]:
     return specs
 
 
-def events(world: DraWorld, rng: random.Random) -> Callable[[], None]:
+def events(world: DraWorld, rng: random.Random) -> Callable[[], object]:
     """Something that changes, at random."""
     node, gpu = rng.choice(NODES), rng.randrange(8)
     name = f"held-{node}-{gpu}"
