@@ -92,7 +92,7 @@ def giving(answer: object) -> Any:
 @pytest.mark.parametrize(
     ("spoiled", "instead", "said"),
     [
-        ("policy.rules.links.Links.fill", lambda *_: None, "not as told: pretrain waits"),
+        ("policy.rules.Links.fill", lambda *_: None, "not as told: pretrain waits"),
         ("policy.costs.WorkLost.term", lambda _, victims: ("sum", array("q", [0] * len(victims.pods))), "not as told"),
         ("cluster.cluster.Cluster._set_pod", lambda *_: 1 / 0, "could not apply a write"),
         ("act.queue.seat_store.SeatStore.keep", giving(""), "not as told: seats of all are written"),

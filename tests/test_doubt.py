@@ -11,7 +11,7 @@ from extender.act.controller import ClusterSource
 from extender.decide.decisions import Written
 from extender.objects import decode
 from extender.objects.records import Event
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.server import calls
 from extender.server.calls import Outage
 from extender.settings import ResourceSettings, Settings, WatchSettings

@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from ext_core.links import LinkShapes
 from extender.cluster.statements import PLAN
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from extender.topologies.load import from_catalogue
 from tests.decide.test_bind import Api

@@ -14,9 +14,9 @@ from extender.cli import page as commands
 from extender.objects import annotations as names
 from extender.objects.annotations import NAMES, PREFIX
 from extender.policy import __main__ as policy
+from extender.policy import reasons
 from extender.policy.costs import COSTS
 from extender.policy.rules import RULES
-from extender.policy.rules import __main__ as reasons
 from extender.policy.scorers import SCORERS
 from extender.settings import __main__ as settings
 
@@ -26,7 +26,7 @@ PAGES: dict[str, tuple[Callable[[], str], str]] = {
     "commands.md": (commands.page, "extender.cli.page"),
     "metrics.md": (metrics.page, "extender.metrics"),
     "policy.md": (policy.page, "extender.policy"),
-    "reasons.md": (reasons.page, "extender.policy.rules"),
+    "reasons.md": (reasons.page, "extender.policy.reasons"),
     "settings.md": (settings.page, "extender.settings"),
 }
 

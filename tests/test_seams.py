@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from extender.cluster.statements import PLAN
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.settings import Mix as MixSettings
 from extender.settings import Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode

@@ -11,7 +11,7 @@ from extender.ask.judge import Judge, blocks
 from extender.ask.nodes import TOO_FEW, JudgedNodes
 from extender.ask.text import is_bytes
 from extender.ask.ways.request import changed, with_gpus
-from extender.policy.rules.links import Links
+from extender.policy.rules import Links
 from extender.preemption.candidates import Preemptor
 from extender.preemption.search import OTHER, others_short
 

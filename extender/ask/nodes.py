@@ -9,15 +9,10 @@ from typing import Final, NamedTuple
 
 from extender.ask.admission import CORDONED, rejected, sorted_out, uncordoned
 from extender.ask.judge import Judge
-from extender.policy import roles
+from extender.policy import reasons, roles
 from extender.policy.contracts import Class
-from extender.policy.rules import HANDOVER, REASONS
-from extender.policy.rules import count as count_rule
-from extender.policy.rules import links as links_rule
-from extender.policy.rules import nics as nics_rule
-from extender.policy.rules.count import Count, ResourceOffered
-from extender.policy.rules.failing import Failing
-from extender.policy.rules.hazard import Hazard
+from extender.policy.reasons import REASONS
+from extender.policy.rules import Count, Failing, Hazard, ResourceOffered
 from extender.preemption.candidates import Preemptor
 
 SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots", "too-little-of-another-resource")
@@ -31,16 +26,16 @@ PASSING: Final = tuple(
     reason.key for reason in REASONS.values() if reason.cls is Class.TRANSIENT and not reason.lasting
 )
 """Reasons that pass by themselves."""
-NOT_LINKED: Final = (links_rule.BUSY.key, links_rule.HELD.key)
-RESERVED: Final = (count_rule.RESERVED.key, HANDOVER.key)
+NOT_LINKED: Final = (reasons.LINKS_BUSY.key, reasons.LINKS_HELD.key)
+RESERVED: Final = (reasons.GPUS_RESERVED.key, reasons.HANDOVER.key)
 _NEAREST: Final = (
     frozenset(PASSING),
     frozenset({*SHORT, REPELLED}),
     frozenset(NOT_LINKED),
-    frozenset({nics_rule.HELD.key}),
+    frozenset({reasons.NICS_HELD.key}),
     frozenset(reason.key for reason in Hazard.reasons),
     frozenset(RESERVED),
-    frozenset({count_rule.BUSY.key, count_rule.HELD.key, count_rule.RELEASING.key}),
+    frozenset({reasons.GPUS_BUSY.key, reasons.GPUS_HELD.key, reasons.GPUS_RELEASING.key}),
 )
 """Reasons by how little such a node lacks, the least first; all others are of machines that cannot take the pod."""
 _ORDER: Final = {key: at for at, key in enumerate((*SHORT, REPELLED, *(reason.key for reason in REASONS.values())))}
@@ -88,11 +83,11 @@ class JudgedNodes:
 def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
     """The nodes as they are."""
     cluster, pod = judge.cluster, asked.pod
-    reasons = _Rejections()
+    rejections = _Rejections()
     cordoned: list[str] = []
     names, others = sorted_out(pod, cluster, sorted(cluster.nodes))
     for name, why in others:
-        reasons.add(why, name)
+        rejections.add(why, name)
         if why == CORDONED and not rejected(pod, uncordoned(cluster.nodes[name])):
             cordoned.append(name)
     seen = len(names) + len(others)
@@ -108,20 +103,20 @@ def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
     keys = {code: REASONS[code].key for code in {*row_codes} if code}
     for name, code in codes.items():
         if code:
-            reasons.add(keys[code], name)
+            rejections.add(keys[code], name)
         elif short.get(name):
-            reasons.add(SHORT[short[name][0]], name)
+            rejections.add(SHORT[short[name][0]], name)
         elif name in repelled:
-            reasons.add(REPELLED, name)
+            rejections.add(REPELLED, name)
     funnel = _funnel(seen, codes, bare, sum(not lacking and name not in repelled for name, lacking in short.items()))
-    return JudgedNodes(funnel, reasons.counts, reasons.named, codes, bare, short, repelled, cordoned)
+    return JudgedNodes(funnel, rejections.counts, rejections.named, codes, bare, short, repelled, cordoned)
 
 
-def deciding(reasons: Mapping[str, int]) -> str:
+def deciding(counts: Mapping[str, int]) -> str:
     """Of the reasons of nodes, with how many nodes each has, the one that a pod waits for: that of the nodes which lack
     the least, there of most nodes, then the first in the order of the rules; "": none of them is of a rule."""
-    known = [key for key in reasons if key in _ORDER and reasons[key]]
-    return min(known, key=lambda key: (_nearness(key), -reasons[key], _ORDER[key]), default="")
+    known = [key for key in counts if key in _ORDER and counts[key]]
+    return min(known, key=lambda key: (_nearness(key), -counts[key], _ORDER[key]), default="")
 
 
 def _nearness(reason: str) -> int:

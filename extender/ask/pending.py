@@ -19,9 +19,8 @@ from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.objects.save_request import time_text
 from extender.policy.pod_request import wants_of
+from extender.policy.reasons import REASONS, TOO_FEW_GPUS
 from extender.policy.roles import Unplaceable, admitted
-from extender.policy.rules import REASONS
-from extender.policy.rules.count import FEW
 from extender.preemption.candidates import Preemptor
 from extender.queue import report
 from extender.queue.report import QueueReport, Why
@@ -45,7 +44,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     SHORT[2]: "the nodes with free GPUs lack pod slots",
     SHORT[-1]: "the nodes with free GPUs lack another resource that it asks for",
     **{reason.key: reason.text.removeprefix("gpu-extender: ") for reason in REASONS.values()},
-    FEW.key: "no node has as many GPUs as it asks for",
+    TOO_FEW_GPUS.key: "no node has as many GPUs as it asks for",
     **{f"queue: {code}": text for code, text in report.MEANINGS.items()},
 }
 """What each reason means of any pod."""

@@ -11,8 +11,7 @@ from extender.ask.text import amount, count, gpu_hours, other_amount, seconds
 from extender.ask.ways.evict import work_lost
 from extender.ask.ways.way import Way
 from extender.policy.contracts import PodRequest
-from extender.policy.rules import REASONS
-from extender.policy.rules import nics as nics_rule
+from extender.policy.reasons import NICS_HELD, REASONS
 from extender.preemption.candidates import Preemptor
 
 OWN: Final = ("smaller", "relax-links", "relax-domain")
@@ -42,7 +41,7 @@ def cause(asked: Preemptor, nodes: JudgedNodes, ways: Sequence[Way]) -> str:
     if reason in NOT_LINKED:
         loose = sum(nodes.reasons[key] for key in NOT_LINKED)
         return f"{count(loose, 'node')} {'has' if loose == 1 else 'have'} {gpus} free but not linked"
-    if reason == nics_rule.HELD.key:
+    if reason == NICS_HELD.key:
         without = nodes.reasons[reason]
         return f"{count(without, 'node')} {'has' if without == 1 else 'have'} {gpus} free but not each with a NIC"
     if reason in RESERVED:

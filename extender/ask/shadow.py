@@ -17,7 +17,7 @@ from extender.cluster.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU
 from extender.decide.verbs import Verbs
 from extender.policy.contracts import PodRequest
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.preemption.search import amounts_short
 
 Outcome = Literal["same", "equal", "other", "wait"]

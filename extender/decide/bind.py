@@ -13,7 +13,7 @@ from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
-from extender.policy.rules import UNKNOWN_NODE, texts
+from extender.policy.reasons import UNKNOWN_NODE, texts
 from extender.reservations.claims import Claims
 from extender.settings import Settings
 

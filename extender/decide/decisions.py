@@ -21,7 +21,7 @@ from extender.decide.wire import Args, Binding, PreemptionArgs
 from extender.objects.records import PodRecord
 from extender.policy.contracts import Class, PodRequest, Reason
 from extender.policy.policy import Column, Policy, Price
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.reservations.assumed import Attempts
 from extender.settings import Settings
 

@@ -39,8 +39,8 @@ from extender.decide.hold_back import HeldBack, HoldBack, put_last
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
+from extender.policy.reasons import CLAIM_UNMET, SEATED, STALE, UNKNOWN_NODE, texts
 from extender.policy.roles import Unplaceable, admitted
-from extender.policy.rules import CLAIM_UNMET, SEATED, STALE, UNKNOWN_NODE, texts
 from extender.preemption.candidates import Preemptor
 from extender.reservations.assumed import Attempt
 from extender.reservations.claims import Claims

@@ -24,10 +24,9 @@ from extender.cluster.statements import PLAN, stated_mask
 from extender.decide.decisions import Decision
 from extender.objects.queueing import is_queued
 from extender.objects.records import PodRecord
+from extender.policy import reasons
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
-from extender.policy.rules import CLAIM_UNMET, HANDOVER, MOVING, QUEUED, SEATED, STALE, STARTED, WHOLE
-from extender.policy.rules.count import PROMISED
 from extender.preemption.candidates import CERTAIN, Preemptor
 from extender.preemption.outbid import Leave
 from extender.reservations.assumed import Attempt, Freshness
@@ -76,7 +75,8 @@ class HoldBack:
             return self._only_its_seat(decision, preemptor.pod, seat)
         if self._cluster.settings.queue.enabled and is_queued(preemptor.pod):
             for i in range(len(decision.judged.codes)):
-                decision.judged.codes[i] = QUEUED.code  # whatever the rules say: no pod is evicted for a part of a gang
+                # Whatever the rules state: no pod is evicted for a part of a gang.
+                decision.judged.codes[i] = reasons.QUEUED.code
             return HeldBack(frozenset(), left=False, soon=False)
         reserved: frozenset[int] = frozenset()
         if self._claims.reservations:
@@ -99,7 +99,7 @@ class HoldBack:
         if claims is None:
             return
         given = cluster.given_to_claims(claims.specs, judged.rows, judged.codes)
-        first = fit.unmet(judged.rows, judged.codes, given, CLAIM_UNMET.code)
+        first = fit.unmet(judged.rows, judged.codes, given, reasons.CLAIM_UNMET.code)
         if first >= 0:
             node = cluster.nodes[cluster.names[judged.rows[first]]]
             decision.detail["claim"] = unmet(claims, fits.on(node, claims))
@@ -120,9 +120,9 @@ class HoldBack:
         evicts_on = None if stated else ""
         for i, other in enumerate(judged.rows):
             if not stated:
-                judged.codes[i] = MOVING.code
+                judged.codes[i] = reasons.MOVING.code
             elif other != row and not judged.codes[i]:
-                judged.codes[i], evicts_on = SEATED.code, seat.node
+                judged.codes[i], evicts_on = reasons.SEATED.code, seat.node
         return HeldBack(frozenset(), left=False, soon=stated, evicts_on=evicts_on)
 
     def _seated(self, decision: Decision, now: float) -> frozenset[int]:
@@ -152,7 +152,7 @@ class HoldBack:
             return False
         for i, row in enumerate(judged.rows):
             if row in reserved:
-                judged.codes[i] = judged.codes[i] or HANDOVER.code
+                judged.codes[i] = judged.codes[i] or reasons.HANDOVER.code
         return True
 
     def _hand_over(self, decision: Decision, reserved: frozenset[int], now: float) -> bool:
@@ -169,7 +169,7 @@ class HoldBack:
         if reserved and self._releases.coming(own, now):
             for i, row in enumerate(judged.rows):
                 if row in reserved and self._cluster.names[row] != own.node:
-                    judged.codes[i] = judged.codes[i] or HANDOVER.code
+                    judged.codes[i] = judged.codes[i] or reasons.HANDOVER.code
         if own.wait and self._releases.untouched(own):  # while victims save, the pod may fit elsewhere
             return False
         row = self._cluster.row(own.node) if own.own else -1
@@ -177,7 +177,7 @@ class HoldBack:
             return False
         for i, other in enumerate(judged.rows):
             if other != row:
-                judged.codes[i] = judged.codes[i] or HANDOVER.code
+                judged.codes[i] = judged.codes[i] or reasons.HANDOVER.code
         return own.emptied is not None
 
     def _after_start(self, decision: Decision, now: float) -> bool:
@@ -193,14 +193,14 @@ class HoldBack:
         if now < self.freshness.yields_until and any(priority > request.priority for priority in waiting):
             # The GPUs that victims left may be its: its nomination is lost when a call of the scheduler failed.
             for i, code in enumerate(judged.codes):
-                judged.codes[i] = code or PROMISED.code
+                judged.codes[i] = code or reasons.GPUS_PROMISED.code
             return True
         if now >= self.freshness.settled_at or not request.by_position:
             return False
         for i, row in enumerate(judged.rows):
             if not judged.codes[i] and not uniform(self._cluster, row, request):
-                judged.codes[i] = STARTED.code
-        return STARTED.code in judged.codes
+                judged.codes[i] = reasons.STARTED.code
+        return reasons.STARTED.code in judged.codes
 
     def _keep_whole(self, decision: Decision, attempt: Attempt | None, now: float) -> None:
         """Reject whole nodes where the pod fits beside an assumed pod on a node with a relay, once that pod is bound.
@@ -218,14 +218,14 @@ class HoldBack:
                 row = self._cluster.row(pod.node)
                 masks[row] = masks.get(row, 0) | pod.gpus
         promised = masks and any(
-            code == PROMISED.code and row in masks and self._fits_beside(request, row, masks[row])
+            code == reasons.GPUS_PROMISED.code and row in masks and self._fits_beside(request, row, masks[row])
             for row, code in zip(judged.rows, judged.codes, strict=True)
         )
         if not promised:
             return
         for i, row in enumerate(judged.rows):
             if not judged.codes[i] and not tables.nodes.used_of(row)[request.resource]:
-                judged.codes[i] = WHOLE.code
+                judged.codes[i] = reasons.WHOLE.code
 
     def _fits_beside(self, request: PodRequest, row: int, planned: int) -> bool:
         """Whether a node with a relay has linked GPUs for the pod beside those that are planned for assumed pods."""
@@ -241,7 +241,7 @@ def promise_no_links(decision: Decision) -> None:
     if decision.request.by_position:
         codes = decision.judged.codes
         for i, code in enumerate(codes):
-            codes[i] = code or STALE.code
+            codes[i] = code or reasons.STALE.code
 
 
 def put_last(total: array[float], rows: array[int], reserved: frozenset[int]) -> None:

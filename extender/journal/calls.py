@@ -31,7 +31,7 @@ from extender.journal import entries
 from extender.journal.entries import Asked, Choice, Reply, UnderWay
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
-from extender.policy.rules import REASONS, UNKNOWN_NODE
+from extender.policy.reasons import REASONS, UNKNOWN_NODE
 from extender.preemption.preemption import Offered, Offers
 from extender.reservations.assumed import Staleness
 

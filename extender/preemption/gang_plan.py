@@ -30,8 +30,9 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest, Victims
 from extender.policy.costs import LeftoverFragmentation, PdbViolations, VictimsStranded
 from extender.policy.policy import Policy
+from extender.policy.reasons import PLUGIN_PANICS
 from extender.policy.roles import PodRole, Unplaceable, admitted, roles_of
-from extender.policy.rules import count, hazard, links
+from extender.policy.rules import Count, Links
 from extender.preemption import certificate
 from extender.preemption.candidates import Inquiry, Preemptor, ends
 from extender.preemption.cost_inputs import CostCeiling, NodeInputs, Rooms, ceiling_of, columns
@@ -44,7 +45,7 @@ from extender.settings import PreemptionSettings as Limits
 
 HIGHEST = 2**31 - 1  # EVERY of ext_core: no pod is spared for its priority, or for its devices
 BORROWERS = ("victims_beside_borrowers", "pods")  # the term of a reclaim
-BY_ROOM = frozenset(reason.code for reason in (*count.Count.reasons, *links.Links.reasons, hazard.PANICS))
+BY_ROOM = frozenset(reason.code for reason in (*Count.reasons, *Links.reasons, PLUGIN_PANICS))
 """Reasons that depend on which pods are on the node: they are judged again without the victims."""
 
 

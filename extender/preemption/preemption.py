@@ -20,7 +20,7 @@ from ext_core import gather
 from extender.cluster.cluster import Cluster
 from extender.objects.records import MOVING_TEXT, PodRecord
 from extender.policy.policy import Policy
-from extender.policy.rules.count import RELEASING
+from extender.policy.reasons import GPUS_RELEASING
 from extender.preemption import candidates, certificate
 from extender.preemption.asking import to_ask
 from extender.preemption.candidates import Eviction, Preemptor, may_come_back, releases
@@ -312,7 +312,7 @@ class Preemption:
         free = result.best is not None and all(pod.terminating for pod in result.best.pods)
         if not free:
             pairs = zip(rows, codes, strict=True)
-            near = (row for row, code in pairs if code == RELEASING.code or (not code and result.best is not None))
+            near = (row for row, code in pairs if code == GPUS_RELEASING.code or (not code and result.best is not None))
             soon = next((name for row in near if (name := self._fits_soon(preemptor, row))), None)
             if soon is not None:
                 waits = f"the pod will fit on {soon} when the pods that are terminating there are gone"

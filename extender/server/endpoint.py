@@ -18,7 +18,7 @@ from extender.decide.decisions import Answer, Decision
 from extender.errors import BadRequest, BodyTooLarge, ExtenderError
 from extender.log import Allowance, get_log, info
 from extender.metrics import Durations, Metrics
-from extender.policy.rules import REASONS, UNKNOWN_NODE
+from extender.policy.reasons import REASONS, UNKNOWN_NODE
 from extender.server import connections, garbage
 from extender.server.calls import VerbCalls
 from extender.server.connections import VerbReply

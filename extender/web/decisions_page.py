@@ -16,15 +16,15 @@ from extender.decide.decisions import LEFT_OUT, Decision
 from extender.errors import BadRequest
 from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import Price
-from extender.policy.rules import REASONS, UNKNOWN_NODE, texts
-from extender.policy.rules.failing import BROKEN, OWN
+from extender.policy.reasons import NODE_FAILING, NODE_FAILING_NAMESPACE, REASONS, UNKNOWN_NODE, texts
 from extender.web.pages import Content, Query, pod_of
 
 DECISION_BYTES: Final = 32 << 20
 """Of one answer of /debug/decisions; what does not fit is left out, and counted."""
 MOST_DECISIONS: Final = 1_000
 MOST_NODES: Final = 20_000
-SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a failing node is rejected
+SCOPES: Final = {NODE_FAILING.code: "all", NODE_FAILING_NAMESPACE.code: "namespace"}
+"""For whose pods a failing node is rejected."""
 GROUPS: Final = {0: 1, LEFT_OUT: 2}  # of codes, after the best few; the other codes are reasons
 Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place among the best few, name, row, code
 

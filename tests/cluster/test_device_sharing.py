@@ -15,7 +15,7 @@ import pytest
 from ext_core.rows import NodeRow
 from extender.cluster.device_plugins import Division, division, gpu_of, partial
 from extender.cluster.statements import PLAN
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.settings import ResourceSettings, Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from tests.world import GPU, JSON, World, pairs, refused, topology, workload

@@ -14,7 +14,7 @@ from extender.cluster.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
 from extender.objects import records
 from extender.objects.pods import MOST_IMAGES, MOST_OF_IMAGE
 from extender.objects.records import PodRecord
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.settings import FailingNodes, Placement, Settings
 from tests.calls import calls_of
 from tests.fuzz.sizes import sizes

@@ -11,7 +11,7 @@ from extender.cluster.node_health import NodeHealth
 from extender.cluster.pod_failures import RejectionChange
 from extender.objects import records
 from extender.objects.records import PodRecord
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from tests.world import GPU, JSON, WALL, World, logged, refused, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}

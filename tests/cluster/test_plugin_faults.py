@@ -10,7 +10,7 @@ import pytest
 from extender.cluster import device_plugins
 from extender.cluster.cluster import Cluster
 from extender.objects.records import Event, node
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.settings import ResourceSettings, Settings
 from extender.topologies import Topology
 from extender.topologies.annotation import RELAY, encode

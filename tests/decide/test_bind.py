@@ -14,7 +14,7 @@ from extender.decide.decisions import BindIntent, Written
 from extender.decide.wire import Binding
 from extender.objects.records import PodRecord
 from extender.objects.records import pod as read_pod
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from extender.topologies.annotation import KEY, RELAY, decode
 from tests.world import GPU, JSON, World, pairs, workload

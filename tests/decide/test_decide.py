@@ -10,7 +10,7 @@ import pytest
 
 from extender.policy.contracts import Class
 from extender.policy.policy import Policy
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings, Shortlist
 from tests.calls import calls_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.statements import PLAN, mask_of
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.sim.machines import machine
 from tests.decide.test_bind import Api
 from tests.world import DGX1V, World, topology, workload

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.policy.rules import nics as rule
+from extender.policy import reasons
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from extender.topologies.annotation import KEY, NICS, RELAY
 from tests.decide.test_bind import PLAN, Api
@@ -80,7 +80,7 @@ def test_the_rule_rejects_where_nics_are_required(world: World) -> None:
     node(world, "plain", ONE_A_SWITCH, relay=False)
     node(world, "rails", ONE_A_GPU, relay=False)
     world.bind(world.pod("first"), "bare")
-    unknown, never = rule.UNKNOWN.text, rule.NEVER.text
+    unknown, never = reasons.NICS_UNKNOWN.text, reasons.NICS_NEVER.text
     assert reason(world, "two", "required") == {"bare": unknown, "far": never, "plain": never}
     assert reason(world, "five", "required", 5) == {"bare": unknown, "far": never, "near": never, "plain": never}
     assert reason(world, "any", "preferred") == {}
@@ -94,7 +94,7 @@ def test_pods_that_hold_the_gpus_with_nics(world: World) -> None:
     assert reason(world, "two", "required") == {}
     world.gone("two")
     world.pod("b", 1, "n", held=[2])
-    assert reason(world, "late", "required") == {"n": rule.HELD.text}
+    assert reason(world, "late", "required") == {"n": reasons.NICS_HELD.text}
 
 
 def test_which_gpus_are_free_is_not_known_until_a_pod_has_started(world: World) -> None:
@@ -104,7 +104,7 @@ def test_which_gpus_are_free_is_not_known_until_a_pod_has_started(world: World) 
     world.pod("a", 5, "n", held=[3, 4, 5, 6, 7])
     world.pod("fresh", 1, "n", phase="Pending")
     answer = world.filter(world.pod("two", 2, annotations=wish("required")))
-    assert (answer["NodeNames"] or [], answer["Error"]) == ([], rule.PENDING.text)
+    assert (answer["NodeNames"] or [], answer["Error"]) == ([], reasons.NICS_PENDING.text)
 
 
 def test_a_preemptor_frees_gpus_with_nics(world: World) -> None:
@@ -154,6 +154,6 @@ def test_the_sentence_says_that_the_free_gpus_have_no_nic_each(world: World) -> 
     world.bind(world.pod("first"), "n")
     world.pod("holder", 6, "n", held=(2, 3, 4, 5, 6, 7), priority=1000)
     pod = world.pod("p", 2, annotations=wish("required"))
-    assert refused(world.filter(pod)) == {"n": rule.HELD.text}
+    assert refused(world.filter(pod)) == {"n": reasons.NICS_HELD.text}
     shown: JSON = world.call("/debug/explain?pod=default/p", method="GET").json
     assert "1 node has 2 GPUs free but not each with a NIC" in shown["sentence"]

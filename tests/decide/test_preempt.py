@@ -15,7 +15,8 @@ import pytest
 from extender.cluster.tables import Tables
 from extender.policy import policy
 from extender.policy.contracts import PodRequest, Reason
-from extender.policy.rules import REASONS, RULES
+from extender.policy.reasons import REASONS
+from extender.policy.rules import RULES
 from extender.preemption import search
 from extender.settings import Settings
 from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, topology, workload

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.objects import records
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.queue.placement import Placed
 from extender.queue.starts import seats_of
 from extender.reservations.seats import Seat, Seats, absent_uid

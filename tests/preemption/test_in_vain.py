@@ -10,7 +10,8 @@ from itertools import combinations
 
 import pytest
 
-from extender.policy.rules import links
+from extender.policy.reasons import LINKS_NEVER
+from extender.policy.rules import Links
 from extender.settings import Settings
 from extender.topologies import catalogue
 from extender.topologies.annotation import encode
@@ -29,7 +30,7 @@ MACHINES = {  # those that are wired alike once
     for i, entry in enumerate(LINKED)
     if not any(_wiring(entry) == _wiring(other) for other in LINKED[:i])
 }
-LINKS = [reason.text for reason in links.Links.reasons]
+LINKS = [reason.text for reason in Links.reasons]
 CERTAIN = 2
 CASES = 60
 
@@ -92,7 +93,7 @@ def test_what_filter_says_of_an_eviction_and_who_is_evicted_makes_room(machine: 
         if reason in LINKS:  # else a count comes first
             sets = (frozenset(some) for n in range(len(case.low) + 1) for some in combinations(case.low, n))
             helps = any(case.passes(gone) for gone in sets)
-            assert bool(answer["FailedNodes"]) == helps or reason == links.NEVER.text, (case, reason)
+            assert bool(answer["FailedNodes"]) == helps or reason == LINKS_NEVER.text, (case, reason)
             assert helps or not answer["FailedNodes"], (case, reason)
         if victims := case.world.preempt(pod, {"n": list(case.low)}):
             gone = frozenset(victims["n"])

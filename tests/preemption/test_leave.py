@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.policy.rules import HANDOVER
+from extender.policy.reasons import HANDOVER
 from extender.settings import Settings
 from tests.world import JSON, WALL, World, refused, workload
 

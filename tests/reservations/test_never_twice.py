@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.policy.rules import REASONS
+from extender.policy.reasons import REASONS
 from extender.preemption import preemption
 from extender.preemption.search import VictimSearch
 from tests.world import GPU, JSON, WALL, World, pairs, refused, workload

@@ -22,16 +22,13 @@ from extender.ask.ways.way import Way, term
 from extender.cluster.device_plugins import Division
 from extender.objects.records import NodeRecord
 from extender.policy.contracts import Class
-from extender.policy.rules import REASONS
-from extender.policy.rules.count import FEW
-from extender.policy.rules.hazard import LOST
-from extender.policy.rules.links import NEVER
+from extender.policy.reasons import LINKS_NEVER, PLUGIN_LOST_GPU, REASONS, TOO_FEW_GPUS
 from extender.preemption.candidates import Preemptor
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 LOOKED_AT: Final = 512
 """Nodes that are read together."""
-OF_THE_NODE: Final = UNUSABLE | {LOST.code}
+OF_THE_NODE: Final = UNUSABLE | {PLUGIN_LOST_GPU.code}
 """Codes of what is wrong with a node, whatever runs there."""
 MOST_BITS: Final = 8
 """GPUs of a machine whose sets are all looked at: a larger one counts as one that may fit."""
@@ -141,7 +138,7 @@ def _code(judge: Judge, asked: Preemptor, name: str, row: int) -> int:
     cluster = judge.cluster
     with cluster.without({pod.uid for pod in cluster.pods_on(name)}, name):
         if judge.short(asked, row):
-            return FEW.code
+            return TOO_FEW_GPUS.code
         return judge.policy.judge(cluster.tables, asked.request, array("i", [row]))[0]
 
 
@@ -151,7 +148,7 @@ def _may_fit(judge: Judge, asked: Preemptor, row: int, code: int) -> bool:
     if not code or REASONS[code].cls is Class.TRANSIENT:
         return True
     shape, healthy, _ = judge.cluster.tables.nodes.graph_of(row)
-    return code == NEVER.code and shape > 0 and some_linked(judge, asked, shape, healthy)
+    return code == LINKS_NEVER.code and shape > 0 and some_linked(judge, asked, shape, healthy)
 
 
 def some_linked(judge: Judge, asked: Preemptor, shape: int, healthy: int) -> bool:

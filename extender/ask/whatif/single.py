@@ -29,8 +29,7 @@ from extender.objects.queueing import opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import LeftoverFragmentation
-from extender.policy.rules import REASONS
-from extender.policy.rules.count import RELEASING
+from extender.policy.reasons import GPUS_RELEASING, REASONS
 from extender.preemption import candidates, certificate
 from extender.preemption.candidates import PRICED_GPUS, Preemptor
 from extender.preemption.search import SearchResult
@@ -238,7 +237,7 @@ def _about_eviction(snapshot: SupposedCluster, nodes: JudgedNodes, best: candida
         )
     if all(victim.terminating for victim in victims):
         warnings.append(enough_to_wait(victims))
-    waits = [name for name, code in nodes.codes.items() if code == RELEASING.code]
+    waits = [name for name, code in nodes.codes.items() if code == GPUS_RELEASING.code]
     if waits and not all(victim.terminating for victim in victims):
         warnings.append(
             warning("terminating", f"pods are terminating on {', '.join(waits[:3])}: the server waits for them first")

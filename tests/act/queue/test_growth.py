@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.objects.queueing import WANTS_NODES
-from extender.policy.rules import QUEUED
+from extender.policy.reasons import QUEUED
 from extender.settings import Settings
 from tests.act.queue.rig import PODS, Rig, gated, rig, run, settings, world_of
 from tests.act.queue.test_controller import gang

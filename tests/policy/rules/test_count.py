@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from extender.policy.contracts import Class
-from extender.policy.rules.count import BUSY, FEW, HELD, PROMISED, RELEASING, RESERVED, Count
+from extender.policy.reasons import GPUS_BUSY, GPUS_HELD, GPUS_PROMISED, GPUS_RELEASING, GPUS_RESERVED, TOO_FEW_GPUS
+from extender.policy.rules import Count
 from tests.tables import AMD, Small, request
 
 TERMINATING, SPARED, DRA = 1, 2, 1 << 3
@@ -17,24 +18,24 @@ def test_enough_are_free() -> None:
 
 def test_few() -> None:
     small = Small()
-    assert small.reason(Count(), asks, small.node(2)) is FEW  # 2 < 3 even when it is empty
-    assert FEW.cls is Class.HOPELESS
+    assert small.reason(Count(), asks, small.node(2)) is TOO_FEW_GPUS  # 2 < 3 even when it is empty
+    assert TOO_FEW_GPUS.cls is Class.HOPELESS
 
 
 def test_promised() -> None:
     small = Small()
     row = small.node(4)
     small.claim(row, 2, tentative=True)
-    assert small.reason(Count(), asks, row) is PROMISED  # 4 - 2 = 2 < 3, but for the 2 in flight 4
-    assert PROMISED.cls is Class.TRANSIENT
+    assert small.reason(Count(), asks, row) is GPUS_PROMISED  # 4 - 2 = 2 < 3, but for the 2 in flight 4
+    assert GPUS_PROMISED.cls is Class.TRANSIENT
 
 
 def test_reserved() -> None:
     small = Small()
     row = small.node(4)
     small.claim(row, 2)
-    assert small.reason(Count(), asks, row) is RESERVED  # 4 - 2 = 2 < 3, but for the nominated pod's 2 it is 4
-    assert RESERVED.cls is Class.HOPELESS
+    assert small.reason(Count(), asks, row) is GPUS_RESERVED  # 4 - 2 = 2 < 3, but for the nominated pod's 2 it is 4
+    assert GPUS_RESERVED.cls is Class.HOPELESS
 
 
 def test_promised_and_reserved_together_are_reserved() -> None:
@@ -42,15 +43,15 @@ def test_promised_and_reserved_together_are_reserved() -> None:
     row = small.node(4)
     small.claim(row, 1, tentative=True)
     small.claim(row, 2)
-    assert small.reason(Count(), asks, row) is RESERVED  # 4 - 3 = 1; + 1 in flight = 2 < 3; + 2 nominated = 4
+    assert small.reason(Count(), asks, row) is GPUS_RESERVED  # 4 - 3 = 1; + 1 in flight = 2 < 3; + 2 nominated = 4
 
 
 def test_releasing() -> None:
     small = Small()
     row = small.node(4, used=4)
     small.pod(row, 3, priority=99, flags=TERMINATING)  # whatever its priority
-    assert small.reason(Count(), asks, row) is RELEASING  # 4 - 4 + 3 = 3
-    assert RELEASING.cls is Class.EVICTABLE
+    assert small.reason(Count(), asks, row) is GPUS_RELEASING  # 4 - 4 + 3 = 3
+    assert GPUS_RELEASING.cls is Class.EVICTABLE
 
 
 def test_busy() -> None:
@@ -58,8 +59,8 @@ def test_busy() -> None:
     row = small.node(4, used=4)
     small.pod(row, 1, flags=TERMINATING)
     small.pod(row, 2, priority=9)
-    assert small.reason(Count(), asks, row) is BUSY  # 0 + 1 terminating + 2 of lower priority = 3
-    assert BUSY.cls is Class.EVICTABLE
+    assert small.reason(Count(), asks, row) is GPUS_BUSY  # 0 + 1 terminating + 2 of lower priority = 3
+    assert GPUS_BUSY.cls is Class.EVICTABLE
 
 
 def test_held_by_equal_priority() -> None:
@@ -67,15 +68,15 @@ def test_held_by_equal_priority() -> None:
     row = small.node(4, used=4)
     small.pod(row, 2, priority=9)
     small.pod(row, 2, priority=10)
-    assert small.reason(Count(), asks, row) is HELD  # 0 + 2 < 3
-    assert HELD.cls is Class.HOPELESS
+    assert small.reason(Count(), asks, row) is GPUS_HELD  # 0 + 2 < 3
+    assert GPUS_HELD.cls is Class.HOPELESS
 
 
 def test_held_by_a_spared_pod() -> None:
     small = Small()
     row = small.node(4, used=4)
     small.pod(row, 4, priority=0, flags=SPARED)
-    assert small.reason(Count(), asks, row) is HELD
+    assert small.reason(Count(), asks, row) is GPUS_HELD
 
 
 def test_held_by_a_protected_pod() -> None:
@@ -84,16 +85,16 @@ def test_held_by_a_protected_pod() -> None:
     small.pod(row, 2, priority=0, until=1000)
     small.pod(row, 1, priority=0)
     small.tables.pods.now = 999
-    assert small.reason(Count(), asks, row) is HELD  # 0 + 1 < 3: the other's 2 may not be had
+    assert small.reason(Count(), asks, row) is GPUS_HELD  # 0 + 1 < 3: the other's 2 may not be had
     small.tables.pods.now = 1000
-    assert small.reason(Count(), asks, row) is BUSY
+    assert small.reason(Count(), asks, row) is GPUS_BUSY
 
 
 def test_protection_holds_up_nobody_who_ends() -> None:
     small = Small()
     row = small.node(4, used=4)
     small.pod(row, 3, priority=0, until=1000, flags=TERMINATING)
-    assert small.reason(Count(), asks, row) is RELEASING
+    assert small.reason(Count(), asks, row) is GPUS_RELEASING
 
 
 def test_a_claim_stands_in_the_way_of_an_eviction_too() -> None:
@@ -101,7 +102,7 @@ def test_a_claim_stands_in_the_way_of_an_eviction_too() -> None:
     row = small.node(4, used=2)
     small.claim(row, 2)
     small.pod(row, 2, priority=0)
-    assert small.reason(Count(), asks, row) is HELD  # 4 - 2 - 2 + 2 = 2 < 3; without the claim: 4
+    assert small.reason(Count(), asks, row) is GPUS_HELD  # 4 - 2 - 2 + 2 = 2 < 3; without the claim: 4
 
 
 def test_assumed_pods_of_lower_priority_are_victims_too() -> None:
@@ -109,11 +110,13 @@ def test_assumed_pods_of_lower_priority_are_victims_too() -> None:
     row = small.node(4, used=2)
     small.pod(row, 2, priority=0)
     small.claim(row, 2, tentative=True, evictable=True)
-    assert small.reason(Count(), asks, row) is BUSY  # 4 - 2 - 2 = 0 < 3; + 2 assumed = 2 < 3; + 2 of lower priority = 4
+    assert (
+        small.reason(Count(), asks, row) is GPUS_BUSY
+    )  # 4 - 2 - 2 = 0 < 3; + 2 assumed = 2 < 3; + 2 of lower priority = 4
     small.claim(row, 1)
-    assert small.reason(Count(), asks, row) is BUSY  # the same less 1 that is nominated = 3
+    assert small.reason(Count(), asks, row) is GPUS_BUSY  # the same less 1 that is nominated = 3
     small.claim(row, 1, tentative=True)
-    assert small.reason(Count(), asks, row) is HELD  # 1 of them is assumed and no victim: 2 < 3
+    assert small.reason(Count(), asks, row) is GPUS_HELD  # 1 of them is assumed and no victim: 2 < 3
 
 
 def test_assumed_and_terminating_pods() -> None:
@@ -121,26 +124,26 @@ def test_assumed_and_terminating_pods() -> None:
     row = small.node(4, used=2)
     small.pod(row, 2, priority=99, flags=TERMINATING)
     small.claim(row, 2, tentative=True, evictable=True)
-    assert small.reason(Count(), asks, row) is BUSY  # 0 + 2 terminating = 2 < 3; + 2 assumed = 4
+    assert small.reason(Count(), asks, row) is GPUS_BUSY  # 0 + 2 terminating = 2 < 3; + 2 assumed = 4
 
 
 def test_another_resource_than_the_one_that_counts_positions() -> None:
     small = Small()
     row = small.node(4, gpu=AMD, used=4)
-    assert small.reason(Count(), request(0, amd=1), row) is HELD
-    assert small.reason(Count(), request(0, amd=5), row) is FEW
+    assert small.reason(Count(), request(0, amd=1), row) is GPUS_HELD
+    assert small.reason(Count(), request(0, amd=5), row) is TOO_FEW_GPUS
 
 
 def test_pods_in_flight_are_told_apart_by_resource() -> None:
     small = Small()
     row = small.node(4, amd=4)
     small.claim(row, 0, amd=4, tentative=True)
-    assert small.reason(Count(), request(0, amd=1), row) is PROMISED  # 4 - 4 = 0 < 1, but for the 4 in flight
+    assert small.reason(Count(), request(0, amd=1), row) is GPUS_PROMISED  # 4 - 4 = 0 < 1, but for the 4 in flight
     small.claim(row, 2)
-    assert small.reason(Count(), asks, row) is RESERVED  # none of the 2 that it lacks is in flight
+    assert small.reason(Count(), asks, row) is GPUS_RESERVED  # none of the 2 that it lacks is in flight
 
 
 def test_a_device_class_may_serve_a_node_without_gpus() -> None:
     small = Small()
     assert small.reason(Count(), asks, small.node(4, there=0, flags=DRA)) is None
-    assert small.reason(Count(), asks, small.node(2, flags=DRA)) is FEW  # it offers GPUs itself: those count
+    assert small.reason(Count(), asks, small.node(2, flags=DRA)) is TOO_FEW_GPUS  # it offers GPUs itself: those count

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from extender.policy.contracts import Class
-from extender.policy.rules.hazard import LOST, PANICS, Hazard
+from extender.policy.reasons import PLUGIN_LOST_GPU, PLUGIN_PANICS
+from extender.policy.rules import Hazard
 from tests.tables import AMD, Small, request, switch
 
 PANICS_MAY, PANICS_KNOWN, LOST_MAY, LOST_KNOWN = 1, 2, 4, 8
@@ -27,16 +28,16 @@ def five(flags: int, **more: Any) -> tuple[Small, int]:
 
 def test_a_version_that_is_known_to_crash() -> None:
     small, row = five(PANICS_KNOWN)
-    assert small.reason(Hazard(), request(3), row) is PANICS
+    assert small.reason(Hazard(), request(3), row) is PLUGIN_PANICS
     assert small.reason(Hazard(), request(2), row) is None  # 0-1, and no set with an empty place has as many points
     assert small.reason(Hazard(), request(5), row) is None  # all there are: nothing to choose
-    assert PANICS.cls is Class.HOPELESS
+    assert PLUGIN_PANICS.cls is Class.HOPELESS
 
 
 @pytest.mark.parametrize("links", ["required", "ignore"])
 def test_links_do_not_matter(links: str) -> None:
     small, row = five(PANICS_KNOWN)
-    assert small.reason(Hazard(), request(3, links=links), row) is PANICS
+    assert small.reason(Hazard(), request(3, links=links), row) is PLUGIN_PANICS
 
 
 def test_another_free_set_is_harmless() -> None:
@@ -74,9 +75,9 @@ def test_a_version_that_nobody_knows() -> None:
 def test_a_lost_gpu_fails_every_pod() -> None:
     small, row = five(PANICS_KNOWN | LOST_KNOWN)
     for gpus in (1, 3, 5):
-        assert small.reason(Hazard(), request(gpus), row) is LOST
+        assert small.reason(Hazard(), request(gpus), row) is PLUGIN_LOST_GPU
     assert small.reason(Hazard(), request(0, amd=1), row) is None  # not this plugin's
-    assert LOST.cls is Class.HOPELESS
+    assert PLUGIN_LOST_GPU.cls is Class.HOPELESS
 
 
 def test_an_earlier_reason_stands() -> None:

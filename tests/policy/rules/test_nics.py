@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from extender.policy.contracts import Class
-from extender.policy.rules.nics import HELD, NEVER, PENDING, UNKNOWN, Nics
+from extender.policy.reasons import NICS_HELD, NICS_NEVER, NICS_PENDING, NICS_UNKNOWN
+from extender.policy.rules import Nics
 from tests.tables import AMD, Small, request, switch
 
 asks = request(2, nics="required")
@@ -28,21 +29,23 @@ def test_only_pods_that_require_nics_are_rejected() -> None:
         assert small.reason(Nics(), request(2, nics=nics), row) is None
     assert not Nics().idle(small.tables, asks)
     assert Nics().idle(small.tables, request(0, nics="required"))
-    assert small.reason(Nics(), request(1, nics="required"), row) is NEVER  # one GPU needs a NIC too
+    assert small.reason(Nics(), request(1, nics="required"), row) is NICS_NEVER  # one GPU needs a NIC too
 
 
 def test_unknown() -> None:
     small = Small()
-    assert small.reason(Nics(), asks, small.node(4, shape=0)) is UNKNOWN
-    assert small.reason(Nics(), asks, small.node(4, shape=small.shape(switch(4)))) is UNKNOWN
-    assert small.reason(Nics(), asks, small.node(4, gpu=AMD, shape=small.shape(switch(4), nics=EACH[:4]))) is UNKNOWN
-    assert UNKNOWN.cls is Class.HOPELESS
+    assert small.reason(Nics(), asks, small.node(4, shape=0)) is NICS_UNKNOWN
+    assert small.reason(Nics(), asks, small.node(4, shape=small.shape(switch(4)))) is NICS_UNKNOWN
+    assert (
+        small.reason(Nics(), asks, small.node(4, gpu=AMD, shape=small.shape(switch(4), nics=EACH[:4]))) is NICS_UNKNOWN
+    )
+    assert NICS_UNKNOWN.cls is Class.HOPELESS
 
 
 def test_never() -> None:
     """Of the empty node 0 and 1 may be handed out, which share a NIC."""
     small = Small()
-    assert small.reason(Nics(), asks, small.node(4, shape=small.shape(switch(4), nics=THREE))) is NEVER
+    assert small.reason(Nics(), asks, small.node(4, shape=small.shape(switch(4), nics=THREE))) is NICS_NEVER
     assert (
         small.reason(Nics(), request(1, nics="required"), small.node(4, shape=small.shape(switch(4), nics=THREE)))
         is None
@@ -57,10 +60,10 @@ def test_held_and_pending() -> None:
         THREE, switch(4), gpu_total=False, pcie=None, numa=None, plugin="relay", gbps=25.0
     )
     assert small.reason(Nics(), asks, small.node(4, shape=shape)) is None
-    assert small.reason(Nics(), asks, small.node(4, used=2, sure=0b1100, shape=shape)) is HELD
-    assert small.reason(Nics(), asks, small.node(4, used=2, sure=0b1100, pending=1, shape=shape)) is PENDING
-    assert small.reason(Nics(), asks, small.node(4, used=1, unknown=1, shape=shape)) is HELD  # it may be 2 or 3
-    assert (PENDING.cls, HELD.cls) == (Class.TRANSIENT, Class.HOPELESS)
+    assert small.reason(Nics(), asks, small.node(4, used=2, sure=0b1100, shape=shape)) is NICS_HELD
+    assert small.reason(Nics(), asks, small.node(4, used=2, sure=0b1100, pending=1, shape=shape)) is NICS_PENDING
+    assert small.reason(Nics(), asks, small.node(4, used=1, unknown=1, shape=shape)) is NICS_HELD  # it may be 2 or 3
+    assert (NICS_PENDING.cls, NICS_HELD.cls) == (Class.TRANSIENT, Class.HOPELESS)
 
 
 def test_both_at_once() -> None:
@@ -73,7 +76,7 @@ def test_both_at_once() -> None:
     )
     row = small.node(4, shape=shape)
     assert small.reason(Nics(), asks, row) is None
-    assert small.reason(Nics(), request(2, links="required", nics="required"), row) is NEVER
+    assert small.reason(Nics(), request(2, links="required", nics="required"), row) is NICS_NEVER
 
 
 def test_what_an_earlier_rule_rejected_stays() -> None:

@@ -1,0 +1,205 @@
+"""Rules: which nodes are rejected. One short class a rule; the first in the order of RULES that rejects a node counts.
+
+A new rule: its class, its place in RULES, its reasons in `reasons.py`, a table test; docs/policy.md is printed again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import ClassVar
+
+from ext_core import fit, hazard, places
+from ext_core.reasons import CountCodes, FailingCodes, HazardCodes, LinkCodes, NicCodes, ResourceCodes
+from extender.cluster.device_plugins import partial
+from extender.cluster.tables import Tables
+from extender.policy.contracts import PodRequest, Reason, Rule
+from extender.policy.reasons import (
+    DEVICE_PLUGIN_AWAY,
+    GPUS_BUSY,
+    GPUS_HELD,
+    GPUS_PROMISED,
+    GPUS_RELEASING,
+    GPUS_RESERVED,
+    LINKS_BUSY,
+    LINKS_HELD,
+    LINKS_NEVER,
+    LINKS_PENDING,
+    LINKS_SHARED,
+    LINKS_UNKNOWN,
+    NICS_HELD,
+    NICS_NEVER,
+    NICS_PENDING,
+    NICS_UNKNOWN,
+    NO_GPU_RESOURCE,
+    NODE_FAILING,
+    NODE_FAILING_NAMESPACE,
+    PLUGIN_LOST_GPU,
+    PLUGIN_PANICS,
+    TOO_FEW_GPUS,
+)
+
+
+class ResourceOffered:
+    """Rejects a node that is not known yet, or that offers no GPUs of the requested name."""
+
+    name: ClassVar[str] = "resource"
+    reasons: ClassVar[tuple[Reason, ...]] = (NO_GPU_RESOURCE, DEVICE_PLUGIN_AWAY)
+    _codes: ClassVar = ResourceCodes(none=NO_GPU_RESOURCE.code, away=DEVICE_PLUGIN_AWAY.code)
+
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """Never: any row may offer no such GPUs."""
+        return False
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
+        fit.resource(tables.nodes, request.ask, rows, out, self._codes)
+
+
+class Shares:
+    """Rejects a node that offers shares of GPUs (replicas, MIG), for pods with `links: required`."""
+
+    name: ClassVar[str] = "shares"
+    reasons: ClassVar[tuple[Reason, ...]] = (LINKS_SHARED,)
+    _unless_rejected: ClassVar = bytes([LINKS_SHARED.code, *range(1, 256)])  # by an earlier rule: its code stays
+
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """For a pod that does not require links, or has one GPU."""
+        return request.links != "required" or request.wanted < 2
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
+        if self.idle(tables, request):
+            return
+        if partial(tables.resources[request.resource]):
+            out[:] = array("B", out.tobytes().translate(self._unless_rejected))
+        else:
+            places.split(tables.places, rows, out, LINKS_SHARED.code)
+
+
+class Failing:
+    """Rejects a node where GPU pods failed `failingNodes.failures` times within the window, until the window is over or
+    a GPU pod runs there for a minute. It counts for all pods where kubelet reports the failures, or where pods of
+    independent parties failed; else for pods of the namespace whose pods failed.
+
+    A namespace's own failures say nothing to the pods of others (`node_health.py`).
+    """
+
+    name: ClassVar[str] = "failing"
+    reasons: ClassVar[tuple[Reason, ...]] = (NODE_FAILING, NODE_FAILING_NAMESPACE)
+    _codes: ClassVar = FailingCodes(node=NODE_FAILING.code, namespace=NODE_FAILING_NAMESPACE.code)
+
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """While no node fails, for all pods or for those of the namespace."""
+        return not tables.places.fails(request.namespace)
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
+        places.failing(tables.places, request.ask, rows, out, self._codes)
+
+
+class Count:
+    """Rejects a node with too few free GPUs: never enough, assumed, reserved, terminating, or held.
+
+    Free: allocatable less what running, terminating, assumed and nominated pods hold.
+    """
+
+    name: ClassVar[str] = "count"
+    reasons: ClassVar[tuple[Reason, ...]] = (
+        TOO_FEW_GPUS, GPUS_PROMISED, GPUS_RESERVED, GPUS_RELEASING, GPUS_BUSY, GPUS_HELD,
+    )  # fmt: skip
+    _codes: ClassVar = CountCodes(
+        few=TOO_FEW_GPUS.code, assumed=GPUS_PROMISED.code, reserved=GPUS_RESERVED.code, releasing=GPUS_RELEASING.code,
+        busy=GPUS_BUSY.code, held=GPUS_HELD.code,
+    )  # fmt: skip
+
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """Never: any row may be full."""
+        return False
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
+        fit.count(tables.nodes, tables.pods, request.ask, rows, out, self._codes)
+
+
+class Links:
+    """Rejects a node that may allocate GPUs that are not linked, for pods with `links: required`.
+
+    Linked: one ring over NVLink or xGMI through all GPUs of the pod, in whichever of its containers: they are one job.
+    A device plugin is asked for one container after the other, so with several of them only a node where any set will
+    do is certain; or one whose relay hands out what bind has planned for the pod (LinkShapes.planned).
+    """
+
+    name: ClassVar[str] = "links"
+    reasons: ClassVar[tuple[Reason, ...]] = (LINKS_UNKNOWN, LINKS_NEVER, LINKS_PENDING, LINKS_BUSY, LINKS_HELD)
+    _codes: ClassVar = LinkCodes(
+        unknown=LINKS_UNKNOWN.code, never=LINKS_NEVER.code, pending=LINKS_PENDING.code, busy=LINKS_BUSY.code,
+        held=LINKS_HELD.code,
+    )  # fmt: skip
+
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """For a pod that does not require links, or has one GPU."""
+        return request.links != "required" or request.wanted < 2
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
+        given = given_gpus(tables, rows, out) if not self.idle(tables, request) else None
+        fit.links(tables.nodes, tables.pods, request.ask, rows, out, self._codes)
+        if given is not None:
+            fit.given_links(tables.nodes, request.resource, rows, out, given, self._codes)
+
+
+class Nics:
+    """Rejects a node that may allocate GPUs without NICs of their own, for pods with `nics: required`.
+
+    A NIC under the GPU's PCIe switch: for jobs over several nodes, whose traffic between the nodes then leaves each GPU
+    by another NIC. A node that does not hand out what we plan is certain only where its device plugin can hand out no
+    other set. No pod is evicted for NICs.
+    """
+
+    name: ClassVar[str] = "nics"
+    reasons: ClassVar[tuple[Reason, ...]] = (NICS_UNKNOWN, NICS_NEVER, NICS_PENDING, NICS_HELD)
+    _codes: ClassVar = NicCodes(
+        unknown=NICS_UNKNOWN.code, never=NICS_NEVER.code, pending=NICS_PENDING.code, held=NICS_HELD.code
+    )
+
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """For a pod that does not require NICs, or has no GPU."""
+        return request.ask.nics != "required" or request.wanted < 1
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
+        given = given_gpus(tables, rows, out) if not self.idle(tables, request) else None
+        fit.nics(tables.nodes, request.ask, rows, out, self._codes)
+        if given is not None:
+            fit.given_nics(tables.nodes, request.resource, rows, out, given, self._codes)
+
+
+class Hazard:
+    """Rejects a node whose device plugin is known to crash over the GPUs that are free there, or to fail every pod
+    since a GPU was lost (NVIDIA's plugin, 0.12.0 to 0.20.0).
+
+    Where the version is not known to have the fault, or which GPUs are free is not seen, the scorer `hazard` puts the
+    node below all others instead.
+    """
+
+    name: ClassVar[str] = "hazard"
+    reasons: ClassVar[tuple[Reason, ...]] = (PLUGIN_PANICS, PLUGIN_LOST_GPU)
+    _codes: ClassVar = HazardCodes(panics=PLUGIN_PANICS.code, lost=PLUGIN_LOST_GPU.code)
+
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """While no device plugin is known to fail."""
+        return not tables.hazards.any()
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
+        hazard.reject(tables.nodes, tables.hazards, request.ask, rows, out, self._codes)
+
+
+RULES: tuple[type[Rule], ...] = (ResourceOffered, Shares, Failing, Count, Links, Nics, Hazard)
+
+
+def given_gpus(tables: Tables, rows: array[int], codes: array[int]) -> array[int] | None:
+    """By row the GPUs that the claims of the pod get, of the `rows` that no rule has rejected; None for nearly all
+    pods."""
+    source = tables.given.source
+    return None if source is None else source(rows, codes)
