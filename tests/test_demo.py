@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -29,22 +30,45 @@ LIMIT_SECONDS = 120
 HEADER = r"^\d+  \d\d:[03]0"
 
 
+@dataclass
+class Shown:
+    """A demo that goes on: what it printed until the day was over."""
+
+    process: subprocess.Popen[str]
+    text: str = ""
+
+    def told(self, begins: str) -> str:
+        """The rest of the line that begins so."""
+        return next(line.removeprefix(begins) for line in self.text.splitlines() if line.startswith(begins))
+
+
 @pytest.fixture(scope="module")
-def once() -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "extender", "demo", "--port", "0", "--once"]
-    environment = {**os.environ, "NO_COLOR": "1", "PYTHONUTF8": "1"}
-    return subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, check=False)
+def shown() -> Iterator[Shown]:
+    program = [sys.executable, "-m", "extender", "demo", "--port", "0"]
+    environment = {**os.environ, "NO_COLOR": "1", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
+        demo = Shown(running)
+        assert running.stdout is not None
+        try:
+            for line in running.stdout:
+                demo.text += line
+                if line.startswith("why a pod waits:"):
+                    break
+            yield demo
+        finally:
+            running.kill()
 
 
-def test_the_day_comes_out_as_told(once: subprocess.CompletedProcess[str]) -> None:
-    assert once.returncode == 0, once.stdout + once.stderr
-    assert once.stderr == ""
+def test_the_day_comes_out_as_told(shown: Shown) -> None:
+    assert "all scenes came out as told" in shown.text, shown.text
     for scene in SCENES:
-        assert re.search(rf"{HEADER}  {scene}", once.stdout, re.MULTILINE), scene
+        assert re.search(rf"{HEADER}  {scene}", shown.text, re.MULTILINE), scene
 
 
-def test_each_scene_says_what_the_server_answered(once: subprocess.CompletedProcess[str]) -> None:
-    out = re.sub(r"\s+", " ", once.stdout)
+def test_each_scene_says_what_the_server_answered(shown: Shown) -> None:
+    out = re.sub(r"\s+", " ", shown.text)
     assert "pairs-a beat pairs-b: it takes no linked set of 2 GPUs from later pods, pairs-b would take 1." in out
     assert "the free GPUs are not linked, pods that this one may not evict hold the others" in out
     assert not re.search("hopeless|[a-z]_[a-z]", out)
@@ -57,20 +81,22 @@ def test_each_scene_says_what_the_server_answered(once: subprocess.CompletedProc
     assert "ResourceClaim train/rlhf: allocated gpu-4, gpu-5, gpu-6, gpu-7" in out
     assert "saved 20:30:04, chat started 20:30:04: 16 GPU-seconds lost instead of 14 GPU-hours" in out
     assert "way out 1: set gpu-extender.io/links: preferred (it fits on dgx1)" in out
-    assert len(re.findall(r"/debug/(decisions|explain)\?pod=", once.stdout)) == len(
-        re.findall(HEADER, once.stdout, re.MULTILINE)
+    assert len(re.findall(r"/debug/(decisions|explain)\?pod=", shown.text)) == len(
+        re.findall(HEADER, shown.text, re.MULTILINE)
     )
 
 
-def test_plain_output_has_no_escapes(once: subprocess.CompletedProcess[str]) -> None:
-    assert "\x1b" not in once.stdout
-    assert max(map(len, once.stdout.splitlines())) <= 120
+def test_plain_output_has_no_escapes(shown: Shown) -> None:
+    assert "\x1b" not in shown.text
+    assert max(map(len, shown.text.splitlines())) <= 120
 
 
 def played(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """(exit code, output) of the demo in this process, whose server a test has changed."""
     code = main(["demo", "--once", "--port", "0"])
-    return code, capsys.readouterr().out
+    out, errors = capsys.readouterr()
+    assert errors == ""
+    return code, out
 
 
 def test_the_queue_needs_no_time_that_the_day_does_not_give(
@@ -80,6 +106,7 @@ def test_the_queue_needs_no_time_that_the_day_does_not_give(
     monkeypatch.setattr("extender.act.queue.controller.REST", 1e9)
     code, out = played(capsys)
     assert code == 0, out
+    assert "all scenes came out as told" in out
 
 
 def giving(answer: object) -> Any:
@@ -110,6 +137,7 @@ def test_a_server_that_is_wrong_is_found_out(
     spoiled: str, instead: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(f"extender.{spoiled}", instead)
+    monkeypatch.setattr("extender.cli.demo_cluster.ACTS_SECONDS", 5.0)
     code, out = played(capsys)
     assert code == 1
     assert said in out
@@ -141,35 +169,23 @@ def eventually(true: Callable[[], object]) -> bool:
     return False
 
 
-def test_it_serves_on_until_ctrl_c() -> None:
-    environment = {**os.environ, "NO_COLOR": "1", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "extender", "demo", "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment
-    ) as running:
-        assert running.stdout is not None
-        try:
-            for line in running.stdout:
-                if found := re.match(r"serving on (http://127\.0\.0\.1:\d+)", line):
-                    break
-            else:
-                pytest.fail("it does not say where it serves")
-            with urlopen(found[1] + "/debug/decisions?pod=serving/urgent", timeout=10) as answer:
-                assert b'"evict"' in answer.read()
-            with urlopen(found[1] + "/", timeout=10) as answer:
-                assert b">dgx1</a>" in answer.read()  # the address opens in a browser
-            answered = crawl(lambda path: fetched(found[1] + path), ["/", "/decisions", "/preemptions"])
-            assert [path for path, status in answered.items() if status != 200] == []
-            told = next(running.stdout).removeprefix("why a pod waits: gpu-extender ").split()
-            asked = [sys.executable, "-m", "extender", *told]
-            explained = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
-            assert "waits: 1 node has 4 GPUs free but not linked" in explained.stdout
-            assert eventually(lambda: jobs(found[1])), "no pod comes after the day"
-            seen = jobs(found[1])
-            assert eventually(lambda: jobs(found[1]) != seen), "no pod comes or ends after the first"
-            running.send_signal(signal.SIGINT)
-            assert running.wait(LIMIT_SECONDS) == 0
-        finally:
-            running.kill()
+def test_it_serves_on_until_ctrl_c(shown: Shown) -> None:
+    url = shown.told("serving on ").partition(" ")[0]
+    with urlopen(url + "/debug/decisions?pod=serving/urgent", timeout=10) as answer:
+        assert b'"evict"' in answer.read()
+    with urlopen(url + "/", timeout=10) as answer:
+        assert b">dgx1</a>" in answer.read()  # the address opens in a browser
+    answered = crawl(lambda path: fetched(url + path), ["/", "/decisions", "/preemptions"])
+    assert [path for path, status in answered.items() if status != 200] == []
+    asked = [sys.executable, "-m", "extender", *shown.told("why a pod waits: gpu-extender ").split()]
+    explained = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
+    assert "waits: 1 node has 4 GPUs free but not linked" in explained.stdout
+    assert eventually(lambda: jobs(url)), "no pod comes after the day"
+    seen = jobs(url)
+    assert eventually(lambda: jobs(url) != seen), "no pod comes or ends after the first"
+    shown.process.send_signal(signal.SIGINT)
+    _, errors = shown.process.communicate(timeout=LIMIT_SECONDS)
+    assert (shown.process.returncode, errors) == (0, "")
 
 
 def test_it_takes_another_port_where_the_usual_one_is_taken() -> None:

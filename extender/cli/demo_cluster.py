@@ -34,6 +34,7 @@ from extender.sim import cluster
 from extender.sim.cluster import ConfigMaps, SimChange, SimCluster
 
 LOOK_SECONDS = 0.02
+ACTS_SECONDS = 20.0  # within which the server acts by itself
 NAMESPACE = "gpu-extender"
 
 
@@ -78,9 +79,9 @@ class SimSource(ClusterSource):
         if self._failure is not None:
             raise RuntimeError(f"the server could not apply a write: {self._failure!r}") from self._failure
 
-    def until(self, true: Callable[[], bool], action: str, seconds: float = 20.0) -> None:
+    def until(self, true: Callable[[], bool], action: str) -> None:
         """Wait until the server has acted by itself; TimeoutError names the `action` that it did not do."""
-        ends = time.monotonic() + seconds
+        ends = time.monotonic() + ACTS_SECONDS
         while True:
             self.settle()
             if true():
