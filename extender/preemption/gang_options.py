@@ -17,6 +17,7 @@ from ext_core import gather
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
 from extender.cluster.cluster import Cluster
+from extender.cluster.dra.claims_together import covers
 from extender.cluster.slices import Pace, Sliced
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
@@ -337,11 +338,6 @@ def maximal(ways: Iterable[Counts]) -> list[Counts]:
             maxima = [other for other in maxima if not covers(counts, other)]
             maxima.append(counts)
     return maxima
-
-
-def covers(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether no number of `a` is below that of `b`."""
-    return all(x >= y for x, y in zip(a, b, strict=True))
 
 
 def _staircase(most: Counts, fits: Fits, chosen: Counts) -> Iterator[Counts]:
