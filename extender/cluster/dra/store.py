@@ -22,8 +22,9 @@ from msgspec.structs import replace
 
 from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
+from extender.cluster.dra.allocator import Result
 from extender.cluster.dra.claim_fits import ClaimFits
-from extender.cluster.dra.claims import ALL, Key, PlannedClaims, ResourceClaims, is_plain, numbers
+from extender.cluster.dra.claims import ALL, EXTENDED, Key, PlannedClaims, ResourceClaims, is_plain, numbers
 from extender.cluster.dra.claims_together import ClaimsTogether
 from extender.cluster.dra.device_classes import AMD, EVERY, INTEL, NVIDIA, WHOLE, Mark, Selected, drivers_of, selected
 from extender.cluster.dra.pools import NodePools
@@ -310,9 +311,9 @@ class DraStore:
         """(the pod as it is on the node, with its claims as kube-scheduler allocates and reserves them for it). None
         where it has none, or that is not known."""
         stated = list(self._claims.references(pod))
-        if not stated or pod.class_requests or pod.planned or len(stated) < len(pod.claim_refs):
+        wanted = self.fits.all_of(pod, self.fits.serves(node))
+        if pod.planned or pod.extended_claim or len(stated) < len(pod.claim_refs) or not (stated or wanted.specs):
             return None
-        wanted = self.fits.all_of(pod)
         allocation = self.fits.on(node, wanted)
         if allocation.results is None:
             return None
@@ -322,18 +323,15 @@ class DraStore:
         for ref, (claim, name, spec) in stated:
             record = claim or _created(pod, name, len(refs), spec)
             if record.name not in claims:
-                if record.allocated is None:
-                    of = [result for result in next(results) if not result.admin]
-                    devices = tuple([device_of(result.candidate.id) for result in of])
-                    shares = [
-                        Share(device, tuple([(name, f"{amount}n") for name, amount in result.amounts.items()]))
-                        for device, result in zip(devices, of, strict=True)
-                        if result.amounts is not None
-                    ]
-                    record = replace(record, allocated=devices, shares=tuple(shares))
+                record = record if record.allocated is not None else _allocated(record, next(results))
                 claims[record.name] = replace(record, reserved=(*record.reserved, pod.uid))
             refs.append(ref._replace(claim=record.name))
-        return replace(_bare(pod), claim_refs=tuple(refs)), list(claims.values())
+        placed = replace(_bare(pod), claim_refs=tuple(refs))
+        if rest := [result for of_claim in results for result in of_claim]:  # devices of classes that serve a resource
+            record = _allocated(_created(pod, EXTENDED, len(refs), ClaimSpec(())), rest)
+            claims[record.name] = replace(record, reserved=(pod.uid,))
+            placed = replace(placed, extended_claim=record.name)
+        return placed, list(claims.values())
 
     def joint(self, pods: Sequence[PodRecord]) -> PodRecord:
         """Pods without a node that share claims, as one pod like the first: each claim counts once."""
@@ -459,6 +457,18 @@ def _created(pod: PodRecord, template: str, number: int, spec: ClaimSpec) -> Res
         uid=f"{pod.uid}-{number}", namespace=pod.namespace, name=name, resource_version="", spec=spec, allocated=None,
         reserved=(), pod=pod.uid, returns=True,
     )  # fmt: skip
+
+
+def _allocated(claim: ResourceClaimRecord, results: Iterable[Result]) -> ResourceClaimRecord:
+    """The claim with these devices."""
+    of = [result for result in results if not result.admin]
+    devices = tuple([device_of(result.candidate.id) for result in of])
+    shares = [
+        Share(device, tuple([(name, f"{amount}n") for name, amount in result.amounts.items()]))
+        for device, result in zip(devices, of, strict=True)
+        if result.amounts is not None
+    ]
+    return replace(claim, allocated=devices, shares=tuple(shares))
 
 
 def _plus(pod: PodRecord, added: Counter[str]) -> PodRecord:

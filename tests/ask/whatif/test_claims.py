@@ -9,6 +9,7 @@ import pytest
 from extender.ask.whatif.question import Added, Changes
 from extender.errors import BadInput
 from extender.objects.queueing import GATE
+from extender.objects.resources import OF_CLASS
 from extender.settings import Settings
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
@@ -67,6 +68,35 @@ def test_a_claim_that_cannot_be_read() -> None:
     asking = claimant("q", "resourceClaimName", "wanted")
     with pytest.raises(BadInput, match=r"ResourceClaim default/wanted is left out: .*spec"):
         ask([dra.device_class(), *node("n1")], [asking, broken])
+
+
+@pytest.mark.parametrize("resource", [GPU, f"{OF_CLASS}{dra.DRIVER}"])
+def test_pods_whose_gpus_a_class_serves_get_different_ones(resource: str) -> None:
+    serving = dra.device_class(extended_resource=GPU)
+    pods = [{"kind": "Pod", "apiVersion": "v1"} | workload(f"q{at}", 0) for at in range(4)]
+    for pod in pods:
+        pod["spec"]["containers"][0]["resources"] = {"limits": {resource: "2"}}
+    results = ask([serving, *node("n1", 0, 3)], pods)["results"]
+    assert [(one["verdict"], one["gpus"]) for one in results] == [
+        ("fits", [1, 2]), ("fits", [4, 5]), ("fits", [6, 7]), ("cannot", None)
+    ]  # fmt: skip
+
+
+def test_a_pod_asks_for_a_class_and_for_what_another_serves() -> None:
+    pod = {"kind": "Pod", "apiVersion": "v1"} | workload("q", 2)
+    limits = pod["spec"]["containers"][0]["resources"]
+    limits["limits"] = {GPU: "2", f"{OF_CLASS}{dra.DRIVER}": "1"}
+    limits["requests"] = {}
+    answer = ask([dra.device_class(extended_resource=GPU), *node("n1")], [pod, pod | {"metadata": {"name": "r"}}])
+    assert [one["gpus"] for one in answer["results"]] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_devices_that_are_not_counted_are_not_checked() -> None:
+    """Parts of GPUs serve the resource: how many are left is not known."""
+    items = [dra.device_class("mig", kind="mig", extended_resource=GPU), *node("n1")]
+    answer = ask(items, [{"kind": "Pod", "apiVersion": "v1"} | workload("q", 1)])
+    [text] = [one["message"] for one in answer["warnings"] if one["code"] == "not-all-checked"]
+    assert f"devices of the DeviceClass that serves {GPU} (default/q)" in text
 
 
 @pytest.mark.parametrize(("served", "verdict"), [(False, "cannot"), (True, "fits")])
