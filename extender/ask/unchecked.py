@@ -20,9 +20,7 @@ MOST_REASONS: Final = 8
 def of_pod(cluster: ClusterView, pod: PodRecord) -> list[str]:
     """What is not checked of the pod, of whose nodes all have been judged."""
     unknown = bool(cluster.dra.fits.unknown_on(pod))
-    served = [
-        f"devices of the DeviceClass that serves {name}" for name, _ in pod.gpus if name in cluster.dra.uncounted
-    ]
+    served = [f"devices of the DeviceClass that serves {name}" for name, _ in pod.gpus if name in cluster.dra.uncounted]
     return not_modelled(pod, cluster.device_classes.values(), claims=unknown) + served
 
 

@@ -29,13 +29,20 @@ GROVE_KINDS = (
 
 
 class Gang(NamedTuple):
-    """A gang to create. `loses`: seconds of work that each pod loses beside its age."""
+    """A gang to create. `loses`: seconds of work that each pod loses beside its age; `least`: how many of the workers
+    must run, 0: all."""
 
     name: str
     namespace: str
     workers: int
     priority_class: str
     loses: int
+    least: int = 0
+
+    @property
+    def minimum(self) -> int:
+        """How many of the workers must run."""
+        return self.least or self.workers
 
 
 class GangOwner(Protocol):
@@ -77,11 +84,12 @@ class Ray:
     def manifests(self, gang: Gang) -> list[Object]:
         """The cluster, of a fixed size."""
         group = {
-            "groupName": "gpus", "replicas": gang.workers, "minReplicas": gang.workers, "maxReplicas": gang.workers,
+            "groupName": "gpus", "replicas": gang.workers, "minReplicas": gang.minimum, "maxReplicas": gang.workers,
             "rayStartParams": {}, "template": template(gang, 8, restart_policy="Always"),
         }  # fmt: skip
         head = {"rayStartParams": {}, "template": template(gang, 0, restart_policy="Always")}
-        return [named("ray.io/v1", "RayCluster", gang, {"headGroupSpec": head, "workerGroupSpecs": [group]})]
+        spec = {"headGroupSpec": head, "workerGroupSpecs": [group], "enableInTreeAutoscaling": bool(gang.least)}
+        return [named("ray.io/v1", "RayCluster", gang, spec)]
 
     def create(self, api: Api, gang: Gang) -> None:
         """The operator creates the pods."""
@@ -128,11 +136,14 @@ class Volcano:
     def manifests(self, gang: Gang) -> list[Object]:
         """The Job states the priority; all of its pods must run."""
         tasks = [
-            {"name": name, "replicas": pods, "template": template(gang._replace(priority_class=""), gpus)}
-            for name, pods, gpus in (("master", 1, 0), ("worker", gang.workers, 8))
-        ]
+            {
+                "name": name, "replicas": pods, "minAvailable": least,
+                "template": template(gang._replace(priority_class=""), gpus),
+            }
+            for name, pods, least, gpus in (("master", 1, 1, 0), ("worker", gang.workers, gang.minimum, 8))
+        ]  # fmt: skip
         spec = {
-            "schedulerName": "default-scheduler", "minAvailable": gang.workers + 1, "queue": "default", "tasks": tasks,
+            "schedulerName": "default-scheduler", "minAvailable": gang.minimum + 1, "queue": "default", "tasks": tasks,
             "priorityClassName": gang.priority_class,
         }  # fmt: skip
         return [named("batch.volcano.sh/v1alpha1", "Job", gang, spec)]
@@ -145,7 +156,7 @@ class Volcano:
             "scheduling.volcano.sh/v1beta1", "PodGroup", gang,
             {
                 "minMember": spec["minAvailable"], "queue": "default", "priorityClassName": gang.priority_class,
-                "minTaskMember": {task["name"]: task["replicas"] for task in spec["tasks"]},
+                "minTaskMember": {task["name"]: task["minAvailable"] for task in spec["tasks"]},
             },
         )  # fmt: skip
         group["metadata"] |= {"name": f"{gang.name}-{job['metadata']['uid']}", "ownerReferences": [owned_by(job)]}
@@ -187,9 +198,9 @@ class Grove:
     def manifests(self, gang: Gang) -> list[Object]:
         """Our gate is added when the pods are created: the operator keeps none of a template."""
         cliques = []
-        for name, pods, gpus in (("leader", 1, 0), ("worker", gang.workers, 8)):
+        for name, pods, least, gpus in (("leader", 1, 1, 0), ("worker", gang.workers, gang.minimum, 8)):
             pod = template(gang, gpus, restart_policy="Always")
-            spec = {"roleName": name, "replicas": pods, "minAvailable": pods, "podSpec": pod["spec"]}
+            spec = {"roleName": name, "replicas": pods, "minAvailable": least, "podSpec": pod["spec"]}
             cliques.append({"name": name, "annotations": pod["metadata"]["annotations"], "spec": spec})
         spec = {"replicas": 1, "template": {"cliques": cliques}}
         return [named("grove.io/v1alpha1", "PodCliqueSet", gang, spec)]

@@ -172,6 +172,43 @@ def waits_and_starts_with_one_node_more(cluster: Scene, ask: Ask, owner: GangOwn
     assert {"n5"} < set(nodes_of(cluster, owner, gang))
 
 
+@pytest.mark.parametrize("owner", [Volcano, Grove, Ray], indirect=True, ids=lambda kind: kind.__name__.lower())
+def test_a_gang_starts_at_the_minima_of_its_roles_and_keeps_them(
+    scene: SceneFactory, owner: GangOwner, ask: Ask, namespace: str
+) -> None:
+    """Of three workers one must run, beside the leader. Two find room; the third waits. An urgent pod evicts one of the
+    two, which loses hours: the only pod with a GPU that another gang has loses seconds, and is its minimum."""
+    nodes = dict.fromkeys(("n0", "n1", "n2"), H100)
+    cluster = scene(nodes, settings=evicting(namespace, evictions=True), kubelet={"termination_seconds": 1})
+    classes(cluster)
+    tight, elastic = Gang("tight", namespace, 1, "low", 10), Gang("elastic", namespace, 3, "low", 9000, least=1)
+    with Openings(cluster.api, namespace, owner.label) as openings:
+        starts_as_what_if_says(cluster, ask, owner, tight, "fits")
+        owner.create(cluster.api, elastic)
+
+        def started() -> set[str]:
+            return {
+                pod["metadata"]["name"] for pod in pods_of(cluster.api, owner, elastic)
+                if pod["status"].get("phase") == "Running"
+            }  # fmt: skip
+
+        wait_for(lambda: len(started()) == 3, 60, "the leader and two workers run")
+        quiet(2)
+        [last] = [pod for pod in pods_of(cluster.api, owner, elastic) if pod["metadata"]["name"] not in started()]
+        assert gated(last)
+    assert openings.seats["elastic"].count(True) >= owner.leaders + elastic.least
+    assert cluster.explained(last["metadata"]["name"])["verdict"] == "gated"
+    running = started() | {pod["metadata"]["name"] for pod in pods_of(cluster.api, owner, tight)}
+    cluster.pod("urgent", 8, priority_class="high")
+    wait_for(lambda: len(cluster.alive(running)) == len(running) - 1, 60, "a pod is evicted")
+    [victim] = running - cluster.alive(running)
+    assert victim.startswith("elastic")
+    cost = {term["term"]: term["value"] for term in cluster.explained(victim)["evicted"]["cost"]}
+    assert (cost["victims"], cost["gangs_broken"]) == (1, 0)
+    cluster.running("urgent")
+    assert cluster.kubelets.truth.double_allocations == 0
+
+
 LOSES = {"n1-head": 10, "n1-w": 20, "n2-w": 900, "n2-v": 1000, "n3-w": 3000, "n3-other": 3000}
 """Seconds of work that each pod loses beside its age; all but the last are of one PodGang."""
 

@@ -73,7 +73,7 @@ def test_a_claim_that_cannot_be_read() -> None:
 @pytest.mark.parametrize("resource", [GPU, f"{OF_CLASS}{dra.DRIVER}"])
 def test_pods_whose_gpus_a_class_serves_get_different_ones(resource: str) -> None:
     serving = dra.device_class(extended_resource=GPU)
-    pods = [{"kind": "Pod", "apiVersion": "v1"} | workload(f"q{at}", 0) for at in range(4)]
+    pods: list[JSON] = [{"kind": "Pod", "apiVersion": "v1"} | workload(f"q{at}", 0) for at in range(4)]
     for pod in pods:
         pod["spec"]["containers"][0]["resources"] = {"limits": {resource: "2"}}
     results = ask([serving, *node("n1", 0, 3)], pods)["results"]
@@ -83,7 +83,7 @@ def test_pods_whose_gpus_a_class_serves_get_different_ones(resource: str) -> Non
 
 
 def test_a_pod_asks_for_a_class_and_for_what_another_serves() -> None:
-    pod = {"kind": "Pod", "apiVersion": "v1"} | workload("q", 2)
+    pod: JSON = {"kind": "Pod", "apiVersion": "v1"} | workload("q", 2)
     limits = pod["spec"]["containers"][0]["resources"]
     limits["limits"] = {GPU: "2", f"{OF_CLASS}{dra.DRIVER}": "1"}
     limits["requests"] = {}
