@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import pytest
 
 from benchmarks import fleet
 from benchmarks.serving import Servers
-from loadtest import report
+from loadtest import recording, report
 from loadtest.figures import percentiles
+from loadtest.session import Session
+from loadtest.target import Unusable
 from tests.waiting import wait_for
 
 NODES_OF_OURS = 40
@@ -79,7 +82,7 @@ def answered(host: str) -> dict[str, float]:
 
 def test_our_own_server_beside_the_null(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    found, said = locust(tmp_path, "--names=20,50", f"--report={page}", seconds=10)
+    found, said = locust(tmp_path, "--names=20,50", f"--report={page}", seconds=6)
     assert verbs(found) == {"filter", "filter, rejected", "prioritize", "preempt"}
     assert {row["names"] for row in found["rows"] if row["verb"] == "filter"} == {20, 50}
     assert "loadtest: passed" in said
@@ -147,10 +150,10 @@ def test_bind_under_watch_events(tmp_path: Path) -> None:
 
 
 def test_a_slow_or_wrong_answer_fails_the_run(tmp_path: Path) -> None:
-    _, said = locust(tmp_path, "--names=20", "--least=1000000", fails=True)
+    _, said = locust(tmp_path, "--names=20", "--least=1000000", seconds=1, fails=True)
     assert "FAILED, " in said
     assert "fewer than 1000000: this measured nothing" in said
-    found, said = locust(tmp_path, "--names=20", "--least=1000000", "--short")
+    found, said = locust(tmp_path, "--names=20", "--least=1000000", "--short", seconds=1)
     assert "loadtest: note: " in said
     assert len(found["notes"]) == 1
     with Servers() as servers:
@@ -159,17 +162,43 @@ def test_a_slow_or_wrong_answer_fails_the_run(tmp_path: Path) -> None:
     assert "is not a gpu-extender: /readyz answers 200 and 'ok'" in said
 
 
+OPTIONS = {
+    "names": "", "names_file": "", "churn": "", "recording": str(recording.FILE), "bind": False, "preempt": False,
+    "test_namespace": "", "pods": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"bind": True}, "--bind changes a live cluster: it needs --test-namespace"),
+        ({"preempt": True, "pods": "x"}, "--preempt changes a live cluster: it needs"),
+        ({"churn": "0"}, "--churn is for our own server"),
+    ],
+)
+def test_a_deployment_that_cannot_be_asked(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        Session(Namespace(**OPTIONS | options)).use("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"bind": True}, "--bind: a frozen fleet binds nothing"),
+        ({"test_namespace": "x"}, "--test-namespace, --pods and --names-file are for a deployment: they need --host"),
+        ({"churn": "fast"}, "--churn fast: not whole numbers"),
+        ({"churn": "0", "recording": "/dev/null"}, "/dev/null is no recording of a watch stream"),
+    ],
+)
+def test_servers_of_our_own_that_cannot_begin(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        Session(Namespace(**OPTIONS | options)).start_own()
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (["--host=http://127.0.0.1:1"], "http://127.0.0.1:1 does not answer"),
-        (["--host=http://127.0.0.1:1", "--bind"], "--bind changes a live cluster: it needs --test-namespace"),
-        (["--host=http://127.0.0.1:1", "--preempt", "--pods=x"], "--preempt changes a live cluster: it needs"),
-        (["--host=http://127.0.0.1:1", "--churn=0"], "--churn is for our own server"),
-        (["--bind"], "--bind: a frozen fleet binds nothing"),
-        (["--test-namespace=x"], "--test-namespace, --pods and --names-file are for a deployment: they need --host"),
-        (["--churn=fast"], "--churn fast: not whole numbers"),
-        (["--churn=0", "--recording=/dev/null"], "/dev/null is no recording of a watch stream"),
         (["--processes=2"], "exact times are kept in one process"),
     ],
 )
