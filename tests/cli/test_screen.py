@@ -25,6 +25,14 @@ from tests.world import JSON, machine, pairs, workload
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 COMMAND = re.compile(r"gpu-extender (\S.*)")
+SHOWN = (["explain", "default/w"], ["map"], ["top"], ["capacity"], ["whatif", "--pod", "default/w"])
+PROGRAM = """
+import json, sys
+from extender.cli import main
+for words in json.loads(sys.argv[1]):
+    main(words)
+    print(chr(12), flush=True)
+"""
 
 
 @pytest.fixture
@@ -42,18 +50,20 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def on_a_terminal(words: list[str], columns: int, **more: str) -> list[str]:
-    """The lines that a command prints on a terminal of this width."""
+def on_a_terminal(commands: list[list[str]], columns: int, **more: str) -> list[list[str]]:
+    """The lines that each command prints on a terminal of this width. One process for all: its start takes longest."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     env = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "TERM")}
     env |= {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | more
-    command_line = [sys.executable, "-m", "extender", *words]
+    command_line = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
     with subprocess.Popen(command_line, stdout=theirs, stderr=subprocess.DEVNULL, env=env):
         os.close(theirs)
         text = b"".join(iter(lambda: _read(ours), b""))
         os.close(ours)
-    return text.decode().replace("\r\n", "\n").split("\n")
+    *shown, rest = text.decode().replace("\r\n", "\n").split("\f\n")
+    assert (len(shown), rest) == (len(commands), "")
+    return [printed.split("\n") for printed in shown]
 
 
 def _read(terminal: int) -> bytes:
@@ -64,16 +74,14 @@ def _read(terminal: int) -> bytes:
 
 
 @pytest.mark.parametrize("columns", [60, 100])
-@pytest.mark.parametrize(
-    "words", [["explain", "default/w"], ["map"], ["top"], ["capacity"], ["whatif", "--pod", "default/w"]]
-)
-def test_a_terminal_is_not_written_beyond_its_width(words: list[str], columns: int, file: str) -> None:
-    rows = on_a_terminal([*words, "--cluster", file], columns)
-    assert any(ESCAPE.search(row) for row in rows)
-    assert max(len(ESCAPE.sub("", row)) for row in rows) <= columns
-    plain = on_a_terminal([*words, "--cluster", file], columns, NO_COLOR="1")
-    assert not any(ESCAPE.search(row) for row in plain)
-    assert max(map(len, plain)) <= columns
+def test_a_terminal_is_not_written_beyond_its_width(columns: int, file: str) -> None:
+    commands = [[*words, "--cluster", file] for words in SHOWN]
+    for words, rows in zip(SHOWN, on_a_terminal(commands, columns), strict=True):
+        assert any(ESCAPE.search(row) for row in rows), words
+        assert columns / 2 < max(len(ESCAPE.sub("", row)) for row in rows) <= columns, words
+    for words, plain in zip(SHOWN, on_a_terminal(commands, columns, NO_COLOR="1"), strict=True):
+        assert not any(ESCAPE.search(row) for row in plain), words
+        assert columns / 2 < max(map(len, plain)) <= columns, words
 
 
 def test_piped_lines_are_not_wrapped(file: str, cli: Cli) -> None:
