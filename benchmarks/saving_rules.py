@@ -13,16 +13,26 @@ import orjson
 
 from benchmarks.preemption_rules import node_name
 from benchmarks.saving_sim import NODE_GPUS, Choice, Cluster, Job, Running, Watcher
+from extender.act.save_history import SaveHistory
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
 from extender.sim.in_tree import preference, taken_back
+from extender.times import Clock
 from tests.act.queue.rig import gated
 from tests.world import JSON, WALL, World, rfc3339, workload
 
 PREFIX = "gpu-extender.io/"
+
+
+def owner(job: Job) -> JSON:
+    """What creates the pods of a job again."""
+    return {"apiVersion": "example.com/v1", "kind": "Training", "name": f"job-{job.id}", "uid": f"job-{job.id}",
+            "controller": True}  # fmt: skip
+
+
 CLASS = {"priorityClassName": "urgent"}
 Victims = dict[int, Running]  # by the job's id
 
@@ -188,6 +198,7 @@ class Ours(Watcher):
         placement = JointPlacement(cluster, verbs.policy)
         self._planner = Planner(cluster, verbs.claims, placement, lambda: self.world.now, lambda: self.world.wall)
         search = GangSearch(cluster, verbs.policy, settings.preemption)
+        self._history = SaveHistory(cluster, Clock(lambda: self.world.now, lambda: self.world.wall))
         self._plans = EvictionPlanner(
             cluster, verbs.claims, placement, search, lambda: self.world.now, lambda: self.world.wall
         )
@@ -202,6 +213,10 @@ class Ours(Watcher):
         self._began.pop(running.job.id, None)
         self._stated.pop(running.job.id, None)
 
+    def answered(self, running: Running, now: float, *, saved: bool) -> None:
+        self.world.now, self.world.wall = 1000.0 + now, WALL + now
+        self._history.note("default", f"Training/job-{running.job.id}", self.world.wall, saved=saved)
+
     def _set(self, running: Running, saved: float) -> None:
         """Its pods, with the time of the last checkpoint as they state it."""
         job = running.job
@@ -213,25 +228,24 @@ class Ours(Watcher):
         if job.pods > 1:
             notes |= {f"{PREFIX}gang": f"job-{job.id}", f"{PREFIX}gang-min": str(job.pods)}
         self._stated[job.id] = saved
-        self._pods[job.id] = [
-            self.world.set(
-                "Pod",
-                workload(
-                    f"{job.id}-{running.attempt}-{i}",
-                    gpus,
-                    node=node_name(node),
-                    phase="Running",
-                    priority=job.priority,
-                    start=WALL + running.started,
-                    annotations=notes,
-                ),
+        self._pods[job.id] = []
+        for i, (node, gpus) in enumerate(running.seats.items()):
+            pod = workload(
+                f"{job.id}-{running.attempt}-{i}",
+                gpus,
+                node=node_name(node),
+                phase="Running",
+                priority=job.priority,
+                start=WALL + running.started,
+                annotations=notes,
             )
-            for i, (node, gpus) in enumerate(running.seats.items())
-        ]
+            pod["metadata"]["ownerReferences"] = [owner(job)]
+            self._pods[job.id].append(self.world.set("Pod", pod))
 
     def choose(self, cluster: Cluster, job: Job) -> Choice | None:
         """The rule."""
         self.world.now, self.world.wall = 1000.0 + cluster.now, WALL + cluster.now
+        self._history.refresh()
         for running in cluster.victims():
             saved = running.checkpoint(cluster.now)
             if saved != self._stated.get(running.job.id):
@@ -255,7 +269,12 @@ class Ours(Watcher):
         if plan is None:
             return None
         jobs = {int(victim.removeprefix("uid-").split("-")[0]) for victim in plan.victims}
-        return Choice({int(plan.node.removeprefix("node-")): job.pod_gpus}, sorted(jobs))
+        return Choice({int(plan.node.removeprefix("node-")): job.pod_gpus}, sorted(jobs), self._asks)
+
+    def _asks(self, number: int) -> bool:
+        """Whether the job's word counts: its pods are there until they are chosen."""
+        limits, pods = self.world.cluster.limits, self.world.cluster.pods
+        return limits.saving(pods[self._pods[number][0]["metadata"]["uid"]]).on_request >= 0
 
     def _on(self, running: Running, node: int) -> list[JSON]:
         return [pod for pod in self._pods[running.job.id] if pod["spec"]["nodeName"] == node_name(node)]
@@ -270,7 +289,7 @@ class Ours(Watcher):
         seats: dict[int, int] = {}
         for seat in plan.seats:
             seats[int(seat.node.removeprefix("node-"))] = job.pod_gpus
-        return Choice(seats, sorted({int(victim.name.split("-")[0]) for victim in plan.victims}))
+        return Choice(seats, sorted({int(victim.name.split("-")[0]) for victim in plan.victims}), self._asks)
 
     @staticmethod
     def _urgent(job: Job, number: int) -> JSON:

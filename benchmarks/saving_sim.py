@@ -122,6 +122,9 @@ class Running:
     done: float
     seats: dict[int, int]
     asked: bool = False
+    """It is a victim."""
+    saves: bool = False
+    """It was asked to save."""
 
     @property
     def ends(self) -> float:
@@ -150,6 +153,8 @@ class Choice:
 
     seats: Mapping[int, int]
     victims: Sequence[int]
+    asked: Callable[[int], bool] = lambda _: True
+    """Whether a victim that can be asked is asked."""
 
 
 @dataclass(slots=True)
@@ -188,6 +193,9 @@ class Watcher:
 
     def ended(self, running: Running) -> None:
         """A job has ended, or is a victim from now on."""
+
+    def answered(self, running: Running, now: float, *, saved: bool) -> None:
+        """A victim that was asked leaves."""
 
 
 @dataclass(slots=True)
@@ -284,8 +292,9 @@ class Cluster:
         for number in choice.victims:
             victim = self.running[number]
             victim.asked = True
+            victim.saves = 0 < victim.job.stated <= self.asks and choice.asked(number)
             self.watcher.ended(victim)
-            if 0 < victim.job.stated <= self.asks:
+            if victim.saves:
                 leaves = self.now + min(victim.job.save, victim.job.stated)
                 heapq.heappush(self._events, (leaves, 1, number, victim.attempt))
             else:
@@ -297,10 +306,11 @@ class Cluster:
     def _evict(self, victim: Running) -> None:
         """Its request is answered, its deadline is over, or it was not asked."""
         job = victim.job
-        if job.stated <= self.asks and job.save <= job.stated:
-            kept = max(0.0, self.now - job.save - victim.begins)  # it works until it is asked
-        else:
-            kept = victim.kept(self.now)
+        saved = victim.saves and job.save <= job.stated
+        if victim.saves:
+            self.watcher.answered(victim, self.now, saved=saved)
+        # One that saves works until it is asked.
+        kept = max(0.0, self.now - job.save - victim.begins) if saved else victim.kept(self.now)
         self._done[job.id] = (victim.attempt + 1, victim.done + kept)
         self.account.add(job, victim.lost(self.now, kept))
         self._leave(victim)

@@ -37,6 +37,9 @@ class Gathered(Candidates):
     def saves_s(self) -> array[int]:
         """int64[m] in which it saves its work before it ends, for this preemptor; -1 = it does not."""
     @property
+    def ignores(self) -> array[int]:
+        """int64[m] how likely it does not save all the same, in thousandths."""
+    @property
     def grace_s(self) -> array[int]:
         """int64[m] terminationGracePeriodSeconds."""
     @property
@@ -82,18 +85,12 @@ def by_name(nodes: NodeTable, rows: array[int], more: array[int]) -> array[int]:
     names (`NodeTable.set_order`); -1 stands for no node. IndexError: no such row. ValueError: the order has no place
     for a row."""
 
-def lost(
-    gpus: array[int],
-    start_ms: array[int],
-    saved_ms: array[int],
-    restart_s: array[int],
-    saves_s: array[int],
-    now_ms: int,
-) -> array[int]:
+def lost(columns: tuple[array[int], ...], now_ms: int) -> array[int]:
     """int64[m]: GPU-seconds that each pod's eviction loses, as if none were terminating. ValueError: lengths differ.
 
-    GPUs x (now - last checkpoint, or start, + restart); of a pod that saves its work before it ends GPUs x (`saves_s` +
-    restart) at most. `saved_ms`: 0 = no checkpoint is known; `saves_s`: -1 = it does not.
+    `columns`: GPUs, start, last checkpoint (0 = none is known), restart, `saves_s` (-1 = it does not save) and
+    `ignores`, as in `Gathered`. GPUs x (now - last checkpoint, or start, + restart); of a pod that saves its work
+    before it ends GPUs x (`saves_s` + restart) at most, and `ignores` thousandths of what that would save.
     """
 
 def unless(column: array[int], marks: array[int], value: int) -> array[int]:

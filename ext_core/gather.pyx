@@ -36,19 +36,19 @@ cdef inline object _zeros(Py_ssize_t n):
 cdef class Gathered(Candidates):
     """Candidates, and what the cost terms read of their pods. See `gather.pyi`."""
 
-    cdef readonly object pods, priority, start_ms, saved_ms, restart_s, saves_s, grace_s, gpus, terminating
+    cdef readonly object pods, priority, start_ms, saved_ms, restart_s, saves_s, ignores, grace_s, gpus, terminating
     cdef readonly object gang, budgets, ask
     cdef readonly bint some_terminating
     cdef readonly int most_wait
     cdef row_t[::1] rows                # [m]
-    cdef int64_t[::1] priorities, starts_ms, saves_ms, restarts_s, saving_s, graces_s, gpu_counts, terminate
+    cdef int64_t[::1] priorities, starts_ms, saves_ms, restarts_s, saving_s, ignored, graces_s, gpu_counts, terminate
     cdef int32_t[::1] gangs, budget_sets, asks
 
     def __cinit__(self, start, int resources):
         cdef Py_ssize_t m = self.eligible
         self.pods = carray.clone(INT32, m, True)
         self.priority, self.start_ms, self.saved_ms = _zeros(m), _zeros(m), _zeros(m)
-        self.restart_s, self.saves_s, self.grace_s = _zeros(m), _zeros(m), _zeros(m)
+        self.restart_s, self.saves_s, self.ignores, self.grace_s = _zeros(m), _zeros(m), _zeros(m), _zeros(m)
         self.gpus, self.terminating = _zeros(m), _zeros(m)
         self.gang, self.budgets, self.ask = (
             carray.clone(INT32, m, True), carray.clone(INT32, m, True), carray.clone(INT32, m, True))
@@ -58,6 +58,7 @@ cdef class Gathered(Candidates):
         self.saves_ms = self.saved_ms
         self.restarts_s = self.restart_s
         self.saving_s = self.saves_s
+        self.ignored = self.ignores
         self.graces_s = self.grace_s
         self.gpu_counts = self.gpus
         self.terminate = self.terminating
@@ -158,6 +159,7 @@ cdef void _fill_pods(Gathered found, PodTable pods, mask_t freeable, Py_ssize_t 
         found.saves_ms[at] = pods.saved[pod]
         found.restarts_s[at] = pods.restart[pod]
         found.saving_s[at] = pods.saves_in(pod, found.most_wait)
+        found.ignored[at] = pods.ignores[pod]
         found.graces_s[at] = pods.grace[pod]
         found.gpu_counts[at] = pods.gpus[pod]
         found.terminate[at] = 1 if pods.flags[pod] & TERMINATING else 0
@@ -193,17 +195,18 @@ def by_name(NodeTable nodes, const row_t[::1] rows, const row_t[::1] more):
     return ranked[:n]
 
 
-def lost(const int64_t[::1] gpus, const int64_t[::1] start_ms, const int64_t[::1] saved_ms,
-         const int64_t[::1] restart_s, const int64_t[::1] saves_s, int64_t now_ms):
+def lost(tuple columns, int64_t now_ms):
     """GPU-seconds that each pod's eviction loses. See `gather.pyi`."""
+    cdef const int64_t[::1] gpus, start_ms, saved_ms, restart_s, saves_s, ignores
+    gpus, start_ms, saved_ms, restart_s, saves_s, ignores = columns
     cdef Py_ssize_t i, m = gpus.shape[0]
-    if not m == start_ms.shape[0] == saved_ms.shape[0] == restart_s.shape[0] == saves_s.shape[0]:
+    if any([len(column) != m for column in columns]):
         raise ValueError("the columns differ in length")
     made = _int64s(m)
     cdef int64_t[::1] out = made
     with nogil:
         for i in range(m):
-            out[i] = work_lost(gpus[i], start_ms[i], saved_ms[i], restart_s[i], saves_s[i], now_ms)
+            out[i] = work_lost(gpus[i], start_ms[i], saved_ms[i], restart_s[i], saves_s[i], ignores[i], now_ms)
     return made
 
 

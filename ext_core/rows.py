@@ -99,6 +99,8 @@ class PodRow(NamedTuple):
     """The time in which it saves its work once its containers are told to end; -1 = it does not."""
     asked: int = -1
     """The time in which it saves its work when it is asked to; -1 = it cannot be asked."""
+    ignores: int = 0
+    """How likely it does not save all the same, in thousandths."""
 
 
 class PlaceRow(NamedTuple):

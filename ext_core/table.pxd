@@ -100,13 +100,16 @@ cdef class NodeTable:
 
 
 cdef inline int64_t work_lost(
-    int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t saves, int64_t now
+    int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t saves, int64_t ignores, int64_t now
 ) noexcept nogil:
-    """`saves`: seconds in which the work is saved before the end; -1 = it is not."""
+    """`saves`: seconds in which the work is saved before the end; -1 = it is not; `ignores`: how likely it is lost all
+    the same, in thousandths."""
     cdef int64_t since = saved if saved > 0 else start
     cdef int64_t work = gpus * (now - since) // 1000 if now > since else 0
+    cdef int64_t more
     if 0 <= saves and gpus * saves < work:
-        work = gpus * saves
+        more = work - gpus * saves
+        work = gpus * saves + more // 1000 * ignores + more % 1000 * ignores // 1000
     return work + gpus * restart
 
 
@@ -129,6 +132,7 @@ cdef class PodTable:
     cdef int64_t[::1] until         # [pod] never a victim before then, milliseconds since 1970; 0 = not protected
     cdef int32_t[::1] saves         # [pod] seconds in which it saves its work once it is told to end; -1 = it does not
     cdef int32_t[::1] asked         # [pod] seconds in which it saves its work when it is asked to; -1 = it cannot be
+    cdef int32_t[::1] ignores       # [pod] how likely it does not save all the same, in thousandths
     cdef public int64_t now         # the time at which `until` is judged, milliseconds since 1970
     cdef int32_t[::1] gang          # [pod] id of its gang; 0 = none
     cdef int32_t[::1] budgets       # [pod] id of the set of disruption budgets that it is in; 0 = none
@@ -159,4 +163,5 @@ cdef class PodTable:
         """GPU-seconds since its last checkpoint, or start, or those in which it saves, and of its restart."""
         cdef int64_t saved = self.saved[pod] if self.flags[pod] & SAVED else 0
         return work_lost(
-            self.gpus[pod], self.start[pod], saved, self.restart[pod], self.saves_in(pod, most_wait), now_ms)
+            self.gpus[pod], self.start[pod], saved, self.restart[pod], self.saves_in(pod, most_wait), self.ignores[pod],
+            now_ms)

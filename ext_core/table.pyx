@@ -382,7 +382,8 @@ cdef class PodTable:
         new = {name: _column(kind, pods, old.get(name), kept) for name, kind in (
             ("gpus", "q"), ("priority", "i"), ("node", "i"), ("mask", "I"), ("unsure", "i"), ("flags", "B"),
             ("start", "q"), ("saved", "q"), ("restart", "i"), ("grace", "i"), ("until", "q"), ("gang", "i"),
-            ("saves", "i"), ("asked", "i"), ("budgets", "i"), ("ask", "i"), ("next", "i"), ("prev", "i"))}
+            ("saves", "i"), ("asked", "i"), ("ignores", "i"), ("budgets", "i"), ("ask", "i"), ("next", "i"),
+            ("prev", "i"))}
         self.gpus = new["gpus"]
         self.priority = new["priority"]
         self.node = new["node"]
@@ -396,6 +397,7 @@ cdef class PodTable:
         self.until = new["until"]
         self.saves = new["saves"]
         self.asked = new["asked"]
+        self.ignores = new["ignores"]
         self.gang = new["gang"]
         self.budgets = new["budgets"]
         self.ask = new["ask"]
@@ -420,11 +422,12 @@ cdef class PodTable:
 
     def put(self, int pod, row):
         """Write pod row `pod`, new or known, from a PodRow. What `mark` wrote stays."""
-        cdef int node, priority, unsure, flags, restart, grace, saves, asked
+        cdef int node, priority, unsure, flags, restart, grace, saves, asked, ignores
         cdef tuple amounts
         cdef unsigned int mask
         cdef long long start, saved, until
-        node, priority, amounts, mask, unsure, flags, start, saved, restart, grace, until, saves, asked = _fields(row)
+        (node, priority, amounts, mask, unsure, flags, start, saved, restart, grace, until, saves, asked,
+         ignores) = _fields(row)
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         cdef int r
@@ -462,6 +465,7 @@ cdef class PodTable:
         self.until[pod] = until
         self.saves[pod] = saves
         self.asked[pod] = asked
+        self.ignores[pod] = ignores
 
     def name_rows(self, list names):
         """See `table.pyi`."""
@@ -518,7 +522,7 @@ cdef class PodTable:
         return PodRow(
             self.node[pod], self.priority[pod], _down(self.amounts, pod), self.mask[pod], self.unsure[pod],
             self.flags[pod] & ~(PROTECTED | SAVED | SAVES), self.start[pod], self.saved[pod], self.restart[pod],
-            self.grace[pod], self.until[pod], self.saves[pod], self.asked[pod],
+            self.grace[pod], self.until[pod], self.saves[pod], self.asked[pod], self.ignores[pod],
         )
 
     def marks(self, int pod):

@@ -22,6 +22,7 @@ from extender import settings
 from extender.act.controller import EVICTIONS, Leadership
 from extender.act.events import EventRecorder
 from extender.act.evictions import Evictor, OwnEvictions
+from extender.act.save_history import SaveHistory
 from extender.act.saving import SaveRequests
 from extender.ask import frozen
 from extender.cli import main
@@ -81,7 +82,7 @@ def events() -> str:
                 PodEvictions(server, world.metrics),
                 Leadership(lease, EVICTIONS, world.metrics.evictions_leader, world.metrics.degraded, clock.monotonic),
                 reservations,
-                SaveRequests(world.cluster, PodPatches(server), ear, world.metrics, clock.wall),
+                SaveRequests(world.cluster, PodPatches(server), ear, world.metrics, SaveHistory(world.cluster, clock)),
             )
             controller = OwnEvictions(world.verbs, ear, world.metrics, evictor, clock=clock)
             world.connect(evictions=controller)

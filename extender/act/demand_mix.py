@@ -1,4 +1,5 @@
-"""The demand mix, which outlives us: one text in a ConfigMap of its own, written now and then and at the end.
+"""What is learned and outlives us: the demand mix, and how pods answer requests to save. Each is one text in a
+ConfigMap, written now and then and at the end.
 
 It is learned and can be learned again: a mix that cannot be read is started anew, one that cannot be written is tried
 again later, and neither stops a verb. Of several instances the last to write wins. A mix of a version to come is not
@@ -40,16 +41,16 @@ class DemandMixStore(Controller):
         load: Callable[[str], None],
         *,
         newer: Callable[[str], bool] = lambda text: False,
+        key: str = KEY,
         every: float = 300.0,
-        chance: random.Random | None = None,
     ) -> None:
         """`dump`: returns the text to store; `load`: takes what was stored, and raises on what it cannot use; `newer`:
-        whether a text is of a version to come; `every`: seconds between two writes."""
+        whether a text is of a version to come; `key`: of the text; `every`: seconds between two writes."""
         self._name = configmap.name
         self._document = KeptDocument([configmap], time.monotonic)
         self._dump, self._load, self._newer = dump, load, newer
-        self._every = every
-        self._chance = chance or random.Random()
+        self._key, self._every = key, every
+        self._chance = random.Random()
         self._written: str | None = None
         self._warned = False
 
@@ -59,7 +60,7 @@ class DemandMixStore(Controller):
         try:
             async with asyncio.timeout(READ_SECONDS):
                 await self._read()
-                text = self._document.text(KEY)
+                text = self._document.text(self._key)
         except (ApiError, TimeoutError) as error:
             log.warning("what was learned cannot be read, and is learned anew", document=self._name, err=str(error))
         if text is None or self._stands(text):
@@ -120,9 +121,9 @@ class DemandMixStore(Controller):
             for _ in range(3):
                 with contextlib.suppress(VersionConflict):
                     await self._document.read()
-                    if self._stands(self._document.text(KEY) or ""):
+                    if self._stands(self._document.text(self._key) or ""):
                         return
-                    await self._document.write({KEY: text})
+                    await self._document.write({self._key: text})
                     self._written, self._warned = text, False
                     return
         except (ApiError, NoAnswer) as error:

@@ -37,12 +37,14 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 from extender.act.events import EventRecorder, of_pod
 from extender.act.eviction_requests import EvictionRequests, Outcome
+from extender.act.save_history import SaveHistory
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
 from extender.kube.own_objects import Regarding
 from extender.kube.pod_writes import AT_ONCE, Patched, PodPatches
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.objects import gangs
 from extender.objects.progress import duration_text
 from extender.objects.records import PodRecord
 from extender.objects.save_request import SAVE_REQUESTED, SAVED, SaveRequest, condition, requested, speakers
@@ -85,6 +87,7 @@ class _Standing:
 
     request: SaveRequest
     pod: PodRecord  # as it was last seen
+    owner: str  # its highest owner then
     work: int  # GPU-seconds that its end at the time of the request would have lost
     saved: bool = False  # it has answered, or another member of its gang has for it
     counted: bool = False  # its answer is counted
@@ -111,12 +114,14 @@ class SaveRequests:
         patches: PodPatches,
         events: EventRecorder,
         metrics: Metrics,
-        wall: Callable[[], float],
+        history: SaveHistory,
         prefix: str = "p-",
     ) -> None:
-        """`wall`: seconds since 1970; `prefix`: of the ids. Each Lease has its own: only its holder withdraws these."""
+        """`history`: learns how they are answered; `prefix`: of the ids. Each Lease has its own: only its holder
+        withdraws these."""
         self._prefix = prefix
-        self._cluster, self._patches, self._events, self._metrics, self._wall = cluster, patches, events, metrics, wall
+        self._cluster, self._patches, self._events, self._metrics = cluster, patches, events, metrics
+        self._history, self._wall = history, history.wall
         self._standing: dict[str, _Standing] | None = None  # by uid; None until the annotations are read
         self._needed_by: frozenset[str] = frozenset()
         self._pauses = Backoffs(PAUSE)
@@ -146,6 +151,7 @@ class SaveRequests:
         self._needed_by = frozenset(need.by for need in needs)
         standing, now = self._read(), self._wall()
         self._adopt(standing)
+        self._history.refresh()
         if not standing:
             return
         wanted = {uid for need in needs for uid in self._asks(need)}
@@ -221,7 +227,9 @@ class SaveRequests:
         return self._standing
 
     def _stands(self, request: SaveRequest, pod: PodRecord, *, closed: bool = False) -> _Standing:
-        return _Standing(request, pod, work_lost(self._cluster, pod, int(request.at * 1000)), closed=closed)
+        owner = gangs.top_owner(pod, self._cluster.gangs.objects)
+        work = work_lost(self._cluster, pod, int(request.at * 1000))
+        return _Standing(request, pod, owner, work, closed=closed)
 
     def _state(self, pod: PodRecord, until: float, now: float) -> State:
         entry = self._read().get(pod.uid)
@@ -336,6 +344,9 @@ class SaveRequests:
         answer, in_time = entry.request.answer(pod), not pod.terminating and now < entry.request.until
         if entry.saved or answer or now >= entry.request.until:
             self._count_work(entry, pod, now, saved=entry.saved or bool(answer))
+            in_time = in_time or entry.counted
+            saved = entry.saved or (bool(answer) and in_time)
+            self._history.note(pod.namespace, entry.owner, entry.request.at, saved=saved)
         if not entry.counted and (answer or now >= entry.request.until):
             late = "late" if answer == "saved" else "ignored"
             self._metrics.save_requests.labels(answer if answer and in_time else late).inc()

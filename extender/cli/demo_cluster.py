@@ -217,6 +217,6 @@ def evictions(core: Core, source: SimSource, api: SimApi) -> tuple[OwnEvictions,
     metrics, clock = core.metrics, core.clock
     reservations = ReservationStore(core.verbs, metrics, None, ready=lambda: not source.missing(), clock=clock)
     alone = Leadership(None, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)
-    saves = SaveRequests(core.cluster, PodPatches(api), core.events, metrics, clock.wall)
+    saves = SaveRequests(core.cluster, PodPatches(api), core.events, metrics, core.save_history)
     evictor = Evictor(PodEvictions(api, metrics), alone, reservations, saves)
     return OwnEvictions(core.verbs, core.events, metrics, evictor, clock=clock), reservations

@@ -6,7 +6,7 @@ other pods likelier victims; so the settings bound each by PriorityClass and by 
 | protect-for | `protectForSeconds` at most, after the start |
 | restart-seconds | `restartSeconds` at most |
 | saves-on-termination | up to `savesOnTerminationSeconds`, and to the pod's grace period |
-| saves-on-request | up to `savesOnRequestSeconds` |
+| saves-on-request | up to `savesOnRequestSeconds`; less where pods of its owner or namespace ignored requests |
 | last-checkpoint | not before the start, and not after now (extender.objects.progress) |
 | gang, gang-min, and any other source of a gang | `gangMin` at most; one running pod is no gang |
 | the name of a gang | among the pods of one team alone: `gangTeam` |
@@ -14,7 +14,7 @@ other pods likelier victims; so the settings bound each by PriorityClass and by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -25,6 +25,7 @@ from extender.settings import ClaimBounds, Settings
 from extender.times import rfc3339
 
 MOST_SHOWN: Final = 80  # characters of an annotation
+NOT_ASKED: Final = 750  # thousandths: a pod that is so likely to ignore a request is not asked, as one that cannot save
 Field = Literal[
     "protect_for_seconds", "restart_seconds", "gang_min", "saves_on_termination_seconds", "saves_on_request_seconds"
 ]
@@ -81,6 +82,8 @@ class AnnotationLimits:
         self._minimum_run = settings.preemption.minimum_run_seconds
         asks = settings.evictions.enabled and not settings.shadow
         self._most_wait = settings.preemption.most_wait_seconds if asks else {}
+        self.ignores: Callable[[PodRecord], int] = lambda _: 0
+        """How likely a pod ignores a request to save, in thousandths; the cluster gives it."""
         self.common = Bounds(**{field: getattr(settings.claims, field) for field in Bounds._fields})
 
     def of(self, pod: PodRecord) -> Bounds:
@@ -134,7 +137,11 @@ class AnnotationLimits:
         if pod.annotations.keys().isdisjoint(progress.SAVES):  # nearly always
             return progress.NOT_SAVING
         bounds = self.of(pod)
-        return progress.saving(pod, bounds.saves_on_termination_seconds, bounds.saves_on_request_seconds)
+        stated = progress.saving(pod, bounds.saves_on_termination_seconds, bounds.saves_on_request_seconds)
+        if stated.on_request < 0 or not (ignores := self.ignores(pod)):
+            return stated
+        on_request = stated.on_request if ignores < NOT_ASKED else -1
+        return progress.Saving(stated.on_termination, on_request, ignores)
 
     def most_wait(self, pod: PodRecord) -> int:
         """Seconds for which the pod waits at most until its victims have saved their work; 0: it asks none."""
@@ -182,9 +189,14 @@ class AnnotationLimits:
         fields: tuple[Field, Field] = "saves_on_termination_seconds", "saves_on_request_seconds"
         for name, field in zip(progress.SAVES, fields, strict=True):
             seconds, (most, setting) = progress.duration(pod.annotations.get(name, "")), self._bound(pod, field)
+            ignores = self.ignores(pod) if name == progress.SAVES_ON_REQUEST else 0
             if seconds is not None and (seconds > most or not most):
                 longest = f", which allows {progress.duration_text(most)}" if most else ""
                 yield Bounded(name, pod.annotations[name], f"does not count (settings: {setting}{longest})")
+            elif seconds is not None and ignores:
+                share = "does not count" if ignores >= NOT_ASKED else f"counts to {100 - ignores / 10:.0f} %"
+                why = "pods of its owner, or of its namespace, were asked to save lately and did not in time"
+                yield Bounded(name, pod.annotations[name], f"{share}: {why}")
 
     def _gang_min(self, pod: PodRecord, running: Sequence[PodRecord]) -> Iterator[Bounded]:
         text = pod.labels.get(OUR_MINIMUM) or pod.annotations.get(OUR_MINIMUM) or ""

@@ -38,6 +38,7 @@ from extender.objects.records import (
     PodRecord,
     PriorityClassRecord,
     QuotaRecord,
+    SaveAnswersRecord,
 )
 from extender.objects.tolerant import Invalid
 from extender.settings import Settings
@@ -74,6 +75,7 @@ class ClusterView:
         self.requirements: Final = pods.requirements  # what bound pods ask for, by number
         self.workloads: Final = pods.workloads
         self.limits: Final = pods.limits  # what counts of the annotations of pods
+        self.save_answers: Final[Mapping[str, SaveAnswersRecord]] = pods.save_answers  # by namespace
         self.priority_classes: Final[Mapping[str, PriorityClassRecord]] = pods.priority_classes  # by name
         self.quotas: Final[Mapping[tuple[str, str], QuotaRecord]] = pods.quotas  # by namespace and name
 
@@ -301,6 +303,8 @@ class Cluster(ClusterView):
             self._pods.set_group(record, event.change)
         elif isinstance(record, PriorityClassRecord):
             self._pods.set_priority_class(record, event.change)
+        elif isinstance(record, SaveAnswersRecord):
+            self._pods.set_save_answers(record, event.change)
         elif isinstance(record, QuotaRecord):
             self._pods.set_quota(record, event.change)
         else:

@@ -22,13 +22,22 @@ from extender.cluster.placements import Placements
 from extender.cluster.statements import HELD, PLAN
 from extender.cluster.tables import Amounts
 from extender.cluster.workloads import OwnerIndex, Workloads
-from extender.objects.records import GroupRecord, PdbRecord, PodRecord, PriorityClassRecord, QuotaRecord
+from extender.objects import gangs
+from extender.objects.progress import SAVES
+from extender.objects.records import (
+    GroupRecord,
+    PdbRecord,
+    PodRecord,
+    PriorityClassRecord,
+    QuotaRecord,
+    SaveAnswersRecord,
+)
 from extender.objects.tolerant import bare
 
 
 class Pods:
     """All pods. `records`: by uid; `uids`: by namespace and name; `stale`: what the tables do not have yet;
-    `priority_classes`: by name; `quotas`: by namespace and name."""
+    `priority_classes`: by name; `quotas`: by namespace and name; `save_answers`: by namespace."""
 
     def __init__(
         self, table: PodTable, amounts: Amounts, limits: AnnotationLimits, nodes: Nodes, faults: Faults
@@ -37,6 +46,8 @@ class Pods:
         self.uids: dict[tuple[str, str], str] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.quotas: dict[tuple[str, str], QuotaRecord] = {}
+        self.save_answers: dict[str, SaveAnswersRecord] = {}
+        limits.ignores = self._ignores
         self.amounts, self.limits = amounts, limits
         self.placements = Placements(amounts)
         self.rows = PodRows(table)
@@ -257,6 +268,23 @@ class Pods:
             self.priority_classes[record.name] = record
         else:
             self.priority_classes.pop(record.name, None)
+
+    def set_save_answers(self, record: SaveAnswersRecord, change: str) -> None:
+        """What is remembered of a namespace is "set", or there is a "delete". The rows of its pods that save follow."""
+        if change == "set":
+            self.save_answers[record.name] = record
+        else:
+            self.save_answers.pop(record.name, None)
+        for pod in self.records.values():
+            if pod.namespace == record.name and not pod.annotations.keys().isdisjoint(SAVES):
+                self.stale.pods[pod.uid] = None
+
+    def _ignores(self, pod: PodRecord) -> int:
+        """How likely the pod ignores a request to save, in thousandths."""
+        record = self.save_answers.get(pod.namespace)
+        if record is None:  # nearly always
+            return 0
+        return record.owners.get(gangs.top_owner(pod, self.gangs.objects), record.ignores)
 
     def set_quota(self, record: QuotaRecord, change: str) -> None:
         """A ResourceQuota is "set", or there is a "delete"."""

@@ -52,6 +52,7 @@ def save(cluster: Cluster, now: float) -> Callable[[], Saved]:
     small: list[Record] = [
         *pods.priority_classes.values(),
         *pods.quotas.values(),
+        *pods.save_answers.values(),
         *nodes.dra.classes.values(),
         *nodes.dra.templates.values(),
         *nodes.dra.claims.values(),

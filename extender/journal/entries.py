@@ -31,6 +31,7 @@ _RECORDS: Final[dict[type[Record], Kind]] = {
     records.ResourceClaimTemplateRecord: "ResourceClaimTemplate",
     records.DeviceTaintRuleRecord: "DeviceTaintRule",
     records.GroupRecord: "Group",
+    records.SaveAnswersRecord: "SaveAnswers",
 }
 _DECODERS: Final = {kind: msgspec.msgpack.Decoder(of) for of, kind in _RECORDS.items()}
 _DECODERS["FailedPod"] = _DECODERS["Pod"]

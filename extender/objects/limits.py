@@ -137,4 +137,18 @@ def _priority_class_of(wire: schema.PriorityClass, _: frozenset[str]) -> Priorit
     )
 
 
+# -- how pods answer requests to save
+
+
+class SaveAnswersRecord(ObjectRecord, frozen=True, gc=False, kw_only=True):
+    """What is remembered of how the pods of a namespace answer requests to save their work (extender.act.save_history).
+    No object of Kubernetes: the writer of the memory applies it as one, so that all that reads the cluster has it.
+    `name`: the namespace."""
+
+    ignores: int
+    """How likely a pod of an owner that is not named ignores a request, in thousandths."""
+    owners: dict[str, int]
+    """The same by owner, as `gangs.top_owner` names it."""
+
+
 priority_class: Final = Reader(schema.PriorityClass, _priority_class_of)

@@ -75,6 +75,8 @@ class Saving(NamedTuple):
     """Once its containers are told to end."""
     on_request: int = -1
     """Once it is asked to."""
+    ignores: int = 0
+    """How likely it does not all the same, by what pods like it did when they were asked, in thousandths."""
 
     def within(self, most_wait: int) -> int:
         """What counts for a preemptor that waits so many seconds at most until its victims have saved; 0: it does not
@@ -95,15 +97,17 @@ def saving(pod: PodRecord, most_on_termination: int, most_on_request: int) -> Sa
     return Saving(on_termination if on_termination <= pod.grace_seconds else -1, on_request)
 
 
-def lost(gpus: int, start: int, saved: int, restart: int, saves: int, now: int) -> int:
+def lost(gpus: int, since: int, restart: int, saves: int, ignores: int, now: int) -> int:
     """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds). Of a pod
-    that saves its work within `saves` seconds before it ends it is GPUs x (`saves` + restart seconds), if that is less.
+    that saves its work within `saves` seconds before it ends it is GPUs x (`saves` + restart seconds), if that is less,
+    and `ignores` thousandths of the difference.
 
-    `start`, `now`: milliseconds since 1970; `restart`: seconds; `saved`: as saved_ms returns it; `saves`: -1: it does
-    not. A checkpoint in the future counts as now.
+    `since`, `now`: milliseconds since 1970; `restart`: seconds; `saves`: -1: it does not. A checkpoint in the future
+    counts as now.
     """
-    work = gpus * max(0, now - (saved or start)) // 1000
-    return (work if saves < 0 else min(work, gpus * saves)) + gpus * restart
+    work = gpus * max(0, now - since) // 1000
+    least = work if saves < 0 else min(work, gpus * saves)
+    return least + (work - least) * ignores // 1000 + gpus * restart
 
 
 def saved_ms(pod: PodRecord) -> int:

@@ -44,6 +44,7 @@ from extender.objects.limits import (
     QuotaFacts,
     QuotaRecord,
     QuotaScope,
+    SaveAnswersRecord,
     pod_disruption_budget,
     priority_class,
     resource_quota,
@@ -74,9 +75,9 @@ __all__ = [
     "DeviceRequest", "DeviceTaintRuleRecord", "DraRecord", "Event", "GpuDevice", "GroupRecord", "Identity", "Kind",
     "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page", "PdbRecord", "Place", "PodClaimRef", "PodRecord",
     "PriorityClassRecord", "QuotaFacts", "QuotaRecord", "QuotaScope", "Record", "RecordError", "ResourceClaimRecord",
-    "ResourceClaimTemplateRecord", "ResourceSliceRecord", "Share", "Source", "device_class", "device_taint_rule",
-    "identity", "node", "page", "pod", "pod_disruption_budget", "pod_of_template", "priority_class", "resource_claim",
-    "resource_claim_template", "resource_quota", "resource_slice", "selects",
+    "ResourceClaimTemplateRecord", "ResourceSliceRecord", "SaveAnswersRecord", "Share", "Source", "device_class",
+    "device_taint_rule", "identity", "node", "page", "pod", "pod_disruption_budget", "pod_of_template",
+    "priority_class", "resource_claim", "resource_claim_template", "resource_quota", "resource_slice", "selects",
 ]  # fmt: skip
 
 
@@ -149,10 +150,10 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 Kind = Literal[
     "Pod", "FailedPod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim",
-    "ResourceClaimTemplate", "DeviceTaintRule", "ResourceQuota", "Group",
+    "ResourceClaimTemplate", "DeviceTaintRule", "ResourceQuota", "Group", "SaveAnswers",
 ]  # fmt: skip
 """FailedPod: a Pod that holds nothing any more, and states how it failed. Group: an object of gangs.GROUP_KINDS, which
-states how many pods of a group must run; gangs.group reads it."""
+states how many pods of a group must run; gangs.group reads it. SaveAnswers: what we remember, no object."""
 KINDS: Final[tuple[Kind, ...]] = (
     "Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim",
     "ResourceClaimTemplate", "DeviceTaintRule", "ResourceQuota",
@@ -160,7 +161,9 @@ KINDS: Final[tuple[Kind, ...]] = (
 DraRecord = (
     DeviceClassRecord | ResourceSliceRecord | ResourceClaimRecord | ResourceClaimTemplateRecord | DeviceTaintRuleRecord
 )
-Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | QuotaRecord | GroupRecord | DraRecord
+Record = (
+    PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | QuotaRecord | GroupRecord | DraRecord | SaveAnswersRecord
+)
 
 _LIST: Final = msgspec.json.Decoder(schema.List)
 

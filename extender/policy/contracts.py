@@ -156,6 +156,7 @@ class Victims:
     saved_ms: array[int]  # 0 unknown
     restart_s: array[int]
     saves_s: array[int]  # in which it saves its work before it ends; -1: it does not
+    ignores: array[int]  # how likely it does not save all the same, in thousandths
     grace_s: array[int]
     gpus: array[int]
     terminating: array[int]  # 1 = deletionTimestamp is set

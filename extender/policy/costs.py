@@ -57,7 +57,8 @@ class GangsBroken:
 
 class WorkLost:
     """GPUs x time since the last checkpoint (or start), with the restart, of the victims and of all running members of
-    broken gangs, each pod once. A pod that saves its work before it ends loses its time to save, if that is less.
+    broken gangs, each pod once. A pod that saves its work before it ends loses its time to save, if that is less;
+    and of the rest as much as pods of its owner have lost that did not save (`ignores`).
     """
 
     name = "work_lost_gpu_seconds"
@@ -66,14 +67,9 @@ class WorkLost:
 
     def term(self, victims: Victims) -> Term:
         """Its form over the gathered pods, for the search."""
-        column = gather.lost(
-            victims.gpus,
-            victims.start_ms,
-            victims.saved_ms,
-            victims.restart_s,
-            victims.saves_s,
-            victims.now_ms,
-        )
+        of = victims
+        columns = of.gpus, of.start_ms, of.saved_ms, of.restart_s, of.saves_s, of.ignores
+        column = gather.lost(columns, of.now_ms)
         column = gather.unless(column, victims.terminating, 0)
         gangs = victims.gangs
         if not gangs.names:

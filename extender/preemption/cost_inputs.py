@@ -213,6 +213,7 @@ def columns(
         gathered.saved_ms,
         gathered.restart_s,
         gathered.saves_s,
+        gathered.ignores,
         gathered.grace_s,
         gathered.gpus,
         gathered.terminating,
@@ -283,5 +284,6 @@ def _with_roles(
 def work_lost(cluster: ClusterView, pod: PodRecord, now_ms: int, most_wait: int = 0) -> int:
     """GPU-seconds that the end of one pod loses. `now_ms`: milliseconds since 1970; `most_wait`: seconds for which it
     may be asked to save its work before."""
-    restart, saves = cluster.limits.restart_seconds(pod), cluster.limits.saving(pod).within(most_wait)
-    return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart, saves, now_ms)
+    limits, gpus = cluster.limits, sum(cluster.amounts(pod)[3:])
+    saving, since = limits.saving(pod), saved_ms(pod) or start_ms(pod)
+    return lost(gpus, since, limits.restart_seconds(pod), saving.within(most_wait), saving.ignores, now_ms)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from extender.act import save_history
 from extender.act.controller import EVICTIONS, QUEUE, Controller, Leadership
 from extender.act.demand_mix import DemandMixStore
 from extender.act.events import EventRecorder
@@ -105,7 +106,8 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
     writes = server.apart(AT_ONCE)
     parked = ParkedPods(core.verbs, PodPatches(writes).nominate, _can_evict(settings, watches, reservations), clock)
-    saves = SaveRequests(cluster, PodPatches(server), events, metrics, clock.wall)
+    history = core.save_history
+    saves = SaveRequests(cluster, PodPatches(server), events, metrics, history)
     if settings.preemption.eviction_requests:
         saves.eviction_requests = EvictionRequests(server, "evictions")
     evictions = OwnEvictions(
@@ -132,8 +134,13 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     watched = Lease(server, namespace, settings.queue.lease, identity, clock=clock)
     controllers.append(UnledPods(cluster, events, watched.look, leader, metrics.degraded, clock))
     if stored:  # it is read before the source begins, whose pods it may have counted
-        demand = cluster.demand
-        controllers.append(DemandMixStore(ConfigMap(server, namespace, MIX), demand.dump, demand.load, newer=is_newer))
+        demand, learned = cluster.demand, ConfigMap(server, namespace, MIX)
+        controllers.append(DemandMixStore(learned, demand.dump, demand.load, newer=is_newer))
+        controllers.append(
+            save_history.SaveHistoryStore(
+                learned, history.dump, history.load, newer=save_history.is_newer, key="save-answers", every=60.0
+            )
+        )
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
 
     async def close() -> None:
@@ -228,7 +235,7 @@ def queue_over(
     placement = JointPlacement(core.cluster, verbs.policy)
     planner = Planner(core.cluster, verbs.claims, placement, clock.monotonic, clock.wall)
     search = GangSearch(core.cluster, verbs.policy, verbs.settings.preemption)
-    saves = SaveRequests(core.cluster, requests.pods, core.events, metrics, clock.wall, "q-")
+    saves = SaveRequests(core.cluster, requests.pods, core.events, metrics, core.save_history, "q-")
     saves.eviction_requests = requests.eviction_requests
     acting = Acting(
         leads,

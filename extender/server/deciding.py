@@ -10,6 +10,7 @@ from typing import NamedTuple
 from extender.act.controller import ClusterSource, Frozen, Supervisor
 from extender.act.events import EventRecorder, NodeEvents
 from extender.act.reservations import released
+from extender.act.save_history import SaveHistory
 from extender.ask.trend import Trend
 from extender.cluster.cluster import Cluster
 from extender.decide.verbs import Verbs
@@ -38,6 +39,8 @@ class Core:
     events: EventRecorder
     metrics: Metrics
     clock: Clock
+    save_history: SaveHistory
+    """How pods answer requests to save their work."""
     trend: Trend = field(default_factory=Trend)
     """The fleet over the last hours."""
 
@@ -61,7 +64,8 @@ class Core:
         verbs = Verbs.of(settings, cluster, freshness=freshness, released=partial(released, metrics), journal=recorder)
         if recorder is not None:
             recorder.attach(cluster, verbs)
-        return cls(cluster, source, verbs, events, metrics, clock or Clock())
+        clock = clock or Clock()
+        return cls(cluster, source, verbs, events, metrics, clock, SaveHistory(cluster, clock))
 
 
 def cluster_of(settings: Settings, metrics: Metrics, record: Path | None, *, live: bool) -> Cluster:

@@ -12,6 +12,7 @@ import pytest
 from extender.act.controller import EVICTIONS, Leadership, Supervisor
 from extender.act.events import EventRecorder
 from extender.act.evictions import PAUSE, ClusterReadiness, Evictor, OwnEvictions
+from extender.act.save_history import SaveHistory
 from extender.act.saving import SaveRequests
 from extender.cli.decisions import lines
 from extender.kube.own_objects import Lease, Regarding
@@ -90,7 +91,13 @@ class Play:
                             PodEvictions(server, world.metrics),
                             leadership,
                             reservations,
-                            SaveRequests(world.cluster, PodPatches(server), self.ear, world.metrics, clock.wall),
+                            SaveRequests(
+                                world.cluster,
+                                PodPatches(server),
+                                self.ear,
+                                world.metrics,
+                                SaveHistory(world.cluster, clock),
+                            ),
                         ),
                         view=ClusterReadiness(dark=lambda: self.dark),
                         clock=clock,

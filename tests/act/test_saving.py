@@ -14,6 +14,7 @@ import pytest
 from extender.act.controller import EVICTIONS, Leadership
 from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
+from extender.act.save_history import SaveHistory
 from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, SaveRequests
 from extender.kube.own_objects import Lease
 from extender.kube.pod_writes import PodEvictions, PodPatches
@@ -170,7 +171,7 @@ class Case:
             lease = Lease(api, "kube-system", "gpu-extender-evictions", name, clock=clock)
             metrics = world.metrics
             leadership = Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)
-            saves = SaveRequests(world.cluster, PodPatches(api), self.ear, metrics, clock.wall)
+            saves = SaveRequests(world.cluster, PodPatches(api), self.ear, metrics, SaveHistory(world.cluster, clock))
             saves.eviction_requests = EvictionRequests(api, "evictions") if chosen.eviction_requests else None
             evictor = Evictor(PodEvictions(api, metrics), leadership, reservations, saves, lambda: server.wake())
             controller = OwnEvictions(
@@ -250,6 +251,7 @@ def test_it_is_asked_and_evicted_once_it_has_saved() -> None:
         await server.turn(19)
         lost = 4 * 80  # from the request on: 60.2 s until it answered, 19 s until it ended
         assert server.work() == {("saved", "none", "default"): 4 * 7200 - lost, ("lost", "none", "default"): lost}
+        assert not server.world.cluster.save_answers
 
     case.run(test)
 
@@ -307,6 +309,7 @@ def test_who_ignores_the_request_loses_its_work() -> None:
         await server.turn()
         assert (case.evicted(), server.count("ignored")) == (["train"], 1)
         assert server.work() == {("saved", "none", "default"): 0, ("lost", "none", "default"): int(4 * (7200 + 601.6))}
+        assert server.world.cluster.save_answers["default"].owners == {"Pod/train": 730}
 
     case.run(test)
 

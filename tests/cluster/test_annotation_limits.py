@@ -353,7 +353,7 @@ def test_in_how_many_seconds_a_pod_saves_its_work(stated: str, grace: int, bound
     wanted = Wanted(saves_on_termination_seconds=bound, saves_on_request_seconds=bound)
     limits = AnnotationLimits(Settings(claims=wanted))
     on_request = counts if grace != 89 else 90  # its grace does not matter then
-    assert limits.saving(pod) == (counts, on_request)
+    assert limits.saving(pod) == (counts, on_request, 0)
     assert limits.saving(pod).within(0) == counts
     assert limits.saving(pod).within(90) == on_request
     beyond = [claim.annotation.partition("/")[2] for claim in limits.bounded(pod)]

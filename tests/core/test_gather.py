@@ -19,6 +19,7 @@ COLUMNS_OF_PODS = (
     "saved_ms",
     "restart_s",
     "saves_s",
+    "ignores",
     "grace_s",
     "gpus",
     "terminating",
@@ -92,24 +93,26 @@ def test_what_is_said_of_pods_that_may_go(world: World, data: st.DataObject) -> 
 
 
 ids = st.integers(0, 3)
-numbers = st.lists(st.tuples(*[st.integers(0, 10**6)] * 4, st.integers(-1, 500), st.integers(0, 1)), max_size=8)
+numbers = st.lists(
+    st.tuples(*[st.integers(0, 10**6)] * 4, st.integers(-1, 500), st.integers(0, 1000), st.integers(0, 1)), max_size=8
+)
 
 
 @given(numbers, st.integers(0, 10**6))
 def test_columns_of_gathered_pods(pods: list[tuple[int, ...]], now: int) -> None:
-    columns = [list(column) for column in zip(*pods, strict=True)] if pods else [[]] * 6
+    columns = [list(column) for column in zip(*pods, strict=True)] if pods else [[]] * 7
     packed = [array("q", column) for column in columns]
-    gpus, start, saved, restart, saves, going = packed
-    found = gather.lost(gpus, start, saved, restart, saves, now)
-    assert [*found] == plain.lost(columns[0], columns[1], columns[2], columns[3], columns[4], now)
-    unsaved = gather.lost(gpus, start, saved, restart, array("q", [-1]) * len(pods), now)
+    *read, going = packed
+    found = gather.lost(tuple(read), now)
+    assert [*found] == plain.lost(tuple(columns[:6]), now)
+    unsaved = gather.lost((*read[:4], array("q", [-1]) * len(pods), read[5]), now)
     assert all(work <= most for work, most in zip(found, unsaved, strict=True))  # saving never costs more
-    assert [*gather.unless(packed[0], going, -7)] == plain.unless(columns[0], columns[5], -7)
+    assert [*gather.unless(packed[0], going, -7)] == plain.unless(columns[0], columns[6], -7)
     kinds = [item % 4 for item in columns[1]]
-    assert gather.distinct(ints(kinds), going) == plain.distinct(kinds, columns[5])
+    assert gather.distinct(ints(kinds), going) == plain.distinct(kinds, columns[6])
     groups = {0: (), 1: (5,), 2: (1, 2), 3: ()}
     starts, members = gather.memberships(ints(kinds), going, groups)
-    assert ([*starts], [*members]) == plain.memberships(kinds, columns[5], groups)
+    assert ([*starts], [*members]) == plain.memberships(kinds, columns[6], groups)
 
 
 @given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(R - 1, R + 1), st.integers(0, 1))

@@ -30,7 +30,8 @@ def test_no_set_of_victims_is_cheaper_than_its_bound(world: World, data: st.Data
     n = len(rows)
     if not there.pods:
         return
-    work = gather.lost(there.gpus, there.start_ms, there.saved_ms, there.restart_s, there.saves_s, now)
+    read = there.gpus, there.start_ms, there.saved_ms, there.restart_s, there.saves_s, there.ignores
+    work = gather.lost(read, now)
     work = gather.unless(work, there.terminating, 0)
     terms: list[victims.Term] = [("max", gather.unless(there.priority, there.terminating, scout.FREE)), ("sum", work)]
     for first in (True, False):

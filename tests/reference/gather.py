@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ext_core.ask import Ask
 from ext_core.rows import PodRow
 from tests.reference.table import (
@@ -24,8 +26,8 @@ class Gathered(Candidates):
     def __init__(self, start: list[int], resources: int) -> None:
         super().__init__(start, resources)
         m = start[-1]
-        self.pods, self.priority, self.start_ms, self.saved_ms, self.restart_s, self.saves_s = (
-            [0] * m for _ in range(6)
+        self.pods, self.priority, self.start_ms, self.saved_ms, self.restart_s, self.saves_s, self.ignores = (
+            [0] * m for _ in range(7)
         )
         self.grace_s, self.gpus, self.terminating, self.gang, self.budgets, self.ask = ([0] * m for _ in range(6))
         self.some_terminating = False
@@ -90,6 +92,7 @@ def victims(
     found.saved_ms = [pod.saved for pod in chosen]
     found.restart_s = [pod.restart for pod in chosen]
     found.saves_s = [saves_in(pod, ask.most_wait) for pod in chosen]
+    found.ignores = [pod.ignores for pod in chosen]
     found.grace_s = [pod.grace for pod in chosen]
     found.gpus = [sum(pod.amounts[FIRST_GPU:]) for pod in chosen]
     found.terminating = [1 if pod.flags & TERMINATING else 0 for pod in chosen]
@@ -115,14 +118,15 @@ def saves_in(pod: PodRow, most_wait: int) -> int:
     return min((seconds for seconds in ways if seconds >= 0), default=-1)
 
 
-def work_of(gpus: int, start: int, saved: int, restart: int, saves: int, now: int) -> int:
+def work_of(gpus: int, start: int, saved: int, restart: int, saves: int, ignores: int, now: int) -> int:
     work = gpus * max(0, now - (saved or start)) // 1000
-    return gpus * restart + (work if saves < 0 else min(work, gpus * saves))
+    least = work if saves < 0 else min(work, gpus * saves)
+    return gpus * restart + least + (work - least) * ignores // 1000
 
 
 def work_of_pod(pod: PodRow, now_ms: int, most_wait: int) -> int:
     gpus = sum(pod.amounts[FIRST_GPU:])
-    return work_of(gpus, pod.start, pod.saved, pod.restart, saves_in(pod, most_wait), now_ms)
+    return work_of(gpus, pod.start, pod.saved, pod.restart, saves_in(pod, most_wait), pod.ignores, now_ms)
 
 
 def by_name(nodes: NodeTable, rows: list[int], more: list[int]) -> list[int]:
@@ -135,16 +139,9 @@ def by_name(nodes: NodeTable, rows: list[int], more: list[int]) -> list[int]:
     return sorted(kept, key=lambda row: order[row])
 
 
-def lost(
-    gpus: list[int],
-    start_ms: list[int],
-    saved_ms: list[int],
-    restart_s: list[int],
-    saves_s: list[int],
-    now_ms: int,
-) -> list[int]:
-    pods = zip(gpus, start_ms, saved_ms, restart_s, saves_s, strict=True)
-    return [work_of(count, start, saved, restart, saves, now_ms) for count, start, saved, restart, saves in pods]
+def lost(columns: tuple[list[int], ...], now_ms: int) -> list[int]:
+    pods: Iterator[tuple[int, int, int, int, int, int]] = zip(*columns, strict=True)
+    return [work_of(*pod, now_ms) for pod in pods]
 
 
 def unless(column: list[int], marks: list[int], value: int) -> list[int]:

@@ -16,6 +16,7 @@ from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import Release
 from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
+from extender.act.save_history import SaveHistory
 from extender.act.saving import SaveRequests
 from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap, Lease, Regarding
@@ -108,7 +109,7 @@ class Rig:
             Bindings(server, world.cluster.gpu_names).get_pod,
             Fences(world.cluster, self.seats, None if claims is None else DeviceTaintRuleWrites(server)),
             PodEvictions(server, world.metrics),
-            SaveRequests(cluster, PodPatches(server), events, world.metrics, clock.wall, "q-"),
+            SaveRequests(cluster, PodPatches(server), events, world.metrics, SaveHistory(cluster, clock), "q-"),
         )
         self.told = events.told
         self.controller = QueueController(world.verbs, planner, acting, world.metrics, events, clock=clock)

@@ -34,6 +34,7 @@ def victims(
     saved_ms: Sequence[int] = (),
     restart_s: Sequence[int] = (),
     saves_s: Sequence[int] = (),
+    ignores: Sequence[int] = (),
     grace_s: Sequence[int] = (),
     gpus: Sequence[int] = (),
     terminating: Sequence[int] = (),
@@ -56,6 +57,7 @@ def victims(
         saved_ms=column(saved_ms),
         restart_s=column(restart_s),
         saves_s=column(saves_s) if saves_s else array("q", [-1]) * n,
+        ignores=column(ignores) if ignores else array("q", [0]) * n,
         grace_s=column(grace_s),
         gpus=column(gpus),
         terminating=column(terminating),
@@ -118,6 +120,18 @@ def test_what_a_pod_saves_before_it_ends_is_not_lost() -> None:
     )
     # 8 * (90 + 10) = 800; 8 * 0; 4 * (30 + 10) = 160; 2 * (60 + 5) = 130; 2 * (3600 + 5) = 7210; 0
     assert term(WorkLost(), given) == ["sum", [800, 0, 160, 130, 7210, 0]]
+
+
+def test_of_what_a_pod_would_save_counts_what_others_like_it_did_not_save() -> None:
+    given = victims(
+        gpus=[8] * 4,
+        start_ms=[NOW - 3600 * SECOND] * 3 + [NOW - 30 * SECOND],
+        restart_s=[10] * 4,
+        saves_s=[90, 90, -1, 90],
+        ignores=[0, 250, 250, 250],
+    )
+    # 8 * (90 + 10); 8 * (90 + 3510 / 4 + 10) = 7820; it does not save: 8 * 3610; it has run for less: 8 * 40
+    assert term(WorkLost(), given) == ["sum", [800, 7820, 28880, 320]]
 
 
 def test_work_lost_counts_whole_seconds() -> None:
