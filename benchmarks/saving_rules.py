@@ -274,7 +274,7 @@ class Ours(Watcher):
     def _asks(self, number: int) -> bool:
         """Whether the job's word counts: its pods are there until they are chosen."""
         limits, pods = self.world.cluster.limits, self.world.cluster.pods
-        return limits.saving(pods[self._pods[number][0]["metadata"]["uid"]]).on_request >= 0
+        return limits.saving(pods[self._pods[number][0]["metadata"]["uid"]]).when_asked >= 0
 
     def _on(self, running: Running, node: int) -> list[JSON]:
         return [pod for pod in self._pods[running.job.id] if pod["spec"]["nodeName"] == node_name(node)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from ext_core.ask import Ask
@@ -67,6 +67,10 @@ class NodeRow(NamedTuple):
     model: int
     parts: tuple[int, ...]
     asked: tuple[int, ...]
+
+
+NOT_ASKED: Final = 750
+"""Thousandths: a pod that is so likely to ignore a request to save is not asked, as one that cannot be."""
 
 
 class PodRow(NamedTuple):

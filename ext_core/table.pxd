@@ -27,6 +27,10 @@ cdef enum:
 
 
 cdef enum:
+    NOT_ASKED = 750   # `ignores` of a pod that is not asked to save its work: rows.NOT_ASKED
+
+
+cdef enum:
     EVERY = 2147483647  # a priority: the caller sorts the possible victims out itself
 
 
@@ -158,6 +162,8 @@ cdef class PodTable:
         if not self.flags[pod] & SAVES:  # nearly always
             return -1
         cdef int32_t saves = self.saves[pod], asked = self.asked[pod]
+        if self.ignores[pod] >= NOT_ASKED:
+            return saves
         return asked if 0 <= asked <= most_wait and 0 < most_wait and (saves < 0 or asked < saves) else saves
     cdef inline int64_t work_lost(self, row_t pod, int64_t now_ms, int most_wait) noexcept nogil:
         """GPU-seconds since its last checkpoint, or start, or those in which it saves, and of its restart."""

@@ -79,6 +79,8 @@ class PodTable:
         """Write pod row `pod`, new or known. What `mark` wrote stays. ValueError: a negative row or node, a wrong
         number of amounts."""
     def mark(self, pod: int, gang: int, budgets: int, ask: int = 0) -> None: ...
+    def believe(self, pod: int, ignores: int) -> None:
+        """Write `PodRow.ignores` of a pod. A row that is free stays free. ValueError: no such row."""
     def hold(self, pod: int, mask: int, unsure: int) -> None:
         """Write the GPUs that a pod holds. A row that is free stays free. ValueError: no such row (so in `holds`)."""
     def holds(self, pod: int) -> tuple[int, int]:

@@ -501,6 +501,13 @@ cdef class PodTable:
         self.budgets[pod] = budgets
         self.ask[pod] = ask
 
+    def believe(self, int pod, int ignores):
+        """Write how likely a pod ignores a request to save. A row that is free stays free."""
+        if not 0 <= pod < self.height:
+            raise ValueError("believe: bad row")
+        if self.node[pod] >= 0:
+            self.ignores[pod] = ignores
+
     def hold(self, int pod, unsigned int mask, int unsure):
         """Write the GPUs that a pod holds. A row that is free stays free."""
         if not 0 <= pod < self.height:

@@ -75,7 +75,7 @@ class Drains:
         for gang, pods in gangs.items():
             key = f"{drain.node.uid}/{gang}"
             at = self._began.get(key, now)
-            saves = max(0, *(self._cluster.limits.saving(pod).on_request for pod in pods))
+            saves = max(0, *(self._cluster.limits.saving(pod).when_asked for pod in pods))
             wait = saves if drain.last is None else max(0.0, min(saves, drain.last - at))
             yield Leaving(drain, Need(drain.by, pods, at, wait), key)
 

@@ -9,7 +9,8 @@ Theory of operation
    namespace answers. A namespace starts with NAMESPACE answers that are saved. So a new name is worth no more than its
    namespace: once that has ignored twelve requests in a week, and saved none, no pod with a new owner is asked.
 4. What follows is applied to the cluster as records, which all prices read (`AnnotationLimits.saving`).
-5. A namespace keeps MOST_OWNERS, those that say most: with more names a tenant displaces its own.
+5. A namespace keeps MOST_OWNERS, those that say most: with more names a tenant displaces its own. With MOST_NAMESPACES
+   a further one is not remembered until one is forgotten: none displaces another.
 6. It is stored as a text (dump, load). Two instances may both have learned: of each count the latest is kept.
 """
 
@@ -24,6 +25,7 @@ from extender.act.demand_mix import DemandMixStore
 from extender.act.document import Damaged, Newer, Seconds, decoded
 from extender.cluster.cluster import Cluster
 from extender.kube.client import ApiError, NoAnswer
+from extender.kube.own_objects import ConfigMap
 from extender.objects.records import Event, SaveAnswersRecord
 from extender.times import Clock
 
@@ -36,6 +38,8 @@ MOST_NAMESPACES: Final = 200
 TOGETHER_SECONDS: Final = 60.0  # requests to one owner within this time are one
 REFRESH_SECONDS: Final = 3_600.0
 STEP: Final = 10  # thousandths: a smaller change is not applied
+EVERY_SECONDS: Final = 60.0  # it is stored
+KEY: Final = "save-answers"
 FORMAT: Final = 1
 MOST_TEXT: Final = 900_000  # characters
 C = TypeVar("C", bound="Counts")
@@ -107,13 +111,17 @@ class SaveHistory:
     def note(self, namespace: str, owner: str, asked: float, *, saved: bool) -> None:
         """A request has ended that was written at `asked`, in seconds since 1970."""
         now = self.wall()
+        if namespace not in self._namespaces and len(self._namespaces) >= MOST_NAMESPACES:
+            self._bound(now)
+            if len(self._namespaces) >= MOST_NAMESPACES:
+                return
         of = self._namespaces.setdefault(namespace, Answers())
         counts = of.owners.setdefault(owner, Counts())
         if counts.asked and asked - counts.asked < TOGETHER_SECONDS:
             return
         counts.note(asked, now, saved=saved)
         of.note(asked, now, saved=saved)
-        self._bound(now)
+        of.owners = _most(of.owners, MOST_OWNERS, now)
         self._apply([namespace], now)
 
     def refresh(self) -> None:
@@ -170,10 +178,16 @@ class SaveHistory:
 
 
 class SaveHistoryStore(DemandMixStore):
-    """Keeps it, beside the demand mix. What other instances have stored meanwhile is taken over first."""
+    """Keeps it, beside the demand mix. What other instances have stored meanwhile is taken over first, also by those
+    that learn nothing: they answer verbs by it."""
+
+    def __init__(self, configmap: ConfigMap, history: SaveHistory) -> None:
+        super().__init__(configmap, history.dump, history.load, newer=is_newer, key=KEY, every=EVERY_SECONDS)
+        self._refresh = history.refresh
 
     async def save(self) -> None:
-        """Merge and write it."""
+        """Merge and write it, and let time pass."""
+        self._refresh()
         with contextlib.suppress(ApiError, NoAnswer, Damaged):
             await self._document.read()
             text = self._document.text(self._key)

@@ -208,11 +208,12 @@ class SaveRequests:
         if not need.wait:
             return asks
         standing, losing, limits = self._read(), stopped(self._cluster, need.pods)[1], self._cluster.limits
-        asked = {
-            uid: 0
-            for uid, pod in losing.items()
-            if limits.saving(pod).on_request >= 0 and (uid in standing or requested(pod) is not None)
-        }
+        asked = dict[str, int]()
+        for uid, pod in losing.items():  # what was asked has its time; a pod that is not believed cannot ask itself
+            saving = limits.saving(pod)
+            counts = saving.on_request if uid in standing else saving.when_asked if requested(pod) is not None else -1
+            if counts >= 0:
+                asked[uid] = 0
         return asked | asks
 
     def _read(self) -> dict[str, _Standing]:

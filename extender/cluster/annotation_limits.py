@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple, get_args
 
+from ext_core.rows import NOT_ASKED
 from extender.objects import gangs, progress
 from extender.objects.gangs import OUR_MINIMUM, Gang, number
 from extender.objects.records import PodRecord
@@ -25,7 +26,6 @@ from extender.settings import ClaimBounds, Settings
 from extender.times import rfc3339
 
 MOST_SHOWN: Final = 80  # characters of an annotation
-NOT_ASKED: Final = 750  # thousandths: a pod that is so likely to ignore a request is not asked, as one that cannot save
 Field = Literal[
     "protect_for_seconds", "restart_seconds", "gang_min", "saves_on_termination_seconds", "saves_on_request_seconds"
 ]
@@ -140,8 +140,7 @@ class AnnotationLimits:
         stated = progress.saving(pod, bounds.saves_on_termination_seconds, bounds.saves_on_request_seconds)
         if stated.on_request < 0 or not (ignores := self.ignores(pod)):
             return stated
-        on_request = stated.on_request if ignores < NOT_ASKED else -1
-        return progress.Saving(stated.on_termination, on_request, ignores)
+        return stated._replace(ignores=ignores)
 
     def most_wait(self, pod: PodRecord) -> int:
         """Seconds for which the pod waits at most until its victims have saved their work; 0: it asks none."""

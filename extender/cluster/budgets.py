@@ -8,7 +8,7 @@ events, when it is read (`refresh`).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
@@ -121,6 +121,10 @@ class Budgets:
     def number(self, uid: str) -> int:
         """The number of the pod's set; 0 where the pod is in no budget, or not bound."""
         return self._numbers.get(uid, 0)
+
+    def pods_in(self, namespace: str) -> Iterable[PodRecord]:
+        """The bound pods of a namespace."""
+        return self._pods.get(namespace, {}).values()
 
     def of(self, pod: PodRecord) -> BudgetSet:
         """The budgets that an eviction of the bound pod counts against."""

@@ -275,9 +275,10 @@ class Pods:
             self.save_answers[record.name] = record
         else:
             self.save_answers.pop(record.name, None)
-        for pod in self.records.values():
-            if pod.namespace == record.name and not pod.annotations.keys().isdisjoint(SAVES):
-                self.stale.pods[pod.uid] = None
+        for pod in self.budgets.pods_in(record.name):
+            row = self.rows.get(pod.uid) if not pod.annotations.keys().isdisjoint(SAVES) else None
+            if row is not None:  # there may be thousands: their rows are not written anew
+                self._table.believe(row, self._ignores(pod))
 
     def _ignores(self, pod: PodRecord) -> int:
         """How likely the pod ignores a request to save, in thousandths."""

@@ -10,6 +10,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
+from ext_core.rows import NOT_ASKED
 from extender.objects.records import PodRecord
 
 PROTECT = "gpu-extender.io/protect-for"
@@ -78,10 +79,15 @@ class Saving(NamedTuple):
     ignores: int = 0
     """How likely it does not all the same, by what pods like it did when they were asked, in thousandths."""
 
+    @property
+    def when_asked(self) -> int:
+        """`on_request`; -1 where the pod is not believed, and so not asked."""
+        return self.on_request if self.ignores < NOT_ASKED else -1
+
     def within(self, most_wait: int) -> int:
         """What counts for a preemptor that waits so many seconds at most until its victims have saved; 0: it does not
         ask."""
-        asked = self.on_request if self.on_request <= most_wait > 0 else -1
+        asked = self.when_asked if self.when_asked <= most_wait > 0 else -1
         return min((seconds for seconds in (self.on_termination, asked) if seconds >= 0), default=-1)
 
 

@@ -91,7 +91,7 @@ def drain_of(cluster: ClusterView, node: NodeRecord) -> Drain | None:
     reasons = [(pod, _stays(pod)) for pod in held]
     staying = [Staying(pod, why, budget=False) for pod, why in reasons if why]
     leaving = [pod for pod, why in reasons if not why]
-    saves = max((cluster.limits.saving(pod).on_request for pod in leaving), default=-1)
+    saves = max((cluster.limits.saving(pod).when_asked for pod in leaving), default=-1)
     drain = Drain(node, due, (), (), max(0, saves), len(pods) - len(held))
     allowed, waiting = _allowed(cluster, leaving, drain.by)
     return drain._replace(pods=tuple(allowed), staying=(*staying, *waiting))
@@ -133,7 +133,7 @@ def _allowed(cluster: ClusterView, pods: list[PodRecord], by: str) -> tuple[list
         for budget in budgets:
             left.setdefault(budget, cluster.budgets.records[budget].disruptions_allowed)
         full = next((budget for budget in budgets if left[budget] <= 0), None)
-        if full is not None and pod.uid not in asked and cluster.limits.saving(pod).on_request >= 0:
+        if full is not None and pod.uid not in asked and cluster.limits.saving(pod).when_asked >= 0:
             waiting[pod.uid] = Staying(pod, f"PodDisruptionBudget {full[1]} does not allow it now", budget=True)
             continue
         for budget in budgets:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from extender.act import save_history
 from extender.act.controller import EVICTIONS, QUEUE, Controller, Leadership
 from extender.act.demand_mix import DemandMixStore
 from extender.act.events import EventRecorder
@@ -26,6 +25,7 @@ from extender.act.queue.release import AT_ONCE, Reads, Release
 from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
 from extender.act.reservations import ReservationStore
+from extender.act.save_history import SaveHistoryStore
 from extender.act.saving import SaveRequests
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
@@ -136,11 +136,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     if stored:  # it is read before the source begins, whose pods it may have counted
         demand, learned = cluster.demand, ConfigMap(server, namespace, MIX)
         controllers.append(DemandMixStore(learned, demand.dump, demand.load, newer=is_newer))
-        controllers.append(
-            save_history.SaveHistoryStore(
-                learned, history.dump, history.load, newer=save_history.is_newer, key="save-answers", every=60.0
-            )
-        )
+        controllers.append(SaveHistoryStore(learned, history))
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
 
     async def close() -> None:

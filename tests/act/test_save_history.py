@@ -8,19 +8,21 @@ import random
 
 import pytest
 
+from ext_core.rows import NOT_ASKED
 from extender.act.demand_mix import DemandMixStore
 from extender.act.document import Damaged
 from extender.act.save_history import (
     HALF_LIFE_SECONDS,
+    KEY,
     MOST_NAMESPACES,
     MOST_OWNERS,
     SaveHistory,
     SaveHistoryStore,
     is_newer,
 )
-from extender.cluster.annotation_limits import NOT_ASKED
 from extender.cluster.saved import restore, save
 from extender.journal import entries
+from extender.objects.gangs import top_owner
 from extender.preemption.cost_inputs import work_lost
 from extender.settings import Settings
 from extender.times import Clock
@@ -124,12 +126,48 @@ def test_a_tenant_displaces_its_own_alone_and_the_text_is_bounded() -> None:
     for number in range(2000):
         case.passes(100)
         case.note(f"{number}-{'x' * chance.randrange(300)}"[:119], f"ns-{number % 3}")
+    before = dict(case.world.cluster.save_answers)
     for number in range(MOST_NAMESPACES + 50):
-        case.note("one", f"other-{number}")
+        for _ in range(9):
+            case.passes(100)
+            case.note("one", f"other-{number}")
+    assert len(case.world.cluster.save_answers) == MOST_NAMESPACES
+    assert all(case.world.cluster.save_answers[name] == record for name, record in before.items())
     owners = {name: len(record.owners) for name, record in case.world.cluster.save_answers.items()}
     assert max(owners.values()) == MOST_OWNERS
     assert len(json.loads(case.history.dump())["namespaces"]) == MOST_NAMESPACES
-    assert len(case.history.dump()) < MOST_NAMESPACES * MOST_OWNERS * 240
+
+    longest = Case()
+    for number in range(MOST_NAMESPACES * MOST_OWNERS):
+        longest.passes(1 / 3)
+        longest.note(f"{number}-".ljust(91, "x"), f"{number % MOST_NAMESPACES}-".ljust(63, "x"))
+    assert sum(len(record.owners) for record in longest.world.cluster.save_answers.values()) == 3200
+    assert len(longest.history.dump().encode()) < 760_000  # the demand mix is in the same ConfigMap
+
+
+def test_an_owner_has_a_short_text_whatever_it_is_called() -> None:
+    case = Case()
+    case.pod("a", "\u0001\u00e9" * 200)
+    case.pod("b", "plain")
+    pods, objects = case.world.cluster.pods, case.world.cluster.gangs.objects
+    text = top_owner(pods["uid-a"], objects)
+    assert (len(text), text.isprintable(), text.isascii()) == (100, True, True)
+    assert top_owner(pods["uid-b"], objects) == "Training/plain"
+
+
+def test_an_instance_that_learns_nothing_lets_time_pass_too() -> None:
+    objects, case = Objects(), Case()
+
+    async def whole() -> None:
+        async with connected(objects) as server:
+            store = SaveHistoryStore(map_of(server), case.history)
+            case.note("liar")
+            await store.save()
+            case.passes(20 * HALF_LIFE_SECONDS)
+            await store.save()
+
+    asyncio.run(whole())
+    assert not case.world.cluster.save_answers
 
 
 def test_two_servers_store_it_beside_the_demand_mix_and_take_over_what_the_other_has_learned() -> None:
@@ -137,12 +175,7 @@ def test_two_servers_store_it_beside_the_demand_mix_and_take_over_what_the_other
 
     async def whole() -> None:
         async with connected(objects) as server:
-            stores = [
-                SaveHistoryStore(
-                    map_of(server), case.history.dump, case.history.load, newer=is_newer, key="save-answers"
-                )
-                for case in (first, second)
-            ]
+            stores = [SaveHistoryStore(map_of(server), case.history) for case in (first, second)]
             await DemandMixStore(map_of(server), lambda: "mix", lambda text: None).save()
             for store in stores:
                 await store.begin()
@@ -150,12 +183,13 @@ def test_two_servers_store_it_beside_the_demand_mix_and_take_over_what_the_other
             second.note("other", "elsewhere")
             for store in (*stores, *stores):
                 await store.save()
+            await DemandMixStore(map_of(server), lambda: "mix 2", lambda text: None).save()  # of an older version too
 
     asyncio.run(whole())
     assert first.history.dump() == second.history.dump()
     assert sorted(second.world.cluster.save_answers) == ["default", "elsewhere"]
     (stored,) = [made for path, made in objects.stored.items() if path.endswith("gpu-extender-mix")]
-    assert stored["data"] == {"document": "mix", "save-answers": first.history.dump()}
+    assert stored["data"] == {"document": "mix 2", "save-answers": first.history.dump()}
 
 
 def test_it_survives_a_restart_and_two_instances_keep_the_latest() -> None:
@@ -180,7 +214,20 @@ def test_a_damaged_text_is_none(text: str) -> None:
 
 
 def test_a_text_of_a_version_to_come_stays() -> None:
-    assert is_newer('{"format":2,"what":3}')
+    objects, case, text = Objects(), Case(), '{"format":2,"what":3}'
+    assert is_newer(text)
+
+    async def whole() -> None:
+        async with connected(objects) as server:
+            await DemandMixStore(map_of(server), lambda: text, lambda text: None, key=KEY).save()
+            store = SaveHistoryStore(map_of(server), case.history)
+            await store.begin()
+            case.note("liar")
+            await store.save()
+
+    asyncio.run(whole())
+    (stored,) = [made for path, made in objects.stored.items() if path.endswith("gpu-extender-mix")]
+    assert stored["data"] == {KEY: text}
 
 
 def test_a_record_of_the_cluster_has_it() -> None:

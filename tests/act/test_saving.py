@@ -15,10 +15,11 @@ from extender.act.controller import EVICTIONS, Leadership
 from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
 from extender.act.save_history import SaveHistory
-from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, SaveRequests
+from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, Need, SaveRequests
 from extender.kube.own_objects import Lease
 from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.metrics import Metrics
+from extender.objects.records import Event, SaveAnswersRecord
 from extender.objects.save_request import CONDITION, SAVE_REQUESTED, SAVED, SAVES_FOR_GANG, SaveRequest, requested
 from extender.settings import Settings
 from extender.times import Clock
@@ -310,6 +311,42 @@ def test_who_ignores_the_request_loses_its_work() -> None:
         assert (case.evicted(), server.count("ignored")) == (["train"], 1)
         assert server.work() == {("saved", "none", "default"): 0, ("lost", "none", "default"): int(4 * (7200 + 601.6))}
         assert server.world.cluster.save_answers["default"].owners == {"Pod/train": 730}
+
+    case.run(test)
+
+
+def ignored(server: Server) -> None:
+    """It is learned that pods of the namespace ignore requests."""
+    record = SaveAnswersRecord(uid="", name="default", resource_version="", ignores=900, owners={})
+    server.world.cluster.apply([Event("SaveAnswers", "set", record)], server.world.now)
+
+
+def test_what_is_learned_meanwhile_does_not_shorten_the_time_of_a_request() -> None:
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        ignored(server)
+        await server.turn(300)
+        assert case.evicted() == []
+        case.answer()
+        await server.turn()
+        assert (case.evicted(), server.count("saved")) == (["train"], 1)
+
+    case.run(test)
+
+
+def test_who_ignores_requests_gets_no_time_by_a_request_of_its_own() -> None:
+    case = Case()
+    case.write("train", {SAVE_REQUESTED: SaveRequest("x", "default/urgent", WALL, WALL + 600).text()})
+
+    async def test(server: Server) -> None:
+        evictor = server.controller._evictor
+        assert evictor is not None
+        need = Need("default/urgent", [server.world.cluster.pods["uid-train"]], WALL, 600.0)
+        assert not await evictor.saves.ready(need)
+        ignored(server)
+        assert await evictor.saves.ready(need)
 
     case.run(test)
 

@@ -63,6 +63,7 @@ pod_call = st.one_of(
     ),
     st.tuples(st.just("drop"), st.tuples(rows)),
     st.tuples(st.just("hold"), st.tuples(rows, masks, counts)),
+    st.tuples(st.just("believe"), st.tuples(rows, st.integers(0, 1000))),
     st.tuples(st.just("mark"), st.tuples(rows, st.integers(-1, 3), st.integers(0, 3))),
 )
 

@@ -193,7 +193,7 @@ def _world(chance: Random) -> World:
             unsure = 0 if true else chance.randint(0, 2)
             ages = *(chance.randint(0, 9) for _ in range(4)), chance.choice([0, 0, 5])
             ages = *ages, chance.choice([-1, -1, 0, 2, 7]), chance.choice([-1, -1, 0, 1, 5])
-            ages = *ages, chance.choice([0, 0, 1, 250, 1000])
+            ages = *ages, chance.choice([0, 0, 1, 250, 749, 750, 1000])
             pod_calls.append(("put", (len(pod_calls), row, chance.randint(-2, 3), held, mask, unsure, flags, *ages)))
         if true:
             alloc = (128_000, 2**41, 110, gpus if gpu == GPU else 0, 0 if gpu == GPU else gpus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ext_core.ask import Ask
-from ext_core.rows import PodRow
+from ext_core.rows import NOT_ASKED, PodRow
 from tests.reference.table import (
     DEVICES,
     EVERY,
@@ -114,7 +114,8 @@ def _union(masks: list[int]) -> int:
 
 
 def saves_in(pod: PodRow, most_wait: int) -> int:
-    ways = [pod.saves, pod.asked if pod.asked <= most_wait > 0 else -1]
+    asked = pod.asked <= most_wait > 0 and pod.ignores < NOT_ASKED
+    ways = [pod.saves, pod.asked if asked else -1]
     return min((seconds for seconds in ways if seconds >= 0), default=-1)
 
 

@@ -279,6 +279,12 @@ class PodTable:
             raise ValueError("mark: bad row or id")
         self._marks[pod] = (gang, budgets, ask)
 
+    def believe(self, pod: int, ignores: int) -> None:
+        if not 0 <= pod < self.height:
+            raise ValueError("believe: bad row")
+        if pod in self.rows:
+            self.rows[pod] = self.rows[pod]._replace(ignores=ignores)
+
     def hold(self, pod: int, mask: int, unsure: int) -> None:
         if not 0 <= pod < self.height:
             raise ValueError("hold: bad row")

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -109,7 +110,7 @@ GROUP_KINDS: Final = {kind: source for source in SOURCES.values() for kind in so
 NO_SPEC: Final = {"apiVersion", "kind", "metadata", "status"}
 MOST_ROLES: Final = 20_000
 """Roles of one owner, those of each of its replicas counted."""
-OWNER_TEXT: Final = 128  # characters of what names an owner: tenants choose names
+OWNER_TEXT: Final = 100  # characters of what names an owner: tenants choose names
 HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends here
 
 _CREATORS: Final = OTHER_OWNERS.keys() | {key for key, source in GROUP_KINDS.items() if source.creates}
@@ -222,10 +223,10 @@ def owners(namespace: str, owner: Owner | None, objects: Objects) -> Iterator[Ob
 
 
 def top_owner(pod: PodRecord, objects: Objects) -> str:
-    """The highest known owner, "Kind/name", OWNER_TEXT characters at most; of a pod without one the pod itself."""
-    above = list(owners(pod.namespace, pod.owner, objects))
-    _, kind, _, name = above[-1] if above else ("", "Pod", "", pod.name)
-    return f"{kind}/{name}"[:OWNER_TEXT]
+    """The highest known owner, "Kind/name", of a pod without one the pod itself. OWNER_TEXT characters at most; special
+    ones are written as in a URL."""
+    *_, (_, kind, _, name) = ("", "Pod", "", pod.name), *owners(pod.namespace, pod.owner, objects)
+    return quote(f"{kind}/{name}"[:OWNER_TEXT])[:OWNER_TEXT]
 
 
 def gang(named: Ref, members: Members, objects: Objects) -> Gang | None:
