@@ -118,6 +118,7 @@ class OwnEvictions(Controller):
         self._settings = verbs.settings
         self._stuck: dict[str, Stuck] = {}
         self._asked_at: float | None = None
+        self._left: bool | None = None  # whether an instance before has left requests to save; None: not known yet
         self._allowed = set[str]()  # ids of plans whose evictions were allowed in a dry run
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
         self._drains = Drains(verbs.cluster, verbs.evicted, events, clock.wall)
@@ -167,24 +168,29 @@ class OwnEvictions(Controller):
         """One look at everything that is due."""
         if not self._view.ready():
             return
-        now, evictor = self._clock(), self._evictor
-        if evictor is not None and self._settings.evictions.enabled:
+        now, evictor, enabled = self._clock(), self._evictor, self._settings.evictions.enabled
+        if self._left is None:
+            self._left = evictor is not None and evictor.saves.left()
+        if evictor is not None and enabled:
             leaving = self._drains.look()
             await evictor.leadership.campaign(self._wants_lease(now))
         else:
             leaving = []
         if self._is_dark():  # stuck pods are looked at when the watches are back
             return
-        acting = evictor if evictor is not None and evictor.leadership.held else None
-        if acting is None and evictor is not None:
+        acting = evictor if evictor is not None and enabled and evictor.leadership.held else None
+        if evictor is not None and not enabled:
+            await self._turned_off(evictor)
+        elif acting is None and evictor is not None:
             evictor.saves.forget()
             if evictor.leadership.forbidden:
-                self._hand_back(evictor)
+                self._hand_back(evictor, f"the Lease {self._settings.evictions.lease} cannot be read or written")
         if acting is not None:
             if any(plan.wait for plan in self._verbs.reservations.all()):
                 self._verbs.releases.sweep(now)  # the preemptor may have a node elsewhere
             needs = [self._need(plan) for plan in self._verbs.reservations.all() if plan.wait]
             await acting.saves.sweep([*needs, *(part.need for part in leaving)])
+            self._left = False
             for plan in self._verbs.reservations.all():
                 if plan.own and not self._paused.waits(plan.id, now):
                     await self._carry_out(acting, plan)
@@ -219,8 +225,16 @@ class OwnEvictions(Controller):
         asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
         if asked or any(plan.own for plan in self._verbs.reservations.all()):
             return True
-        standing = self._evictor is not None and self._evictor.saves.standing
-        return now % 60.0 >= 5.0 if self._drains.due else standing
+        standing = self._left or (self._evictor is not None and self._evictor.saves.standing)
+        return now % 60.0 >= 5.0 if self._drains.due else bool(standing)
+
+    async def _turned_off(self, evictor: Evictor) -> None:
+        """Evictions are off: what an instance before has begun ends. No pod of it stays asked."""
+        self._hand_back(evictor, f"{FLAG} is false")
+        await evictor.leadership.campaign(bool(self._left))
+        if self._left and evictor.leadership.held:
+            await evictor.saves.sweep([])
+            self._left = evictor.saves.standing
 
     # -- plans ----------------------------------------------------------------------------------------------------
 
@@ -352,9 +366,8 @@ class OwnEvictions(Controller):
         else:
             self._verbs.reservations.drop(plan.uid)
 
-    def _hand_back(self, evictor: Evictor) -> None:
+    def _hand_back(self, evictor: Evictor, why: str) -> None:
         """This server may not evict at all: kube-scheduler does, and asks no pod."""
-        why = f"the Lease {self._settings.evictions.lease} cannot be read or written"
         for plan in self._verbs.reservations.all():
             if plan.own and plan.wait and self._verbs.releases.untouched(plan):
                 self._not_allowed(evictor, plan, why)

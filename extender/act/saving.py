@@ -135,6 +135,10 @@ class SaveRequests:
         """Whether a request stands that this instance may have to withdraw."""
         return bool(self._standing)
 
+    def left(self) -> bool:
+        """Whether a request stands, of whatever instance. It looks at all pods."""
+        return bool(self._read())
+
     def has_asked(self, pod: PodRecord) -> bool:
         """Whether a request stands on the pod, of whatever need."""
         return pod.uid in self._read() or requested(pod) is not None

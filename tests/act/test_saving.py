@@ -494,6 +494,39 @@ def test_the_next_holder_of_the_lease_goes_on(state: str) -> None:
     asyncio.run(test())
 
 
+def test_where_evictions_are_off_after_a_restart_no_pod_stays_asked() -> None:
+    case = Case()
+    off = Settings.model_validate({"evictions": {"enabled": False}, "preemption": {"mostWaitSeconds": {"prod": 600}}})
+
+    async def test() -> None:
+        async with case.server() as server:
+            await asked(server)
+        async with case.server(off, name="another") as server:
+            for _ in range(8):  # the Lease ends first
+                await server.turn(WITHDRAW_SECONDS)
+            assert (case.asked(), case.evicted()) == (None, [])
+            assert await server.preempts(case.urgent) == ["train"]  # as it does where no pod is asked
+            await server.turn(WITHDRAW_SECONDS)
+            assert not server.lease.held
+
+    asyncio.run(test())
+
+
+def test_what_an_instance_before_has_asked_is_withdrawn_without_a_call_of_kube_scheduler() -> None:
+    case = Case()
+
+    async def test() -> None:
+        async with case.server() as server:
+            await asked(server)
+        del case.objects.stored[PODS + "urgent"]
+        async with case.server(name="another") as server:
+            for _ in range(8):  # the Lease ends first
+                await server.turn(WITHDRAW_SECONDS)
+            assert (case.asked(), case.evicted()) == (None, [])
+
+    asyncio.run(test())
+
+
 def test_without_the_lease_no_pod_is_asked_or_evicted() -> None:
     case = Case()
 
