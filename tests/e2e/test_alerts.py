@@ -56,6 +56,7 @@ class Case(NamedTuple):
 REFUSED = 'gpu_extender_decisions_total{verb="filter",reason="refused"}'
 LATE = 'gpu_extender_request_duration_seconds_bucket{verb="filter",le="%s"}'
 WAITS = 'gpu_extender_pending_oldest_seconds{priority_class="%s",outranks="%s"}'
+SAVES = 'gpu_extender_save_requests_total{result="%s"}'
 DEFECTS = 'gpu_extender_watch_defects_total{kind="Pod"}'
 CASES = {
     "GpuExtenderNotReady": Case(5, {"gpu_extender_dark_seconds": "0 60x10"}, HEALTHY),
@@ -138,6 +139,11 @@ CASES = {
     ),
     "GpuExtenderHandshakesFail": Case(
         45, {"gpu_extender_handshakes_failed_total": "0+1x60"}, {"gpu_extender_handshakes_failed_total": "0x5 9x60"}
+    ),
+    "GpuExtenderSaveRequestsIgnored": Case(
+        120,
+        {SAVES % "ignored": "0x9 4x200", SAVES % "late": "0x9 2x200", SAVES % "saved": "0x9 5x200"},
+        {SAVES % "ignored": "0x9 4x200", SAVES % "saved": "0x9 5x200", SAVES % "withdrawn": "0x200"},
     ),
 }  # fmt: skip
 
