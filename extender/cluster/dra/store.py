@@ -408,8 +408,9 @@ class DraStore:
             node, allocated = node or home, allocated or taken
             if not taken and not home:
                 wanted.append(spec)
-                asks = bool(numbers(spec.requests, self._drivers, self._every))
-                first_fit = first_fit and (not asks or is_plain(spec, self._every))
+                first_fit = first_fit and (
+                    is_plain(spec, self._every) or not numbers(spec.requests, self._drivers, self._every)
+                )
         requests = (request for spec in wanted for request in spec.requests)
         numbers_of = numbers(requests, self._drivers, self._every)
         for driver, counts in numbers_of.items():
