@@ -12,13 +12,14 @@ FUZZED = $(if $(and $(CASES),$(filter file,$(origin SECONDS))),$(MOST_FUZZED),$(
 MOST_FUZZED = 172800 # seconds: CASES end a run before
 ROUNDS ?= 800
 GANGS ?= 500
+ASKED ?= 300
 PODS ?= 1000
 PACE ?= 4 # seconds after each scene of the demo
 KILLS ?= 38
 TIMES ?= 3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
 CLUSTERS ?= 3 # control planes that tests run on at the same time, on two processors: half of their time is waiting
-KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) GPU_EXTENDER_METAMORPHIC_CASES=100 GPU_EXTENDER_MODEL_EPISODES=2000 $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py tests/metamorphic tests/model
+KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_SAVING_CHAOS=$(ASKED) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) GPU_EXTENDER_METAMORPHIC_CASES=100 GPU_EXTENDER_MODEL_EPISODES=2000 $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py tests/e2e/test_saving_chaos.py tests/metamorphic tests/model
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ]) # pytest's status when ARGS names no test of this kind
 
 help: ## this list
@@ -56,7 +57,7 @@ types: setup ## mypy, strict; and the stubs of the core against its compiled mod
 checked: setup ## the core tests on a build with bounds checks, overflow checks and the address sanitizer
 	@.ci/checked -q -n $(WORKERS) --dist worksteal
 
-soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, and GANGS gangs of the queue, 45 minutes (ROUNDS=800 pods, GANGS=500); HOURS=8: one server for so long, its last hour against its second (REAL=1: played in one hour)
+soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, and GANGS gangs of the queue, and ASKED preemptors whose victims save first, an hour (ROUNDS=800 pods, GANGS=500, ASKED=300); HOURS=8: one server for so long, its last hour against its second (REAL=1: played in one hour)
 	@$(if $(HOURS),$(BIN)/python -m tests.steady --hours $(HOURS) $(if $(REAL),--real $(REAL)) $(if $(SEED),--seed $(SEED)),$(KILLED))
 
 fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECONDS=60, or with CASES=1000000 until so many; SEED= REPLAY=FILE)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, Round, causes, follow
+from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, Round, causes, follow, preempted
 from tests.e2e.trace import PlanStory, PodStory, Trace
 
 ONE = Preemptor("one", 8, 1000, "0", uid="one", rounds=[Round(10.0, "a", ["v1", "v2"]), Round(20.0, "b", ["v3"])])
@@ -96,6 +96,6 @@ def test_evictions_of_one_plan_are_one_round() -> None:
     )
     trace = told(pod(uid, 8, 1000, node="a", bound=30.0), plans=plans)
     events = [event("v2", uid, "02"), event("v1", uid, "01"), event("v3", uid, "07"), event("v4", uid, "09")]
-    assert follow(trace, {"one": one}, events) == 1  # v4 is in no plan
+    assert follow(trace, {"one": one}, preempted(events)) == 1  # v4 is in no plan
     assert [sorted(found.victims) for found in one.rounds] == [["v1", "v2"], ["v3"], ["v4"]]
     assert (one.node, one.started) == ("a", 30.0)

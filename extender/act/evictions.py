@@ -50,6 +50,7 @@ from extender.reservations.reservations import Reservation
 from extender.times import Backoff, Backoffs, Clock
 
 WAIT_SECONDS: Final = 1.0  # kube-scheduler calls preempt within milliseconds of its filter call
+LEASE_SECONDS: Final = 6.0  # no preemptor waits for 10 s more because the holder was killed
 TICK_SECONDS: Final = 0.2
 ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is for another instance
 ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised

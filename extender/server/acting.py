@@ -14,11 +14,12 @@ from extender.act.controller import EVICTIONS, QUEUE, Controller, Leadership
 from extender.act.demand_mix import DemandMixStore
 from extender.act.events import EventRecorder
 from extender.act.eviction_requests import EvictionRequests
-from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
+from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
 from extender.act.gated import GateRemoval, UnledPods
 from extender.act.parked import ParkedPods
 from extender.act.queue.allocator import DeviceAllocator, Fences
-from extender.act.queue.controller import LEASE_SECONDS, QueueController
+from extender.act.queue.controller import LEASE_SECONDS as QUEUE_LEASE_SECONDS
+from extender.act.queue.controller import QueueController
 from extender.act.queue.evicting import Acting
 from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import AT_ONCE, Reads, Release
@@ -103,7 +104,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     config_map = ConfigMap(connection, namespace, settings.reservations.name) if stored else None
     reservations = ReservationStore(core.verbs, metrics, config_map, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
-    lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
+    lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock, duration=LEASE_SECONDS)
     writes = server.apart(AT_ONCE)
     parked = ParkedPods(core.verbs, PodPatches(writes).nominate, _can_evict(settings, watches, reservations), clock)
     history = core.save_history
@@ -180,7 +181,7 @@ def _in_shadow(core: Core, server: ApiServer, file: Path | None) -> Outside:
 def _queue(core: Core, server: ApiServer, writes: ApiServer, namespace: str, identity: str) -> QueueController:
     """The queue over an API server. `writes`: for the pods and its ConfigMaps; `namespace`: of these and its Lease."""
     settings, clock = core.cluster.settings.queue, core.clock
-    lease = Lease(server, namespace, settings.lease, identity, clock=clock, duration=LEASE_SECONDS)
+    lease = Lease(server, namespace, settings.lease, identity, clock=clock, duration=QUEUE_LEASE_SECONDS)
     maps = [ConfigMap(writes, namespace, f"{settings.reservations}-{shard}") for shard in range(SHARDS)]
     # No sign of life waits for the writes of a release.
     signs = ConfigMap(server, namespace, f"{settings.reservations}-{SIGNS}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tests.e2e import builders
 from tests.e2e.scene import Scene
-from tests.e2e.soak_accounts import GPUS, Preemptor, causes, follow
+from tests.e2e.soak_accounts import GPUS, Preemptor, causes, follow, preempted
 from tests.e2e.trace import Trace
 from tests.waiting import wait_for
 
@@ -138,7 +138,7 @@ def run(cluster: Scene, scenario: Scenario, timeout: float = 90.0) -> tuple[Resu
         _settled(trace, ones, timeout)
         cluster.kubelets.settle()
         events = cluster.api.list("Event", cluster.namespace, fields="reason=Preempted")
-    follow(trace, {one.name: one for one in ones}, events)
+    follow(trace, {one.name: one for one in ones}, preempted(events))
     return account(trace, ones), trace, ones
 
 

@@ -404,6 +404,25 @@ class SimulatedKubelets:
         if pod is not None:
             self._at(time.monotonic(), lambda: self._end(pod, "Failed" if code else "Succeeded", code))
 
+    def restarts(self, uid: str, code: int) -> None:
+        """The pod's containers exit with this code, and are started again at once: they keep their GPUs."""
+        with self._lock:
+            pod = self._pods.get(uid)
+        if pod is not None:
+            self._at(time.monotonic(), lambda: self._restart(pod, code))
+
+    def _restart(self, pod: _Pod, code: int) -> None:
+        if pod.terminating or pod.uid not in self._pods:
+            return
+        now = _now()
+        ended = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": now}}
+        more = {"state": {"running": {"startedAt": now}}, "lastState": ended}
+        statuses = [
+            {**status, **more, "restartCount": status["restartCount"] + 1}
+            for status in pod.item["status"].get("containerStatuses", ())
+        ]
+        self._write(pod.uid, lambda: self._patch_status(pod, {"containerStatuses": statuses}))
+
     def _end(self, pod: _Pod, phase: Literal["Succeeded", "Failed"], failed_with: int = 1) -> None:
         """The pod's containers end by themselves."""
         if pod.terminating or pod.uid not in self._pods:

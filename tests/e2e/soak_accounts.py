@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.e2e.api import Object
 from tests.e2e.trace import PlanStory, PodStory, Trace
@@ -59,8 +60,27 @@ def seconds(text: str) -> float:
     return datetime.datetime.fromisoformat(text).timestamp()
 
 
-def follow(trace: Trace, preemptors: Mapping[str, Preemptor], events: Sequence[Object]) -> int:
-    """Fill in what became of each, by kube-scheduler's events; how many evictions were in no plan that was kept."""
+class Evicted(NamedTuple):
+    """One eviction: of the pod with this uid, for the preemptor with that uid, on a node."""
+
+    at: float
+    uid: str
+    preemptor: str
+    node: str
+
+
+def preempted(events: Iterable[Object]) -> list[Evicted]:
+    """What kube-scheduler evicted, by its events."""
+    found: list[Evicted] = []
+    for event in events:
+        told = PREEMPTED.match(event["message"])
+        assert told, event["message"]
+        found.append(Evicted(seconds(event["eventTime"]), event["involvedObject"]["uid"], told[1], told[2].rstrip(".")))
+    return found
+
+
+def follow(trace: Trace, preemptors: Mapping[str, Preemptor], evictions: Iterable[Evicted]) -> int:
+    """Fill in what became of each; how many evictions were in no plan that was kept."""
     by_uid = {one.uid: one for one in preemptors.values()}
     for one in preemptors.values():
         story = trace.pods.get(one.uid)
@@ -69,10 +89,7 @@ def follow(trace: Trace, preemptors: Mapping[str, Preemptor], events: Sequence[O
     gone: set[str] = set()
     rounds: dict[str, dict[int, Round]] = {}
     unplanned = 0
-    for event in sorted(events, key=lambda event: seconds(event["eventTime"])):
-        told = PREEMPTED.match(event["message"])
-        assert told, event["message"]
-        at, uid, preemptor = seconds(event["eventTime"]), event["involvedObject"]["uid"], told[1]
+    for at, uid, preemptor, node in sorted(evictions):
         if uid in gone or preemptor not in by_uid:  # two preemptors a moment apart named it: it went for the first
             continue
         gone.add(uid)
@@ -80,7 +97,7 @@ def follow(trace: Trace, preemptors: Mapping[str, Preemptor], events: Sequence[O
         made = min(at, trace.plans[plans[0]].made) if plans else at
         unplanned += not plans
         found = rounds.setdefault(preemptor, {})
-        found.setdefault(plans[0] if plans else -1, Round(made, told[2].rstrip("."))).victims.append(uid)
+        found.setdefault(plans[0] if plans else -1, Round(made, node)).victims.append(uid)
     for uid, found in rounds.items():
         by_uid[uid].rounds = sorted(found.values(), key=lambda one: one.made)
     return unplanned

@@ -17,7 +17,7 @@ from tests.e2e.attack_run import Attack, namespaces
 from tests.e2e.chaos import Chaos
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.scene import SceneFactory
-from tests.e2e.soak_accounts import follow, story, told_of, why_unplaced
+from tests.e2e.soak_accounts import follow, preempted, story, told_of, why_unplaced
 from tests.e2e.trace import Trace
 
 SMALL = {"GPU_EXTENDER_ATTACK": 60, "GPU_EXTENDER_ATTACK_KILLS": 3, "GPU_EXTENDER_ATTACK_SEED": 1}
@@ -46,7 +46,7 @@ def test_an_attack_of_one_tenant(scene: SceneFactory, control_plane: ControlPlan
         attack.idle()
     seen.log = cluster.kubelets.truth.log()
     preemptors = preemptors_of(seen)
-    seen.unplanned = follow(trace, preemptors, events)
+    seen.unplanned = follow(trace, preemptors, preempted(events))
     rows = report(seen, preemptors, cluster.scheduler.log)
     print(*rows, sep="\n")
     print(f"kills: {told_of(trace, 'the server is killed')}; stuck: {seen.stuck[:10]}; odd: {dict(seen.bad_statuses)}")

@@ -21,7 +21,7 @@ from tests.e2e.api import Object
 from tests.e2e.chaos import Chaos, kill, lose_node
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.scene import Scene, SceneFactory
-from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, causes, follow, story, told_of, why_unplaced
+from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, causes, follow, preempted, story, told_of, why_unplaced
 from tests.e2e.trace import Trace
 
 H100 = {"topology": "dgx-h100"}
@@ -136,7 +136,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path
         cluster.kubelets.settle()
     truth = cluster.kubelets.truth
     events = cluster.api.list("Event", cluster.namespace, fields="reason=Preempted")
-    unplanned = follow(trace, preemptors, events)
+    unplanned = follow(trace, preemptors, preempted(events))
     again, unplaced = table(cluster, trace, preemptors, tmp_path, unplanned)
     print(f"not run: {sorted(late)}; load back: {back} of {FULL}; refusals: {dict(truth.reasons())}")
     assert chaos.errors == []
