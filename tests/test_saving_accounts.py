@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.queue_accounts import Span
 from tests.e2e.savers import Asked, SavingTrace
-from tests.e2e.saving_accounts import BY_SCHEDULER, BY_US, Account, Judge
+from tests.e2e.saving_accounts import BY_SCHEDULER, BY_US, IGNORED, Account, Judge
 from tests.e2e.soak_accounts import Preemptor
 from tests.e2e.trace import PlanStory, PodStory
 
@@ -59,7 +59,7 @@ def wrong(account: Account) -> dict[str, int]:
 def test_a_request_that_is_ignored_until_its_time_is_over() -> None:
     account = Story().account()
     assert wrong(account) == {}
-    assert (account.ends, account.evictions) == ({"evicted at the deadline": 1}, {BY_US: 1})
+    assert (account.ends, account.evictions) == ({IGNORED: 1}, {BY_US: 1})
     assert (account.again, account.unplanned) == ({}, 0)
 
 

@@ -141,8 +141,7 @@ class Supervisor:
 # -- whether this instance is the one that may act: it holds the Lease of the settings, as long as it wants it
 
 
-REQUEST_SECONDS: Final = 5.0  # a request on a connection that died waits no longer
-RESIGN_SECONDS: Final = 2.0  # nor does the end of the process
+RESIGN_SECONDS: Final = 2.0  # the end of the process waits no longer for the API server
 
 
 class LeaseTask(NamedTuple):
@@ -178,21 +177,27 @@ class Leadership:
         """Whether this instance may act now."""
         return self._lease is None or self._lease.held
 
+    @property
+    def term(self) -> int:
+        """Changes when another instance may have acted before this one."""
+        return 0 if self._lease is None else self._lease.transitions
+
     async def campaign(self, wanted: bool) -> None:
         """Take the Lease or renew it where it is `wanted`, else give it back; at most one attempt in its `retry`
-        seconds."""
+        seconds. An attempt ends at the Lease's `deadline`: later it renews nothing, and one request that hangs would
+        cost the Lease."""
         now, lease = self._clock(), self._lease
         if lease is None or (self._stepped_at is not None and now - self._stepped_at < lease.retry):
             return
         try:
             if wanted:
                 self._stepped_at = now
-                async with asyncio.timeout(REQUEST_SECONDS):
+                async with asyncio.timeout(lease.deadline):
                     before, after = lease.held, await lease.step()
                 if before != after:
                     log.info(self._task.name, leader=after, identity=lease.identity)
             elif lease.held:
-                async with asyncio.timeout(REQUEST_SECONDS):
+                async with asyncio.timeout(lease.deadline):
                     await lease.resign()
             self._warned = self.forbidden = False
             self._note("")

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -50,7 +50,7 @@ from extender.reservations.reservations import Reservation
 from extender.times import Backoff, Backoffs, Clock
 
 WAIT_SECONDS: Final = 1.0  # kube-scheduler calls preempt within milliseconds of its filter call
-LEASE_SECONDS: Final = 6.0  # no preemptor waits for 10 s more because the holder was killed
+LEASE_SECONDS: Final = 6.0  # no preemptor waits for 10 s beyond its bound because the holder was killed
 TICK_SECONDS: Final = 0.2
 ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is for another instance
 ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
@@ -123,6 +123,7 @@ class OwnEvictions(Controller):
         self._allowed = set[str]()  # ids of plans whose evictions were allowed in a dry run
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
         self._drains = Drains(verbs.cluster, verbs.evicted, events, clock.wall)
+        self._term = 0  # of the Lease, whose requests to save are known
 
     # -- what the server reports ----------------------------------------------------------------------------------
 
@@ -156,11 +157,11 @@ class OwnEvictions(Controller):
     # -- the task -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """One turn after another."""
+        """One turn after another. A turn may take longer than the Lease lasts, so that is renewed beside it."""
         try:
-            while True:
-                await self.turn()
-                await asyncio.sleep(TICK_SECONDS)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_repeat(self._campaign))
+                await _repeat(self.turn)
         finally:
             if self._evictor is not None:
                 await self._evictor.leadership.resign()
@@ -172,20 +173,18 @@ class OwnEvictions(Controller):
         now, evictor, enabled = self._clock(), self._evictor, self._settings.evictions.enabled
         if self._left is None:
             self._left = evictor is not None and evictor.saves.left()
-        if evictor is not None and enabled:
-            leaving = self._drains.look()
-            await evictor.leadership.campaign(self._wants_lease(now))
-        else:
-            leaving = []
+        leaving = self._drains.look() if evictor is not None and enabled else []
+        await self._campaign()
         if self._is_dark():  # stuck pods are looked at when the watches are back
             return
         acting = evictor if evictor is not None and enabled and evictor.leadership.held else None
         if evictor is not None and not enabled:
             await self._turned_off(evictor)
-        elif acting is None and evictor is not None:
+        elif evictor is not None and (acting is None or evictor.leadership.term != self._term):
+            self._term = evictor.leadership.term
             evictor.saves.forget()
-            if evictor.leadership.forbidden:
-                self._hand_back(evictor, f"the Lease {self._settings.evictions.lease} cannot be read or written")
+        if enabled and acting is None and evictor is not None and evictor.leadership.forbidden:
+            self._hand_back(evictor, f"the Lease {self._settings.evictions.lease} cannot be read or written")
         if acting is not None:
             if any(plan.wait for plan in self._verbs.reservations.all()):
                 self._verbs.releases.sweep(now)  # the preemptor may have a node elsewhere
@@ -214,6 +213,11 @@ class OwnEvictions(Controller):
                     stuck.advised_at = now
             elif evictor is None and now - stuck.advised_at >= ADVICE_SECONDS and stuck.due == math.inf:
                 del self._stuck[uid]  # the deletion of a pod that the file does not have is never seen
+
+    async def _campaign(self) -> None:
+        """Take the Lease or renew it, or leave it to others."""
+        if self._evictor is not None and self._settings.evictions.enabled and self._view.ready():
+            await self._evictor.leadership.campaign(self._wants_lease(self._clock()))
 
     def _is_dark(self) -> bool:
         """Whether what we know is too old to evict by."""
@@ -397,3 +401,9 @@ class OwnEvictions(Controller):
             break
         if remaining:  # the watch needs a moment to show what was evicted
             self._paused.failed(plan.id, self._clock())
+
+
+async def _repeat(work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await work()
+        await asyncio.sleep(TICK_SECONDS)

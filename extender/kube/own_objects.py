@@ -115,6 +115,9 @@ def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 # that was not renewed, as seen from here, for its whole duration is free. The holder stops acting earlier than that,
 # when it could not renew for two thirds of the duration.
 #
+# client-go's users have 15 s by default, and more where the API server is slow: their process ends when it loses its
+# Lease. Ours pauses, and what it writes states the version or uid of its object. So its Leases are shorter.
+#
 # The official client's `kubernetes.aio.leaderelection` is not used: it measures by the wall clock, releases no Lease,
 # and still leads while a renewal hangs.
 
@@ -166,14 +169,17 @@ class Lease:
         clock = clock or Clock()
         self.identity, self._clock, self._wall = identity, clock.monotonic, clock.wall
         self._duration, self.retry = duration, duration * RETRY
+        self.deadline = duration * DEADLINE
         self._seen: tuple[str, str] | None = None  # holder and renewTime, as last read
         self._seen_at = 0.0
         self._renewed_at: float | None = None
+        self.transitions = 0
+        """How often the Lease had changed its holder when this one took it."""
 
     @property
     def held(self) -> bool:
         """Whether we may act."""
-        return self._renewed_at is not None and self._clock() - self._renewed_at < self._duration * DEADLINE
+        return self._renewed_at is not None and self._clock() - self._renewed_at < self.deadline
 
     async def step(self) -> bool:
         """Take the Lease if it is free, renew it if it is ours; whether we hold it. Raises ApiError, NoAnswer."""
@@ -196,6 +202,7 @@ class Lease:
             self._renewed_at = None
             return False
         self._seen, self._seen_at = (self.identity, now), began
+        self.transitions = wanted.leaseTransitions or 0
         self._renewed_at = began
         return True
 

@@ -619,3 +619,22 @@ def test_a_stuck_pod_that_is_bound_while_another_waits_for_the_api_server_is_for
     play.run(test)
     assert bound == ["free"]
     assert play.evicted() == ["n0-0"]
+
+
+def test_the_lease_is_renewed_beside_a_turn_that_takes_longer_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play()
+
+    async def test(controller: OwnEvictions) -> None:
+        await play.call()
+        monkeypatch.setattr(controller, "turn", asyncio.Event().wait)
+        task = asyncio.create_task(controller.run())
+        stored = play.objects.stored
+        await eventually(lambda: LEASE in stored)
+        renewed = stored[LEASE]["spec"]["renewTime"]
+        play.world.now, play.world.wall = play.world.now + 3, play.world.wall + 3
+        await eventually(lambda: stored[LEASE]["spec"]["renewTime"] != renewed)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert stored[LEASE]["spec"]["holderIdentity"] == ""
+
+    play.run(test)

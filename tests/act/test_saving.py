@@ -527,6 +527,22 @@ def test_what_an_instance_before_has_asked_is_withdrawn_without_a_call_of_kube_s
     asyncio.run(test())
 
 
+def test_what_another_holder_has_withdrawn_meanwhile_is_asked_again() -> None:
+    """The Lease went to another instance and came back between two turns."""
+    case = Case()
+
+    async def test(server: Server) -> None:
+        await asked(server)
+        case.objects.stored[LEASE]["spec"] |= {"holderIdentity": "", "leaseTransitions": 1}
+        case.write("train", {SAVE_REQUESTED: None})
+        await server.turn(3)
+        await server.turn()
+        assert (case.requests(), case.evicted()) == (2, [])
+        assert case.asked()
+
+    case.run(test)
+
+
 def test_without_the_lease_no_pod_is_asked_or_evicted() -> None:
     case = Case()
 

@@ -23,6 +23,7 @@ from tests.e2e.soak_accounts import Evicted, Preemptor, causes, follow, preempte
 from tests.e2e.trace import PlanStory
 
 BY_US, BY_SCHEDULER = "EvictionByEvictionAPI", "PreemptionByScheduler"
+IGNORED = "evicted at the deadline, no answer"
 SLACK = 1.0  # seconds by which one watch may be behind another one
 BEYOND = 10.0  # seconds beyond its bound after which a preemptor is stuck
 
@@ -153,7 +154,7 @@ class Judge:
         elif self._answered(asked) <= at:
             account.ends["evicted, had saved"] += 1
         elif at >= self._deadline(asked):
-            account.ends["evicted at the deadline"] += 1
+            account.ends["evicted at the deadline, answered later" if asked.answered < math.inf else IGNORED] += 1
         else:
             what = f"{story.name} ({self.trace.kinds[asked.uid]})"
             account.early.append(f"{what} asked at {asked.since:.1f}, evicted at {at:.1f}")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from extender.act.controller import EVICTIONS, Leadership
+from extender.act.evictions import LEASE_SECONDS
+from extender.act.queue.controller import LEASE_SECONDS as QUEUE_LEASE_SECONDS
 from extender.kube.client import ApiError
 from extender.kube.own_objects import DEADLINE, Lease
+from extender.metrics import Metrics
 from extender.times import Clock
+from tests.model.loop import VirtualLoop
 
 DURATION = 15.0
 RENEW = 2.0  # seconds between two renewals
@@ -77,3 +83,36 @@ def test_the_holder_stops_before_another_takes_the_lease_however_late_its_readin
         assert now[0] - renewed >= DURATION > DURATION * DEADLINE
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("duration", [LEASE_SECONDS, QUEUE_LEASE_SECONDS])
+def test_one_request_that_hangs_does_not_cost_the_lease(duration: float) -> None:
+    """A connection died, and the API server is there: an attempt ends before the Lease does."""
+    loop, stored, metrics = VirtualLoop(lambda now: None), dict[str, Any](), Metrics()
+    clock = Clock(loop.time, lambda: 1e9 + loop.time(), loop.time)
+    servers: list[Any] = [_Server(stored), _Server(stored)]
+    leases = [
+        Lease(server, "kube-system", "it", name, clock=clock, duration=duration)
+        for server, name in zip(servers, "ab", strict=True)
+    ]
+    first, second = (Leadership(one, EVICTIONS, metrics.evictions_leader, metrics.degraded, loop.time) for one in leases)
+
+    async def campaigns(leadership: Leadership) -> None:
+        while True:
+            await leadership.campaign(True)
+            await asyncio.sleep(0.1)
+
+    async def test() -> None:
+        await first.campaign(True)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(campaigns(one)) for one in (first, second)]
+            for _ in range(5):
+                await asyncio.sleep(2 * duration)
+                servers[0].slow = lambda: asyncio.sleep(1000)
+                await asyncio.sleep(2 * duration)
+                assert (first.held, second.held) == (True, False)
+            for task in tasks:
+                task.cancel()
+
+    with contextlib.closing(loop):
+        loop.run_until_complete(test())
