@@ -95,7 +95,9 @@ def test_one_request_that_hangs_does_not_cost_the_lease(duration: float) -> None
         Lease(server, "kube-system", "it", name, clock=clock, duration=duration)
         for server, name in zip(servers, "ab", strict=True)
     ]
-    first, second = (Leadership(one, EVICTIONS, metrics.evictions_leader, metrics.degraded, loop.time) for one in leases)
+    first, second = (
+        Leadership(one, EVICTIONS, metrics.evictions_leader, metrics.degraded, loop.time) for one in leases
+    )
 
     async def campaigns(leadership: Leadership) -> None:
         while True:
