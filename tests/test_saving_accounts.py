@@ -27,6 +27,7 @@ class Story:
         self.plans = [PlanStory("one", "a", frozenset({"v"}), 2000, 8, 99.5, 105.5)]
         self.asked = [Asked("v", "p-1", 100.0, 104.0, 100.2, ["e2e/one"])]
         self.evicted = {"v": BY_US}
+        self.evicted_at: dict[str, float] = {}
         self.more: list[PodStory] = []
         self.gangs: dict[str, str] = {}
         self.speaks: set[str] = set()
@@ -37,6 +38,7 @@ class Story:
         pods = [self.victim, self.pod, *self.more]
         trace.pods, trace.plans, trace.marks = {pod.uid: pod for pod in pods}, self.plans, []
         trace.asked, trace.evicted, trace.gangs, trace.speaks = self.asked, self.evicted, self.gangs, self.speaks
+        trace.evicted_at = self.evicted_at
         trace.kinds = {pod.uid: "saves" for pod in pods if pod.priority == 10}
         return Judge(trace, {"one": self.preemptor}, WAITS, 0.5, self.away).account([], 200.0)
 

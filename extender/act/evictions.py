@@ -334,6 +334,10 @@ class OwnEvictions(Controller):
         self._verbs.reservations.drop(plan.uid)
         decision.result, decision.error = "not-evicted", why
 
+    def _stands(self, plan: Reservation) -> bool:
+        """Whether the preemptor still needs the plan."""
+        return self._verbs.reservations.of(plan.uid, self._clock()) is plan
+
     def _remaining(self, plan: Reservation) -> list[PodRecord]:
         """The victims that are there, and not terminating."""
         cluster = self._verbs.cluster
@@ -353,6 +357,8 @@ class OwnEvictions(Controller):
             refusal = await evictor.pods.refusal(self._remaining(plan))
             if refusal is not None and refusal[1].outcome == "unknown":
                 self._paused.failed(plan.id, self._clock())
+                return False
+            if not self._stands(plan):
                 return False
             if refusal is not None:
                 self._not_allowed(evictor, plan, refusal[1].message)
@@ -380,12 +386,13 @@ class OwnEvictions(Controller):
     async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
         """Evict what is still to be evicted, once it has saved its work. Once one victim is evicted, the others follow
         as soon as they may."""
-        reservations, remaining = self._verbs.reservations, self._remaining(plan)
-        begun = not self._verbs.releases.untouched(plan)
+        remaining, begun = self._remaining(plan), not self._verbs.releases.untouched(plan)
+        if not self._stands(plan):  # other plans of this turn may have waited long for the API server
+            return
         if plan.wait and not await self._may_go(evictor, plan, begun=begun):
             return
         for pod in remaining:
-            if reservations.of(plan.uid, self._clock()) is not plan or not evictor.leadership.held:
+            if not self._stands(plan) or not evictor.leadership.held:
                 return
             if self._is_dark():  # the requests before may have waited long for the API server
                 return
@@ -394,7 +401,7 @@ class OwnEvictions(Controller):
                 begun = True
                 continue
             log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", plan=plan.id, err=answer.message)
-            if not begun and answer.outcome != "unknown":
+            if not begun and answer.outcome != "unknown" and self._stands(plan):
                 self._not_allowed(evictor, plan, f"{pod.namespace}/{pod.name}: {answer.message}")
             else:
                 self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {answer.message}")

@@ -25,6 +25,7 @@ from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_evictions import LEASE, Ear
 from tests.act.test_reservations import connected, keeper
+from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.waiting import eventually
 from tests.world import JSON, WALL, World, machine, rfc3339, workload
@@ -525,6 +526,29 @@ def test_what_an_instance_before_has_asked_is_withdrawn_without_a_call_of_kube_s
             assert (case.asked(), case.evicted()) == (None, [])
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_no_pod_is_asked_for_a_preemptor_that_ends_while_the_api_server_is_asked(allowed: bool) -> None:
+    """The answer to the dry run takes long; where it is no, the plan does not come back for it."""
+    case = Case()
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == []
+
+        def ends(request: Request) -> int:
+            if request.path.endswith("/eviction"):
+                if PODS + "urgent" in case.objects.stored:
+                    gone(server, "urgent")
+                return 0 if allowed else 429
+            return 0
+
+        case.objects.fail = ends
+        await server.turn()
+        await server.turn()
+        assert (case.requests(), case.evicted(), server.world.verbs.reservations.all()) == (0, [], [])
+
+    case.run(test)
 
 
 def test_what_another_holder_has_withdrawn_meanwhile_is_asked_again() -> None:

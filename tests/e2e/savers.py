@@ -81,6 +81,7 @@ class SavingTrace(Trace):
         self.gangs: dict[str, str] = {}
         self.speaks: set[str] = set()
         self.evicted: dict[str, str] = {}  # reason of DisruptionTarget
+        self.evicted_at: dict[str, float] = {}  # when that was written: before the pod is deleted
         self._standing: dict[str, Asked] = {}
 
     def _pod(self, now: float, change: str, pod: Object) -> None:
@@ -95,7 +96,7 @@ class SavingTrace(Trace):
             self.speaks.add(uid)
         for condition in pod["status"].get("conditions", ()):
             if condition["type"] == "DisruptionTarget" and uid not in self.evicted:
-                self.evicted[uid] = condition["reason"]
+                self.evicted[uid], self.evicted_at[uid] = condition["reason"], now
                 self.lines.append((now, f"pod {self.pods[uid].name} is evicted: {condition['reason']}"))
         self._request(now, pod, json.loads(notes.get(ASKED) or "null"))
         standing = self._standing.get(uid)

@@ -127,7 +127,7 @@ class Judge:
 
     def _evicted_at(self, uid: str) -> float:
         story = self.trace.pods[uid]
-        return story.going or story.gone or 0.0
+        return self.trace.evicted_at.get(uid) or story.going or story.gone or 0.0
 
     def _needless(self, uid: str) -> str:
         at = self._evicted_at(uid)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.e2e import builders
-from tests.e2e.chaos import Chaos
+from tests.e2e.chaos import Act, Chaos
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import ExtenderFactory
 from tests.e2e.kubelet import RUN_SECONDS
@@ -108,6 +109,14 @@ class Preemptors:
                         self.soak.cluster.api.delete("Pod", name, self.soak.cluster.namespace, grace=0)
             time.sleep(0.05)
 
+    def each(self, numbers: Sequence[int], act: Act, chaos: Chaos) -> None:
+        """`act(n)` after the n-th of these numbers of preemptors have come, however long that takes."""
+        for n, number in enumerate(numbers):
+            while len(self.ones) <= number:
+                if chaos.ended.wait(0.05):
+                    return
+            act(n)
+
     def left(self) -> set[str]:
         """Those that are not deleted, and have not ended."""
         pods = {pod["metadata"]["name"]: pod for pod in self.soak.cluster.api.list("Pod", self.soak.cluster.namespace)}
@@ -143,9 +152,9 @@ def test_asked_again_and_again_while_everything_is_disturbed(
     savers = Savers(cluster.api, cluster.kubelets, soak.calls)
     trace.asks = savers.asked
     preemptors, chaos = Preemptors(soak, rng), Chaos()
-    lasts = rounds * PACE
     for every, least, act in ((8, 2, soak.kill), (12, 2, soak.steal), (25, 1, soak.outage)):
-        chaos.at([rng.uniform(0, lasts) for _ in range(max(least, rounds // every))], act)
+        numbers = [rng.randrange(rounds) for _ in range(max(least, rounds // every))]
+        chaos.always(partial(preemptors.each, sorted(numbers), act, chaos))
     with service, trace:
         load(cluster)
         time.sleep(4)  # what they do takes longer than to save it
