@@ -12,7 +12,7 @@ FUZZED = $(if $(and $(CASES),$(filter file,$(origin SECONDS))),$(MOST_FUZZED),$(
 MOST_FUZZED = 172800 # seconds: CASES end a run before
 ROUNDS ?= 800
 GANGS ?= 500
-ASKED ?= 300
+ASKED ?= 450
 PODS ?= 1000
 PACE ?= 4 # seconds after each scene of the demo
 KILLS ?= 38
@@ -57,7 +57,7 @@ types: setup ## mypy, strict; and the stubs of the core against its compiled mod
 checked: setup ## the core tests on a build with bounds checks, overflow checks and the address sanitizer
 	@.ci/checked -q -n $(WORKERS) --dist worksteal
 
-soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, and GANGS gangs of the queue, and ASKED preemptors whose victims save first, an hour (ROUNDS=800 pods, GANGS=500, ASKED=300); HOURS=8: one server for so long, its last hour against its second (REAL=1: played in one hour)
+soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, and GANGS gangs of the queue, and ASKED preemptors whose victims save first, an hour (ROUNDS=800 pods, GANGS=500, ASKED=450); HOURS=8: one server for so long, its last hour against its second (REAL=1: played in one hour)
 	@$(if $(HOURS),$(BIN)/python -m tests.steady --hours $(HOURS) $(if $(REAL),--real $(REAL)) $(if $(SEED),--seed $(SEED)),$(KILLED))
 
 fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECONDS=60, or with CASES=1000000 until so many; SEED= REPLAY=FILE)
