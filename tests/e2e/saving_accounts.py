@@ -69,14 +69,14 @@ class Account:
 
 class Judge:
     """`waits`: by priority, seconds for which a preemptor waits; `grace`: that of the victims; `away`: when no time
-    counts; `beyond`: seconds beyond its bound after which a preemptor is stuck."""
+    counts."""
 
     def __init__(
         self, trace: SavingTrace, preemptors: Mapping[str, Preemptor], waits: Mapping[int, int], grace: float,
-        away: Sequence[Span], beyond: float = BEYOND,
+        away: Sequence[Span],
     ) -> None:  # fmt: skip
         self.trace, self.waits, self.grace, self.away = trace, waits, grace, away
-        self.preemptors, self.beyond = preemptors, beyond
+        self.preemptors = preemptors
         self.by_uid = {one.uid: one for one in preemptors.values()}
 
     def account(self, events: Iterable[Object], ended: float) -> Account:
@@ -224,6 +224,6 @@ class Judge:
         away = sum(max(0.0, min(until, span.until) - max(since, span.since)) for span in self.away)
         beyond = until - since - away - len(plans) * (self.waits[one.priority] + ASKING_SECONDS + self.grace)
         account.waits.append(beyond)
-        if not one.node or beyond > self.beyond:
+        if not one.node or beyond > BEYOND:
             times = f"waited {until - since:.1f} s, {beyond:.1f} s beyond its bound"
             account.stuck.append(f"{one.name} {times}: {one.node or 'no node'}")

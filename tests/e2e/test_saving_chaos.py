@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e import builders
 from tests.e2e.chaos import Act, Chaos
 from tests.e2e.cluster import ControlPlane
@@ -23,7 +25,7 @@ from tests.e2e.conftest import ExtenderFactory
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.queue_causes import AWAY, UNSCHEDULED
 from tests.e2e.savers import BEHAVES, KINDS, OURS, Savers, SavingTrace
-from tests.e2e.saving_accounts import BEYOND, Account, Judge
+from tests.e2e.saving_accounts import Account, Judge
 from tests.e2e.scene import Scene, SceneFactory
 from tests.e2e.service import Service
 from tests.e2e.soak_accounts import Preemptor
@@ -37,7 +39,7 @@ PRIORITIES = {"never": 1000, "high": 2000, "top": 3000}
 WAITS = {1000: 0, 2000: 6, 3000: 3}  # seconds, by priority
 GRACE_SECONDS = 0.5  # in which a pod that is deleted ends
 PACE = 1.0  # seconds between two preemptors
-NOISY_SECONDS = 40.0  # beyond its bound in the short run, on a machine that others use too
+STATED = os.environ.get("GPU_EXTENDER_SAVING_CHAOS", "")
 QUIET_SECONDS = 90.0  # after the last preemptor, at most
 WITHDRAWN_SECONDS = 25.0  # after the last one has ended: the Lease may be on its way
 
@@ -124,13 +126,13 @@ class Preemptors:
         return {name for name in waiting if self.ones[name].deleted == float("inf")}
 
 
+@pytest.mark.skipif(not STATED, reason="GPU_EXTENDER_SAVING_CHAOS does not state how many preemptors come")
 def test_asked_again_and_again_while_everything_is_disturbed(
     control_plane: ControlPlane, scene: SceneFactory, namespace: str, extender_process: ExtenderFactory, tmp_path: Path
 ) -> None:
-    """20 preemptors (GPU_EXTENDER_SAVING_CHAOS: another number; _SEED: 31), a kill for every eighth, and so on. That
-    none waits for 10 s beyond its bound is demanded where the number is stated (`make soak`)."""
-    stated = os.environ.get("GPU_EXTENDER_SAVING_CHAOS", "")
-    rounds = int(stated or 20)
+    """A kill for every eighth of so many preemptors, and so on, by _SEED (31). A machine with other work is too slow
+    for the bound: it runs in `make soak` alone."""
+    rounds = int(STATED)
     seed = int(os.environ.get("GPU_EXTENDER_SAVING_CHAOS_SEED", "") or 31)
     rng = random.Random(seed)
     lease = f"evictions-{namespace}"
@@ -174,12 +176,12 @@ def test_asked_again_and_again_while_everything_is_disturbed(
         events = cluster.api.list("Event", namespace, fields="reason=Preempted")
     savers.end()
     spans = [span for kind in (AWAY, UNSCHEDULED) for span in soak.done.spans(kind)]
-    judge = Judge(trace, preemptors.ones, WAITS, GRACE_SECONDS, spans, BEYOND if stated else NOISY_SECONDS)
+    judge = Judge(trace, preemptors.ones, WAITS, GRACE_SECONDS, spans)
     account = judge.account(events, ended)
     report(soak, seed, preemptors.ones, account, trace, tmp_path)
     truth = cluster.kubelets.truth
     assert chaos.errors == []
-    assert sum(account.asked.values()) > (rounds / 4 if stated else 0)  # it was about requests
+    assert sum(account.asked.values()) > rounds / 4  # it was about requests
     assert account.stuck == []
     assert (account.needless, account.early) == ([], [])
     assert (account.vain, account.twice) == ([], [])
