@@ -291,15 +291,18 @@ def given_links(NodeTable nodes, int resource, const row_t[::1] rows, code_t[::1
     _check_given(rows, out.shape[0], given)
     _check_resource(nodes, resource)
     cdef Py_ssize_t i
+    cdef int shape
     cdef mask_t gpus
     cdef code_t code
     with nogil:
         for i in range(rows.shape[0]):
-            code, gpus = out[i], given[rows[i]]
+            code, gpus, shape = out[i], given[rows[i]], nodes.shape[rows[i]]
             if code != 0 and code not in (codes.unknown, codes.never, codes.pending, codes.busy, codes.held):
                 continue
             if _is_given(nodes, resource, rows[i], gpus):
-                if popcount(gpus) < 2 or nodes.shapes.ring_of(nodes.shape[rows[i]], gpus) > 0:
+                # Of a GPU that the shape does not have no links are known.
+                if popcount(gpus) < 2 or (nodes.shapes.ring_of(shape, gpus) > 0
+                                          and gpus >> nodes.shapes.shapes[shape].gpus == 0):
                     out[i] = 0
                 else:
                     out[i] = codes.never if _is_empty(nodes, rows[i]) else codes.held

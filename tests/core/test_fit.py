@@ -381,6 +381,17 @@ def test_a_gpu_that_a_staying_pod_holds_too_does_not_make_links() -> None:
     assert out[0] == 24
 
 
+def test_of_a_gpu_that_the_shape_does_not_have_no_links_are_known() -> None:
+    shape, _ = KINDS["nvswitch"]
+    world = build([("add", (0,)), ("set_node", (0, (0, 0, 9, 4, 0), GPU, shape, 0b1111, 0))], [])
+    codes = []
+    for gpus in (0b11, 0b11 | 1 << 16):  # no shape has so many
+        out = bytearray([LINKS.unknown])
+        fit.given_links(world.nodes, GPU, ints([0]), out, array("I", [gpus]), LINKS)
+        codes.append(out[0])
+    assert codes == [0, LINKS.never]
+
+
 @given(st.lists(st.integers(0, 255)))
 def test_counts_of_codes(codes: list[int]) -> None:
     assert fit.counts(array("B", codes)) == plain.counts(codes)

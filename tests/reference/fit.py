@@ -158,8 +158,10 @@ def given_links(
     own = (0, codes.unknown, codes.never, codes.pending, codes.busy, codes.held)
     for i, row in _given(nodes, resource, rows, out, given):
         if out[i] in own:
-            gpus = given[row]
-            linked = gpus.bit_count() == 1 or (nodes.shapes.ring(nodes.node(row).shape, gpus) or 0) > 0
+            inside = _inside(nodes, row, given[row])
+            linked = given[row].bit_count() == 1
+            if not linked and inside == given[row]:
+                linked = (nodes.shapes.ring(nodes.node(row).shape, inside) or 0) > 0
             out[i] = 0 if linked else codes.never if _is_empty(nodes, row) else codes.held
 
 
@@ -168,10 +170,15 @@ def given_nics(
 ) -> None:
     own = (0, codes.unknown, codes.never, codes.pending, codes.held)
     for i, row in _given(nodes, resource, rows, out, given):
-        near = nodes.shapes.nics(nodes.node(row).shape, given[row])
+        near = nodes.shapes.nics(nodes.node(row).shape, _inside(nodes, row, given[row]))
         if out[i] in own and near is not None:
             enough = near >= given[row].bit_count()
             out[i] = 0 if enough else codes.never if _is_empty(nodes, row) else codes.held
+
+
+def _inside(nodes: NodeTable, row: int, gpus: int) -> int:
+    """Those that the shape of the node has."""
+    return gpus & ((1 << (nodes.shapes.gpus(nodes.node(row).shape) or 0)) - 1)
 
 
 def _given(nodes: NodeTable, resource: int, rows: list[int], out: list[int], given: list[int]) -> list[tuple[int, int]]:
