@@ -200,6 +200,7 @@ class _World:
             self.task.cancel()
             with suppress(BaseException):
                 self.loop.run_until_complete(self.task)
+            self.server.asks.close()
         self.loop.run_until_complete(self.stack.aclose())
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
@@ -299,6 +300,7 @@ class _World:
             task.cancel()
             with suppress(BaseException):
                 self.loop.run_until_complete(task)
+            server.asks.close()
         ours, fresh = _told(self.cluster), _told(core.cluster)
         for table in fresh:
             if ours[table] != fresh[table]:
