@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, NoReturn
 
 from prometheus_client import Gauge
 
@@ -138,6 +138,13 @@ class Supervisor:
         log.exception("defect", controller=controller.name)
 
 
+async def repeat(work: Callable[[], Awaitable[None]], pause: float) -> NoReturn:
+    """One time after another, `pause` seconds between two."""
+    while True:
+        await work()
+        await asyncio.sleep(pause)
+
+
 # -- whether this instance is the one that may act: it holds the Lease of the settings, as long as it wants it
 
 
@@ -168,6 +175,7 @@ class Leadership:
         self._lease, self._task, self._leads = lease, task, leads
         self._degraded, self._clock = degraded, clock
         self._stepped_at: float | None = None
+        self._trying = asyncio.Lock()
         self._warned = False
         self.forbidden = False
         """Whether the API server has rejected the last attempt for lack of rights."""
@@ -184,11 +192,16 @@ class Leadership:
 
     async def campaign(self, wanted: bool) -> None:
         """Take the Lease or renew it where it is `wanted`, else give it back; at most one attempt in its `retry`
-        seconds. An attempt ends at the Lease's `deadline`: later it renews nothing, and one request that hangs would
-        cost the Lease."""
+        seconds, and one at a time: of two the later one would take the earlier for another instance. An attempt ends at
+        the Lease's `deadline`: later it renews nothing, and one request that hangs would cost the Lease."""
         now, lease = self._clock(), self._lease
         if lease is None or (self._stepped_at is not None and now - self._stepped_at < lease.retry):
             return
+        if not self._trying.locked():
+            async with self._trying:
+                await self._attempt(lease, now, wanted)
+
+    async def _attempt(self, lease: Lease, now: float, wanted: bool) -> None:
         try:
             if wanted:
                 self._stepped_at = now

@@ -27,13 +27,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
-from extender.act.controller import Controller, Leadership
+from extender.act.controller import Controller, Leadership, repeat
 from extender.act.drains import Drains
 from extender.act.events import EventRecorder, named, price_text
 from extender.act.reservations import ReservationStore
@@ -160,8 +160,8 @@ class OwnEvictions(Controller):
         """One turn after another. A turn may take longer than the Lease lasts, so that is renewed beside it."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(_repeat(self._campaign))
-                await _repeat(self.turn)
+                group.create_task(repeat(self._campaign, TICK_SECONDS))
+                await repeat(self.turn, TICK_SECONDS)
         finally:
             if self._evictor is not None:
                 await self._evictor.leadership.resign()
@@ -177,14 +177,9 @@ class OwnEvictions(Controller):
         await self._campaign()
         if self._is_dark():  # stuck pods are looked at when the watches are back
             return
-        acting = evictor if evictor is not None and enabled and evictor.leadership.held else None
         if evictor is not None and not enabled:
             await self._turned_off(evictor)
-        elif evictor is not None and (acting is None or evictor.leadership.term != self._term):
-            self._term = evictor.leadership.term
-            evictor.saves.forget()
-        if enabled and acting is None and evictor is not None and evictor.leadership.forbidden:
-            self._hand_back(evictor, f"the Lease {self._settings.evictions.lease} cannot be read or written")
+        acting = self._acting(evictor) if evictor is not None and enabled else None
         if acting is not None:
             if any(plan.wait for plan in self._verbs.reservations.all()):
                 self._verbs.releases.sweep(now)  # the preemptor may have a node elsewhere
@@ -218,6 +213,16 @@ class OwnEvictions(Controller):
         """Take the Lease or renew it, or leave it to others."""
         if self._evictor is not None and self._settings.evictions.enabled and self._view.ready():
             await self._evictor.leadership.campaign(self._wants_lease(self._clock()))
+
+    def _acting(self, evictor: Evictor) -> Evictor | None:
+        """The evictor, where this instance may act."""
+        lead = evictor.leadership
+        if not lead.held or lead.term != self._term:
+            self._term = lead.term
+            evictor.saves.forget()
+        if not lead.held and lead.forbidden:
+            self._hand_back(evictor, f"the Lease {self._settings.evictions.lease} cannot be read or written")
+        return evictor if lead.held else None
 
     def _is_dark(self) -> bool:
         """Whether what we know is too old to evict by."""
@@ -408,9 +413,3 @@ class OwnEvictions(Controller):
             break
         if remaining:  # the watch needs a moment to show what was evicted
             self._paused.failed(plan.id, self._clock())
-
-
-async def _repeat(work: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await work()
-        await asyncio.sleep(TICK_SECONDS)

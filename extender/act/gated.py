@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from extender.act.controller import Controller
+from extender.act.controller import Controller, repeat
 from extender.act.events import EventRecorder, FewEvents
 from extender.cluster.cluster import ClusterView
 from extender.kube import gates
@@ -56,9 +56,7 @@ class UnledPods(Controller):
 
     async def run(self) -> None:
         """Look, for ever."""
-        while True:
-            await self.look()
-            await asyncio.sleep(EVERY_SECONDS)
+        await repeat(self.look, EVERY_SECONDS)
 
     async def look(self) -> None:
         """Read the Lease where that matters, and report what waits."""

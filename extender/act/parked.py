@@ -19,11 +19,10 @@ Theory of operation
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from extender.act.controller import Controller
+from extender.act.controller import Controller, repeat
 from extender.decide.verbs import Verbs
 from extender.kube.pod_writes import NO_ANNOTATIONS, Patched
 from extender.log import get_log
@@ -69,9 +68,7 @@ class ParkedPods(Controller):
 
     async def run(self) -> None:
         """One turn after another."""
-        while True:
-            await self.turn()
-            await asyncio.sleep(TICK_SECONDS)
+        await repeat(self.turn, TICK_SECONDS)
 
     async def turn(self) -> None:
         """Wake the pods, once that helps."""

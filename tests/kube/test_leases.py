@@ -52,6 +52,16 @@ class _Server:
         return b"{}"
 
 
+class _SlowWrites(_Server):
+    """`seconds`: from the request to its effect."""
+
+    seconds = 0.0
+
+    async def put(self, path: str, body: bytes) -> bytes:
+        await asyncio.sleep(self.seconds)
+        return await super().put(path, body)
+
+
 @pytest.mark.parametrize("slow", [0.0, 4.0, DURATION, 2 * DURATION])
 def test_the_holder_stops_before_another_takes_the_lease_however_late_its_reading_is_answered(slow: float) -> None:
     """The holder renews while the answer is under way, and then not any more. `slow`: seconds until the answer."""
@@ -118,3 +128,32 @@ def test_one_request_that_hangs_does_not_cost_the_lease(duration: float) -> None
 
     with contextlib.closing(loop):
         loop.run_until_complete(test())
+
+
+def test_two_tasks_of_one_instance_do_not_take_the_lease_from_each_other() -> None:
+    """One renews it, the other one acts and renews it first; the API server takes longer than both wait."""
+    loop, metrics = VirtualLoop(lambda now: None), Metrics()
+    clock = Clock(loop.time, lambda: 1e9 + loop.time(), loop.time)
+    server: Any = _SlowWrites({})
+    lease = Lease(server, "kube-system", "it", "a", clock=clock, duration=LEASE_SECONDS)
+    leadership = Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, loop.time)
+    held = []
+
+    async def campaigns() -> None:
+        while True:
+            await leadership.campaign(True)
+            held.append(leadership.held)
+            await asyncio.sleep(0.1)
+
+    async def test() -> None:
+        server.seconds = 1.5 * lease.retry
+        await leadership.campaign(True)
+        tasks = [asyncio.create_task(campaigns()) for _ in range(2)]
+        await asyncio.sleep(60)
+        for task in tasks:
+            task.cancel()
+
+    with contextlib.closing(loop):
+        loop.run_until_complete(test())
+    assert len(held) > 100
+    assert all(held)

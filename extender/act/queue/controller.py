@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from extender.act.controller import Controller
+from extender.act.controller import Controller, repeat
 from extender.act.events import EventRecorder
 from extender.act.queue.cleanup import Stranded, Strangers
 from extender.act.queue.ends import AbsentSeats, SeatEnds
@@ -135,32 +135,18 @@ class QueueController(Controller):
         the sign of life. A defect in one of the three ends all."""
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (self._turns, self._renew, self._beat):
-                    group.create_task(work())
+                group.create_task(repeat(self._campaign, TICK_SECONDS))
+                group.create_task(repeat(self._follow, BEAT_SECONDS))
+                await repeat(self.turn, TICK_SECONDS)
         finally:
             await self._releases.end()
             await self._acting.leadership.resign()
             await self._acting.replicas.resign()
 
-    async def _turns(self) -> None:
-        while True:
-            await self.turn()
-            await asyncio.sleep(TICK_SECONDS)
-
-    async def _renew(self) -> None:
-        while True:
-            if self._acting.ready():
-                await self._campaign()
-            await asyncio.sleep(TICK_SECONDS)
-
     async def _campaign(self) -> None:
         """Take the Lease or renew it; an instance that cannot read all seats leaves it to others."""
-        await self._acting.leadership.campaign(self._acting.store.is_readable())
-
-    async def _beat(self) -> None:
-        while True:
-            await self._follow()
-            await asyncio.sleep(BEAT_SECONDS)
+        if self._acting.ready():
+            await self._acting.leadership.campaign(self._acting.store.is_readable())
 
     def _leading(self) -> bool:
         """Whether the seats of this instance are those that count."""
