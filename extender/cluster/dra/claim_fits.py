@@ -256,7 +256,10 @@ class ClaimFits:
             return
         for name in nodes:
             for kept in self._kept.values():
-                kept.dropped.add(name)
+                if kept.column:
+                    kept.dropped.add(name)
+                if len(kept.dropped) > len(kept.column):  # nodes come and go, and no pod asks
+                    kept.column, kept.dropped = array("I"), set()
                 if (entry := kept.by_node.pop(name, None)) is not None:
                     kept.spent -= entry.allocation.steps
 

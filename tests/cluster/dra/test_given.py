@@ -106,3 +106,17 @@ def test_of_the_nodes_that_are_asked_about_those_that_are_rejected_are_not_looke
     rows, codes = array("i", map(world.cluster.row, ("n1", "n2"))), array("B", (0, 9))
     column = world.cluster.given_to_claims(specs, rows, codes)
     assert [column[world.cluster.row(name)] for name in NODES] == [1, fit.UNSEEN, fit.UNSEEN]
+
+
+def test_nodes_that_come_and_go_are_not_remembered_while_no_pod_asks() -> None:
+    world = DraWorld()
+    world.dra_class()
+    for node in NODES:
+        world.dra_node(node)
+    specs, rows = claims(world)[0], array("i", map(world.cluster.row, NODES))
+    fits, codes = world.cluster.dra.fits, array("B", bytes(len(rows)))
+    before = world.cluster.given_to_claims(specs, rows, codes)[:]
+    for number in range(1000):
+        fits.changed([f"burst-{number}"])
+    assert all(len(kept.dropped) <= len(NODES) + 1 for kept in fits._kept.values())
+    assert world.cluster.given_to_claims(specs, rows, codes) == before
