@@ -21,8 +21,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from extender.act.demand_mix import DemandMixStore
 from extender.act.document import Damaged, Newer, Seconds, decoded
+from extender.act.learned import LearnedStore
 from extender.cluster.cluster import Cluster
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap
@@ -177,7 +177,7 @@ class SaveHistory:
         return SaveAnswersRecord(uid="", name=namespace, resource_version="", ignores=_steps(all_of_it), owners=owners)
 
 
-class SaveHistoryStore(DemandMixStore):
+class SaveHistoryStore(LearnedStore):
     """Keeps it, beside the demand mix. What other instances have stored meanwhile is taken over first, also by those
     that learn nothing: they answer verbs by it."""
 

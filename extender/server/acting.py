@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from extender.act.controller import EVICTIONS, QUEUE, Controller, Leadership
-from extender.act.demand_mix import DemandMixStore
 from extender.act.events import EventRecorder
 from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
 from extender.act.gated import GateRemoval, UnledPods
+from extender.act.learned import LearnedStore
 from extender.act.parked import ParkedPods
 from extender.act.queue.allocator import DeviceAllocator, Fences
 from extender.act.queue.controller import LEASE_SECONDS as QUEUE_LEASE_SECONDS
@@ -136,7 +136,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     controllers.append(UnledPods(cluster, events, watched.look, leader, metrics.degraded, clock))
     if stored:  # it is read before the source begins, whose pods it may have counted
         demand, learned = cluster.demand, ConfigMap(server, namespace, MIX)
-        controllers.append(DemandMixStore(learned, demand.dump, demand.load, newer=is_newer))
+        controllers.append(LearnedStore(learned, demand.dump, demand.load, newer=is_newer))
         controllers.append(SaveHistoryStore(learned, history))
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
 

@@ -9,8 +9,8 @@ import random
 import pytest
 
 from ext_core.rows import NOT_ASKED
-from extender.act.demand_mix import DemandMixStore
 from extender.act.document import Damaged
+from extender.act.learned import LearnedStore
 from extender.act.save_history import (
     HALF_LIFE_SECONDS,
     KEY,
@@ -26,7 +26,7 @@ from extender.objects.gangs import top_owner
 from extender.preemption.cost_inputs import work_lost
 from extender.settings import Settings
 from extender.times import Clock
-from tests.act.test_demand_mix import map_of
+from tests.act.test_learned import map_of
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.world import JSON, WALL, World, machine, workload
@@ -176,14 +176,14 @@ def test_two_servers_store_it_beside_the_demand_mix_and_take_over_what_the_other
     async def whole() -> None:
         async with connected(objects) as server:
             stores = [SaveHistoryStore(map_of(server), case.history) for case in (first, second)]
-            await DemandMixStore(map_of(server), lambda: "mix", lambda text: None).save()
+            await LearnedStore(map_of(server), lambda: "mix", lambda text: None).save()
             for store in stores:
                 await store.begin()
             first.note("liar")
             second.note("other", "elsewhere")
             for store in (*stores, *stores):
                 await store.save()
-            await DemandMixStore(map_of(server), lambda: "mix 2", lambda text: None).save()  # of an older version too
+            await LearnedStore(map_of(server), lambda: "mix 2", lambda text: None).save()  # of an older version too
 
     asyncio.run(whole())
     assert first.history.dump() == second.history.dump()
@@ -219,7 +219,7 @@ def test_a_text_of_a_version_to_come_stays() -> None:
 
     async def whole() -> None:
         async with connected(objects) as server:
-            await DemandMixStore(map_of(server), lambda: text, lambda text: None, key=KEY).save()
+            await LearnedStore(map_of(server), lambda: text, lambda text: None, key=KEY).save()
             store = SaveHistoryStore(map_of(server), case.history)
             await store.begin()
             case.note("liar")

@@ -1222,16 +1222,21 @@ def test_an_api_server_that_takes_none_changes_nothing_else(status: int) -> None
     case.run(test, LATER)
 
 
+async def a_holder_asks_and_is_gone(case: Case) -> None:
+    """Its EvictionRequest stands."""
+    async with case.server(LATER) as server:
+        await asked(server)
+        await server.turn()
+        assert MADE in case.objects.stored
+    case.objects.stored.pop(LEASE, None)
+
+
 def test_the_next_holder_of_the_lease_withdraws_an_eviction_request_too() -> None:
     case = Case()
     responding(case)
 
     async def test() -> None:
-        async with case.server(LATER) as server:
-            await asked(server)
-            await server.turn()
-            assert MADE in case.objects.stored
-        case.objects.stored.pop(LEASE, None)
+        await a_holder_asks_and_is_gone(case)
         del case.objects.stored[PODS + "urgent"]
         async with case.server(LATER, name="another") as server:
             await server.call("filter", case.urgent)
@@ -1247,11 +1252,7 @@ def test_an_eviction_request_that_stands_already_is_withdrawn_by_the_next_holder
     responding(case)
 
     async def test() -> None:
-        async with case.server(LATER) as server:
-            await asked(server)
-            await server.turn()
-            assert MADE in case.objects.stored
-        case.objects.stored.pop(LEASE, None)
+        await a_holder_asks_and_is_gone(case)
         async with case.server(LATER, name="another") as server:
             await server.call("filter", case.urgent)
             for _ in range(3):

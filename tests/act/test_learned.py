@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.act.demand_mix import DemandMixStore
+from extender.act.learned import LearnedStore
 from extender.cluster.demand import is_newer
 from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap
@@ -47,7 +47,7 @@ def run(
 
     async def whole() -> None:
         async with connected(objects) as server:
-            document = DemandMixStore(map_of(server), learner.dump, learner.load, every=every)
+            document = LearnedStore(map_of(server), learner.dump, learner.load, every=every)
             await document.begin()
             task = asyncio.create_task(document.run())
             during()
@@ -79,7 +79,7 @@ def test_it_is_written_now_and_then() -> None:
 
     async def whole() -> None:
         async with connected(objects) as server:
-            task = asyncio.create_task(DemandMixStore(map_of(server), learner.dump, learner.load, every=0.01).run())
+            task = asyncio.create_task(LearnedStore(map_of(server), learner.dump, learner.load, every=0.01).run())
             await eventually(lambda: PATH in objects.stored)
             written.append(stored(objects))
             learner.sizes = {"1": 2}
@@ -107,7 +107,7 @@ def test_a_document_of_a_newer_version_is_neither_read_nor_written_over() -> Non
 
     async def whole() -> None:
         async with connected(objects) as server:
-            document = DemandMixStore(map_of(server), learner.dump, learner.load, newer=is_newer)
+            document = LearnedStore(map_of(server), learner.dump, learner.load, newer=is_newer)
             learner.sizes = {"1": 1}
             await document.save()
             assert stored(objects) == {"sizes": {"1": 1}}
@@ -183,7 +183,7 @@ def test_another_instance_writes_at_the_same_time() -> None:
 
     async def whole() -> None:
         async with connected(objects) as server:
-            document = DemandMixStore(map_of(server), learner.dump, learner.load)
+            document = LearnedStore(map_of(server), learner.dump, learner.load)
             reads = 0
 
             def meddle(request: Any) -> int:
@@ -206,7 +206,7 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
 
     async def kept(world: World, *, saves: bool) -> None:
         async with connected(objects) as server:
-            document = DemandMixStore(map_of(server), world.cluster.demand.dump, world.cluster.demand.load)
+            document = LearnedStore(map_of(server), world.cluster.demand.dump, world.cluster.demand.load)
             await document.begin()
             if saves:
                 world.pod("p", 2)

@@ -29,7 +29,7 @@ LAST_SECONDS = 2.0  # the end of the process neither
 log = get_log()
 
 
-class DemandMixStore(Controller):
+class LearnedStore(Controller):
     """Reads the mix at the start, and writes it when it has changed."""
 
     name = "document"
