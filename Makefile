@@ -19,7 +19,7 @@ KILLS ?= 38
 TIMES ?= 3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
 CLUSTERS ?= 3 # control planes that tests run on at the same time, on two processors: half of their time is waiting
-KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_SAVING_CHAOS=$(ASKED) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) GPU_EXTENDER_METAMORPHIC_CASES=100 GPU_EXTENDER_MODEL_EPISODES=2000 $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py tests/e2e/test_saving_chaos.py tests/metamorphic tests/model
+KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_SAVING_CHAOS=$(ASKED) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) GPU_EXTENDER_METAMORPHIC_CASES=100 GPU_EXTENDER_MODEL_EPISODES=2000 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py tests/e2e/test_saving_chaos.py tests/metamorphic tests/model
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ]) # pytest's status when ARGS names no test of this kind
 
 help: ## this list
@@ -64,7 +64,7 @@ fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECO
 	@$(BIN)/python -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(FUZZED)) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
 
 attack: setup ## a hostile tenant on a real control plane: against the queue, scene by scene, then among four with kills; 40 minutes at most (QUEUE=1: the first part alone; PODS=1000 KILLS=38 SEED=1)
-	@GPU_EXTENDER_ATTACK=$(PODS) GPU_EXTENDER_ATTACK_KILLS=$(KILLS) GPU_EXTENDER_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/e2e/test_queue_attack.py $(if $(QUEUE),,tests/e2e/test_attack.py)
+	@GPU_EXTENDER_ATTACK=$(PODS) GPU_EXTENDER_ATTACK_KILLS=$(KILLS) GPU_EXTENDER_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/e2e/test_queue_attack.py $(if $(QUEUE),,tests/e2e/test_attack.py)
 
 compat: setup ## the core scenarios on Kubernetes 1.34 to 1.37, and from 0.1.0 to this version and back, as a table (RELEASES= SCENARIOS= TABLE=1)
 	@$(BIN)/python -m tests.e2e.compat --releases '$(RELEASES)' --scenarios '$(SCENARIOS)' $(if $(TABLE),--table)

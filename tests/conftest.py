@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import structlog
@@ -18,6 +18,22 @@ settings.register_profile("by-hand", deadline=None)
 settings.register_profile("checked", derandomize=True, deadline=None, max_examples=25)  # .ci/checked chooses it
 settings.register_profile("fuzz", derandomize=False, deadline=None, max_examples=500, print_blob=True)  # tests.fuzz
 settings.load_profile("ci" if os.environ.get("CI") else "by-hand")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """A run of an hour says at once what failed, where its output is kept and not looked at."""
+    if os.environ.get("CI") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_AtOnce(config.get_terminal_writer().line))
+
+
+class _AtOnce:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._say(f"\nFAILED {report.nodeid} ({report.when})\n{report.longreprtext}")
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,8 @@ MODULE_FILES = {
 }
 DEFAULT_RELEASE = "1.37.0"
 OLDEST_GO = (1, 26)
+COMPILE_SECONDS = 1800.0
+"""Of one program, what it fetches included: a registry that does not answer ends no run of the tests."""
 
 
 class ControlPlaneUnavailable(Exception):
@@ -139,7 +141,7 @@ def _compile(go: str, version: str, module_file: str, command: str, target: Path
     subprocess.run(
         [go, "build", f"-modfile={module_file}", "-mod=readonly", "-trimpath", "-buildvcs=false",
          "-ldflags", f"-s -w {flags}", "-o", str(target), command if "/" in command else f"./cmd/{command}"],
-        cwd=module, check=True, capture_output=True, text=True,
+        cwd=module, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS,
         env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""},
         # A build on a developer's machine should leave the machine usable.
         preexec_fn=lambda: os.nice(10) and None,
@@ -166,6 +168,8 @@ def once(made: Path, what: str, say: Callable[[str], None], make: Callable[[str,
     except subprocess.CalledProcessError as error:
         last = "; ".join(error.stderr.strip().splitlines()[-3:])
         raise ControlPlaneUnavailable(f"{what} does not build: {last}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ControlPlaneUnavailable(f"{what} does not build within {error.timeout:.0f} s") from error
     except OSError as error:
         raise ControlPlaneUnavailable(f"cannot write the cache {root}: {error}") from error
     return made
