@@ -240,9 +240,10 @@ class Explainer:
             above = evictions.evictable_by(cluster, pod)
             cost = evictions.cost_now(self._judge, pod, wall)
             shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
-        saves = shown.why is not None and shown.why.reason == pending.SAVING
-        if saving := evictions.asked(pod) or (shown.why.text if shown.why is not None and saves else ""):
-            shown = replace(shown, sentence=f"{shown.sentence}; {saving}")
+        if asked := evictions.asked(pod):
+            shown = replace(shown, asked=asked)
+        elif shown.why is not None and shown.why.reason == pending.SAVING:
+            shown = replace(shown, sentence=f"{shown.sentence}; {shown.why.text}")
         earlier = self._evicted.latest(pod.namespace, pod.name)
         if earlier is not None and earlier.pod.uid != pod.uid:
             shown = replace(shown, warnings=[*shown.warnings, evictions.before(earlier, wall)])

@@ -42,6 +42,8 @@ class Explanation:
     pod: PodRecord
     verdict: Verdict
     sentence: str = ""
+    asked: str = ""
+    """What a pod is asked that runs: to save its work. The last clause of the sentence, where it is printed whole."""
     node: str | None = None
     gpus: tuple[int, ...] | None = None
     """Indices, None where they are not known."""
@@ -81,7 +83,7 @@ class Explanation:
             "warnings": list(self.warnings),
             "pod": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority},
             "verdict": self.verdict,
-            "sentence": self.sentence,
+            "sentence": "; ".join(filter(None, (self.sentence, self.asked))),
             "why": None if self.why is None else self.why.as_json(),
             "node": self.node,
             "gpus": None if self.gpus is None else list(self.gpus),

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import orjson
 
-from extender.ask import evictions
 from extender.ask.judge import Ranked
 from extender.ask.nearest import LINKED
 from extender.ask.text import named_gpus, seconds
@@ -87,9 +86,8 @@ def pod_view(content: Content, query: Query) -> JSON:
     latest = [entry(decision, verbs.cluster) for decision in islice(of_pod(verbs.decisions.latest(), pod.uid), SHOWN)]
     answer = shown.as_json()
     asked = next((decision for decision in latest if decision["verb"] == "preempt" and decision["cost"]), None)
-    saving = evictions.asked(pod)  # `save_request` states it
     return answer | {
-        "sentence": answer["sentence"].replace(f"; {saving}", "") if saving else answer["sentence"],
+        "sentence": shown.sentence,  # without `asked`, which `save_request` states
         "because": explainer.because(shown),
         "gpus_asked": dict(pod.gpus),
         "drawings": _drawings(content, pod, answer),
