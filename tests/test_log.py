@@ -123,7 +123,7 @@ def test_the_last_lines_are_written_before_a_signal_ends_the_process(tmp_path: P
         while part := os.read(reading, 1 << 16):
             said.append(part)
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=read, daemon=True)
     try:
         with server(tmp_path, "", stderr=writing) as client:
             os.close(writing)
@@ -151,8 +151,9 @@ def test_lines_beyond_the_room_are_dropped_and_counted() -> None:
         assert not writer.flush(0.01)
         large = writer.dropped
         said = b""
-        while not writer.flush(0.05):  # the writer may have counted the last bytes not yet
-            said += os.read(reading, 1 << 20)
+        while not writer.flush(0.001):
+            if select.select([reading], [], [], 0)[0]:  # the writer may have counted the last bytes not yet
+                said += os.read(reading, 1 << 20)
         os.close(writing)
         while part := os.read(reading, 1 << 20):
             said += part
