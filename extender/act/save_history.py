@@ -8,7 +8,8 @@ Theory of operation
 3. An owner ignores a request as likely as it did before, and as OWN more requests would that are answered as its
    namespace answers. A namespace starts with NAMESPACE answers that are saved. So a new name is worth no more than its
    namespace: once that has ignored twelve requests in a week, and saved none, no pod with a new owner is asked.
-4. What follows is applied to the cluster as records, which all prices read (`AnnotationLimits.saving`).
+4. What follows is applied to the cluster as records, which all prices read (`AnnotationLimits.saving`), and which `top`
+   and the page show (`ask/fleet.py`).
 5. A namespace keeps MOST_OWNERS, those that say most: with more names a tenant displaces its own. With MOST_NAMESPACES
    a further one is not remembered until one is forgotten: none displaces another.
 6. It is stored as a text (dump, load). Two instances may both have learned: of each count the latest is kept.

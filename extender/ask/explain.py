@@ -121,8 +121,9 @@ class Explainer:
         names: Iterable[str] | None = None,
         namespace: str = "",
     ) -> dict[str, Any]:
-        """`kind: Fleet`: what is left of each GPU model, and why pods wait. `pods`: of what the method `waiting` has
-        just returned; None: not asked for yet; `names`: of nodes, None: all; `namespace`: of gangs, "": any."""
+        """`kind: Fleet`: what is left of each GPU model, why pods wait, and whose pods ignore requests to save.
+        `pods`: of what the method `waiting` has just returned; None: not asked for yet; `names`: of nodes, None: all;
+        `namespace`: of gangs and owners, "": any."""
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Fleet",
@@ -130,7 +131,13 @@ class Explainer:
             "models": self.models(names),
             "waiting": pending.by_reason(self.waiting() if pods is None else pods),
             **pending.partial_fields([gang for gang in self.partial_gangs() if namespace in ("", gang.ref.namespace)]),
+            **self.ignoring(namespace),
         }
+
+    def ignoring(self, namespace: str = "") -> dict[str, Any]:
+        """`fleet.ignoring_fields`; None in place of the owners where there is no memory, as over a file."""
+        fields = fleet.ignoring_fields(self._judge.cluster, namespace)
+        return fields if self._live else fields | {"ignores_requests": None}
 
     def fleet_counts(self) -> FleetCounts:
         """The fleet now, for metrics and the trend: nothing is judged."""

@@ -1,4 +1,4 @@
-"""The fleet at a glance: what is left of each GPU model, and why pods wait."""
+"""The fleet at a glance: what is left of each GPU model, and whose pods ignore requests to save."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 from ext_core import survey
 from ext_core.link_sets import LinkSets
 from extender.ask.judge import blocks
+from extender.cluster.annotation_limits import ignored_text
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
 from extender.cluster.tables import FIRST_GPU
@@ -17,6 +18,8 @@ SIZES: Final = (2, 4, 8, 16)
 """Sizes of linked sets."""
 LOOKED_AT: Final = 1024
 """Nodes that are counted together."""
+MOST_IGNORING: Final = 20
+"""Owners that an answer names, those that ignore the most first."""
 
 
 class Model:
@@ -90,3 +93,20 @@ def _count_sets(fleet_models: Iterable[Model], cluster: ClusterView) -> None:
                 known[graph] = [sets.most(*graph, size) for size in SIZES]
             for size, number in zip(SIZES, known[graph], strict=True):
                 model.sets[size] += nodes * number
+
+
+def ignoring_fields(cluster: ClusterView, namespace: str = "") -> dict[str, Any]:
+    """Two fields of an answer: the first owners whose pods ignore requests to save, as `SaveAnswersRecord` has
+    it, and how many are left out. Owner None: those that were not asked yet. `namespace`: "": any."""
+    found = [
+        (ignores, record.name, owner)
+        for record in cluster.save_answers.values()
+        for owner, ignores in ((None, record.ignores), *record.owners.items())
+        if ignores and namespace in ("", record.name)
+    ]
+    found.sort(key=lambda row: (-row[0], row[1], row[2] or ""))
+    shown = [
+        {"namespace": name, "owner": owner, "ignored_percent": ignores / 10, "text": ignored_text(ignores)}
+        for ignores, name, owner in found[:MOST_IGNORING]
+    ]
+    return {"ignores_requests": shown, "ignores_requests_left_out": max(0, len(found) - MOST_IGNORING)}

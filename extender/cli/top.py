@@ -1,5 +1,5 @@
-"""What is left of each GPU model (free GPUs, whole nodes, disjoint linked sets by size), and why pods wait. "8 x 2" are
-eight linked sets of two free GPUs.
+"""What is left of each GPU model (free GPUs, whole nodes, disjoint linked sets by size), why pods wait, and whose pods
+ignore requests to save. "8 x 2" are eight linked sets of two free GPUs.
 """
 
 from __future__ import annotations
@@ -73,6 +73,15 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
         )
     if answer.get("partial_gangs_left_out"):
         yield f"and {count(answer['partial_gangs_left_out'], 'more partial gang')}"
+    ignoring = [
+        (one["namespace"], short(one["owner"] or "any owner that was not asked yet"), one["text"])
+        for one in answer.get("ignores_requests") or ()  # a file has no memory of them, nor an older server
+    ]
+    if ignoring:
+        yield ""
+    yield from aligned(ignoring, "<<<", ("namespace", "owner that ignores requests to save", "saves-on-request"))
+    if answer.get("ignores_requests_left_out"):
+        yield f"and {count(answer['ignores_requests_left_out'], 'more owner')}"
 
 
 def _sets(linked_sets: Sequence[Mapping[str, Any]]) -> str:

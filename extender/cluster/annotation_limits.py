@@ -193,9 +193,7 @@ class AnnotationLimits:
                 longest = f", which allows {progress.duration_text(most)}" if most else ""
                 yield Bounded(name, pod.annotations[name], f"does not count (settings: {setting}{longest})")
             elif seconds is not None and ignores:
-                share = "does not count" if ignores >= NOT_ASKED else f"counts to {100 - ignores / 10:.0f} %"
-                why = "pods of its owner, or of its namespace, were asked to save lately and did not in time"
-                yield Bounded(name, pod.annotations[name], f"{share}: {why}")
+                yield Bounded(name, pod.annotations[name], ignored_text(ignores))
 
     def _gang_min(self, pod: PodRecord, running: Sequence[PodRecord]) -> Iterator[Bounded]:
         text = pod.labels.get(OUR_MINIMUM) or pod.annotations.get(OUR_MINIMUM) or ""
@@ -214,6 +212,12 @@ class AnnotationLimits:
         of = "service account" if team == "serviceAccount" else "owner and service account"
         counts = f"counts among the pods of its own {of} alone, which others name too (settings: {setting})"
         return Bounded("gang", named.name, counts)
+
+
+def ignored_text(ignores: int) -> str:
+    """What the annotation saves-on-request counts as, and why, for people. `ignores`: in thousandths, above 0."""
+    share = "does not count" if ignores >= NOT_ASKED else f"counts to {100 - ignores / 10:.0f} %"
+    return f"{share}: pods of its owner, or of its namespace, were asked to save lately and did not in time"
 
 
 def _team_of(pod: PodRecord, team: Team, objects: gangs.Objects) -> str:

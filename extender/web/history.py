@@ -77,7 +77,7 @@ def _names(stated: Sequence[Mapping[str, Any] | str]) -> str:
 
 def preemptions_view(content: Content, query: Query) -> JSON:
     """The latest answers that evict pods, newest first, each with its `plans`, the first with `pictures` of the node
-    before and after; then the reservations that stand."""
+    before and after; then the reservations that stand, and whose pods ignore requests to save."""
     verbs = content.verbs
     now, wall = content.times.monotonic(), content.times.wall()
     standing = islice(verbs.reservations.current(now), MOST)
@@ -92,6 +92,7 @@ def preemptions_view(content: Content, query: Query) -> JSON:
             | {"saving_until": saves_until(verbs.cluster, reservation, now, wall)}
             for reservation in standing
         ],
+        **content.explainer.ignoring(),
     }
 
 

@@ -20,6 +20,8 @@ from extender.act.save_history import (
     SaveHistoryStore,
     is_newer,
 )
+from extender.ask.fleet import MOST_IGNORING
+from extender.cli.top import _lines as top_lines
 from extender.cluster.saved import restore, save
 from extender.journal import entries
 from extender.objects.gangs import top_owner
@@ -252,3 +254,27 @@ def test_explain_states_it() -> None:
     case.note("liar")
     assert [one.counts for one in limits.bounded(pod)] == [f"does not count: {why}"]
     assert case.world.cluster.save_answers["default"].owners["Training/liar"] >= NOT_ASKED
+
+
+def test_top_and_the_page_name_those_that_ignore_most() -> None:
+    case = Case()
+    for number in range(MOST_IGNORING + 2):
+        case.note(f"liar-{number:02}", f"ns-{number:02}")
+    case.passes(100)
+    case.note("liar-03", "ns-03")
+    case.note("honest", "well", saved=True)
+    top = case.world.call("/debug/top", method="GET").json
+    first, *_ = listed = top["ignores_requests"]
+    why = "pods of its owner, or of its namespace, were asked to save lately and did not in time"
+    ignored = {"ignored_percent": 87.0, "text": f"does not count: {why}"}
+    assert first == {"namespace": "ns-03", "owner": "Training/liar-03"} | ignored
+    assert {one["namespace"] for one in listed[1:]} == {f"ns-{n:02}" for n in range(MOST_IGNORING) if n != 3}
+    assert (len(listed), top["ignores_requests_left_out"]) == (MOST_IGNORING, 2 * (MOST_IGNORING + 2) - MOST_IGNORING)
+    page = case.world.call("/preemptions.json", method="GET").json
+    assert page["ignores_requests"] == listed
+    html = case.world.call("/preemptions", method="GET", accept="text/html").body.decode()
+    assert f"<b>ns-03</b>, Training/liar-03: <code>saves-on-request</code> does not count: {why}" in html
+    text = "\n".join(map(str, top_lines(top)))
+    assert f"ns-03      Training/liar-03                     does not count: {why}" in text
+    assert text.endswith("\nand 24 more owners")
+    assert "ignores" not in "\n".join(map(str, top_lines(top | {"ignores_requests": None})))

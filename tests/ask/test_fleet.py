@@ -100,6 +100,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     shown: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert list(shown) == [
         "apiVersion", "kind", "warnings", "models", "waiting", "partial_gangs", "partial_gangs_left_out",
+        "ignores_requests", "ignores_requests_left_out",
     ]  # fmt: skip
     with serving() as url:
         answer(shown)

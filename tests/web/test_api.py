@@ -21,6 +21,7 @@ from extender.ask import forks
 from extender.cli import main
 from extender.metrics import Metrics
 from extender.objects.queueing import GATE, Domain
+from extender.objects.records import Event, SaveAnswersRecord
 from extender.queue.report import QueueReport
 from extender.reservations.seats import Seat, absent_uid
 from extender.settings import Settings
@@ -78,6 +79,8 @@ def mixed() -> World:
     world.filter(world.pod("huge", 64, namespace="lab"))
     world.filter(world.pod("member", 1, annotations={"gpu-extender.io/gang": "g", "gpu-extender.io/gang-min": "3"}))
     world.pod("huge", 64, labels={"a": "b"}, annotations={"gpu-extender.io/gpus": "0"})
+    answers = SaveAnswersRecord(uid="", name="lab", resource_version="", ignores=90, owners={"Job/train": 400})
+    world.cluster.apply([Event("SaveAnswers", "set", answers)], world.now)
     return world
 
 
