@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -51,11 +52,14 @@ def shown() -> Iterator[Shown]:
     ) as running:
         demo = Shown(running)
         assert running.stdout is not None
+        late = threading.Timer(LIMIT_SECONDS, running.kill)
+        late.start()
         try:
             for line in running.stdout:
                 demo.text += line
                 if line.startswith("why a pod waits:"):
                     break
+            late.cancel()
             yield demo
         finally:
             running.kill()

@@ -115,7 +115,7 @@ class Demo:
         ended = threading.Event()
 
         def play() -> None:
-            extender = Extender(HOST, self.port)
+            extender = Extender(HOST, self.port, START_SECONDS)  # a machine that is slow plays the day slowly
             try:
                 if not source.wait_until_listed(START_SECONDS):
                     raise NotAsTold("the server starts")

@@ -68,7 +68,7 @@ class SimSource(ClusterSource):
         """Whether all that is there was handed over to the event loop within `seconds`."""
         return self._listed.wait(seconds)
 
-    def settle(self, seconds: float = 10.0) -> None:
+    def settle(self, seconds: float = 30.0) -> None:
         """Wait until all that has been written is applied; TimeoutError when the server does not come to it,
         RuntimeError when it could not apply something."""
         assert self._loop is not None
