@@ -122,6 +122,10 @@ class Budgets:
         """The number of the pod's set; 0 where the pod is in no budget, or not bound."""
         return self._numbers.get(uid, 0)
 
+    def namespaces(self) -> Iterable[str]:
+        """Those that have bound pods."""
+        return self._pods
+
     def pods_in(self, namespace: str) -> Iterable[PodRecord]:
         """The bound pods of a namespace."""
         return self._pods.get(namespace, {}).values()

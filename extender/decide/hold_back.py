@@ -217,7 +217,9 @@ class HoldBack:
             if pod.gpus and pod.uid != request.uid:
                 row = self._cluster.row(pod.node)
                 masks[row] = masks.get(row, 0) | pod.gpus
-        promised = masks and any(
+        if not masks or reasons.GPUS_PROMISED.code not in judged.codes:
+            return
+        promised = any(
             code == reasons.GPUS_PROMISED.code and row in masks and self._fits_beside(request, row, masks[row])
             for row, code in zip(judged.rows, judged.codes, strict=True)
         )

@@ -165,7 +165,7 @@ def admitted(cluster: ClusterView, pod: PodRecord, rows: array[int]) -> array[in
     passing = columns.kept(rows, _admits(cluster, pod))
     apart = repelled(cluster, pod)
     if untolerated((CORDON,), pod.tolerations) is not None:
-        apart.update(row for row in passing if cluster.nodes[cluster.names[row]].unschedulable)
+        apart.update(cluster.row(name) for name in cluster.restricted if cluster.nodes[name].unschedulable)
     return array("i", [row for row in passing if row not in apart]) if apart else passing
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from extender.ask.pending import pods_that_wait
 from extender.ask.trend import Trend
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
@@ -115,8 +116,10 @@ def _choices(cluster: ClusterView) -> JSON:
     """What the filters offer, by name."""
     labels, in_rack = cluster.settings.mix.model_labels, Groups(cluster, "rack")
     nodes = [node for name in cluster.gpus.topologies if (node := cluster.nodes.get(name)) is not None]
+    bound = cluster.budgets
     names = {
-        "namespaces": {pod.namespace for pod in cluster.pods.values() if pod.gpus},
+        "namespaces": {space for space in bound.namespaces() if any(pod.gpus for pod in bound.pods_in(space))}
+        | {pod.namespace for pod in pods_that_wait(cluster) if pod.gpus},
         "models": {model_of(node, labels) for node in nodes},
         "racks": {in_rack.of(node) for node in nodes} - {""},
     }
@@ -157,8 +160,8 @@ def _held(cluster: ClusterView, namespace: str) -> Counter[str] | None:
     if not namespace:
         return None
     held: Counter[str] = Counter()
-    for pod in cluster.pods.values():
-        if pod.namespace == namespace and pod.node and pod.gpus and not pod.finished:
+    for pod in cluster.budgets.pods_in(namespace):
+        if pod.gpus and not pod.finished:
             held[pod.node] += sum(cluster.amounts(pod)[FIRST_GPU:])
     return held
 

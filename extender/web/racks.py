@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from extender.ask.fleet import free_gpus
+from ext_core import survey
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
 from extender.cluster.statements import gpus_of
@@ -117,25 +117,24 @@ def racks(
     """Each group of nodes that offer GPUs, by name. `reserved_by_node`: what is reserved, by node; `names`: of nodes,
     None: all."""
     groups, by_group = Groups(cluster, level), dict[str, Rack]()
-    for name in sorted(cluster.gpus.topologies if names is None else names):
-        node = cluster.nodes.get(name)
-        if node is not None and node.gpus and (row := cluster.row(name)) >= 0:
-            group = groups.of(node)
-            rack = by_group.get(group)
-            if rack is None:
-                rack = by_group[group] = Rack(group)
-            rack.add(_use(cluster, node, row, reserved_by_node))
+    offering = [
+        node
+        for name in sorted(cluster.gpus.topologies if names is None else names)
+        if (node := cluster.nodes.get(name)) is not None and node.gpus and cluster.row(name) >= 0
+    ]
+    rows = cluster.rows.index.rows([node.name for node in offering])
+    units, left, _, _ = survey.stock(cluster.tables.nodes, rows)
+    topologies, healthy_of, restricted = cluster.gpus.topologies, cluster.tables.nodes.healthy_of, cluster.restricted
+    for node, row, gpus, free in zip(offering, rows, units, map(min, units, left), strict=True):
+        name, group = node.name, groups.of(node)
+        reserved = min(free, sum([reservation["count"] for reservation in reserved_by_node.get(name, ())]))
+        broken = max(0, topologies[name].gpus - healthy_of(row).bit_count())
+        closed = name in restricted and bool(node.closed)
+        rack = by_group.get(group)
+        if rack is None:
+            rack = by_group[group] = Rack(group)
+        rack.add(NodeUse(name, gpus, gpus - free, reserved, free - reserved, broken, closed))
     return [by_group[name] for name in sorted(by_group)]
-
-
-def _use(cluster: ClusterView, node: NodeRecord, row: int, reserved_by_node: Reserved) -> NodeUse:
-    nodes = cluster.tables.nodes
-    gpus = sum(nodes.alloc_of(row)[FIRST_GPU:])
-    free = min(gpus, free_gpus(cluster, row))
-    reservations = reserved_by_node.get(node.name)
-    reserved = min(free, sum(reservation["count"] for reservation in reservations)) if reservations else 0
-    broken = cluster.gpus.topologies[node.name].gpus - nodes.healthy_of(row).bit_count()
-    return NodeUse(node.name, gpus, gpus - free, reserved, free - reserved, max(0, broken), bool(node.closed))
 
 
 def reserved(content: Content) -> Reserved:

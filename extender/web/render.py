@@ -1,4 +1,4 @@
-"""HTML of templates, in pieces, and the files that it links.
+"""HTML of templates, and the files that it links.
 
 All templates are compiled when the first server is made, so that no page pays for it. A file's address contains a hash
 of its bytes: browsers keep it for ever, and a new version has another address.
@@ -6,7 +6,7 @@ of its bytes: browsers keep it for ever, and a new version has another address.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -111,10 +111,9 @@ def templates() -> Mapping[str, Template]:
     return {name: environment.get_template(name) for name in environment.list_templates(["html"])}
 
 
-def pieces(template: str, model: Mapping[str, Any]) -> Iterator[bytes]:
-    """The HTML of a model, a few bytes a piece."""
-    for part in templates()[template].generate(model):
-        yield part.encode()
+def html(template: str, model: Mapping[str, Any]) -> bytes:
+    """The HTML of a model."""
+    return templates()[template].render(model).encode()
 
 
 def link(path: str, **query: object) -> str:

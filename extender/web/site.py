@@ -116,9 +116,7 @@ class Site:
             yield orjson.dumps(answer)
         else:
             page = self._page(view, render.link(f"{view.path}.json", **query))
-            yield from render.pieces(
-                view.template, answer | {"page": page, "has_page": node_pages.has_page(self._content)}
-            )
+            yield render.html(view.template, answer | {"page": page, "has_page": node_pages.has_page(self._content)})
 
     def _page(self, view: View | None, address: str = "") -> JSON:
         """What the frame of a page shows. `address`: of its JSON."""
@@ -130,7 +128,7 @@ class Site:
         if data:
             return Response(orjson.dumps(error.as_json()), error.status, headers, JSON_TYPE)
         model = {"error": error, "page": self._page(None), "warnings": [], "generation": 0, "has_page": bool}
-        return Response(b"".join(render.pieces("error.html", model)), error.status, headers, HTML_TYPE)
+        return Response(render.html("error.html", model), error.status, headers, HTML_TYPE)
 
 
 def _file(asset: render.Asset) -> Handler:

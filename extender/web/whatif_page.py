@@ -99,7 +99,7 @@ def html(content: Content, text: bytes) -> Iterator[bytes]:
     grouped = {f"{pod['namespace']}/{pod['name']}" for group in answer.get("groups", ()) for pod in group["pods"]}
     changed = [] if "error" in answer else node_pictures.after_what_if(content, answer)
     model = {"error": answer.get("error"), "answer": answer, "grouped": grouped, "changed": changed}
-    return render.pieces(TEMPLATE, model | {"has_page": node_pages.has_page(content)})
+    return iter((render.html(TEMPLATE, model | {"has_page": node_pages.has_page(content)}),))
 
 
 def _check(request: Request) -> None:
