@@ -104,13 +104,14 @@ class Forks:
         *,
         rest: float = REST,
         saved: float = SAVED_REST,
+        nice: int = NICE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`questions`: by name; `begin`: called first in each keeper, stops what may not go on there; `clock`:
-        seconds."""
+        """`questions`: by name; `begin`: called first in each keeper, stops what may not go on there; `nice`: how much
+        of the processor keepers leave to others, as nice(2) counts; `clock`: seconds."""
         self.questions = dict(questions or {})
         self.begin = begin
-        self._rest, self._saved, self._clock = rest, saved, clock
+        self._rest, self._saved, self._nice, self._clock = rest, saved, nice, clock
         self._keeper: Keeper | None = None
         self._rested = 0.0  # when the rests of all forks are over
         self._ended: list[int] = []  # process ids of keepers that end
@@ -178,7 +179,7 @@ class Forks:
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             if not (pid := os.fork()):
-                _keep(theirs, self.questions, self.begin)
+                _keep(theirs, self.questions, self.begin, self._nice)
         except OSError as error:
             ours.close()
             theirs.close()
@@ -290,7 +291,7 @@ class StreamedAnswer:
 # -- in the forks ------------------------------------------------------------------------------------------------------
 
 
-def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Callable[[], None]) -> NoReturn:
+def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Callable[[], None], nice: int) -> NoReturn:
     """The keeper. Nothing of the server's may run here: no handler, no finaliser, no descriptor."""
     try:
         begin()
@@ -301,7 +302,7 @@ def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Call
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
         os.closerange(3, control.fileno())
         os.closerange(control.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-        os.nice(NICE)
+        os.nice(nice)
         with suppress(OSError, AttributeError):  # Linux alone has these
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             Path("/proc/self/oom_score_adj").write_text("1000")

@@ -110,7 +110,7 @@ class Demo:
             queue=released,
             controllers=(keeps, evicts, released),
         )
-        server = wiring.connect(core, acts, Forks(rest=0.0))  # here nobody waits for a verb
+        server = wiring.connect(core, acts, Forks(rest=0.0, nice=0))  # here nobody waits for a verb
         host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
         ended = threading.Event()
 

@@ -38,7 +38,7 @@ async def over(asked: Forks) -> None:
 
 
 def one(question: Any, rest: float = 0.0) -> Forks:
-    return Forks({"q": question}, rest=rest, saved=0.0)
+    return Forks({"q": question}, rest=rest, saved=0.0, nice=0)
 
 
 def pid() -> tuple[bytes]:
@@ -73,6 +73,15 @@ def test_a_question_changes_nothing_here() -> None:
     run(steps())
     assert state == {"drained": 0}
     assert open_files() == files
+
+
+def test_answers_leave_the_processor_to_the_server() -> None:
+    async def steps() -> None:
+        asked = Forks({"q": lambda: (b"%d" % os.nice(0),)})
+        assert int(await asked.whole("q")) == min(19, os.nice(0) + forks.NICE)
+        await over(asked)
+
+    run(steps())
 
 
 def test_errors_come_as_they_were_raised() -> None:

@@ -113,7 +113,7 @@ async def served(page: Answer, scope: dict[str, Any], *asked: Any) -> list[Any]:
 def test_more_pages_than_are_answered_at_once_come_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "MOST_ASKED", 0)
     connection = Connection.__new__(Connection)
-    asks = Forks(rest=0.0)
+    asks = Forks(rest=0.0, nice=0)
     (head, body) = asyncio.run(served(Pages(asks, lost).page(lambda: (b"{}",)), scope_of(connection)))
     assert head["status"] == 429
     assert dict(head["headers"])[b"retry-after"] == b"2"
@@ -122,7 +122,7 @@ def test_more_pages_than_are_answered_at_once_come_again_later(monkeypatch: pyte
 
 def test_a_page_states_its_length() -> None:
     connection = Connection.__new__(Connection)
-    asks = Forks(rest=0.0)
+    asks = Forks(rest=0.0, nice=0)
     head, *parts = asyncio.run(served(Pages(asks, lost).page(lambda: (b"x" * 200_000,)), scope_of(connection)))
     assert (head["status"], dict(head["headers"])[b"content-length"]) == (200, b"200000")
     assert b"".join(part["body"] for part in parts) == b"x" * 200_000
@@ -137,7 +137,7 @@ def test_who_leaves_ends_the_answer() -> None:
             yield b""
 
     async def steps() -> None:
-        pages = Pages(Forks(rest=0.0), lost)
+        pages = Pages(Forks(rest=0.0, nice=0), lost)
         asyncio.get_running_loop().call_later(0.2, setattr, connection, "lost", True)
         assert b"".join(part.get("body", b"") for part in await served(pages.page(endless), scope)) == b""
         assert await pages.view(endless)(Request(scope)) == b""

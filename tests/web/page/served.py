@@ -29,7 +29,7 @@ def served(world: World) -> Iterator[str]:
 def running(world: World) -> Iterator[tuple[str, uvicorn.Server]]:
     """The address, and the server for a test that ends it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        world.server = server = wiring.connect(world.core, world.outside, Forks(rest=0.0))
+        world.server = server = wiring.connect(world.core, world.outside, Forks(rest=0.0, nice=0))
         host = uvicorn.Server(config(server.app, server.connections, world.settings))
         thread = threading.Thread(target=host.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
