@@ -162,6 +162,9 @@ class LeaseTask(NamedTuple):
 
 EVICTIONS: Final = LeaseTask("evictions", "evictions of our own", "no pod is evicted", "manifests/evictions")
 QUEUE: Final = LeaseTask("queue", "queue", "no pod is released from the queue", "manifests/queue/controller.yaml")
+QUEUE_OFF: Final = LeaseTask(
+    "queue", "requests to save of the queue, which is off", "they are not withdrawn", "manifests/queue/controller.yaml"
+)
 
 
 class Leadership:

@@ -119,7 +119,6 @@ class OwnEvictions(Controller):
         self._settings = verbs.settings
         self._stuck: dict[str, Stuck] = {}
         self._asked_at: float | None = None
-        self._left: bool | None = None  # whether an instance before has left requests to save; None: not known yet
         self._allowed = set[str]()  # ids of plans whose evictions were allowed in a dry run
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
         self._drains = Drains(verbs.cluster, verbs.evicted, events, clock.wall)
@@ -171,8 +170,6 @@ class OwnEvictions(Controller):
         if not self._view.ready():
             return
         now, evictor, enabled = self._clock(), self._evictor, self._settings.evictions.enabled
-        if self._left is None:
-            self._left = evictor is not None and evictor.saves.left()
         leaving = self._drains.look() if evictor is not None and enabled else []
         await self._campaign()
         if self._is_dark():  # stuck pods are looked at when the watches are back
@@ -185,7 +182,6 @@ class OwnEvictions(Controller):
                 self._verbs.releases.sweep(now)  # the preemptor may have a node elsewhere
             needs = [self._need(plan) for plan in self._verbs.reservations.all() if plan.wait]
             await acting.saves.sweep([*needs, *(part.need for part in leaving)])
-            self._left = False
             for plan in self._verbs.reservations.all():
                 if plan.own and not self._paused.waits(plan.id, now):
                     await self._carry_out(acting, plan)
@@ -235,16 +231,13 @@ class OwnEvictions(Controller):
         asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
         if asked or any(plan.own for plan in self._verbs.reservations.all()):
             return True
-        standing = self._left or (self._evictor is not None and self._evictor.saves.standing)
-        return now % 60.0 >= 5.0 if self._drains.due else bool(standing)
+        stand = self._evictor is not None and self._evictor.saves.stand()
+        return now % 60.0 >= 5.0 if self._drains.due else stand
 
     async def _turned_off(self, evictor: Evictor) -> None:
         """Evictions are off: what an instance before has begun ends. No pod of it stays asked."""
         self._hand_back(evictor, f"{FLAG} is false")
-        await evictor.leadership.campaign(bool(self._left))
-        if self._left and evictor.leadership.held:
-            await evictor.saves.sweep([])
-            self._left = evictor.saves.standing
+        await evictor.saves.turned_off(evictor.leadership)
 
     # -- plans ----------------------------------------------------------------------------------------------------
 

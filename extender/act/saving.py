@@ -21,7 +21,8 @@ A *need* is pods that are evicted for one preemptor. Those of them, and of the g
    with the annotation. It is for readers: nothing here depends on it.
 4. The state is in the annotations and in the stored reservation. A new holder of the Lease reads them, and goes on. In
    one process an annotation that a tenant removes or changes is not written again: what was written counts.
-5. What acts by another Lease (the queue) has requests of its own. Each counts for both, and is withdrawn by its writer.
+5. What acts by another Lease (the queue) has requests of its own. Each counts for both, and is withdrawn by its writer;
+   where that is turned off now, by any server that gets its Lease (`turned_off`).
 6. The clock is ours. A request begins after the last exit of its pod, by whichever clock. The pod's own word ends the
    time early, and never later than the need waits.
 """
@@ -35,6 +36,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from extender.act.controller import Controller, Leadership, repeat
 from extender.act.events import EventRecorder, of_pod
 from extender.act.eviction_requests import EvictionRequests, Outcome
 from extender.act.save_history import SaveHistory
@@ -55,6 +57,7 @@ from extender.times import Backoff, Backoffs
 ASKING_SECONDS: Final = 5.0  # in which the requests are written: so much later than the longest time a need ends
 WITHDRAW_SECONDS: Final = 5.0  # another instance may know of a need that this one does not see yet
 ROUND_SECONDS: Final = 1.0  # of one turn, for requests to the API server
+LOOK_SECONDS: Final = 0.5  # between two looks at what is turned off: an instance renews its Lease by them
 PAUSE: Final = Backoff(2.0, 30.0)  # after a request that was not written
 State = Literal["needed", "asked", "saved", "exited", "deadline"]
 READY: Final = frozenset[State]({"saved", "exited", "deadline"})
@@ -123,6 +126,7 @@ class SaveRequests:
         self._cluster, self._patches, self._events, self._metrics = cluster, patches, events, metrics
         self._history, self._wall = history, history.wall
         self._standing: dict[str, _Standing] | None = None  # by uid; None until the annotations are read
+        self._left: bool | None = None  # whether an instance before has left requests; None: not known yet
         self._needed_by: frozenset[str] = frozenset()
         self._pauses = Backoffs(PAUSE)
         self._refused: set[str] = set()  # uids of pods that may not be asked
@@ -130,14 +134,20 @@ class SaveRequests:
         self.eviction_requests: EvictionRequests | None = None
         """Makes these too; None: they are off."""
 
-    @property
-    def standing(self) -> bool:
-        """Whether a request stands that this instance may have to withdraw."""
-        return bool(self._standing)
+    def stand(self) -> bool:
+        """Whether requests stand that this instance may have to withdraw; for those of an instance before it looks at
+        all pods, once."""
+        if self._left is None:
+            self._left = bool(self._read())
+        return self._left or bool(self._standing)
 
-    def left(self) -> bool:
-        """Whether a request stands, of whatever instance. It looks at all pods."""
-        return bool(self._read())
+    async def turned_off(self, leadership: Leadership) -> None:
+        """No pod is asked any more: withdraw what an instance before has left, as the holder of its Lease."""
+        await leadership.campaign(self.stand())
+        if not leadership.held:
+            self.forget()
+        elif self.stand():
+            await self.sweep([])
 
     def has_asked(self, pod: PodRecord) -> bool:
         """Whether a request stands on the pod, of whatever need."""
@@ -153,7 +163,7 @@ class SaveRequests:
         """Withdraw what no need has any more, and count how requests have ended. Before `ready`, with all needs."""
         needs = list(needs)
         self._needed_by = frozenset(need.by for need in needs)
-        standing, now = self._read(), self._wall()
+        standing, now, self._left = self._read(), self._wall(), False
         self._adopt(standing)
         self._history.refresh()
         if not standing:
@@ -372,6 +382,28 @@ class SaveRequests:
         if pod.owner is not None:
             owner = Regarding(pod.owner.kind, pod.namespace, pod.owner.name, pod.owner.uid)
             self._events.tell(owner, reason, "Evicting", f"pod {pod.name}: {text}")
+
+
+class LeftRequests(Controller):
+    """Withdraws the requests of what is turned off."""
+
+    name = "left-requests"
+
+    def __init__(self, saves: SaveRequests, leadership: Leadership, may_act: Callable[[], bool]) -> None:
+        """`may_act`: whether what is known of pods is complete and current."""
+        self._saves, self._leadership, self._may_act = saves, leadership, may_act
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        try:
+            await repeat(self.look, LOOK_SECONDS)
+        finally:
+            await self._leadership.resign()
+
+    async def look(self) -> None:
+        """Withdraw what is left."""
+        if self._may_act():
+            await self._saves.turned_off(self._leadership)
 
 
 async def _some(items: Sequence[Item], write: Callable[[Item], Awaitable[None]]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from extender.act.controller import EVICTIONS, QUEUE, Controller, Leadership
+from extender.act.controller import EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
 from extender.act.events import EventRecorder
 from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
@@ -27,7 +27,7 @@ from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
 from extender.act.reservations import ReservationStore
 from extender.act.save_history import SaveHistoryStore
-from extender.act.saving import SaveRequests
+from extender.act.saving import LeftRequests, SaveRequests
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
 from extender.cluster.demand import is_newer
@@ -129,8 +129,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     )
     controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
     queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
-    if queue is not None:
-        controllers.append(queue)
+    controllers.append(queue or _left_of_queue(core, server, namespace, identity))
     leader = QueueLeader(settings.queue.enabled, settings.queue.lease)
     watched = Lease(server, namespace, settings.queue.lease, identity, clock=clock)
     controllers.append(UnledPods(cluster, events, watched.look, leader, metrics.degraded, clock))
@@ -193,9 +192,29 @@ def _queue(core: Core, server: ApiServer, writes: ApiServer, namespace: str, ide
         ProvisioningRequests(server),
         ResourceClaimWrites(writes),
         DeviceTaintRuleWrites(server),
-        EvictionRequests(server, "queue") if core.cluster.settings.preemption.eviction_requests else None,
+        _requests_evictions(core, server),
     )
     return queue_over(core, leadership, KeptSeats(maps, signs), wired, identity)
+
+
+def _left_of_queue(core: Core, server: ApiServer, namespace: str, identity: str) -> LeftRequests:
+    """Withdraws what the queue has asked of pods before it was turned off."""
+    settings, clock, metrics = core.cluster.settings, core.clock, core.metrics
+    lease = Lease(server, namespace, settings.queue.lease, identity, clock=clock, duration=QUEUE_LEASE_SECONDS)
+    leadership = Leadership(lease, QUEUE_OFF, metrics.queue_leader, metrics.degraded, clock.monotonic)
+    saves = _saves_of_queue(core, PodPatches(server), _requests_evictions(core, server))
+    staleness = settings.watch.staleness_seconds
+    return LeftRequests(saves, leadership, lambda: not core.source.missing() and core.source.dark() < staleness)
+
+
+def _saves_of_queue(core: Core, patches: PodPatches, eviction_requests: EvictionRequests | None) -> SaveRequests:
+    saves = SaveRequests(core.cluster, patches, core.events, core.metrics, core.save_history, "q-")
+    saves.eviction_requests = eviction_requests
+    return saves
+
+
+def _requests_evictions(core: Core, server: ApiServer) -> EvictionRequests | None:
+    return EvictionRequests(server, "queue") if core.cluster.settings.preemption.eviction_requests else None
 
 
 class KeptSeats(NamedTuple):
@@ -232,8 +251,7 @@ def queue_over(
     placement = JointPlacement(core.cluster, verbs.policy)
     planner = Planner(core.cluster, verbs.claims, placement, clock.monotonic, clock.wall)
     search = GangSearch(core.cluster, verbs.policy, verbs.settings.preemption)
-    saves = SaveRequests(core.cluster, requests.pods, core.events, metrics, core.save_history, "q-")
-    saves.eviction_requests = requests.eviction_requests
+    saves = _saves_of_queue(core, requests.pods, requests.eviction_requests)
     acting = Acting(
         leads,
         store,

@@ -21,6 +21,7 @@ from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.metrics import Metrics
 from extender.objects.records import Event, SaveAnswersRecord
 from extender.objects.save_request import CONDITION, SAVE_REQUESTED, SAVED, SAVES_FOR_GANG, SaveRequest, requested
+from extender.server.acting import _left_of_queue, live
 from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_evictions import LEASE, Ear
@@ -509,6 +510,39 @@ def test_where_evictions_are_off_after_a_restart_no_pod_stays_asked() -> None:
             assert await server.preempts(case.urgent) == ["train"]  # as it does where no pod is asked
             await server.turn(WITHDRAW_SECONDS)
             assert not server.lease.held
+
+    asyncio.run(test())
+
+
+def test_what_the_queue_has_asked_is_withdrawn_once_the_queue_is_off() -> None:
+    """While another instance holds the Lease of the queue nothing is written."""
+    case, lease = Case(), LEASE.replace("gpu-extender-evictions", "gpu-extender-queue")
+    case.write("train", {SAVE_REQUESTED: SaveRequest("q-1", "a gang", WALL, WALL + 600).text()})
+    spec = {"holderIdentity": "another", "leaseDurationSeconds": 3, "renewTime": rfc3339(WALL)}
+    case.objects.put(lease, {"metadata": {"name": "gpu-extender-queue"}, "spec": spec})
+
+    async def test(server: Server) -> None:
+        async with connected(case.objects) as api:
+            left = _left_of_queue(server.world.core, api, "kube-system", "me")
+            for seconds, stands in ((0, True), (2, True), (2, True), *[(1, None)] * 8, (1, False)):
+                await server.turn(seconds)
+                await left.look()
+                assert stands in (None, case.asked() is not None)
+            assert (case.objects.stored[lease]["spec"]["holderIdentity"], case.evicted()) == ("", [])
+            written = len(case.objects.patched)
+            await left.look()
+            assert len(case.objects.patched) == written
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_server_withdraws_what_the_queue_has_left_where_that_is_off(enabled: bool) -> None:
+    async def test() -> None:
+        async with connected(Objects()) as api:
+            _, outside = live(Settings.model_validate({"queue": {"enabled": enabled}}), api)
+            names = {controller.name for controller in outside.controllers}
+            assert names & {"queue", "left-requests"} == {"queue" if enabled else "left-requests"}
 
     asyncio.run(test())
 
