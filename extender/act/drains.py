@@ -15,9 +15,10 @@ from extender.act.saving import Need, SaveRequests
 from extender.cluster.cluster import ClusterView
 from extender.decide.evicted import OURS, Cause, EvictedPods
 from extender.kube.pod_writes import PodEvictions
+from extender.objects.nodes import DRAIN
 from extender.objects.records import PodRecord
 from extender.preemption.certificate import how_many
-from extender.preemption.draining import DRAIN, Drain, drain_of
+from extender.preemption.draining import Drain, drain_of
 from extender.times import Backoff, Backoffs
 
 LOOK_SECONDS: Final = 1.0
@@ -52,8 +53,7 @@ class Drains:
         now = self._wall()
         if not 0.0 <= now - self._looked_at < LOOK_SECONDS:
             self._looked_at = now
-            nodes = sorted(node.name for node in self._cluster.nodes.values() if DRAIN in node.annotations)
-            found = (drain_of(self._cluster, self._cluster.nodes[name]) for name in nodes)
+            found = (drain_of(self._cluster, self._cluster.nodes[name]) for name in sorted(self._cluster.drained))
             self._drains = [drain for drain in found if drain is not None]
         begun = [drain for drain in self._drains if drain.node.unschedulable and now >= drain.begins]
         leaving = [part for drain in begun for part in self._parts(drain, now)]
@@ -65,6 +65,16 @@ class Drains:
         """Whether a node is to be emptied now, and is not empty."""
         now = self._wall()
         return any(now >= drain.begins and (drain.pods or drain.ending) for drain in self._drains)
+
+    def _stands(self, drain: Drain) -> bool:
+        """Whether the operator empties the node still, by the same time."""
+        node, before = self._cluster.nodes.get(drain.node.name), drain.node
+        return (
+            node is not None
+            and node.uid == before.uid
+            and node.unschedulable
+            and node.annotations.get(DRAIN) == before.annotations[DRAIN]
+        )
 
     def _parts(self, drain: Drain, now: float) -> Iterable[Leaving]:
         gangs: dict[str, list[PodRecord]] = {}
@@ -79,19 +89,24 @@ class Drains:
             wait = saves if drain.last is None else max(0.0, min(saves, drain.last - at))
             yield Leaving(drain, Need(drain.by, pods, at, wait), key)
 
-    async def empty(self, part: Leaving, evictions: PodEvictions, saves: SaveRequests) -> None:
-        """Ask the pods that are not asked yet; evict them once all have saved their work."""
+    async def empty(
+        self, part: Leaving, evictions: PodEvictions, saves: SaveRequests, may_act: Callable[[], bool]
+    ) -> None:
+        """Ask the pods that are not asked yet; evict them once all have saved their work. Each request may wait long
+        for the API server: before the next one `may_act` is asked, and whether the node is emptied still."""
         now, node = self._wall(), part.drain.node
-        if self._rounds.waits(part.key, now):
+        if self._rounds.waits(part.key, now) or not (may_act() and self._stands(part.drain)):
             return
         begun = not part.need.wait or any(saves.has_asked(pod) for pod in part.need.pods)
         refusal = None if begun else await evictions.refusal(part.need.pods)
         if refusal is not None:
             self._waits(part.drain, refusal[1].message)
-        elif not await saves.ready(part.need):
+        elif not (may_act() and self._stands(part.drain)) or not await saves.ready(part.need):
             return
         else:
             for pod in part.need.pods:
+                if not (may_act() and self._stands(part.drain)):
+                    return
                 cause = Cause(OURS, f"its node {node.name} is emptied (annotation {DRAIN})", at=now, victims=1)
                 self._evicted.note([pod], cause)
                 answer = await evictions.evict(pod)

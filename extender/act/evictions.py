@@ -187,8 +187,7 @@ class OwnEvictions(Controller):
                     await self._carry_out(acting, plan)
             self._drains.tell()
             for part in leaving:
-                if acting.leadership.held and not self._is_dark():
-                    await self._drains.empty(part, acting.pods, acting.saves)
+                await self._drains.empty(part, acting.pods, acting.saves, self._may_evict(acting))
         for uid, stuck in list(self._stuck.items()):
             if self._stuck.get(uid) is not stuck:  # it was passed while another one waited for the API server
                 continue
@@ -223,6 +222,10 @@ class OwnEvictions(Controller):
     def _is_dark(self) -> bool:
         """Whether what we know is too old to evict by."""
         return self._view.dark() >= self._settings.watch.staleness_seconds
+
+    def _may_evict(self, evictor: Evictor) -> Callable[[], bool]:
+        """Whether this instance may act at that moment."""
+        return lambda: evictor.leadership.held and not self._is_dark()
 
     def _wants_lease(self, now: float) -> bool:
         """Whether kube-scheduler asks this instance, or evictions of its own are not carried out yet, or what it has
@@ -384,15 +387,14 @@ class OwnEvictions(Controller):
     async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
         """Evict what is still to be evicted, once it has saved its work. Once one victim is evicted, the others follow
         as soon as they may."""
+        may_evict = self._may_evict(evictor)
         remaining, begun = self._remaining(plan), not self._verbs.releases.untouched(plan)
         if not self._stands(plan):  # other plans of this turn may have waited long for the API server
             return
         if plan.wait and not await self._may_go(evictor, plan, begun=begun):
             return
         for pod in remaining:
-            if not self._stands(plan) or not evictor.leadership.held:
-                return
-            if self._is_dark():  # the requests before may have waited long for the API server
+            if not self._stands(plan) or not may_evict():  # the requests before may have waited long
                 return
             answer = await evictor.pods.evict(pod)
             if answer.outcome in ("evicted", "gone"):

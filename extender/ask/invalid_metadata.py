@@ -12,9 +12,10 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.pod_kinds import LINKS, MODES, NICS
 from extender.cluster.statements import HELD, PLAN
 from extender.objects import gangs, progress, queueing
+from extender.objects.nodes import DRAIN
 from extender.objects.parts import api_group
 from extender.objects.records import PodRecord
-from extender.preemption.draining import DRAIN, drain_of
+from extender.preemption.draining import drain_of
 
 MOST = 20  # of one kind; the others are counted
 Warned = dict[str, str]

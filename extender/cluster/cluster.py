@@ -64,6 +64,7 @@ class ClusterView:
         self.device_classes: Final[Mapping[str, DeviceClassRecord]] = nodes.dra.classes  # by name
         self.restricted: Final[AbstractSet[str]] = nodes.restricted  # the nodes that are cordoned or tainted, by name
         self.tainted_gpus: Final[AbstractSet[str]] = nodes.tainted_gpus  # the nodes with GPUs that are tainted
+        self.drained: Final[AbstractSet[str]] = nodes.drained  # the nodes with the annotation DRAIN
         self.gpu_names: Final = nodes.gpus.name_set  # the resources that count as GPUs
         # -- pods
         self.pods: Final[Mapping[str, PodRecord]] = pods.records  # by uid

@@ -17,6 +17,7 @@ from extender.cluster.eligibility import Eligibility
 from extender.cluster.gpus import NO_GPUS, GpuStore
 from extender.cluster.statements import MOST
 from extender.cluster.tables import FIRST_GPU, MOST_SUM, Tables
+from extender.objects.nodes import DRAIN
 from extender.objects.records import DeviceClassRecord, DraRecord, NodeRecord, ResourceSliceRecord
 
 AWAY, SCHEDULABLE = 2, 4  # flags of NodeTable.set_node; from bit 3: a DeviceClass serves the resource of that index
@@ -28,12 +29,13 @@ NO_MODEL: Final = ""
 class Nodes:
     """All nodes. `records`: by name; `restricted`: names of those that are cordoned or tainted; `rows`: where they are
     in the tables; `eligibility`: which pods they accept; `dra`: what the objects of DRA state; `tainted_gpus`: names of
-    those with GPUs that taints (DRA) keep claims off."""
+    those with GPUs that taints (DRA) keep claims off; `drained`: names of those with the annotation DRAIN."""
 
     def __init__(self, tables: Tables, gpus: GpuStore, models: MachineModels, domains: Domains, dra: DraStore) -> None:
         self.records: dict[str, NodeRecord] = {}
         self.restricted: set[str] = set()
         self.tainted_gpus: set[str] = set()
+        self.drained: set[str] = set()
         self.dra = dra
         self.rows = NodeRows(tables)
         self.gpus = gpus
@@ -57,6 +59,7 @@ class Nodes:
         (self.restricted.add if node.unschedulable or node.taints else self.restricted.discard)(name)
         tainted = node.devices is not None and any(gpu.taints for gpu in node.devices.gpus)
         (self.tainted_gpus.add if tainted else self.tainted_gpus.discard)(name)
+        (self.drained.add if DRAIN in node.annotations else self.drained.discard)(name)
         self.eligibility.set(row, node)
         # Of a node whose device plugin is away the time decides too.
         if anew or before is None or not _is_same(before, node) or self.gpus.offers_nothing(name):
@@ -69,6 +72,7 @@ class Nodes:
         del self.records[name]
         self.restricted.discard(name)
         self.tainted_gpus.discard(name)
+        self.drained.discard(name)
         self._unwritten.discard(name)
         row = self.rows.remove(name, generation)
         self._domains.drop(name)

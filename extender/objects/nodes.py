@@ -14,6 +14,8 @@ from extender.objects.resources import other_amounts, quantity
 from extender.objects.schema import Reader
 from extender.objects.selectors import NodeTerm, Taint
 
+DRAIN: Final = "gpu-extender.io/drain"
+"""The annotation of a node that an operator empties of GPU pods."""
 PASSING: Final = "node.kubernetes.io/"
 """The prefix of taints that Kubernetes sets and takes away itself, for example while a node is not ready."""
 NOT_ADMITTING: Final = ("NoSchedule", "NoExecute")

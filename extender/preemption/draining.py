@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
+from extender.objects.nodes import DRAIN
 from extender.objects.progress import checkpoint
 from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.save_request import requested, time_text
 
-DRAIN: Final = "gpu-extender.io/drain"
 MARGIN_SECONDS: Final = 30.0
 """Before the requests, for another holder of the Lease; and after the last eviction, for budgets."""
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 
+from extender.objects.records import Event
 from extender.settings import Settings
 from tests.act.test_saving import CHOSEN, OURS, PODS, Case, Server
-from tests.world import JSON, WALL, machine, rfc3339
+from tests.kube.api_server import Request
+from tests.world import JSON, WALL, World, machine, rfc3339
 
 DRAIN = OURS + "drain"
 SAVES = {OURS + "saves-on-request": "10m"}
@@ -157,6 +160,44 @@ def test_the_request_is_withdrawn_when_the_operator_changes_their_mind() -> None
         assert (case.asked(), case.evicted(), server.count("withdrawn")) == (None, [], 1)
 
     case.run(test)
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_drain_that_is_taken_back_while_the_api_server_answers_goes_no_further(saves: bool) -> None:
+    """No pod is asked after the dry run; of a gang the second pod is not evicted after the first."""
+    case = Case()
+    drained(case)
+    del case.objects.stored[PODS + "train"]
+    for number in range(2):
+        notes = {OURS + "gang": "g", OURS + "gang-min": "2"} | (SAVES if saves else {})
+        case.store(f"p{number}", 1, "n0", held=(number,), annotations=notes)
+
+    async def test(server: Server) -> None:
+        def taken_back(request: Request) -> int:
+            if request.path.endswith("/eviction"):
+                server.world.set("Node", machine("n0", 4))
+            return 0
+
+        case.objects.fail = taken_back
+        await turns(server, 6.0, 1.0, 1.0, 10.0)
+        assert (case.requests(), case.evicted()) == (0, [] if saves else ["p0"])
+
+    case.run(test)
+
+
+def test_the_nodes_that_are_emptied_are_followed() -> None:
+    """As nodes change, are deleted, and come again."""
+    world, seed = World(), random.Random(3)
+    for _ in range(300):
+        name = f"n{seed.randrange(5)}"
+        if seed.random() < 0.2 and name in world.cluster.nodes:
+            world.cluster.apply([Event("Node", "delete", world.cluster.nodes[name])], world.now)
+        else:
+            node = machine(name, 1)
+            node["metadata"].setdefault("annotations", {}).update({DRAIN: ""} if seed.random() < 0.5 else {})
+            world.set("Node", node)
+        stated = {node.name for node in world.cluster.nodes.values() if DRAIN in node.annotations}
+        assert set(world.cluster.drained) == stated
 
 
 def budget(allowed: int) -> JSON:
