@@ -35,6 +35,13 @@ def test_why_a_node_is_before_another_does_not_scroll(window: Page) -> None:
     assert window.locator("[aria-labelledby=scores].scroll").evaluate("box => box.scrollWidth - box.clientWidth") == 0
 
 
+@pytest.mark.parametrize("width", [700, 1000, 1200])
+def test_what_is_left_of_the_fleet_does_not_scroll(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto("/")
+    assert page.locator("[aria-labelledby=left].scroll").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+
+
 def test_what_is_outside_is_found(window: Page) -> None:
     """The check on a page of its own: a wide box, an unmarked scroller and a word that is broken."""
     window.goto("/waiting")
