@@ -122,10 +122,7 @@ def _points(best: Sequence[Ranked], at: int) -> dict[str, Any] | None:
 
 def runs(pod: PodRecord, cluster: ClusterView, asked: Decision | None, weights: Mapping[str, float]) -> Explanation:
     """`asked`: the latest filter decision about the pod that found a node; `weights`: of the scorers."""
-    ledger = cluster.gpus.ledgers.get(pod.node)
-    held = (
-        next((holding for holding in ledger.holdings if holding.uid == pod.uid), None) if ledger is not None else None
-    )
+    held = cluster.gpus.holding(pod.node, pod.uid)
     best = [] if asked is None else ranked(asked, cluster, weights)
     if best and best[0].node != pod.node:
         best = []  # kube-scheduler, or a person, chose another node

@@ -135,7 +135,8 @@ def _of_place(cluster: ClusterView, pod: PodRecord, name: str) -> Iterator[Warne
     if pod.node not in cluster.nodes:
         yield _warning("node-missing", f"{name} is on node {pod.node}, which does not exist: it holds nothing anywhere")
         return
-    how = next((holding.how for holding in cluster.gpus.ledgers[pod.node].holdings if holding.uid == pod.uid), "")
+    holding = cluster.gpus.holding(pod.node, pod.uid)
+    how = "" if holding is None else holding.how
     if HELD in pod.annotations and not cluster.gpus.held_counts and how:
         yield _warning(
             "held-gpus-not-trusted",

@@ -55,8 +55,7 @@ def _pod(cluster: ClusterView, uid: str) -> dict[str, Any] | None:
     pod = cluster.pods.get(uid)
     if pod is None or pod.finished:
         return None
-    ledger = cluster.gpus.ledgers.get(pod.node)
-    holding = next((holding for holding in ledger.holdings if holding.uid == uid), None) if ledger is not None else None
+    holding = cluster.gpus.holding(pod.node, uid)
     planned = indices(pod.annotations[PLAN]) if PLAN in pod.annotations else None
     return {
         "pod": f"{pod.namespace}/{pod.name}",

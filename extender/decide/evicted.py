@@ -141,9 +141,7 @@ class EvictedPods(Listener):
 
     def _entry(self, pod: PodRecord, cause: Cause) -> EvictedPod:
         cluster = self._cluster
-        ledger = cluster.gpus.ledgers.get(pod.node)
-        holdings = () if ledger is None else ledger.holdings
-        held = next((holding for holding in holdings if holding.uid == pod.uid), None)
+        held = cluster.gpus.holding(pod.node, pod.uid)
         return EvictedPod(
             _slim(pod),
             cause,

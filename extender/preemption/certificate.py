@@ -37,7 +37,7 @@ def violations(cluster: ClusterView, pods: Sequence[PodRecord]) -> int:
 
 def victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     """A victim as the answers tell it."""
-    holding = next((h for h in cluster.gpus.ledgers[pod.node].holdings if h.uid == pod.uid), None)
+    holding = cluster.gpus.holding(pod.node, pod.uid)
     gang = None if pod.terminating else cluster.gangs.of(pod)
     return {
         "namespace": pod.namespace,

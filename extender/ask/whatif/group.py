@@ -293,9 +293,8 @@ def running(cluster: ClusterView, members: Iterable[PodRecord]) -> list[dict[str
     bound = sorted((pod for pod in members if pod.node), key=lambda pod: (pod.node, pod.name, pod.uid))
     entries = []
     for pod in bound:
-        ledger = cluster.gpus.ledgers.get(pod.node)
-        held = next((holding.gpus for holding in ledger.holdings if holding.uid == pod.uid), None) if ledger else None
-        gpus = None if held is None else list(held)
+        held = cluster.gpus.holding(pod.node, pod.uid)
+        gpus = None if held is None or held.gpus is None else list(held.gpus)
         entries.append({"namespace": pod.namespace, "name": pod.name, "node": pod.node, "gpus": gpus})
     return entries
 
