@@ -19,7 +19,7 @@ from extender.objects.records import PodRecord
 from extender.objects.tolerant import Invalid, ObjectFaults
 from extender.settings import Settings
 from tests.kube.api_server import Request, Script, Writer, listed, serving, watched
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 from tests.world import World, logged, workload
 
 
@@ -52,7 +52,7 @@ def test_a_source_that_fails_is_run_again() -> None:
         task.cancel()
 
     with logged() as lines:
-        asyncio.run(run())
+        run_bounded(run())
     assert sum(line["event"] == "defect" for line in lines) == 4
     assert supervisor.defects == {"source": 4}
 
@@ -191,7 +191,7 @@ def test_a_controller_that_cannot_begin_stops_no_start() -> None:
 
     supervisor = Supervisor([Damaged()])
     with logged() as lines:
-        asyncio.run(supervisor.run())
+        run_bounded(supervisor.run())
     assert [line["event"] for line in lines] == ["defect"]
     assert supervisor.defects == {"d": 1}
 
@@ -232,7 +232,7 @@ def test_watches_that_failed_run_again_and_what_went_meanwhile_is_gone() -> None
                 await asyncio.gather(task, return_exceptions=True)
             return seen
 
-    assert asyncio.run(run()) == [["a", "b"], ["b"]]
+    assert run_bounded(run()) == [["a", "b"], ["b"]]
 
 
 def test_a_controller_that_fails_is_run_again() -> None:
@@ -243,5 +243,5 @@ def test_a_controller_that_fails_is_run_again() -> None:
             if errors:
                 raise errors.pop(0)
 
-    asyncio.run(Supervisor([Fragile()], restart_seconds=0.0).run())
+    run_bounded(Supervisor([Fragile()], restart_seconds=0.0).run())
     assert errors == []

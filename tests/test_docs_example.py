@@ -35,7 +35,7 @@ from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_reservations import connected, keeper
 from tests.kube.objects import Objects
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 from tests.world import JSON, World
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +97,7 @@ def events() -> str:
             await asyncio.gather(task, return_exceptions=True)
             return json.loads(refused.body)  # type: ignore[no-any-return]
 
-    assert asyncio.run(whole())["NodeNames"] == []
+    assert run_bounded(whole())["NodeNames"] == []
     return "\n".join(ear.heard)
 
 

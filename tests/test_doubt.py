@@ -16,6 +16,7 @@ from extender.server import calls
 from extender.server.calls import Outage
 from extender.settings import ResourceSettings, Settings, WatchSettings
 from tests.decide.test_bind import Api
+from tests.waiting import run_bounded
 from tests.world import AMD, GPU, JSON, World, machine, pairs, refused, topology, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}
@@ -168,19 +169,19 @@ def test_an_api_server_that_answers_errors_for_minutes_costs_kube_scheduler_litt
         return world.now - began
 
     spent, began = 0.0, world.now
-    assert asyncio.run(waits()) >= calls.RETURN_SECONDS
+    assert run_bounded(waits()) >= calls.RETURN_SECONDS
     while world.now - began < 300.0:
-        spent += asyncio.run(waits())
+        spent += run_bounded(waits())
         world.now += 0.1
     assert 0.0 < spent < 300.0 / 8
     live.seconds = 0.0  # it is back; the next loss is waited for as the first
-    assert asyncio.run(waits()) == 0.0
+    assert run_bounded(waits()) == 0.0
     waiting.written(world.now, kept=True)
     live.seconds = 20.0
     world.now += calls.LONGEST_DOUBT
-    assert asyncio.run(waits()) >= calls.RETURN_SECONDS
+    assert run_bounded(waits()) >= calls.RETURN_SECONDS
     world.now += calls.RETURN_SECONDS + 0.1
-    assert asyncio.run(waits()) >= calls.RETURN_SECONDS
+    assert run_bounded(waits()) >= calls.RETURN_SECONDS
 
 
 @pytest.mark.parametrize("fails_after", [60.0, 1.0])
@@ -194,7 +195,7 @@ def test_an_api_server_that_writes_nothing_for_minutes_costs_kube_scheduler_litt
     spent, first = 0.0, world.now
     while world.now - first < 300.0:
         began = world.now
-        assert asyncio.run(waiting.wait()) is None
+        assert run_bounded(waiting.wait()) is None
         lasts = min(waiting.patience(began), fails_after)
         spent += lasts
         world.now += lasts
@@ -245,10 +246,10 @@ def test_a_preempt_call_waits_for_an_api_server_that_is_just_back(back: bool, se
             live.seconds = 0.0
         return (await call).result
 
-    assert asyncio.run(asked()) == result
+    assert run_bounded(asked()) == result
     assert live.hurries == 1
     if result == "dark" and not back:
-        assert asyncio.run(world.answered("preempt", body)).result == "dark"  # at once: it has just looked
+        assert run_bounded(world.answered("preempt", body)).result == "dark"  # at once: it has just looked
         assert live.hurries == 1
 
 
@@ -379,8 +380,8 @@ def test_a_preemptors_call_waits_longer_for_a_watch_that_is_behind(planned: bool
 
     for i in range(4):  # others use up theirs: one is left
         other = json.dumps(world.args(workload(f"other-{i}", 8), ["n"])).encode()
-        asyncio.run(world.answered("filter", other))
-    assert asyncio.run(asked()) == result
+        run_bounded(world.answered("filter", other))
+    assert run_bounded(asked()) == result
 
 
 def test_the_second_look_is_the_same_attempt() -> None:
@@ -399,5 +400,5 @@ def test_the_second_look_is_the_same_attempt() -> None:
         found: list[str] = json.loads((await call).body)["NodeNames"]
         return found
 
-    assert len(asyncio.run(asked())) == world.settings.shortlist.size == 16
+    assert len(run_bounded(asked())) == world.settings.shortlist.size == 16
     assert len(world.filter(workload("p", 8), names)["NodeNames"]) == 40  # the next call is a retry

@@ -55,7 +55,11 @@ def entries(text: str) -> list[tuple[Requirement, list[str]]]:
 
 def locked(*parts: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(ROOT / ".ci" / "locked.py"), *parts], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / ".ci" / "locked.py"), *parts],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

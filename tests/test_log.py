@@ -55,7 +55,10 @@ def server(folder: Path, streams: str, **given: Any) -> Iterator[httpx.Client]:
             yield client
     finally:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(20)
+        finally:
+            process.kill()
 
 
 def check_serves(client: httpx.Client, times: int) -> None:
@@ -141,6 +144,20 @@ def test_the_last_lines_are_written_before_a_signal_ends_the_process(tmp_path: P
 # -- the writer itself -------------------------------------------------------------------------------------------------
 
 
+def drained(writer: LineWriter, reading: int) -> bytes:
+    """What comes through the pipe until the writer has written all lines."""
+    said = b""
+
+    def wrote() -> bool:
+        nonlocal said
+        if select.select([reading], [], [], 0)[0]:  # the writer may have counted the last bytes not yet
+            said += os.read(reading, 1 << 20)
+        return writer.flush(0.001)
+
+    wait_for(wrote, every=0.0)
+    return said
+
+
 def test_lines_beyond_the_room_are_dropped_and_counted() -> None:
     reading, writing = os.pipe()
     try:
@@ -150,10 +167,7 @@ def test_lines_beyond_the_room_are_dropped_and_counted() -> None:
         assert 4_000 <= writer.dropped <= 5_000
         assert not writer.flush(0.01)
         large = writer.dropped
-        said = b""
-        while not writer.flush(0.001):
-            if select.select([reading], [], [], 0)[0]:  # the writer may have counted the last bytes not yet
-                said += os.read(reading, 1 << 20)
+        said = drained(writer, reading)
         os.close(writing)
         while part := os.read(reading, 1 << 20):
             said += part
@@ -170,9 +184,7 @@ def test_waiting_lines_have_a_limit_in_bytes_and_so_has_each() -> None:
             writer.line(b"x" * 1_000_000)
         kept = 2_000 - writer.dropped
         assert kept * (log.LONGEST_LINE + 20) <= WAITING_BYTES + (1 << 17)
-        while not writer.flush(0.001):
-            if select.select([reading], [], [], 0)[0]:  # the writer may have counted the last bytes not yet
-                os.read(reading, 1 << 20)
+        drained(writer, reading)
     finally:
         os.close(reading)
         os.close(writing)
@@ -208,7 +220,11 @@ def test_the_format_and_the_levels_of_the_command_line(tmp_path: Path) -> None:
     )
     for words, expected in (([], ["always"]), (["-v"], ["ours", "always"]), (["-vv"], ["ours", "theirs", "always"])):
         done = subprocess.run(
-            [sys.executable, "-c", code, "--log-format=logfmt", *words], capture_output=True, text=True, check=True
+            [sys.executable, "-c", code, "--log-format=logfmt", *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         )
         assert re.findall(r"msg=(\w+)", done.stderr) == expected
 
@@ -217,6 +233,6 @@ def test_text_moves_no_cursor() -> None:
     """The path of a request is logged, and a client chooses it."""
     said = "path='/\\x1b[2J', n=1, two='a\\nb'"
     code = f"from extender import log; log.configure('text'); log.get_log().warning('m', {said})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert "\x1b" not in done.stderr
     assert done.stderr.rstrip().endswith(r"n=1 path=/\x1b[2J two='a\nb'")

@@ -290,7 +290,7 @@ def test_readers_of_the_pages_may_get_each_of_them() -> None:
 def test_the_configuration_for_remote_differs_in_the_extender_alone() -> None:
     script = MANIFESTS / "remote" / "kube-scheduler-config.sed"
     command = ["sed", "-f", str(script), str(MANIFESTS / "kube-scheduler-config.yaml")]
-    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    made = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     [config] = YAML(typ="safe", pure=True).load_all(made)
     [entry] = config["extenders"]
     tls, name = entry.pop("tlsConfig"), "gpu-extender.gpu-extender-system.svc"
@@ -306,7 +306,7 @@ def test_the_configuration_for_remote_differs_in_the_extender_alone() -> None:
 def test_the_configuration_for_kubeadm_differs_in_the_clusters_own_names_alone() -> None:
     script = MANIFESTS / "kubeadm" / "kube-scheduler-config.sed"
     command = ["sed", "-f", str(script), str(MANIFESTS / "kube-scheduler-config.yaml")]
-    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    made = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     [config] = YAML(typ="safe", pure=True).load_all(made)
     assert config.pop("clientConnection") == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
     assert config.pop("leaderElection") == {"leaderElect": True}

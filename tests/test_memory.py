@@ -31,7 +31,7 @@ WARM = max(2500, PODS // 10)
 def test_a_churn_of_pods_leaves_nothing_behind() -> None:
     """CHURN_PODS=50000 takes some minutes. A twentieth is what the allocator may keep of a growing heap."""
     command = [sys.executable, "-m", "tests.churn", str(PODS), str(WARM)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[1], timeout=PODS)
     found = json.loads(done.stdout)
     assert found["known_pods"] < 1_000
     assert found["growth"] <= 0.05, found

@@ -48,7 +48,7 @@ def test_the_version_is_the_same_everywhere(place: str, stated: str) -> None:
 
 def test_every_tag_of_our_image_is_the_version() -> None:
     listed = ["git", "-C", str(ROOT), "ls-files", "-z", "--", "Dockerfile", "README.md", "docs", "manifests"]
-    answer = subprocess.run(listed, capture_output=True, check=False)
+    answer = subprocess.run(listed, capture_output=True, check=False, timeout=60)
     if answer.returncode:
         pytest.skip("this is no clone: which files are the project's is not known")
     files = [ROOT / name for name in answer.stdout.decode().split("\0") if name.endswith(("file", ".md", ".yaml"))]

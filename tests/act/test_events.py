@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +14,7 @@ from extender.objects.failure_cause import ADMISSION
 from tests.act.test_reservations import connected, no_headers
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
+from tests.waiting import run_bounded
 from tests.world import World, logged, workload
 
 POD = Regarding("Pod", "team", "p", "uid-p")
@@ -36,7 +36,7 @@ def run(objects: Objects, test: Callable[[EventRecorder, Clock], Awaitable[None]
             events = EventRecorder(metrics, EventsApi(server, "host"), wall=clock, chance=random.Random(1))
             await test(events, clock)
 
-    asyncio.run(whole())
+    run_bounded(whole())
     return metrics
 
 
@@ -148,7 +148,7 @@ def test_off_is_off() -> None:
     events = EventRecorder(Metrics())
     events.tell(POD, "Reason", "Acting", "because")
     assert events._series == {}
-    asyncio.run(events.run())
+    run_bounded(events.run())
 
 
 def test_notes_are_cut_where_the_api_server_would_refuse_them() -> None:

@@ -24,7 +24,7 @@ from tests.act.test_reservations import PATH as CONFIGMAP
 from tests.act.test_reservations import connected, keeper
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 from tests.world import JSON, World, logged, pairs, refused, workload
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpu-extender-evictions"
@@ -69,7 +69,7 @@ class Play:
     def filter(self) -> JSON:
         """A filter call through the server's own path."""
         body = json.dumps(self.world.args(self.asks())).encode()
-        return json.loads(asyncio.run(self.world.answered("filter", body)).body)  # type: ignore[no-any-return]
+        return json.loads(run_bounded(self.world.answered("filter", body)).body)  # type: ignore[no-any-return]
 
     def run(self, test: Callable[[OwnEvictions], Awaitable[None]]) -> OwnEvictions:
         world, made = self.world, list[OwnEvictions]()
@@ -112,7 +112,7 @@ class Play:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
 
-        asyncio.run(whole())
+        run_bounded(whole())
         return made[0]
 
     async def call(self, verb: str = "filter") -> JSON:
@@ -243,7 +243,7 @@ def test_of_a_frozen_cluster_it_is_told_too(enabled: bool, says: str, known: boo
     def look(seconds: float) -> list[str]:
         play.filter()
         play.world.now += seconds
-        asyncio.run(controller.turn())
+        run_bounded(controller.turn())
         return [note for _, reason, note in play.ear.heard if reason == "EvictionWouldHelp"]
 
     assert look(0.5) == []
@@ -256,7 +256,7 @@ def test_of_a_frozen_cluster_it_is_told_too(enabled: bool, says: str, known: boo
     assert latest["eviction_would_help"]["enabled"] == enabled
     assert play.world.verbs.reservations.all() == []
     play.world.now += 61
-    asyncio.run(controller.turn())
+    run_bounded(controller.turn())
     assert controller._stuck == {}  # of pods that a file does not have nobody hears when they go
 
 
@@ -272,7 +272,7 @@ def test_a_defect_in_what_is_told_ends_nothing(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(controller, "turn", turn)
     with logged() as lines:
-        asyncio.run(supervisor.run())
+        run_bounded(supervisor.run())
     assert turns == [0, 1, 2]
     assert [line["event"] for line in lines] == ["defect"] * 2
     assert supervisor.defects == {"evictions": 2}
@@ -284,7 +284,7 @@ def test_where_no_eviction_helps_that_is_told_and_nobody_is_said_to_have_asked()
     play.filter()
     play.world.node("n0", 4, links=pairs(4), unschedulable=True)
     play.world.now += 1.1
-    asyncio.run(controller.turn())
+    run_bounded(controller.turn())
     latest = play.world.decision(pod="default/urgent")
     assert (latest["verb"], latest["result"]) == ("evict", "none")
     assert latest["why"] == "no eviction makes the pod fit on a node that was offered"

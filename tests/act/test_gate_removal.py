@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from extender.act.gated import RETRY_SECONDS, GateRemoval
 from extender.kube import gates
 from extender.kube.gates import GatedPod, Tally
 from extender.objects.queueing import GATE
+from tests.waiting import run_bounded
 from tests.world import World
 
 
@@ -39,11 +39,11 @@ def test_a_pod_whose_gate_stays_delays_no_other(monkeypatch: pytest.MonkeyPatch)
     gated = {"schedulingGates": [{"name": GATE}]}
     for name in ("stuck", "first"):
         made.pod(name, 1, spec=gated)
-    assert asyncio.run(removal.look())  # so the next look comes as soon as ever
+    assert run_bounded(removal.look())  # so the next look comes as soon as ever
     made.pod("second", 1, spec=gated)
-    assert asyncio.run(removal.look())
-    assert asyncio.run(removal.look())
+    assert run_bounded(removal.look())
+    assert run_bounded(removal.look())
     assert tried == ["stuck", "first", "second"]
     made.now += RETRY_SECONDS
-    assert asyncio.run(removal.look())
+    assert run_bounded(removal.look())
     assert tried[3:] == ["stuck"]

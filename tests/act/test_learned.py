@@ -15,7 +15,7 @@ from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 from tests.world import World, logged
 
 PATH = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-mix"
@@ -56,7 +56,7 @@ def run(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(whole())
+    run_bounded(whole())
 
 
 def stored(objects: Objects) -> Any:
@@ -87,7 +87,7 @@ def test_it_is_written_now_and_then() -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(whole())
+    run_bounded(whole())
     assert written == [{"sizes": {"1": 1}}]
 
 
@@ -119,7 +119,7 @@ def test_a_document_of_a_newer_version_is_neither_read_nor_written_over() -> Non
             await document.save()
 
     with logged() as lines:
-        asyncio.run(whole())
+        run_bounded(whole())
     assert learner.sizes == {"1": 3}
     assert objects.stored[PATH]["data"]["document"] == theirs
     assert len(lines) == 1
@@ -197,7 +197,7 @@ def test_another_instance_writes_at_the_same_time() -> None:
             await document.save()
             assert reads == 2
 
-    asyncio.run(whole())
+    run_bounded(whole())
     assert stored(objects) == {"sizes": {"1": 1}}
 
 
@@ -212,7 +212,7 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
                 world.pod("p", 2)
                 await document.save()
 
-    asyncio.run(kept(first, saves=True))
-    asyncio.run(kept(second, saves=False))
+    run_bounded(kept(first, saves=True))
+    run_bounded(kept(second, saves=False))
     assert first.cluster.demand.mix.weights() != []
     assert second.cluster.demand.mix.weights() == first.cluster.demand.mix.weights()

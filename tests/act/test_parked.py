@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 from extender.act.parked import PAUSE_SECONDS, ParkedPods
 from extender.kube.pod_writes import Patched, PatchOutcome
 from extender.reservations.reservations import Reservation
 from extender.times import Clock
+from tests.waiting import run_bounded
 from tests.world import World, logged
 
 
@@ -47,7 +47,7 @@ class Scene:
 
     def turn(self) -> list[tuple[str, str, str]]:
         self.pods.writes = []
-        asyncio.run(self.parked.turn())
+        run_bounded(self.parked.turn())
         return self.pods.writes
 
 

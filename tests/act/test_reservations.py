@@ -20,7 +20,7 @@ from extender.settings import Settings
 from extender.times import Clock
 from tests.kube.api_server import Request, Script, serving
 from tests.kube.objects import Objects
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 from tests.world import GPU, World, logged
 
 PATH = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-reservations"
@@ -99,7 +99,7 @@ def run(objects: Objects, made: World, test: Callable[[ReservationStore], Awaita
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(whole())
+    run_bounded(whole())
 
 
 def entries(objects: Objects) -> dict[str, Any]:
@@ -910,7 +910,7 @@ def test_a_change_writes_its_keys_alone_and_loses_no_update() -> None:
             with pytest.raises(VersionConflict):
                 await one.change({"d": "4"}, third)
 
-    asyncio.run(test())
+    run_bounded(test())
     [patch, *_] = objects.patched
     assert patch == {"metadata": {"resourceVersion": "2", "managedFields": [{}]}, "data": {"b": "2"}}
 
@@ -927,7 +927,7 @@ def test_requests_say_what_they_are() -> None:
             await server.patch("/x", b'{"a":1}')
             await server.put("/x", b'{"metadata":{"resourceVersion":"2"}}')
 
-    asyncio.run(test())
+    run_bounded(test())
     assert kinds == ["application/merge-patch+json", "application/json"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 
@@ -31,6 +30,7 @@ from extender.times import Clock
 from tests.act.test_learned import map_of
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
+from tests.waiting import run_bounded
 from tests.world import JSON, WALL, World, machine, workload
 
 ASKS = {"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": 600}}}
@@ -168,7 +168,7 @@ def test_an_instance_that_learns_nothing_lets_time_pass_too() -> None:
             case.passes(20 * HALF_LIFE_SECONDS)
             await store.save()
 
-    asyncio.run(whole())
+    run_bounded(whole())
     assert not case.world.cluster.save_answers
 
 
@@ -187,7 +187,7 @@ def test_two_servers_store_it_beside_the_demand_mix_and_take_over_what_the_other
                 await store.save()
             await LearnedStore(map_of(server), lambda: "mix 2", lambda text: None).save()  # of an older version too
 
-    asyncio.run(whole())
+    run_bounded(whole())
     assert first.history.dump() == second.history.dump()
     assert sorted(second.world.cluster.save_answers) == ["default", "elsewhere"]
     (stored,) = [made for path, made in objects.stored.items() if path.endswith("gpu-extender-mix")]
@@ -227,7 +227,7 @@ def test_a_text_of_a_version_to_come_stays() -> None:
             case.note("liar")
             await store.save()
 
-    asyncio.run(whole())
+    run_bounded(whole())
     (stored,) = [made for path, made in objects.stored.items() if path.endswith("gpu-extender-mix")]
     assert stored["data"] == {KEY: text}
 

@@ -28,7 +28,7 @@ from tests.act.test_evictions import LEASE, Ear
 from tests.act.test_reservations import connected, keeper
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 from tests.world import JSON, WALL, World, machine, rfc3339, workload
 
 OURS = "gpu-extender.io/"
@@ -196,7 +196,7 @@ class Case:
             async with self.server(settings) as server:
                 await test(server)
 
-        asyncio.run(whole())
+        run_bounded(whole())
 
 
 def gone(server: Server, name: str) -> None:
@@ -460,7 +460,7 @@ def test_a_later_time_that_a_tenant_writes_counts_up_to_the_bound() -> None:
             await server.turn(10 + ASKING_SECONDS)
             assert (case.evicted(), case.requests()) == (["train"], 1)
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 @pytest.mark.parametrize("state", ["reserved", "asked", "saved", "evicted"])
@@ -493,7 +493,7 @@ def test_the_next_holder_of_the_lease_goes_on(state: str) -> None:
             assert set(case.evicted()) == {"train"}
             assert case.requests() == 1
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def test_where_evictions_are_off_after_a_restart_no_pod_stays_asked() -> None:
@@ -511,7 +511,7 @@ def test_where_evictions_are_off_after_a_restart_no_pod_stays_asked() -> None:
             await server.turn(WITHDRAW_SECONDS)
             assert not server.lease.held
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def test_what_the_queue_has_asked_is_withdrawn_once_the_queue_is_off() -> None:
@@ -559,7 +559,7 @@ def test_what_an_instance_before_has_asked_is_withdrawn_without_a_call_of_kube_s
                 await server.turn(WITHDRAW_SECONDS)
             assert (case.asked(), case.evicted()) == (None, [])
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -615,7 +615,7 @@ def test_without_the_lease_no_pod_is_asked_or_evicted() -> None:
             await first.turn()
             assert case.evicted() == ["train"]
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def test_the_request_is_withdrawn_when_the_preemptor_ends() -> None:
@@ -895,7 +895,7 @@ def test_an_exit_before_the_request_is_no_answer_where_the_clock_of_the_node_is_
             await server.turn(30)
             assert (case.evicted(), case.requests()) == (["train"], 1)
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def test_without_the_right_to_the_lease_kube_scheduler_evicts_at_once() -> None:
@@ -1278,7 +1278,7 @@ def test_the_next_holder_of_the_lease_withdraws_an_eviction_request_too() -> Non
                 await server.turn(WITHDRAW_SECONDS)
             assert (case.asked(), MADE in case.objects.stored) == (None, False)
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def test_an_eviction_request_that_stands_already_is_withdrawn_by_the_next_holder_that_still_needs_it() -> None:
@@ -1298,4 +1298,4 @@ def test_an_eviction_request_that_stands_already_is_withdrawn_by_the_next_holder
                 await server.turn(WITHDRAW_SECONDS)
             assert (case.asked(), MADE in case.objects.stored) == (None, False)
 
-    asyncio.run(test())
+    run_bounded(test())

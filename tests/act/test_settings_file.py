@@ -13,6 +13,7 @@ from extender.act.settings_file import SettingsFile
 from extender.queue.usage import Rules
 from extender.settings import Settings
 from tests.ask.test_nothing_changes import explainer
+from tests.waiting import run_bounded
 from tests.world import DGX1V, WALL, World
 
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
@@ -30,7 +31,7 @@ def loaded(world: World, path: Path, text: str, before: str = HEAD) -> SettingsF
     file.write_text(before)
     controller = SettingsFile(file, world.verbs, world.metrics)
     file.write_text(text)
-    asyncio.run(controller.look())
+    run_bounded(controller.look())
     return controller
 
 
@@ -63,12 +64,12 @@ def test_a_file_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
     assert world.verbs.policy.scorers is before
     assert world.cluster.settings is world.settings
     assert (reloads(world, "invalid"), reloads(world, "loaded")) == (1, 0)
-    asyncio.run(controller.look())
+    run_bounded(controller.look())
     assert reloads(world, "invalid") == 1  # said once
     (tmp_path / "settings.yaml").unlink()
-    asyncio.run(controller.look())
+    run_bounded(controller.look())
     (tmp_path / "settings.yaml").write_text(HEAD + SPREAD)
-    asyncio.run(controller.look())
+    run_bounded(controller.look())
     assert reloads(world, "loaded") == 1
 
 
@@ -122,9 +123,9 @@ def test_a_file_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
         file.write_text(HEAD + SPREAD + quotas)
         await look
 
-    asyncio.run(written())
+    run_bounded(written())
     assert (reloads(world, "loaded"), world.cluster.settings.queue.queues["lab"].weight) == (1, 3)
-    asyncio.run(controller.look())
+    run_bounded(controller.look())
     assert (reloads(world, "loaded"), len(world.verbs.policy.scorers)) == (2, 1)
 
 
@@ -133,14 +134,14 @@ def test_a_change_while_the_server_starts_is_seen(tmp_path: Path) -> None:
     world = World()
     file = tmp_path / "settings.yaml"
     file.write_text(HEAD + SPREAD)
-    asyncio.run(SettingsFile(file, world.verbs, world.metrics).look())
+    run_bounded(SettingsFile(file, world.verbs, world.metrics).look())
     assert (reloads(world, "loaded"), len(world.verbs.policy.scorers)) == (1, 1)
-    asyncio.run(SettingsFile(file, world.verbs, world.metrics).look())
+    run_bounded(SettingsFile(file, world.verbs, world.metrics).look())
     assert reloads(world, "loaded") == 1  # nothing has changed since the start
 
 
 def test_a_pipe_is_not_read_again(tmp_path: Path) -> None:
     world = World()
     os.mkfifo(tmp_path / "pipe")
-    asyncio.run(SettingsFile(tmp_path / "pipe", world.verbs, world.metrics).look())
+    run_bounded(SettingsFile(tmp_path / "pipe", world.verbs, world.metrics).look())
     assert world.cluster.settings is world.settings

@@ -15,6 +15,7 @@ import pytest
 from extender.ask import forks
 from extender.ask.forks import ClientLeft, Forks
 from extender.errors import BadRequest, Busy, NotAnswered, NotFound
+from tests.waiting import run_bounded
 
 
 def run(steps: Any) -> Any:
@@ -22,7 +23,7 @@ def run(steps: Any) -> Any:
         async with asyncio.timeout(60):
             return await steps
 
-    return asyncio.run(within())
+    return run_bounded(within())
 
 
 def open_files() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from extender.queue.plan import Planner
 from extender.queue.report import CODES
 from extender.queue.report import MEANINGS as OF_QUEUE
 from tests.ask.asking import explained
+from tests.waiting import run_bounded
 from tests.web.page.scene import PREEMPTOR, scene
 from tests.web.page.test_site import data, get
 from tests.world import World, pairs
@@ -102,7 +102,7 @@ def test_the_event_of_a_gang_states_what_the_queue_states(world: World) -> None:
             told.append(note)
 
     late = replace(report, wall=report.wall + 10 * EVENT_SECONDS)
-    asyncio.run(Teller(Metrics(), Events()).waiting(late))  # type: ignore[arg-type]
+    run_bounded(Teller(Metrics(), Events()).waiting(late))  # type: ignore[arg-type]
     assert len(told) == len(report.waiting)
     for note, one in zip(told, report.waiting, strict=True):
         assert f" waits: {one.why.text}" in note

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from extender.objects import records
 from extender.objects.records import Event
 from extender.server.shadow import ShadowWatch
 from extender.settings import Settings
+from tests.waiting import run_bounded
 from tests.world import DGX1V, WALL, World, machine, pairs, workload
 
 SHADOW = Settings(mode="shadow")
@@ -118,7 +118,7 @@ def test_bind_writes_no_gpus_and_binds_what_we_would_reject() -> None:
             body = f'{{"PodName":"{meta["name"]}","PodNamespace":"default","PodUID":"{meta["uid"]}","Node":"{node}"}}'
             reply.append(await made.answered("bind", body.encode()))
 
-        asyncio.run(call())
+        run_bounded(call())
         assert reply[0].result == "bound"
     assert binder.asked == [("large", {}), ("small", {})]
     assumed = {pod.uid: (pod.node, pod.gpus) for pod in made.verbs.assumed.current(made.now)}
@@ -359,7 +359,7 @@ def test_each_pod_that_is_compared_ends_its_slice() -> None:
     feed = Feed("Pod", sink, pace, lambda: 0.0, lambda error: None)
     read = [records.pod(workload(name, 1), made.cluster.gpu_names) for name in ("new0", "new1")]
     bound = [records.pod(workload(f"one{n}", 1, node="pairs"), made.cluster.gpu_names) for n in range(4)]
-    asyncio.run(feed.give(event for one in (*read, *bound) for event in feed.changed(one)))
+    run_bounded(feed.give(event for one in (*read, *bound) for event in feed.changed(one)))
     assert sink.slices == [3, 1, 1, 1]
     assert report(made)["placements"]["judged"] == 4
 

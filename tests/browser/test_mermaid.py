@@ -41,7 +41,12 @@ def script() -> Path:
         lacking("npm is not installed")
     with tempfile.TemporaryDirectory() as folder:
         packed = subprocess.run(
-            [npm, "pack", "--silent", f"mermaid@{VERSION}"], cwd=folder, capture_output=True, text=True, check=False
+            [npm, "pack", "--silent", f"mermaid@{VERSION}"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
         )
         if packed.returncode:
             lacking(f"npm does not serve Mermaid: {packed.stderr.strip()[-200:]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from extender.cli import main
+from tests.waiting import in_thread
 
 
 class Cli:
@@ -60,12 +60,8 @@ class Canned(BaseHTTPRequestHandler):
 def serving() -> Iterator[str]:
     """Its URL."""
     Canned.asked.clear()
-    with HTTPServer(("127.0.0.1", 0), Canned) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with HTTPServer(("127.0.0.1", 0), Canned) as http, in_thread(lambda: http.serve_forever(0.01), http.shutdown):
         yield f"http://127.0.0.1:{http.server_port}/"
-        http.shutdown()
-        thread.join()
 
 
 def answer(body: Any, status: int = 200) -> None:

@@ -16,7 +16,7 @@ from extender.ask.forks import MOST_ASKED
 from extender.cli import main
 from extender.server.serve import config
 from extender.settings import Settings
-from tests.waiting import wait_for
+from tests.waiting import in_thread, wait_for
 from tests.world import World, machine, pairs, workload
 
 
@@ -24,15 +24,9 @@ from tests.world import World, machine, pairs, workload
 def serving(world: World) -> Iterator[str]:
     """The world's server on a socket of its own; its address."""
     host = uvicorn.Server(config(world.app, world.server.connections, Settings.model_validate({"server": {"port": 0}})))
-    thread = threading.Thread(target=host.run, daemon=True)
-    thread.start()
-    wait_for(lambda: host.started)
-    port = host.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        host.should_exit = True
-        thread.join()
+    with in_thread(host.run, lambda: setattr(host, "should_exit", True)):
+        wait_for(lambda: host.started)
+        yield f"http://127.0.0.1:{host.servers[0].sockets[0].getsockname()[1]}"
 
 
 def lists(path: Path, *objects: Any) -> Path:
@@ -87,7 +81,7 @@ def test_a_server_that_others_are_asking_is_asked_again(tmp_path: Path, capsys: 
         later = threading.Timer(0.5, let_go)
         later.start()
         assert ask(server, lists(tmp_path / "same", machine("n", 4))) == 0
-        later.join()
+        later.join(10)
     assert "1 node, 0 pods: 0 differences" in capsys.readouterr().out
 
 

@@ -90,7 +90,9 @@ def test_zsh_gets_words_with_their_meaning(folder: Path) -> None:
     }  # fmt: skip
     subprocess.run([folder / "gpu-extender"], env=env, check=True, timeout=60)
     assert (folder / "said").read_text().splitlines() == [f"{name}:{COMMANDS[name]}" for name in ("top", "topo")]
-    done = subprocess.run([folder / "gpu-extender", "completion", "zsh"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [folder / "gpu-extender", "completion", "zsh"], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.startswith("#compdef gpu-extender")
 
 
@@ -102,7 +104,9 @@ def test_fish_gets_words_with_their_meaning(folder: Path) -> None:
     subprocess.run([folder / "gpu-extender"], env=env, check=True, timeout=60)
     offered = (folder / "said").read_text().split("\x0b")
     assert offered == [f"{name}\t{COMMANDS[name]}" for name in ("top", "topo")]
-    done = subprocess.run([folder / "gpu-extender", "completion", "fish"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [folder / "gpu-extender", "completion", "fish"], capture_output=True, text=True, check=True, timeout=60
+    )
     assert "complete --command gpu-extender" in done.stdout
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,7 +16,7 @@ from extender.cli import main
 from extender.kube import gates
 from extender.objects.queueing import GATE
 from tests.cli.canned import Cli
-from tests.kube.api_server import Request, Writer, failed, serving
+from tests.kube.api_server import Request, Writer, failed, serving_in_thread
 from tests.kube.gated import GatedCluster, gated
 
 BINDING = {"metadata": {"name": "gpu-extender-queue"}, "spec": {"policyName": gates.POLICIES[0]}}
@@ -27,32 +25,17 @@ BINDING = {"metadata": {"name": "gpu-extender-queue"}, "spec": {"policyName": ga
 @contextmanager
 def kubeconfig(cluster: GatedCluster, folder: Path) -> Iterator[str]:
     """A kubeconfig of a server that answers for the cluster; its context has the name `there`."""
-    started, stop = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
     file = folder / "kubeconfig"
-
-    async def serve() -> None:
-        async with serving(cluster.script()) as url:
-            config = {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "clusters": [{"name": "c", "cluster": {"server": url}}],
-                "users": [{"name": "u", "user": {"token": "t"}}],
-                "contexts": [{"name": "there", "context": {"cluster": "c", "user": "u"}}],
-            }
-            file.write_text(json.dumps(config))
-            started.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert started.wait(10)
-    try:
+    with serving_in_thread(cluster.script()) as url:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "there", "context": {"cluster": "c", "user": "u"}}],
+        }
+        file.write_text(json.dumps(config))
         yield str(file)
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
 
 
 @pytest.fixture(autouse=True)

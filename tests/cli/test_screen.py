@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from rich.console import Console
 from extender.cli import COMMANDS, command, kubectl, parser_of
 from extender.cli.screen import aligned, wrapped
 from tests.cli.canned import Cli
+from tests.waiting import MOST_SECONDS
 from tests.world import JSON, machine, pairs, workload
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -57,10 +59,13 @@ def on_a_terminal(commands: list[list[str]], columns: int, **more: str) -> list[
     env = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "TERM")}
     env |= {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | more
     command_line = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
-    with subprocess.Popen(command_line, stdout=theirs, stderr=subprocess.DEVNULL, env=env):
+    with subprocess.Popen(command_line, stdout=theirs, stderr=subprocess.DEVNULL, env=env) as process:
+        late = threading.Timer(MOST_SECONDS, process.kill)
+        late.start()
         os.close(theirs)
         text = b"".join(iter(lambda: _read(ours), b""))
         os.close(ours)
+    late.cancel()
     *shown, rest = text.decode().replace("\r\n", "\n").split("\f\n")
     assert (len(shown), rest) == (len(commands), "")
     return [printed.split("\n") for printed in shown]

@@ -41,7 +41,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         wait_for(ready, WAIT)
         yield url
     finally:
-        process.terminate()
+        process.kill()
         process.wait(WAIT)
 
 

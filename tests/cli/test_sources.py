@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from http.server import HTTPServer
 
 import pytest
 
 from extender.cli import sources
 from tests.cli.canned import Canned
+from tests.waiting import in_thread
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -22,12 +22,6 @@ def test_a_server_that_is_busy_or_not_ready_is_asked_again(status: int) -> None:
             self.end_headers()
             self.wfile.write(b"{}")
 
-    with HTTPServer(("127.0.0.1", 0), Later) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            assert sources.ask(f"http://127.0.0.1:{http.server_port}", "/") == {}
-        finally:
-            http.shutdown()
-            thread.join()
+    with HTTPServer(("127.0.0.1", 0), Later) as http, in_thread(lambda: http.serve_forever(0.01), http.shutdown):
+        assert sources.ask(f"http://127.0.0.1:{http.server_port}", "/") == {}
     assert not answers

@@ -49,6 +49,6 @@ def test_a_product_beyond_64_bits_raises(probe: ModuleType) -> None:
 )
 def test_the_address_sanitizer_ends_a_process_that_reads_beyond_its_memory(probe: ModuleType) -> None:
     program = "import ext_core._probe as probe; probe.beyond(24)"
-    run = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60)
     assert run.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in run.stderr

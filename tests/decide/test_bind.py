@@ -17,6 +17,7 @@ from extender.objects.records import pod as read_pod
 from extender.policy.reasons import REASONS
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from extender.topologies.annotation import KEY, RELAY, decode
+from tests.waiting import run_bounded
 from tests.world import GPU, JSON, World, pairs, workload
 
 PLAN = "gpu-extender.io/gpus"
@@ -189,7 +190,7 @@ def test_its_binding_reaches_the_api_server_before_that_of_a_pod_decided_later()
         answers = await asyncio.gather(world.answered("bind", one), world.answered("bind", other))
         assert [answer.result for answer in answers] == ["bound", "bound"]
 
-    asyncio.run(both())
+    run_bounded(both())
     assert [binding.name for binding, _ in api.wrote] == ["linked", "other"]
 
 

@@ -20,7 +20,7 @@ from tests.fuzz.stub import Stub
 from tests.kube.api_server import Request, Script, Writer, serving
 from tests.kube.objects import Objects
 from tests.kube.test_client import kubeconfig
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 from tests.world import JSON, machine, workload
 
 MAP = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-reservations"
@@ -80,7 +80,7 @@ async def running(folder: Path, url: str) -> AsyncIterator[tuple[asyncio.subproc
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await asyncio.wait_for(process.wait(), 30)
 
 
 async def _ready(client: httpx.AsyncClient) -> bool:
@@ -128,7 +128,7 @@ def test_the_call_is_answered_and_the_next_server_knows_the_reservation(tmp_path
                 assert await preempt(client) == answered
             assert list(held.objects.stored[MAP]["data"]) == ["uid-urgent"]
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def _refuses(client: httpx.AsyncClient) -> bool:

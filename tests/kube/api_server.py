@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.waiting import in_thread, wait_for
 
 
 @dataclass
@@ -147,3 +150,20 @@ async def _request(reader: asyncio.StreamReader) -> Request:
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     parts = urlsplit(target)
     return Request(method, parts.path, dict(parse_qsl(parts.query)), headers, body)
+
+
+@contextmanager
+def serving_in_thread(script: Script) -> Iterator[str]:
+    """As `serving`, for those who call it without an event loop."""
+    started: list[str] = []
+    loop, ended = asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        async with serving(script) as url:
+            started.append(url)
+            await ended.wait()
+
+    with in_thread(lambda: loop.run_until_complete(serve()), lambda: loop.call_soon_threadsafe(ended.set)):
+        wait_for(lambda: started, 10, every=0.005)
+        yield started[0]
+    loop.close()

@@ -13,6 +13,7 @@ from extender.kube import pod_writes
 from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.pod_writes import Bindings, Result, Turns
 from tests.kube.api_server import Answer, Script, failed, hung_up, serving, watched, whole
+from tests.waiting import run_bounded
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ def asked(answer: Answer, ask: Callable[[Bindings], Awaitable[T]], timeout: floa
         async with serving(script) as url, ApiServer(url, headers=headers, timeout=timeout) as server:
             return await ask(Bindings(server, frozenset({"nvidia.com/gpu"})))
 
-    return asyncio.run(run()), script
+    return run_bounded(run()), script
 
 
 def bound(answer: Answer, timeout: float = 5) -> tuple[Result, Script]:
@@ -132,7 +133,7 @@ def run(test: Callable[[Writes], Awaitable[None]]) -> None:
         await test(writes)
         assert not writes.turns._open  # nothing is kept of what has ended
 
-    asyncio.run(whole())
+    run_bounded(whole())
 
 
 def test_no_later_one_overtakes_a_first_one() -> None:

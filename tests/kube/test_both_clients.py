@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +16,8 @@ import pytest
 from extender.errors import Unreachable as NodeUnreachable
 from extender.kube import client as server_client
 from extender.node import apiserver as node_client
-from tests.kube.api_server import Script, failed, hung_up, serving, whole
+from tests.kube.api_server import Script, failed, hung_up, serving_in_thread, whole
+from tests.waiting import run_bounded
 
 Object = dict[str, Any]
 PATH = "/api/v1/namespaces/a/pods/p"
@@ -66,7 +65,7 @@ class OfServer:
                 return body
 
         try:
-            found: Object = json.loads(asyncio.run(run()))
+            found: Object = json.loads(run_bounded(run()))
         except server_client.ApiError as error:
             raise Answered(error.status, error.message) from error
         except server_client.NoAnswer as error:
@@ -95,30 +94,6 @@ class OfNode:
             raise NoAnswer(str(error)) from error
 
 
-@contextmanager
-def served(script: Script) -> Iterator[str]:
-    """The URL of a server that follows the script, in a thread of its own."""
-    started: list[str] = []
-    ready, loop = threading.Event(), asyncio.new_event_loop()
-    ended = asyncio.Event()
-
-    async def serve() -> None:
-        async with serving(script) as url:
-            started.append(url)
-            ready.set()
-            await ended.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield started[0]
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join()
-        loop.close()
-
-
 @pytest.fixture(params=[OfServer, OfNode])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Client]:
     """Makes the client of a URL; its token is "t"."""
@@ -133,7 +108,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Clie
 
 def test_an_object_is_read(client: Callable[..., Client]) -> None:
     script = Script([whole(200, {"metadata": {"name": "p"}})])
-    with served(script) as url:
+    with serving_in_thread(script) as url:
         assert client(url).get(PATH) == {"metadata": {"name": "p"}}
     (asked,) = script.requests
     assert (asked.method, asked.path, asked.params) == ("GET", PATH, {})
@@ -143,7 +118,7 @@ def test_an_object_is_read(client: Callable[..., Client]) -> None:
 def test_a_query_arrives_as_it_was_meant(client: Callable[..., Client]) -> None:
     script = Script([whole(200, {"items": []})])
     query = {"fieldSelector": "spec.nodeName=n,status.phase!=Failed", "limit": "1"}
-    with served(script) as url:
+    with serving_in_thread(script) as url:
         client(url).get("/api/v1/pods", query)
     assert script.requests[0].params == query
 
@@ -151,7 +126,7 @@ def test_a_query_arrives_as_it_was_meant(client: Callable[..., Client]) -> None:
 def test_a_patch_is_a_json_merge_patch(client: Callable[..., Client]) -> None:
     script = Script([whole(200, {"metadata": {"resourceVersion": "2"}})])
     change = {"metadata": {"annotations": {"gpu-extender.io/gpus": None}}}
-    with served(script) as url:
+    with serving_in_thread(script) as url:
         assert client(url).patch(PATH, change) == {"metadata": {"resourceVersion": "2"}}
     (asked,) = script.requests
     assert (asked.method, asked.path) == ("PATCH", PATH)
@@ -161,7 +136,7 @@ def test_a_patch_is_a_json_merge_patch(client: Callable[..., Client]) -> None:
 
 def test_each_request_carries_the_token_as_it_is_then(client: Callable[..., Client], tmp_path: Path) -> None:
     script = Script([whole(200, {})])
-    with served(script) as url:
+    with serving_in_thread(script) as url:
         one = client(url)
         one.get(PATH)
         (tmp_path / "token").write_text("u")
@@ -172,7 +147,7 @@ def test_each_request_carries_the_token_as_it_is_then(client: Callable[..., Clie
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 422, 429, 500, 503])
 def test_an_error_has_its_status_and_its_message(client: Callable[..., Client], status: int) -> None:
     with (
-        served(Script([failed(status, "the pod is not what it was")])) as url,
+        serving_in_thread(Script([failed(status, "the pod is not what it was")])) as url,
         pytest.raises(Answered, match="the pod is not what it was") as caught,
     ):
         client(url).patch(PATH, {})
@@ -181,7 +156,7 @@ def test_an_error_has_its_status_and_its_message(client: Callable[..., Client], 
 
 @pytest.mark.parametrize("body", [b"", b"<html>bad gateway</html>", b"[]", b'{"message": 3}', b"\xff\xfe", b"[" * 5000])
 def test_an_error_of_a_proxy_has_its_status(client: Callable[..., Client], body: bytes) -> None:
-    with served(Script([whole(502, body)])) as url, pytest.raises(Answered) as caught:
+    with serving_in_thread(Script([whole(502, body)])) as url, pytest.raises(Answered) as caught:
         client(url).get(PATH)
     assert caught.value.status == 502
     assert len(str(caught.value)) < 600
@@ -189,7 +164,7 @@ def test_an_error_of_a_proxy_has_its_status(client: Callable[..., Client], body:
 
 def test_a_redirect_is_not_followed(client: Callable[..., Client]) -> None:
     script = Script([whole(302, b"", {"Location": "/elsewhere"}), whole(200, {})])
-    with served(script) as url, pytest.raises(Answered) as caught:
+    with serving_in_thread(script) as url, pytest.raises(Answered) as caught:
         client(url).get(PATH)
     assert caught.value.status == 302
     assert len(script.requests) == 1
@@ -200,12 +175,12 @@ def test_a_redirect_is_not_followed(client: Callable[..., Client]) -> None:
     [b"", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", b"SSH-2.0-x\r\n\r\n"],
 )
 def test_a_broken_answer_is_none(client: Callable[..., Client], sent: bytes) -> None:
-    with served(Script([hung_up(sent)])) as url, pytest.raises(NoAnswer):
+    with serving_in_thread(Script([hung_up(sent)])) as url, pytest.raises(NoAnswer):
         client(url).patch(PATH, {})
 
 
 def test_no_server_is_no_answer(client: Callable[..., Client]) -> None:
-    with served(Script([whole(200, {})])) as url:
+    with serving_in_thread(Script([whole(200, {})])) as url:
         pass
     with pytest.raises(NoAnswer, match=f"GET {PATH}"):
         client(url).get(PATH)
@@ -221,5 +196,5 @@ def test_silence_is_no_answer_after_the_timeout(client: Callable[..., Client]) -
             await writer.drain()
             await asyncio.sleep(0.05)
 
-    with served(Script([slow])) as url, pytest.raises(NoAnswer):
+    with serving_in_thread(Script([slow])) as url, pytest.raises(NoAnswer):
         client(url, timeout=0.5).get(PATH)

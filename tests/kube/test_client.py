@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from extender.kube.client import REMEMBERED_SECONDS, ApiError, ApiServer, CredentialsError, Forbidden, NoAnswer
 from tests.kube.api_server import Script, failed, serving, whole
+from tests.waiting import run_bounded
 
 
 def kubeconfig(folder: Path, url: str, user: dict[str, Any]) -> str:
@@ -45,7 +45,7 @@ def run_against(
         ):
             await ask(server)
 
-    asyncio.run(run())
+    run_bounded(run())
     return [one.headers.get("authorization", "") for one in script.requests]
 
 
@@ -99,13 +99,13 @@ def test_no_usable_kubeconfig(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         path.write_text(content)
     with pytest.raises(CredentialsError):
-        asyncio.run(ApiServer.connect(str(path)))
+        run_bounded(ApiServer.connect(str(path)))
 
 
 def test_outside_of_a_pod_without_a_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(CredentialsError, match="service account"):
-        asyncio.run(ApiServer.connect())
+        run_bounded(ApiServer.connect())
 
 
 def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
             with pytest.raises(NoAnswer, match="GET /version"):
                 await server.get("/version")
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 def test_a_path_prefix_of_the_server_stays(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_path_prefix_of_the_server_stays(tmp_path: Path) -> None:
         ):
             await server.get("/api/v1/pods", {"limit": "1"})
 
-    asyncio.run(run())
+    run_bounded(run())
     assert (script.requests[0].path, script.requests[0].params) == ("/k8s/c-1/api/v1/pods", {"limit": "1"})
 
 
@@ -193,4 +193,4 @@ def test_connections_of_its_own_note_it_too(kept: bool) -> None:
                 await client.close()
             return server.forbidden.problem()
 
-    assert "patch pods/status" in asyncio.run(run())
+    assert "patch pods/status" in run_bounded(run())

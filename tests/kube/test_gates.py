@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -16,6 +15,7 @@ from extender.objects.queueing import GATE, WANTS_NODES
 from tests.kube import hostile
 from tests.kube.api_server import failed, hung_up, serving, whole
 from tests.kube.gated import GatedCluster, gated
+from tests.waiting import run_bounded
 
 T = TypeVar("T")
 OTHER = "example.com/quota"
@@ -34,7 +34,7 @@ def asked(cluster: GatedCluster, ask: Callable[[ApiServer], Awaitable[T]]) -> T:
         async with serving(cluster.script()) as url, ApiServer(url, headers=headers, timeout=5) as server:
             return await ask(server)
 
-    return asyncio.run(run())
+    return run_bounded(run())
 
 
 def removed(cluster: GatedCluster, wanted: Callable[[GatedPod], bool] = lambda pod: True, namespace: str = "") -> Tally:

@@ -18,6 +18,7 @@ from extender.kube.own_objects import DEADLINE, Lease
 from extender.metrics import Metrics
 from extender.times import Clock
 from tests.model.loop import VirtualLoop
+from tests.waiting import run_bounded
 
 DURATION = 15.0
 RENEW = 2.0  # seconds between two renewals
@@ -92,7 +93,7 @@ def test_the_holder_stops_before_another_takes_the_lease_however_late_its_readin
         assert not first.held
         assert now[0] - renewed >= DURATION > DURATION * DEADLINE
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 @pytest.mark.parametrize("duration", [LEASE_SECONDS, QUEUE_LEASE_SECONDS])

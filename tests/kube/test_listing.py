@@ -12,7 +12,7 @@ from extender.kube.client import ApiError, ApiServer
 from extender.kube.lists import DEVICE_CLASSES, NODES, PODS, list_all, pages
 from extender.objects.records import Event
 from tests.kube.api_server import Request, Script, Writer, failed, listed, serving
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 from tests.world import GPU, machine, workload
 
 
@@ -24,7 +24,7 @@ def fetch(script: Script) -> list[Event]:
         async with serving(script) as url, ApiServer(url, headers=headers) as server:
             return await list_all(server, frozenset({GPU}), (PODS, NODES, DEVICE_CLASSES))
 
-    return asyncio.run(run())
+    return run_bounded(run())
 
 
 def test_every_page_is_read_and_an_absent_api_is_empty() -> None:
@@ -82,7 +82,7 @@ def test_the_next_page_comes_while_one_is_worked_on_and_none_after_the_end() -> 
             assert len(script.requests) == 2
             assert len(asyncio.all_tasks()) <= 3  # this one, and the server's connections
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 def test_a_page_that_fails_ahead_is_reported_after_the_one_before() -> None:
@@ -103,5 +103,5 @@ def test_a_page_that_fails_ahead_is_reported_after_the_one_before() -> None:
                 await eventually(lambda: len(script.requests) == 2)
 
     with pytest.raises(ApiError, match="no more"):
-        asyncio.run(run())
+        run_bounded(run())
     assert seen == [1]

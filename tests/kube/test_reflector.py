@@ -31,7 +31,7 @@ from tests.kube.api_server import (
     watched,
     whole,
 )
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 
 
 def pod(name: str, version: int = 1, uid: str = "", **spec: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def reflect(
             assert seen.done.is_set(), f"no sleep: {script.requests}"
             return seen, script, reflector
 
-    return asyncio.run(run())
+    return run_bounded(run())
 
 
 def lists(script: Script) -> int:
@@ -257,7 +257,7 @@ def test_a_watch_that_lived_ends_the_row_of_failures() -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(run())
+    run_bounded(run())
     assert len(script.requests) == 5
     assert len(clock.delays) == 3  # after each 500, and after the last watch; none between the two watches
     assert clock.delays[2] <= 0.5  # the row began anew
@@ -436,7 +436,7 @@ def test_a_turn_that_ends_on_time_is_resumed_at_once_and_is_no_loss() -> None:
             assert sorted(words.values()) == list(words.values())
             assert len(set(words.values())) == len(words)  # each turn says something
 
-    asyncio.run(run())
+    run_bounded(run())
     assert losses == {None}
 
 
@@ -452,7 +452,7 @@ def test_a_turn_whose_acceptance_is_heard_late_is_no_loss() -> None:
             await eventually(lambda: reflector.state.counters.watches == 3)
             assert (reflector.state.counters.turns, reflector.state.lost_at) == (2, None)
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 @pytest.mark.parametrize("how", ["silence", "abort", "close"])
@@ -487,7 +487,7 @@ def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> No
             assert lists(script) == 1
             assert seen.returns == (how == "silence")
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 @pytest.mark.parametrize(("takes", "current"), [(0.0, True), (2.5, False)])
@@ -512,7 +512,7 @@ def test_a_list_after_a_loss_shows_at_once_what_happened_if_it_took_a_moment(tak
             assert reflector.state.last_event is not None
             assert seen.clock() - reflector.state.last_event >= takes
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 def test_a_server_that_accepts_watches_and_never_says_anything_stays_lost() -> None:
@@ -523,7 +523,7 @@ def test_a_server_that_accepts_watches_and_never_says_anything_stays_lost() -> N
             assert reflector.state.lost_at is not None
             assert seen.clock() - reflector.state.lost_at > 2 * QUICK.inactivity
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 def test_a_watch_that_is_renewed_goes_on_from_its_version_on_a_new_connection() -> None:
@@ -539,7 +539,7 @@ def test_a_watch_that_is_renewed_goes_on_from_its_version_on_a_new_connection() 
             assert watches(script) == ["10", "10"]
             assert lists(script) == 1
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 def test_the_next_try_can_be_hurried_but_not_against_the_servers_wish() -> None:
@@ -557,7 +557,7 @@ def test_the_next_try_can_be_hurried_but_not_against_the_servers_wish() -> None:
             await asyncio.sleep(0.1)  # in this time there must be no request
             assert len(script.requests) == 3
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 def test_silence_is_a_dead_connection() -> None:
@@ -736,7 +736,7 @@ def test_state_while_the_watch_is_open() -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(run())
+    run_bounded(run())
     assert states == [(False, False, "not listed yet"), (True, True, "")]
     assert holder[0].state.last_event == 0.0
     assert holder[0].state.problem == "the watch ended"

@@ -12,7 +12,7 @@ import uvloop
 
 from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, NoAnswer
 from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
-from tests.waiting import eventually
+from tests.waiting import eventually, run_bounded
 
 PATH = "/api/v1/namespaces/a/configmaps/m"
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -165,7 +165,7 @@ def test_a_server_that_is_away_is_unreachable() -> None:
             async with ApiServer("http://127.0.0.1:1", headers=no_headers) as server:
                 await server.get("/x")
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def pool(server: ApiServer, timeout: float = 60.0) -> ApiServer:

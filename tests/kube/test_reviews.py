@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ import pytest
 from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.reviews import ListPods, PathRight, Reviews, User
 from tests.kube.api_server import Answer, Script, failed, hung_up, serving, whole
+from tests.waiting import run_bounded
 
 T = TypeVar("T")
 USER = User("anna", "u-1", ("admins", "system:authenticated"), (("scopes", ("a", "b")),))
@@ -28,7 +28,7 @@ def asked(answer: Answer, ask: Callable[[Reviews], Awaitable[T]]) -> tuple[T, An
         async with serving(script) as url, ApiServer(url, headers=headers, timeout=5) as server:
             return await ask(Reviews(server))
 
-    result = asyncio.run(run())
+    result = run_bounded(run())
     [request] = script.requests
     assert request.method == "POST"
     return result, (request.path, json.loads(request.body))

@@ -12,6 +12,7 @@ import uvloop
 from extender.kube import client
 from extender.kube.client import STREAM_BUFFER, ApiError, ApiServer, NoAnswer, Silent, Stream, Transport
 from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
+from tests.waiting import run_bounded
 
 PATH = "/api/v1/pods"
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -337,7 +338,7 @@ def test_a_server_that_is_away_is_unreachable() -> None:
             async with ApiServer("http://127.0.0.1:1", headers=no_headers) as server:
                 await read(server)
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def test_the_next_address_is_tried_when_one_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,5 +371,5 @@ def test_a_proxy_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             assert await read(server) == b"a"
 
-    asyncio.run(test())
+    run_bounded(test())
     assert script.requests[0].headers["host"] == "api.example"

@@ -217,6 +217,6 @@ def test_nothing_is_left_behind_when_locust_is_killed(tmp_path: Path) -> None:
         server = wait_for(lambda: processes("extender serve --kubeconfig="), 60)
     finally:
         child.kill()
-        child.wait()
+        child.wait(20)
     wait_for(lambda: not set(server) & set(processes("extender serve --kubeconfig=")), 20)
     wait_for(lambda: stub not in processes("loadtest.stub --nodes=17"), 20)

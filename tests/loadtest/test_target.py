@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from loadtest import target
 from loadtest.asks import Body, waiting_pod
 from loadtest.session import Session
 from loadtest.target import Unusable
+from tests.waiting import in_thread
 
 READY = {"ready": True, "missing": [], "generation": 1, "warnings": []}
 GPUS = {"nvidia.com/gpu": 8}
@@ -59,12 +59,8 @@ class Pages:
 @pytest.fixture
 def pages() -> Iterator[Pages]:
     made = Pages()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+    with made.server, in_thread(lambda: made.server.serve_forever(0.02), made.server.shutdown):
+        yield made
 
 
 def options(**changes: Any) -> Namespace:

@@ -12,6 +12,7 @@ from tests.kube.objects import Objects
 from tests.metamorphic.answers import events
 from tests.metamorphic.clusters import CASES, Stated, drawn
 from tests.metamorphic.test_other_names import is_gated
+from tests.waiting import run_bounded
 from tests.world import World
 
 TURNS = 4
@@ -51,7 +52,7 @@ def test_several_instances_start_what_one_starts() -> None:
     opened = 0
     for seed in range(CASES):
         stated = drawn(seed)
-        alone = asyncio.run(released(stated, 1))
-        assert asyncio.run(released(stated, 3)) == alone, seed
+        alone = run_bounded(released(stated, 1))
+        assert run_bounded(released(stated, 3)) == alone, seed
         opened += len(alone)
     assert opened

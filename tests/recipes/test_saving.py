@@ -67,7 +67,7 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
     yield made
     for process in made.started:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=60)
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from extender.server.gate import Asks
 from extender.server.serve import Host, listeners
 from extender.settings import Settings
-from tests.waiting import wait_for
+from tests.waiting import in_thread, wait_for
 from tests.world import World
 
 
@@ -31,11 +30,6 @@ def serving(
     for node in ("m", "n"):
         world.node(node, 4)
     host = Host(listeners(world.server, settings))
-    thread = threading.Thread(target=host.run)
-    thread.start()
-    try:
+    with in_thread(host.run, lambda: setattr(host, "should_exit", True)):
         wait_for(lambda: host.started)
         yield Served(world, [one.sockets[0].getsockname()[1] for one in host.servers])
-    finally:
-        host.should_exit = True
-        thread.join()

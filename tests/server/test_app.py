@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from extender.act.controller import ClusterSource
 from extender.server.endpoint import VERBS
 from extender.server.serve import config
 from extender.settings import LimitSettings, Settings
-from tests.waiting import wait_for
+from tests.waiting import in_thread, wait_for
 from tests.world import GPU, JSON, World, logged, machine, workload
 
 
@@ -439,12 +438,9 @@ def served() -> Iterator[tuple[World, str, int]]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        wait_for(lambda: server.started)
-        yield world, f"http://127.0.0.1:{port}", port
-        server.should_exit = True
-        thread.join()
+        with in_thread(lambda: server.run([listener]), lambda: setattr(server, "should_exit", True)):
+            wait_for(lambda: server.started)
+            yield world, f"http://127.0.0.1:{port}", port
 
 
 def test_connections_outlive_the_90_seconds_of_kube_scheduler() -> None:

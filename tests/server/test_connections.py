@@ -24,7 +24,7 @@ from extender.server.endpoint import VERBS, VerbApp
 from extender.server.serve import config
 from extender.settings import Known, LimitSettings, Settings, parse_settings
 from tests.server.test_app import valid
-from tests.waiting import wait_for
+from tests.waiting import in_thread, wait_for
 from tests.world import World
 
 BODY = 4 << 20
@@ -42,14 +42,9 @@ def serving(limits: LimitSettings = LIMITS, nodes: int = 2) -> Iterator[tuple[Wo
     server = uvicorn.Server(config(world.app, world.server.connections, settings))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        wait_for(lambda: server.started)
-        try:
+        with in_thread(lambda: server.run([listener]), lambda: setattr(server, "should_exit", True)):
+            wait_for(lambda: server.started)
             yield world, listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture(scope="module")

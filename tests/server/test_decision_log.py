@@ -11,6 +11,7 @@ from extender.metrics import Metrics
 from extender.policy.contracts import PodRequest
 from extender.server.endpoint import MOST_REJECTED, DecisionLog
 from extender.settings import Settings
+from tests.waiting import run_bounded
 from tests.world import World, logged, machine, workload
 
 BUSY, HELD = 14, 15
@@ -117,5 +118,5 @@ def test_the_line_names_the_node_that_was_answered() -> None:
         await asyncio.sleep(0.01)
 
     with logged() as found:
-        asyncio.run(call())
+        run_bounded(call())
     assert [line["node"] for line in found if line["event"] == "decided"] == ["answered"]

@@ -19,6 +19,7 @@ from extender.objects.tolerant import Invalid
 from extender.server import gate as module
 from extender.server.gate import LONGEST_TOKEN, MOST_REMEMBERED, Reviewer, ReviewFailed, token_of
 from extender.settings import Settings
+from tests.waiting import run_bounded
 from tests.world import World
 
 AUTHORIZED = Settings.model_validate({"server": {"metrics": {"authorize": True}, "debug": {"authorize": True}}})
@@ -79,7 +80,7 @@ def ask(world: World, path: str, token: str = "", method: str = "GET") -> httpx.
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             return await http.request(method, path, headers={"authorization": f"Bearer {token}"} if token else {})
 
-    return asyncio.run(answered())
+    return run_bounded(answered())
 
 
 def status(world: World, path: str, token: str = "", method: str = "GET") -> int:
@@ -179,7 +180,7 @@ def test_answers_are_remembered_for_a_while() -> None:
             assert await passes(token) == (token == "prometheus")
             assert len(asks.asked) == asked, at
 
-    asyncio.run(scenario())
+    run_bounded(scenario())
 
 
 def test_new_tokens_are_bounded_in_memory_and_in_rate() -> None:
@@ -198,7 +199,7 @@ def test_new_tokens_are_bounded_in_memory_and_in_rate() -> None:
         assert len(reviewer._users._kept) == MOST_REMEMBERED
         assert "later" not in str(reviewer._users._kept)  # a hash of the token alone
 
-    asyncio.run(scenario())
+    run_bounded(scenario())
 
 
 def test_an_api_server_that_does_not_answer_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +215,7 @@ def test_an_api_server_that_does_not_answer_holds_up_nobody_for_long(monkeypatch
         answers = await asyncio.gather(*(reviewer.user(f"{i}") for i in range(20)), return_exceptions=True)
         assert {type(answer) for answer in answers} == {ReviewFailed}
 
-    asyncio.run(scenario())
+    run_bounded(scenario())
 
 
 def basic(text: str) -> str:

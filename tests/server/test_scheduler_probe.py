@@ -22,6 +22,7 @@ from extender.server.scheduler_probe import AGAIN_SECONDS, UNWELL_SECONDS, Sched
 from extender.server.serve import Host, Probe, listeners
 from extender.settings import Settings
 from tests.server import certificate_files
+from tests.waiting import run_bounded
 from tests.world import World, workload
 
 
@@ -80,7 +81,7 @@ def test_kube_scheduler_may_fail_for_a_minute(tmp_path: Path) -> None:
             scheduler.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
             assert await asked.status() == 200
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 @pytest.mark.parametrize("answer", [b"", b"\r\n", b"HTTP/1.1\r\n", b"x" * 100_000])
@@ -93,7 +94,7 @@ def test_an_answer_that_is_none_does_not_pass(tmp_path: Path, answer: bytes) -> 
             await asked.status()
             assert await asked.status(UNWELL_SECONDS) == 503
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 def test_a_kube_scheduler_that_starts_has_a_minute_each_time(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_kube_scheduler_that_starts_has_a_minute_each_time(tmp_path: Path) -> 
             async with scheduler.listening(port):
                 assert await asked.status(UNWELL_SECONDS - 10) == 200
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 def test_many_questions_are_one_of_kube_scheduler(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_many_questions_are_one_of_kube_scheduler(tmp_path: Path) -> None:
             assert set(await asyncio.gather(*(asked.status(0) for _ in range(20)))) == {200}
             assert scheduler.asked == 1
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 def test_the_port_has_the_probe_alone_and_ignores_readiness(tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_the_port_has_the_probe_alone_and_ignores_readiness(tmp_path: Path) -> N
             host.should_exit = True
             await task
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 @pytest.mark.parametrize("ipv6", [True, False])
@@ -176,7 +177,7 @@ def test_without_a_host_it_listens_on_all_addresses_that_there_are(
             host.should_exit = True
             await task
 
-    asyncio.run(run())
+    run_bounded(run())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,6 +14,7 @@ from extender.sim.cluster import SimClock, SimCluster
 from extender.sim.machines import SimNode, SimPod, machine
 from extender.sim.scheduler import ATTEMPTS, Scheduler
 from tests.sim.test_cluster import START
+from tests.waiting import in_thread
 
 Object = dict[str, Any]
 
@@ -74,12 +74,8 @@ def cluster() -> SimCluster:
 @pytest.fixture
 def server(cluster: SimCluster) -> Iterator[Scripted]:
     made = Scripted(cluster)
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+    with made.server, in_thread(lambda: made.server.serve_forever(0.01), made.server.shutdown):
+        yield made
 
 
 @pytest.fixture

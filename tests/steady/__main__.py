@@ -57,7 +57,10 @@ def server(
     finally:
         client.close()
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
 
 
 def _ready(process: subprocess.Popen[bytes], client: http.client.HTTPConnection) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from tests.act.queue.devices_rig import world
 from tests.act.queue.test_evicting import begun
 from tests.cli.test_explain import written
 from tests.cluster.test_failing_tenants import fails
+from tests.waiting import run_bounded
 from tests.web.test_queue_page import Reporting, entry, waits
 from tests.world import WALL, Reply, World, pairs, workload
 
@@ -331,7 +331,7 @@ def test_a_server_that_is_not_ready() -> None:
     world = World()
     invalid = InvalidObjects(world.cluster, world.core.source.faults)
     health = Health(world.cluster, invalid, lambda: ["pods are not listed yet"], lambda: 0.0, Metrics().degraded)
-    said = asyncio.run(health.ready(Request({"type": "http", "query_string": b""})))
+    said = run_bounded(health.ready(Request({"type": "http", "query_string": b""})))
     reply = Reply(said.status_code, said.raw_headers, bytes(said.body))
     assert (reply.status, check("/readyz", reply)["ready"]) == (503, False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from extender.settings import Settings
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.server.certificate_files import written
+from tests.waiting import run_bounded
 from tests.world import World, logged
 
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
@@ -54,7 +54,7 @@ def test_an_invalid_settings_file_degrades_and_the_settings_before_count(
 
     def load(text: str) -> dict[str, str]:
         file.write_text(HEAD + text)
-        asyncio.run(controller.look())
+        run_bounded(controller.look())
         return degraded(world)
 
     said = load("scorers: [{name: nothing, weight: 1}]\n")["settings"]
@@ -124,7 +124,7 @@ def test_a_missing_right_to_the_lease_degrades_and_its_return_ends_that() -> Non
             await leads.campaign(True)
             assert metrics.degraded.problems["queue"] == ""
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def test_a_part_has_several_sources() -> None:

@@ -21,7 +21,7 @@ from extender.cluster import dump
 from extender.server.connections import Connection, lost
 from extender.web import decisions_page
 from extender.web.pages import Answer, Pages
-from tests.waiting import wait_for
+from tests.waiting import run_bounded, wait_for
 from tests.web.page.served import running
 from tests.world import World, pairs, workload
 
@@ -114,7 +114,7 @@ def test_more_pages_than_are_answered_at_once_come_again_later(monkeypatch: pyte
     monkeypatch.setattr(forks, "MOST_ASKED", 0)
     connection = Connection.__new__(Connection)
     asks = Forks(rest=0.0, nice=0)
-    (head, body) = asyncio.run(served(Pages(asks, lost).page(lambda: (b"{}",)), scope_of(connection)))
+    (head, body) = run_bounded(served(Pages(asks, lost).page(lambda: (b"{}",)), scope_of(connection)))
     assert head["status"] == 429
     assert dict(head["headers"])[b"retry-after"] == b"2"
     assert json.loads(body["body"])["error"]["code"] == "busy"
@@ -123,7 +123,7 @@ def test_more_pages_than_are_answered_at_once_come_again_later(monkeypatch: pyte
 def test_a_page_states_its_length() -> None:
     connection = Connection.__new__(Connection)
     asks = Forks(rest=0.0, nice=0)
-    head, *parts = asyncio.run(served(Pages(asks, lost).page(lambda: (b"x" * 200_000,)), scope_of(connection)))
+    head, *parts = run_bounded(served(Pages(asks, lost).page(lambda: (b"x" * 200_000,)), scope_of(connection)))
     assert (head["status"], dict(head["headers"])[b"content-length"]) == (200, b"200000")
     assert b"".join(part["body"] for part in parts) == b"x" * 200_000
 
@@ -142,7 +142,7 @@ def test_who_leaves_ends_the_answer() -> None:
         assert b"".join(part.get("body", b"") for part in await served(pages.page(endless), scope)) == b""
         assert await pages.view(endless)(Request(scope)) == b""
 
-    asyncio.run(steps())
+    run_bounded(steps())
 
 
 def test_a_page_that_nobody_reads_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from extender.ask import forks
 from extender.web import whatif_page
 from extender.web.render import POLICY
 from extender.web.whatif_page import MOST_QUESTION
+from tests.waiting import run_bounded
 from tests.world import JSON, World, pairs, workload
 
 HEADERS = {"content-type": "application/json", "host": "127.0.0.1:8888"}
@@ -71,7 +72,7 @@ def test_it_answers_by_the_live_state_and_changes_nothing() -> None:
     made = world()
     before = made.state()
     objects = [{"apiVersion": "v1", "kind": "Pod"} | workload(f"p{i}", 8) for i in range(2)]
-    status, answer, _ = asyncio.run(post(made, {"objects": objects, "pods": ["default/waits"], "cordon": ["n2"]}))
+    status, answer, _ = run_bounded(post(made, {"objects": objects, "pods": ["default/waits"], "cordon": ["n2"]}))
     assert status == 200
     assert [one["verdict"] for one in answer["results"]] == ["fits", "cannot", "cannot"]
     assert [one["kind"] for one in answer["results"][2]["ways_out"]] == ["uncordon", "add-nodes"]
@@ -81,7 +82,7 @@ def test_it_answers_by_the_live_state_and_changes_nothing() -> None:
 def test_what_is_assumed_counts() -> None:
     made = world()
     made.filter(made.pod("assumed", 8))
-    status, answer, _ = asyncio.run(
+    status, answer, _ = run_bounded(
         post(made, {"objects": [{"kind": "Pod"} | workload("p", 8)], "pods": ["default/waits"]})
     )
     assert status == 200
@@ -99,7 +100,7 @@ def test_what_the_copy_logs_is_no_part_of_the_answer() -> None:
         stuck["status"] = {"phase": "Pending", "containerStatuses": [{"name": "c", "state": reason}]}
         made.set("Pod", stuck)
     assert made.cluster.health.refused() == ["n1"]
-    status, answer, _ = asyncio.run(post(made, {"pods": ["default/waits"]}))
+    status, answer, _ = run_bounded(post(made, {"pods": ["default/waits"]}))
     assert (status, answer["results"][0]["node"]) == (200, "n2")
 
 
@@ -119,7 +120,7 @@ def test_what_the_copy_logs_is_no_part_of_the_answer() -> None:
     ],
 )
 def test_who_may_ask_what(headers: dict[str, str], body: bytes | JSON, status: int, code: str) -> None:
-    found, answer, _ = asyncio.run(post(world(), body, headers))
+    found, answer, _ = run_bounded(post(world(), body, headers))
     assert (found, answer.get("error", {}).get("code", "")) == (status, code), answer
 
 
@@ -144,12 +145,12 @@ spec:
 
 
 def test_a_manifest_as_people_write_it() -> None:
-    status, answer, _ = asyncio.run(post(world(), {"manifest": MANIFEST, "holdings": False}))
+    status, answer, _ = run_bounded(post(world(), {"manifest": MANIFEST, "holdings": False}))
     assert status == 200
     assert [one["verdict"] for one in answer["results"]] == ["fits", "cannot", "cannot"]  # a Job starts whole
     assert answer["holdings"] == []
     as_json = json.dumps({"apiVersion": "v1", "kind": "Pod"} | workload("p", 8), indent="\t")
-    assert asyncio.run(post(world(), {"manifest": as_json}))[1]["results"][0]["verdict"] == "fits"
+    assert run_bounded(post(world(), {"manifest": as_json}))[1]["results"][0]["verdict"] == "fits"
 
 
 @pytest.mark.parametrize(
@@ -165,14 +166,14 @@ def test_a_manifest_as_people_write_it() -> None:
     ],
 )
 def test_a_manifest_that_cannot_be_read(body: JSON, path: str) -> None:
-    status, answer, _ = asyncio.run(post(world(), body))
+    status, answer, _ = run_bounded(post(world(), body))
     assert (status, answer["error"]["code"], answer["error"]["path"]) == (400, "bad-input", path), answer
 
 
 def shown(made: World, body: bytes | JSON, headers: dict[str, str] | None = None) -> tuple[int, str, dict[str, str]]:
     """(status, HTML, headers)."""
     accept = {"accept": "text/html, */*;q=0.1"}
-    status, text, told = asyncio.run(posted(made, body, (headers or {}) | accept))
+    status, text, told = run_bounded(posted(made, body, (headers or {}) | accept))
     return status, text.decode(), told
 
 
@@ -248,15 +249,15 @@ def test_one_question_at_a_time() -> None:
         asked = {"pods": ["default/waits"]}
         return await asyncio.gather(post(made, asked), post(made, asked))
 
-    answers = asyncio.run(both())
+    answers = run_bounded(both())
     assert sorted(one[0] for one in answers) == [200, 429]
     assert next(one for one in answers if one[0] == 429)[2]["retry-after"] == "2"
-    assert asyncio.run(post(made, {"pods": ["default/waits"]}))[0] == 200
+    assert run_bounded(post(made, {"pods": ["default/waits"]}))[0] == 200
 
 
 def test_a_server_that_does_not_know_the_seats_states_when_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Supervisor, "missing", lambda self: ["the seats of the queue"])
-    status, answer, headers = asyncio.run(post(world(), {"pods": ["default/waits"]}))
+    status, answer, headers = run_bounded(post(world(), {"pods": ["default/waits"]}))
     assert (status, answer["error"]["code"], headers["retry-after"]) == (503, "not-ready", "2")
 
 
@@ -276,15 +277,15 @@ def test_a_client_may_leave_while_it_asks(accept: str) -> None:
         sent.append(message)
 
     lines = [(key.encode(), text.encode()) for key, text in (HEADERS | {"accept": accept}).items()]
-    asyncio.run(made.app(scope_of(lines), receive, send))
+    run_bounded(made.app(scope_of(lines), receive, send))
     assert b"".join(one.get("body", b"") for one in sent) == b""
-    assert asyncio.run(post(made, {"pods": ["default/waits"]}))[0] == 200
+    assert run_bounded(post(made, {"pods": ["default/waits"]}))[0] == 200
 
 
 def test_an_answer_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "WALL_SECONDS", 0.1)
     monkeypatch.setattr("extender.ask.whatif.asked.answer", lambda *given: itertools.repeat(b""))
-    status, answer, _ = asyncio.run(post(world(), {"pods": ["default/waits"]}))
+    status, answer, _ = run_bounded(post(world(), {"pods": ["default/waits"]}))
     assert (status, answer["error"]["code"]) == (503, "too-much-work")
 
 
@@ -299,6 +300,6 @@ def test_a_question_that_takes_more_memory_than_is_left_ends_alone(monkeypatch: 
     """The names of the pods alone take a gigabyte."""
     monkeypatch.setattr(forks, "memory_lacking", lambda: "")  # it asks how large the process of the tests is
     monkeypatch.setattr(forks, "memory_left", lambda group=forks.CGROUP: 300 << 20)
-    status, answer, _ = asyncio.run(post(world(), deployment(1_000, name="x" * 1_000_000)))
+    status, answer, _ = run_bounded(post(world(), deployment(1_000, name="x" * 1_000_000)))
     assert (status, answer["error"]["code"]) == (503, "no-memory")
-    assert asyncio.run(post(world(), deployment(2)))[0] == 200
+    assert run_bounded(post(world(), deployment(2)))[0] == 200

@@ -30,6 +30,7 @@ from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
+from tests.waiting import run_bounded
 from tests.world import JSON, World, pairs, workload
 
 ENDED = ("Succeeded", "Failed")
@@ -186,4 +187,4 @@ async def rig(world: World, objects: Objects | None = None, identity: str = "a")
 
 def run(test: Any) -> None:
     """Run a coroutine to its end."""
-    asyncio.run(test)
+    run_bounded(test)

@@ -3,7 +3,6 @@ their devices."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from extender.settings import Settings
 from extender.sim import claims as dra
 from tests.act.queue.rig import rig
 from tests.ask.whatif.test_claims import node
+from tests.waiting import run_bounded
 from tests.world import JSON, World, workload
 
 Nodes = dict[str, tuple[int, ...]]
@@ -79,7 +79,7 @@ def test_a_gang_starts_where_all_of_it_get_their_devices(
 ) -> None:
     names = [f"p{number}" for number in range(count)]
     claims = [claim(name, request_) for name in names]
-    opened, seats, waits = asyncio.run(
+    opened, seats, waits = run_bounded(
         started(nodes, claims, [pod(name, count, name) for name in names], planned=planned)
     )
     assert (opened, seats, bool(waits)) == (where, gpus, not where)
@@ -91,14 +91,14 @@ def test_a_claim_that_pods_of_a_gang_share_counts_once(planned: bool) -> None:
     """And both are on its node."""
     eight = dra.claim("shared", "default", 8)
     pods = [pod(name, 2, "shared") for name in "ab"]
-    found = asyncio.run(started({"n1": (), "n2": ()}, [eight], pods, planned=planned))
+    found = run_bounded(started({"n1": (), "n2": ()}, [eight], pods, planned=planned))
     assert (found[0], found[1]) == (["n1", "n1"], [8, 0])
-    assert not asyncio.run(started({"n1": (0,)}, [eight], pods, planned=planned))[0]
+    assert not run_bounded(started({"n1": (0,)}, [eight], pods, planned=planned))[0]
 
 
 def test_pods_that_share_a_claim_and_may_not_share_a_node_wait() -> None:
     pods = [pod(name, 2, "shared", nodeSelector={"kubernetes.io/hostname": f"n{at}"}) for at, name in enumerate("ab")]
-    opened, _, [why] = asyncio.run(started({"n0": (), "n1": ()}, [dra.claim("shared", "default", 2)], pods))
+    opened, _, [why] = run_bounded(started({"n0": (), "n1": ()}, [dra.claim("shared", "default", 2)], pods))
     assert not opened
     assert "pods that share a claim of pod default/a differ in where they may run" in why
 
@@ -106,5 +106,5 @@ def test_pods_that_share_a_claim_and_may_not_share_a_node_wait() -> None:
 def test_pods_with_a_claim_of_all_and_pods_with_a_number() -> None:
     claims = [claim("all", ALL), dra.claim("two", "default", 2)]
     pods = [pod("a", 2, "all"), pod("b", 2, "two")]
-    assert not asyncio.run(started({"n1": ()}, claims, pods))[0]
-    assert asyncio.run(started({"n1": (), "n2": (0, 1)}, claims, pods))[0] == ["n1", "n2"]
+    assert not run_bounded(started({"n1": ()}, claims, pods))[0]
+    assert run_bounded(started({"n1": (), "n2": (0, 1)}, claims, pods))[0] == ["n1", "n2"]

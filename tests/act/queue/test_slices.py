@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from extender.act.queue.slices import gathered
+from tests.waiting import run_bounded
 
 
 def test_where_one_work_fails_the_others_have_ended_when_it_is_raised() -> None:
@@ -29,4 +30,4 @@ def test_where_one_work_fails_the_others_have_ended_when_it_is_raised() -> None:
             await gathered([write(), fail(), write()])
         assert ended == ["write", "write"]
 
-    asyncio.run(test())
+    run_bounded(test())

@@ -17,6 +17,7 @@ from extender.metrics import Metrics
 from extender.reservations.seats import Seat, Seats
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
+from tests.waiting import run_bounded
 
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu")
 SEAT = Seat("u1", "d/a", "job:d/g", "n1", (1000, 5, 1, 4), 0b1111, 5, 10.0)
@@ -49,7 +50,7 @@ def run(test: Test) -> None:
         async with connected(objects) as server:
             await test(store(seats, server), seats, objects)
 
-    asyncio.run(whole())
+    run_bounded(whole())
 
 
 def test_seats_are_kept_and_taken_over() -> None:
@@ -278,7 +279,7 @@ def test_a_version_is_stated_only_with_all_seats_up_to_it(changing: int) -> None
             assert {seat.uid for seat in seats} >= {f"{number}-0" for number in range(follower.version)}
         assert (follower.version, len(seats)) == (2 * changing, 2 * changing)
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def test_maps_that_were_restored_from_a_backup_count_as_they_are() -> None:
@@ -293,7 +294,7 @@ def test_maps_that_were_restored_from_a_backup_count_as_they_are() -> None:
         await follower.take_over()
         assert (follower.version, len(seats)) == (4, 1)
 
-    asyncio.run(test())
+    run_bounded(test())
 
 
 def test_others_run_while_the_maps_are_taken_over_and_no_text_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,4 +333,4 @@ def test_others_run_while_the_maps_are_taken_over_and_no_text_is_read_twice(monk
         beside.cancel()
 
     monkeypatch.setattr(SeatEntries, "seats", count)
-    asyncio.run(test())
+    run_bounded(test())

@@ -402,7 +402,9 @@ def test_the_quotas_of_teams() -> None:
     assert hard["team-b", "gpus-interactive"] == {f"requests.{GPU}": "8"}
     assert len(hard) == len(items) == 8
     if kubectl := shutil.which("kubectl"):
-        made = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=True).stdout
+        made = subprocess.run(
+            [kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
         assert {
             (one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"]["hard"]
             for one in YAML(typ="safe", pure=True).load_all(made)

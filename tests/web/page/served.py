@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,9 +11,8 @@ import uvicorn
 from extender.ask.forks import Forks
 from extender.server import wiring
 from extender.server.serve import config
+from tests.waiting import in_thread, wait_for
 from tests.world import World
-
-SECONDS = 10.0
 
 
 @contextmanager
@@ -31,16 +28,6 @@ def running(world: World) -> Iterator[tuple[str, uvicorn.Server]]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         world.server = server = wiring.connect(world.core, world.outside, Forks(rest=0.0, nice=0))
         host = uvicorn.Server(config(server.app, server.connections, world.settings))
-        thread = threading.Thread(target=host.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        ends = time.monotonic() + SECONDS
-        while not host.started:
-            assert thread.is_alive()
-            assert time.monotonic() < ends, "the server does not start"
-            time.sleep(0.01)
-        try:
+        with in_thread(lambda: host.run([listening]), lambda: setattr(host, "should_exit", True)):
+            wait_for(lambda: host.started, message="the server does not start", every=0.01)
             yield f"http://127.0.0.1:{listening.getsockname()[1]}", host
-        finally:
-            host.should_exit = True
-            thread.join(SECONDS)
-            assert not thread.is_alive(), "the server does not end"
