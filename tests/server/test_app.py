@@ -342,7 +342,9 @@ def mutated(draw: st.DrawFn) -> tuple[str, bytes]:
 
 
 @given(mutated())
-@hypothesis_settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(
+    max_examples=3 * hypothesis_settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck)
+)
 def test_no_request_is_a_500_or_changes_the_cluster(request: tuple[str, bytes]) -> None:
     verb, body = request
     world = small()
