@@ -177,19 +177,27 @@ def test_the_version_and_the_components_are_those_of_the_project() -> None:
 
 
 def test_the_chart_lists_its_values() -> None:
-    """The table of manifests/README.md has each value, and its default."""
+    """The table of manifests/README.md has each value, and its default; that of docs/install.md each component."""
     values = yaml.safe_load((MANIFESTS / "values.yaml").read_text())
+    components = values.pop("components")
+    assert not any(components.values())
     wanted = {
-        f"{name}.{inner}" if name in ("components", "image", "kubeSchedulerImage") else name
+        f"{name}.{inner}" if name in ("image", "kubeSchedulerImage") else name
         for name, value in values.items()
         for inner in (value if isinstance(value, dict) and value else ("",))
     }
-    rows = [line.split("|") for line in (MANIFESTS / "README.md").read_text().splitlines() if line.startswith("| `")]
-    listed = {row[1].strip(" `"): yaml.safe_load(row[2].strip(" `")) for row in rows}
+    listed = {row[1].strip(" `"): yaml.safe_load(row[2].strip(" `")) for row in rows(MANIFESTS / "README.md")}
+    assert listed.pop("components.NAME") is False
     assert set(listed) == wanted
     for name, default in listed.items():
         outer, _, inner = name.partition(".")
         assert default == (values[outer][inner] if inner else values[outer]), name
+    assert set(components) <= {row[1].strip(" `") for row in rows(MANIFESTS.parent / "docs" / "install.md")}
+
+
+def rows(page: Path) -> list[list[str]]:
+    """The cells of the table rows of a page that begin with a code word."""
+    return [line.split("|") for line in page.read_text().splitlines() if line.startswith("| `")]
 
 
 @pytest.mark.parametrize(
