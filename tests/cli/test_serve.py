@@ -12,20 +12,40 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.cli.canned import Cli
 from tests.e2e.process import free_port
-from tests.test_docs_example import CLUSTER, ROOT, asked
 from tests.waiting import wait_for
+from tests.world import JSON
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 WAIT = 30.0  # seconds, of a busy machine
+
+
+def asked() -> JSON:
+    """The pod as the API server has it: with the value of its PriorityClass, and a uid."""
+    pod: JSON = YAML(typ="safe", pure=True).load((EXAMPLES / "urgent.yaml").read_text())
+    pod["metadata"]["uid"] = "pod-urgent"
+    pod["spec"]["priority"] = 100_000
+    pod["status"] = {"phase": "Pending"}
+    return pod
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
     port = free_port()
     with (tmp_path / "log").open("wb") as log:
-        command = [sys.executable, "-m", "extender", "serve", "--cluster", str(ROOT / CLUSTER), "--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "extender",
+            "serve",
+            "--cluster",
+            str(EXAMPLES / "torn.yaml"),
+            "--port",
+            str(port),
+        ]
         process = subprocess.Popen(command, stderr=log)
     try:
         url = f"http://127.0.0.1:{port}"
