@@ -18,6 +18,7 @@ Theory of operation
    may fit elsewhere: then the requests are withdrawn. saving.py knows when the victims may be evicted. Where the API
    server does not allow an eviction, or no use of the Lease, kube-scheduler is answered these victims at its next call:
    `own` is false then.
+7. Pods that end by themselves leave less to evict: a victim without whose end the preemptor fits by now is not evicted.
 
 Only an instance that kube-scheduler asks wants the Lease: no other one sees the filter calls. The exception are nodes
 that an operator empties (drains.py).
@@ -45,6 +46,7 @@ from extender.kube.pod_writes import PodEvictions
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord
+from extender.preemption.candidates import ends
 from extender.preemption.certificate import how_many
 from extender.reservations.reservations import Reservation
 from extender.times import Backoff, Backoffs, Clock
@@ -56,6 +58,7 @@ ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is fo
 ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
 PAUSE: Final = Backoff(5.0, 300.0)  # after a plan that the API server did not allow
 ROUND: Final = Backoff(5.0, 5.0)  # between two rounds of evictions: what a budget rejects now it may soon allow
+BACKOFF_SECONDS: Final = 10.0  # kube-scheduler's longest: the end of a pod has it try a preemptor within that
 MOST_WAITING: Final = 1_000
 MOST_WAITING_BYTES: Final = 2**26  # of their pods' JSON: tenants write pods of 1.4 MB
 MOST_PLANS: Final = 8  # nodes tried for one pod in one turn
@@ -120,6 +123,7 @@ class OwnEvictions(Controller):
         self._stuck: dict[str, Stuck] = {}
         self._asked_at: float | None = None
         self._allowed = set[str]()  # ids of plans whose evictions were allowed in a dry run
+        self._fits: dict[str, float] = {}  # by plan id: since when its pod fits without an eviction
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
         self._drains = Drains(verbs.cluster, verbs.evicted, events, clock.wall)
         self._term = 0  # of the Lease, whose requests to save are known
@@ -345,6 +349,18 @@ class OwnEvictions(Controller):
         bound = cluster.placements.bound.get(plan.node, ())
         return [pod for uid in plan.victims if uid in bound and not (pod := cluster.pods[uid]).terminating]
 
+    def _needed(self, plan: Reservation) -> list[PodRecord]:
+        """The victims to evict now. None while the pod fits by now, because other pods have ended: kube-scheduler tries
+        it within BACKOFF_SECONDS. Where it has not, all are evicted."""
+        remaining, now, wall = self._remaining(plan), self._clock(), self._wall()
+        needed = self._verbs.preempt.needed(plan, remaining, now, wall)
+        standing = {other.id for other in self._verbs.reservations.all()}
+        self._fits = {plan_id: at for plan_id, at in self._fits.items() if plan_id in standing}
+        if needed or any(ends(pod, wall) for pod in self._verbs.cluster.pods_on(plan.node)):
+            self._fits.pop(plan.id, None)
+            return needed
+        return remaining if now - self._fits.setdefault(plan.id, now) >= BACKOFF_SECONDS else []
+
     def _need(self, plan: Reservation) -> Need:
         """The plan as the need for which pods are asked to save their work."""
         began = self._wall() - (self._clock() - plan.at)
@@ -388,12 +404,12 @@ class OwnEvictions(Controller):
         """Evict what is still to be evicted, once it has saved its work. Once one victim is evicted, the others follow
         as soon as they may."""
         may_evict = self._may_evict(evictor)
-        remaining, begun = self._remaining(plan), not self._verbs.releases.untouched(plan)
+        begun = not self._verbs.releases.untouched(plan)
         if not self._stands(plan):  # other plans of this turn may have waited long for the API server
             return
         if plan.wait and not await self._may_go(evictor, plan, begun=begun):
             return
-        for pod in remaining:
+        for pod in self._needed(plan):
             if not self._stands(plan) or not may_evict():  # the requests before may have waited long
                 return
             answer = await evictor.pods.evict(pod)
@@ -406,5 +422,5 @@ class OwnEvictions(Controller):
             else:
                 self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {answer.message}")
             break
-        if remaining:  # the watch needs a moment to show what was evicted
+        if self._remaining(plan):  # the watch needs a moment to show what was evicted
             self._paused.failed(plan.id, self._clock())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 
 from extender.cluster.cluster import Cluster
 from extender.decide import wire
 from extender.decide.decisions import Answer, Decision, History, PreemptCall
+from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.preemption.candidates import Preemptor
 from extender.preemption.preemption import Preemption, PreemptionOutcome
 from extender.reservations.assumed import Attempt
+from extender.reservations.reservations import Reservation
 
 RESULTS = {"evict": "evict", "standing": "standing-plan", "none": "none"}  # metric labels
 ASKING = "asking"
@@ -61,6 +64,13 @@ class Preempt:
         outcome = self._preemption.preempt(preemptor, asked.offers, attempt, own=True)
         self._record(decision, outcome)
         return decision, outcome
+
+    def needed(self, plan: Reservation, pods: Sequence[PodRecord], now: float, wall: float) -> list[PodRecord]:
+        """Those of these victims of a plan that have to be evicted by now."""
+        pod = self._cluster.pods.get(plan.uid)
+        if pod is None:
+            return list(pods)
+        return self._preemption.needed(Preemptor(pod_request.read(pod, self._cluster), pod, now, wall), plan, pods)
 
     def _record(self, decision: Decision, outcome: PreemptionOutcome) -> None:
         """Write what a preemption came to into its decision record, and keep that."""

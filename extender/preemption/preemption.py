@@ -141,6 +141,24 @@ class Preemption:
             self._releases.replaced(standing)
         return self._reserve(preemptor, choice, asks, own=own)
 
+    def needed(self, preemptor: Preemptor, plan: Reservation, pods: Sequence[PodRecord]) -> list[PodRecord]:
+        """Those of these victims of its plan without whose end the pod does not fit there by now: others may have ended
+        since they were chosen. Of what is reserved for other pods it takes nothing. All of them where the pod does not
+        fit without them either, or where more decides than we model."""
+        cluster, request, row = self._cluster, preemptor.request, self._cluster.row(plan.node)
+        if row < 0 or not request.exchangeable:
+            return list(pods)
+        ending = {pod.uid for pod in cluster.pods_on(plan.node) if candidates.ends(pod, preemptor.wall)}
+        needed = list(pods)
+        with self._claims.of(request, preemptor.now, as_equal=self._claims.lower(request, preemptor.now)):
+            for pod in pods:
+                gone = ending.union(other.uid for other in needed if other is not pod)
+                with cluster.without(gone, plan.node):
+                    short = amounts_short(cluster, request, row)
+                if not short and self._search.fits_without(request, row, gone):
+                    needed.remove(pod)
+        return needed
+
     def detail(self, outcome: PreemptionOutcome) -> dict[str, Any]:
         """The outcome as decision records show it."""
         if outcome.result == "none":

@@ -10,7 +10,7 @@ import pytest
 
 from extender.objects.records import Event
 from extender.settings import Settings
-from tests.act.test_saving import CHOSEN, OURS, PODS, Case, Server
+from tests.act.test_saving import CHOSEN, OURS, PODS, Case, Server, turns
 from tests.kube.api_server import Request
 from tests.world import JSON, WALL, World, machine, rfc3339
 
@@ -49,11 +49,6 @@ def told(case: Case, reason: str) -> list[str]:
 def explained(server: Server, name: str) -> str:
     shown: JSON = server.world.call(f"/debug/explain?pod=default/{name}", method="GET").json
     return str(shown["sentence"])
-
-
-async def turns(server: Server, *seconds: float) -> None:
-    for passed in seconds:
-        await server.turn(passed)
 
 
 def test_a_node_is_emptied_once_its_pods_have_saved() -> None:

@@ -199,6 +199,11 @@ class Case:
         run_bounded(whole())
 
 
+async def turns(server: Server, *seconds: float) -> None:
+    for passed in seconds:
+        await server.turn(passed)
+
+
 def gone(server: Server, name: str) -> None:
     """The pod has ended."""
     del server.case.objects.stored[PODS + name]
@@ -959,6 +964,35 @@ def test_a_victim_that_ends_by_itself_is_no_first_eviction() -> None:
         case.answer("more")
         await server.turn()  # kube-scheduler has not bound it yet
         assert case.evicted() == []
+
+    case.run(test)
+
+
+@pytest.mark.parametrize(("ending", "evicted"), [(["busy"], ["train"]), (["busy", "busier"], [])])
+def test_what_other_pods_leave_when_they_end_is_not_evicted_for(ending: list[str], evicted: list[str]) -> None:
+    """Each pod holds two GPUs, and the preemptor wants four."""
+    case = two_victims()
+    case.nodes[0] = machine("n0", 8)
+    for number, name in enumerate(("busy", "busier")):
+        case.store(name, 2, "n0", held=(4 + 2 * number, 5 + 2 * number), priority=9)
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
+        await server.turn()
+        await server.turn()
+        for name in ending:
+            gone(server, name)
+        for name in ("train", "more"):
+            case.answer(name)
+        await turns(server, 1, 1)
+        assert case.evicted() == evicted
+        for name in evicted:
+            gone(server, name)
+        await turns(server, 4, 3)
+        assert case.evicted() == evicted
+        assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
+        await turns(server, 6, 6)  # kube-scheduler has not taken it
+        assert set(case.evicted()) == {"more", "train"}
 
     case.run(test)
 
