@@ -21,6 +21,7 @@ from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.metrics import Metrics
 from extender.objects.records import Event, SaveAnswersRecord
 from extender.objects.save_request import CONDITION, SAVE_REQUESTED, SAVED, SAVES_FOR_GANG, SaveRequest, requested
+from extender.preemption.cost_inputs import work_lost
 from extender.server.acting import _left_of_queue, live
 from extender.settings import Settings
 from extender.times import Clock
@@ -1155,6 +1156,28 @@ class Gang(Case):
         self.nodes.append(machine("n2", 4))
         del self.objects.stored[PODS + "train"]
         self.offered = {"n0": ["w0"], "n2": ["w1"]}
+
+
+@pytest.mark.parametrize("speaks", [{}, {SAVES_FOR_GANG: "true"}])
+def test_a_member_that_states_nothing_is_not_asked_and_its_work_counts_as_lost(speaks: dict[str, str]) -> None:
+    case = Gang(w0={OURS + "last-checkpoint": rfc3339(WALL - 1800)} | speaks, w1={OURS + "saves-on-request": ""})
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, case.offered) == []
+        cluster, now_ms = server.world.cluster, int(WALL * 1000)
+        saves, states_nothing = cluster.pods["uid-w0"], cluster.pods["uid-w1"]
+        assert work_lost(cluster, saves, now_ms, 600) == 4 * 600
+        assert work_lost(cluster, states_nothing, now_ms, 600) == work_lost(cluster, states_nothing, now_ms) == 4 * 7200
+        await turns(server, 1, 1)
+        assert (case.asked("w0") is None, case.asked("w1")) == (False, None)
+        case.write("w1", {SAVED: str((case.asked("w0") or {})["id"])})
+        await server.turn()
+        assert case.evicted() == []
+        case.answer("w0")
+        await server.turn()
+        assert len(case.evicted()) == 1
+
+    case.run(test)
 
 
 @pytest.mark.parametrize(
