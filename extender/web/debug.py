@@ -94,6 +94,7 @@ def document() -> dict[str, Any]:
     return schema
 
 
+@cache
 def _description() -> Callable[[Request], Any]:
     text = orjson.dumps(document())  # now: a parser holds up verbs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,6 +29,7 @@ from extender.queue.plan import Planner
 from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_reservations import connected
+from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.waiting import run_bounded
 from tests.world import JSON, World, pairs, workload
@@ -183,6 +184,20 @@ async def rig(world: World, objects: Objects | None = None, identity: str = "a")
     objects = objects or Objects()
     async with connected(objects) as server:
         yield Rig(world, objects, server, identity)
+
+
+def fails_after(writes: int) -> Callable[[Request], int]:
+    """For `Objects.fail`: so many writes of pods and ConfigMaps pass, the later ones are answered with 503."""
+    written = 0
+
+    def fail(request: Request) -> int:
+        nonlocal written
+        if request.method == "GET" or not ("/pods/" in request.path or "/configmaps" in request.path):
+            return 0
+        written += 1
+        return 503 if written > writes else 0
+
+    return fail
 
 
 def run(test: Any) -> None:

@@ -11,8 +11,7 @@ import pytest
 from extender.act import document
 from extender.act.queue.replicas import SIGNS
 from extender.objects.queueing import GATE
-from tests.act.queue.rig import OTHER_GATE, PODS, SETTINGS, Rig, gated, rig
-from tests.kube.api_server import Request
+from tests.act.queue.rig import OTHER_GATE, PODS, SETTINGS, Rig, fails_after, gated, rig
 from tests.kube.objects import Objects
 from tests.objects.test_gangs import obj
 from tests.world import World, pairs
@@ -124,16 +123,7 @@ async def test_the_next_holder_of_the_lease_completes_a_release(world: World, le
     objects = Objects()
     async with rig(world, objects) as one:
         one.create(*gang("g", 3, 4))
-        written = 0
-
-        def fail(request: Request) -> int:
-            nonlocal written
-            if request.method != "GET" and ("/pods/" in request.path or "/configmaps" in request.path):
-                written += 1
-                return 503 if written > left else 0
-            return 0
-
-        objects.fail = fail
+        objects.fail = fails_after(left)
         await one.turn()
         objects.fail = lambda request: 0
     again = World(SETTINGS)

@@ -9,7 +9,7 @@ import pytest
 
 from extender.settings import Settings
 from extender.web.queue_page import queue as queue_json
-from tests.act.queue.rig import PODS, SIGNS_PATH, Rig, gated, rig, run, settings
+from tests.act.queue.rig import PODS, SIGNS_PATH, Rig, fails_after, gated, rig, run, settings
 from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
@@ -338,16 +338,7 @@ async def test_the_next_holder_of_the_lease_goes_on(left: int, seen: bool) -> No
     first: list[str] = []
     async with rig(world, objects) as one:
         one.create(*gang("g", 2, 8, priority=10))
-        written = 0
-
-        def fail(request: Request) -> int:
-            nonlocal written
-            if request.method != "GET" and ("/pods/" in request.path or "/configmaps" in request.path):
-                written += 1
-                return 503 if written > left else 0
-            return 0
-
-        objects.fail = fail
+        objects.fail = fails_after(left)
         evicted = Evicted(one)
         await one.turn()
         first = evicted.tried[:]
