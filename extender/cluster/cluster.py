@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from heapq import nsmallest
+from math import inf
 from typing import Final
 
 from ext_core import fit
@@ -19,7 +20,7 @@ from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 from extender.cluster.annotation_limits import AnnotationLimits
 from extender.cluster.demand import Forecast
-from extender.cluster.dra.claim_fits import PodClaims, Specs
+from extender.cluster.dra.claim_fits import MOST_AT_ONCE, PodClaims, Specs
 from extender.cluster.dra.store import DraStore
 from extender.cluster.gpus import GpuStore
 from extender.cluster.held import HeldColumns
@@ -52,6 +53,7 @@ class ClusterView:
         self._nodes, self._pods = nodes, pods
         self._generation = 0
         self._settings = settings
+        self._most_looks = inf  # as of `Cluster.bound_looks`
         self.tables: Final = tables
         # -- nodes
         self.nodes: Final[Mapping[str, NodeRecord]] = nodes.records  # by name
@@ -128,12 +130,11 @@ class ClusterView:
     def gpus_by_claims(self, specs: Specs, node: str) -> int | None:
         """The mask of the GPUs that kube-scheduler would allocate to these claims there, 0 where positions are not
         known; None where it does not allocate them, or that is not known."""
-        allocation = self.dra.fits.on(self.nodes[node], PodClaims((), specs))
-        if not (specs and allocation.results):
+        devices = self.dra.fits.given(self.nodes[node], specs)
+        if devices is None:
             return None
         index_of, mask = self.gpus.indices(node), 0
-        for result in (result for results in allocation.results for result in results if not result.admin):
-            device = result.candidate.id
+        for device in devices:
             if device in index_of:
                 mask |= 1 << index_of[device]
             elif self.dra.planned.published_on(device):
@@ -142,15 +143,21 @@ class ClusterView:
 
     def given_to_claims(self, specs: Specs, rows: array[int], codes: array[int]) -> array[int]:
         """What all nodes have for these claims, uint32 by row: the mask of the GPUs that kube-scheduler would allocate,
-        0 where it is not known, `fit.UNMET`; `fit.UNSEEN` of nodes other than those `rows` that are not rejected."""
+        0 where it is not known, `fit.UNMET`; `fit.UNSEEN` of nodes other than those `rows` that are not rejected. The
+        looks of a call may be bounded: what other nodes have is not known then, and is looked at in the next one."""
         fits, column = self.dra.fits, self.dra.fits.column(specs, self.row)
         column.extend([fit.UNSEEN] * (self.tables.nodes.height - len(column)))
+        until = fits.spent + self._most_looks
         for row in fit.unseen(rows, codes, column):
             node = self.nodes.get(self.names[row])
-            if node is None or fits.rejects(node, PodClaims((), specs)):
+            if node is None:
                 column[row] = fit.UNMET
+            elif fits.spent > until and fits.leave(node, specs):
+                column[row] = 0
+            elif (mask := self.gpus_by_claims(specs, node.name)) is not None:
+                column[row] = mask
             else:
-                column[row] = self.gpus_by_claims(specs, node.name) or 0
+                column[row] = fit.UNMET if fits.rejects(node, PodClaims((), specs)) else 0
         return column
 
     def away(self, now: float) -> Iterator[NodeRecord]:
@@ -229,6 +236,10 @@ class Cluster(ClusterView):
     def faults(self) -> int:
         """Objects that could not be held in full."""
         return self._faults.counts.total()
+
+    def bound_looks(self, steps: float = MOST_AT_ONCE) -> None:
+        """From now on a call of `given_to_claims` looks at nodes for so many steps."""
+        self._most_looks = steps
 
     def plans_come(self) -> None:
         """Our bind verb binds pods (or did, before a restart): each comes with all its GPUs planned."""

@@ -83,6 +83,7 @@ class Player:
 
     def _begin(self, snapshot: entries.Snapshot) -> None:
         cluster = Cluster(self._settings, live=self._live)
+        cluster.bound_looks()
         restore(cluster, snapshot.cluster, self._objects, learned=self._learned)
         freshness = Freshness()
         freshness.fixed = FRESH

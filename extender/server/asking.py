@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 from extender import log
@@ -72,8 +73,9 @@ def explaining(core: Core, outside: Outside, asks: Forks) -> Answering:
 
 
 def _stand_still(core: Core, times: Times) -> None:
-    """In a fork: time stands still, and nothing is logged or recorded."""
+    """In a fork: time stands still, nothing is logged or recorded, and no verb waits."""
     times.stop()
+    core.cluster.bound_looks(inf)
     core.verbs.freshness.fixed = core.verbs.freshness.view
     log.mute()
     if isinstance(core.cluster, RecordedCluster):

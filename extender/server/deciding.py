@@ -71,9 +71,12 @@ class Core:
 def cluster_of(settings: Settings, metrics: Metrics, record: Path | None, *, live: bool) -> Cluster:
     """`record`: the directory where all that happens to it is recorded, None: nowhere. BadInput: it cannot be."""
     if record is None:
-        return Cluster(settings, live=live)
-    writer = Writer(record, settings.record, metrics)
-    return RecordedCluster(settings, Recorder(writer, metrics, header_of(settings, live=live)), live=live)
+        cluster = Cluster(settings, live=live)
+    else:
+        writer = Writer(record, settings.record, metrics)
+        cluster = RecordedCluster(settings, Recorder(writer, metrics, header_of(settings, live=live)), live=live)
+    cluster.bound_looks()
+    return cluster
 
 
 class VerbService(NamedTuple):

@@ -17,8 +17,9 @@ from extender.cluster.dra.claims import EXTENDED, ResourceClaims, extended, is_p
 from extender.cluster.dra.pools import Candidate, NodePools, Pool
 from extender.cluster.dra.resource_slices import PoolKey
 from extender.objects import cel
-from extender.objects.cel import Verdict
-from extender.objects.records import ClaimSpec, DeviceChoice, DeviceClassRecord, NodeRecord, PodRecord
+from extender.objects.cel import DeviceProperties, Verdict
+from extender.objects.cel.properties import EVERYTHING, Place
+from extender.objects.records import Attribute, ClaimSpec, DeviceChoice, DeviceClassRecord, NodeRecord, PodRecord
 
 UNMET: Final = "claim-unmet"
 """Why a node is rejected whose devices do not meet the claims of a pod."""
@@ -27,11 +28,14 @@ MOST_KEPT: Final = 64
 MOST_SPENT: Final = 50_000
 """Steps that the answers for the same claims may take, about half a second, unless they take few for each node."""
 FEW_STEPS: Final = 64
-TOO_COSTLY: Final = Allocation(None, why="it takes too many steps", unknown=True)
 MOST_ALIKE: Final = 4096
 """Different kinds of devices of nodes of which the answers for the same claims are kept."""
 READ_IN_A_STEP: Final = 16
 """Devices that are compared in the time of a step."""
+READ_STEPS: Final = 16
+"""Steps in the time in which the devices of a node are read, or compared."""
+MOST_AT_ONCE: Final = 4_096
+"""Steps in which a verb looks at nodes, less than a tenth of a second; at the others it looks in the next call."""
 Specs = tuple[ClaimSpec, ...]
 
 
@@ -43,32 +47,79 @@ class PodClaims(NamedTuple):
     specs: Specs
 
 
+class _NodeDevices(NamedTuple):
+    """What of a node matters to claims. `kind`: a number that is equal for nodes whose devices differ in their names
+    and in the values of their attributes alone; `values`: by name of an attribute as stated, of each device, None where
+    it does not state it; `ids`: GpuDevice.id of each device."""
+
+    labels: Mapping[str, str]
+    kind: int
+    values: dict[str, tuple[Attribute | None, ...]]
+    ids: tuple[str, ...]
+
+
 class _Answer(NamedTuple):
-    """Of nodes with devices of one kind. `number`: of the kind; `places`: the pool and the number of each device."""
+    """Of nodes with devices of one kind. `number`: of the kind, -1 where they were not looked at; `places`: the number
+    of each device among all of the node."""
 
     number: int
     allocation: Allocation
-    places: list[list[tuple[int, int]]]
+    places: Sequence[Sequence[int]] = ()
+
+
+TOO_COSTLY: Final = _Answer(-1, Allocation(None, why="it takes too many steps", unknown=True))
 
 
 class _OfNode(NamedTuple):
-    """`kind`: the number of the kind of its devices, -1 where they were not looked at."""
-
     labels: Mapping[str, str]
-    allocation: Allocation
-    kind: int = -1
+    answer: _Answer
+    steps: int = 0
 
 
 class _Answers:
-    """For the same claims. `spent`: the steps of `by_node`; `alike`: by kind of devices; `column`: of
-    `ClaimFits.column`; `dropped`: names of nodes whose entries in it do not count any more."""
+    """For the same claims. `spent`: the steps of `by_node`; `alike`: by kind of devices; `by_values`: by the values of
+    the attributes that matter; `column`: of `ClaimFits.column`; `dropped`: names of nodes whose entries in it do not
+    count any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, specs: Specs) -> None:
         self.by_node: dict[str, _OfNode] = {}
         self.column: array[int] = array("I")
         self.dropped: set[str] = set()
         self.spent = 0
         self.alike: dict[Hashable, _Answer] = {}
+        self.by_values: dict[Hashable, _Answer] = {}
+        named = (constraint.attribute.partition("/") for spec in specs for constraint in spec.constraints)
+        self._reads = frozenset((False, domain, name) for domain, _, name in named)
+        self._names = _stated(self._reads)
+
+    def note(self, reads: Iterable[Place]) -> None:
+        """The selectors of these claims have read these properties so far."""
+        if not self._reads.issuperset(reads):
+            self._reads = self._reads.union(reads)
+            self._names = _stated(self._reads)
+            self.by_values.clear()
+
+    def key(self, devices: _NodeDevices) -> Hashable:
+        """Equal for nodes that allocate these claims alike."""
+        if EVERYTHING in self._reads:
+            return (devices.kind, *devices.values.items())
+        return (devices.kind, *map(devices.values.get, self._names))
+
+
+def _stated(reads: Iterable[Place]) -> list[str]:
+    """Under which names devices may state these attributes. Capacities belong to the kind of the devices."""
+    return sorted({of for capacity, domain, name in reads if not capacity for of in (f"{domain}/{name}", domain, name)})
+
+
+class _Absent(NamedTuple):
+    """Instead of the selectors of a DeviceClass that does not exist."""
+
+    verdict: Verdict
+    reads: frozenset[Place] = frozenset()
+
+    def judge(self, device: DeviceProperties) -> Verdict:
+        """As of `cel.Judge`."""
+        return self.verdict
 
 
 def unmet(claims: PodClaims, allocation: Allocation) -> str:
@@ -93,7 +144,13 @@ class ClaimFits:
         self._pools, self._claims, self._classes, self._every = pools, claims, classes, every
         self._serving = serving
         self._kept: dict[Specs, _Answers] = {}
+        self._asked: tuple[Specs | None, _Answers] = None, _Answers(())  # the latest of them
+        self._devices: dict[str, _NodeDevices] = {}  # by node
+        self._kinds: dict[Hashable, int] = {}  # of `_NodeDevices`
+        self._columns: dict[Hashable, tuple[Attribute | None, ...]] = {}  # of its values: many nodes have the same
         self._numbers = count()
+        self.spent = 0
+        """Steps of all looks so far."""
         self._latest: tuple[str, Mapping[str, str], tuple[Pool, ...]] = ("", {}, ())
 
     def of(self, pod: PodRecord) -> PodClaims | None:
@@ -125,11 +182,34 @@ class ClaimFits:
 
     def on(self, node: NodeRecord, claims: PodClaims) -> Allocation:
         """The devices of the node for these claims."""
-        return self._of_node(node, claims).allocation
+        of = self._of_node(node, claims.specs)
+        allocation = of.answer.allocation._replace(steps=of.steps)
+        if allocation.results is None:
+            return allocation
+        candidates = [candidate for pool in self.pools(node) for candidate in pool.devices]
+        of_claims = [
+            tuple([result._replace(candidate=candidates[at]) for result, at in zip(of_claim, places, strict=True)])
+            for of_claim, places in zip(allocation.results, of.answer.places, strict=True)
+        ]
+        return allocation._replace(results=tuple(of_claims))
+
+    def given(self, node: NodeRecord, specs: Specs) -> list[str] | None:
+        """The devices (GpuDevice.id) that these claims get there for themselves; None: none, or that is not known."""
+        answer = self._of_node(node, specs).answer
+        if not answer.allocation.results:
+            return None
+        ids = self._read(node).ids
+        of_claims = zip(answer.allocation.results, answer.places, strict=True)
+        return [
+            ids[at]
+            for results, places in of_claims
+            for result, at in zip(results, places, strict=True)
+            if not result.admin
+        ]
 
     def kind(self, node: NodeRecord, claims: PodClaims) -> int:
         """A number that is equal for nodes that allocate these claims alike, -1 where that is not known."""
-        return self._of_node(node, claims).kind
+        return self._of_node(node, claims.specs).answer.number
 
     def column(self, specs: Specs, row_of: Callable[[str], int]) -> array[int]:
         """What the caller has noted of these claims, uint32 by row; UNSEEN where something of the node has changed
@@ -141,53 +221,101 @@ class ClaimFits:
         kept.dropped.clear()
         return kept.column
 
+    def leave(self, node: NodeRecord, specs: Specs) -> bool:
+        """Leave a node of the column to the next call. Whether it is left: it is not where the answer is known from a
+        node like it."""
+        kept, devices = self._answers(specs), self._devices.get(node.name)
+        if node.name in kept.by_node or (devices is not None and kept.key(devices) in kept.by_values):
+            return False
+        kept.dropped.add(node.name)
+        return True
+
     def _answers(self, specs: Specs) -> _Answers:
+        if specs is self._asked[0]:  # it is asked about one node after the other, and a hash takes long
+            return self._asked[1]
         kept = self._kept.get(specs)
         if kept is None:
             if len(self._kept) >= MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
-            kept = self._kept[specs] = _Answers()
+            kept = self._kept[specs] = _Answers(specs)
+        self._asked = specs, kept
         return kept
 
-    def _of_node(self, node: NodeRecord, claims: PodClaims) -> _OfNode:
-        kept = self._answers(claims.specs)
+    def _of_node(self, node: NodeRecord, specs: Specs) -> _OfNode:
+        kept = self._answers(specs)
         entry = kept.by_node.get(node.name)
         if entry is None or entry.labels is not node.labels:
-            kept.spent -= 0 if entry is None else entry.allocation.steps
-            costly = kept.spent > max(MOST_SPENT, FEW_STEPS * len(kept.by_node))
-            entry = _OfNode(node.labels, TOO_COSTLY) if costly else self._allocated(node, claims.specs, kept.alike)
-            kept.spent += entry.allocation.steps
-            kept.by_node[node.name] = entry
+            kept.spent -= 0 if entry is None else entry.steps
+            devices = self._read(node)
+            answer, steps = kept.by_values.get(kept.key(devices)), 0
+            if answer is None and kept.spent > max(MOST_SPENT, FEW_STEPS * len(kept.by_node)):
+                answer = TOO_COSTLY
+            elif answer is None:
+                answer, steps = self._allocated(node, devices, specs, kept)
+                if len(kept.by_values) >= MOST_ALIKE:
+                    kept.by_values.clear()
+                kept.by_values[kept.key(devices)] = answer
+            entry = kept.by_node[node.name] = _OfNode(node.labels, answer, steps)
+            kept.spent += steps
         return entry
 
-    def _allocated(self, node: NodeRecord, specs: Specs, alike: dict[Hashable, _Answer]) -> _OfNode:
-        """Allocated once for nodes with devices of one kind."""
+    def _allocated(self, node: NodeRecord, devices: _NodeDevices, specs: Specs, kept: _Answers) -> tuple[_Answer, int]:
+        """(what the node has for these claims, the steps). Allocated once for nodes with devices of one kind."""
         pools = self.pools(node)
-        kind, steps = self._kind(pools, specs)
-        answer = alike.get(kind)
+        kind, steps = self._kind(devices, pools, specs, kept)
+        answer = kept.alike.get(kind)
         if answer is None:
             allocation = self.allocate(pools, self._claims, specs)
-            place = {
-                candidate.id: (at, number)
-                for at, pool in enumerate(pools)
-                for number, candidate in enumerate(pool.devices)
-            }
-            if len(alike) >= MOST_ALIKE:
-                alike.clear()
-            places = [[place[result.candidate.id] for result in of_claim] for of_claim in allocation.results or ()]
-            answer = alike[kind] = _Answer(next(self._numbers), allocation, places)
-            return _OfNode(node.labels, allocation._replace(steps=allocation.steps + steps), answer.number)
-        allocation = answer.allocation._replace(steps=steps)
-        if allocation.results is not None:
-            of_claims = [
-                [
-                    result._replace(candidate=pools[at].devices[number])
-                    for result, (at, number) in zip(of_claim, places, strict=True)
-                ]
-                for of_claim, places in zip(allocation.results, answer.places, strict=True)
-            ]
-            allocation = allocation._replace(results=tuple(map(tuple, of_claims)))
-        return _OfNode(node.labels, allocation, answer.number)
+            steps += allocation.steps
+            number = {device: at for at, device in enumerate(devices.ids)}
+            if len(kept.alike) >= MOST_ALIKE:
+                kept.alike.clear()
+            places = [[number[result.candidate.id] for result in of_claim] for of_claim in allocation.results or ()]
+            answer = kept.alike[kind] = _Answer(next(self._numbers), allocation, places)
+        self.spent += READ_STEPS + steps
+        return answer, steps
+
+    def _read(self, node: NodeRecord) -> _NodeDevices:
+        """The devices of the node, which are kept for all claims."""
+        devices = self._devices.get(node.name)
+        if devices is None or devices.labels is not node.labels:
+            self.spent += READ_STEPS
+            pools = self.pools(node)
+            candidates = [candidate for pool in pools for candidate in pool.devices]
+            stated: dict[str, list[Attribute | None]] = {}
+            for at, candidate in enumerate(candidates):
+                for name, attribute in candidate.device.attributes:
+                    stated.setdefault(name, [None] * len(candidates))[at] = attribute
+            for table in (self._kinds, self._columns):
+                if len(table) >= MOST_ALIKE:
+                    table.clear()
+            kind = self._kinds.setdefault(self._kind_of_devices(pools), next(self._numbers))
+            columns = ((name, tuple(of)) for name, of in stated.items())
+            values = {name: self._columns.setdefault(of, of) for name, of in columns}
+            ids = tuple([candidate.id for candidate in candidates])
+            devices = self._devices[node.name] = _NodeDevices(node.labels, kind, values, ids)
+        return devices
+
+    def _kind_of_devices(self, pools: Sequence[Pool]) -> Hashable:
+        """What an allocation depends on beside the attributes of the devices."""
+        taken = self._claims
+        kind: list[Hashable] = []
+        for pool in pools:
+            kind.append((pool.driver, pool.closed and (pool.name, pool.closed), tuple(pool.counters.items())))
+            for candidate in pool.devices:
+                device, parts = candidate.device, taken.parts(candidate.id)
+                kind.append(
+                    (
+                        taken.alone(candidate.id),
+                        None if parts is None else tuple(sorted(parts.items())),
+                        (candidate.here, device.shared, candidate.taints, device.consumes, device.capacity),
+                        candidate.properties.readable,
+                    )
+                )
+            for candidate in pool.others:
+                held = taken.alone(candidate.id) or taken.parts(candidate.id) is not None
+                kind.append((held, candidate.device.consumes))
+        return tuple(kind)
 
     def pools(self, node: NodeRecord) -> tuple[Pool, ...]:
         """Of the node, as the allocator reads them; the latest are kept for claims of other pods."""
@@ -201,44 +329,28 @@ class ClaimFits:
         """The devices of these pools for the claims, beside what is taken."""
         return allocate(pools, taken, specs, self._judge)
 
-    def _kind(self, pools: Sequence[Pool], specs: Specs) -> tuple[Hashable, int]:
+    def _kind(self, devices: _NodeDevices, pools: Sequence[Pool], specs: Specs, kept: _Answers) -> tuple[Hashable, int]:
         """(what an allocation depends on: devices of which it is equal allocate the same claims alike; its steps)."""
-        taken = self._claims
         choices = list(
             dict.fromkeys(choice for spec in specs for request in spec.requests for choice in request.choices)
         )
         selectors = [self._selectors(choice) for choice in choices]
         attributes = sorted({constraint.attribute for spec in specs for constraint in spec.constraints})
         numbers: dict[Hashable, int] = {}  # of the values of attributes: allocations depend on which are equal
-        kind: list[Hashable] = []
-        read = 0
-        for pool in pools:
-            kind.append((pool.driver, pool.closed and (pool.name, pool.closed), tuple(pool.counters.items())))
-            for candidate in pool.devices:
-                device = candidate.device
-                values: list[Hashable] = []
-                for name in attributes:
-                    value = value_of(candidate, name)
-                    number = numbers.setdefault((name, value), len(numbers)) if value is not None else None
-                    values.append((number, value is not None and bool(value.kind)))
-                parts = taken.parts(candidate.id)
-                kind.append(
-                    (
-                        taken.alone(candidate.id),
-                        None if parts is None else tuple(sorted(parts.items())),
-                        (candidate.here, device.shared, candidate.taints, device.consumes, device.capacity),
-                        (*values, *[cel.judged(by, candidate.properties) for by in selectors]),
-                    )
-                )
-            read += len(pool.devices) * (1 + len(choices) + len(attributes))
-            for candidate in pool.others:
-                held = taken.alone(candidate.id) or taken.parts(candidate.id) is not None
-                kind.append((held, candidate.device.consumes))
-        return tuple(kind), 1 + read // READ_IN_A_STEP
+        kind: list[Hashable] = [devices.kind]
+        for candidate in (candidate for pool in pools for candidate in pool.devices):
+            values: list[Hashable] = []
+            for name in attributes:
+                value = value_of(candidate, name)
+                number = numbers.setdefault((name, value), len(numbers)) if value is not None else None
+                values.append((number, value is not None and bool(value.kind)))
+            kind.append((*values, *[cel.judged(by, candidate.properties) for by in selectors]))
+        kept.note({place for of_choice in selectors for selector in of_choice for place in selector.reads})
+        return tuple(kind), 1 + len(devices.ids) * (1 + len(choices) + len(attributes)) // READ_IN_A_STEP
 
     def rejects(self, node: NodeRecord, claims: PodClaims) -> str:
         """UNMET where the node does not have the devices, "" where it has them or that is not known."""
-        allocation = self.on(node, claims)
+        allocation = self._of_node(node, claims.specs).answer.allocation
         return "" if allocation.results is not None or allocation.unknown else UNMET
 
     def unknown_on(self, pod: PodRecord) -> list[str]:
@@ -246,22 +358,27 @@ class ClaimFits:
         at."""
         claims = self.of(pod)
         kept = None if claims is None else self._kept.get(claims.specs)
-        return [] if kept is None else sorted([name for name, of in kept.by_node.items() if of.allocation.unknown])
+        return (
+            [] if kept is None else sorted([name for name, of in kept.by_node.items() if of.answer.allocation.unknown])
+        )
 
     def changed(self, nodes: Iterable[str] | None) -> None:
         """What is published or allocated there has changed, or what the node states; None: anywhere."""
         self._latest = "", {}, ()
         if nodes is None:
+            self._asked = None, _Answers(())
             self._kept.clear()
+            self._devices.clear()
             return
         for name in nodes:
+            self._devices.pop(name, None)
             for kept in self._kept.values():
                 if kept.column:
                     kept.dropped.add(name)
                 if len(kept.dropped) > len(kept.column):  # nodes come and go, and no pod asks
                     kept.column, kept.dropped = array("I"), set()
                 if (entry := kept.by_node.pop(name, None)) is not None:
-                    kept.spent -= entry.allocation.steps
+                    kept.spent -= entry.steps
 
     def changed_pools(self, keys: Iterable[PoolKey]) -> None:
         """Devices of these pools were allocated or returned."""
@@ -273,6 +390,6 @@ class ClaimFits:
     def _selectors(self, choice: DeviceChoice) -> Sequence[cel.Judge]:
         record = self._classes.get(choice.device_class)
         if record is None:
-            absent = Verdict(None, fails=True, reason=f"DeviceClass {choice.device_class} does not exist")
-            return [lambda _: absent]
-        return cel.judges((*record.selectors, *choice.selectors))
+            why = f"DeviceClass {choice.device_class} does not exist"
+            return [_Absent(Verdict(None, fails=True, reason=why))]
+        return [cel.selector(expression) for expression in (*record.selectors, *choice.selectors)]

@@ -13,8 +13,8 @@ error ends the attempt to schedule the pod, on every node. It does not look at d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, Protocol
 
 from extender.objects.cel.program import ABSORBED, FIRST_SLOT, MOST_SPENT, SPENT, Program, program_of
 from extender.objects.cel.properties import EVERYTHING, DeviceKind, DeviceProperties, Place
@@ -60,6 +60,11 @@ class Selector:
             self.unsupported = str(error)
         except RecursionError:
             self.unsupported = "it is nested too deeply"
+
+    @property
+    def reads(self) -> frozenset[Place]:
+        """What its answers so far depend on, beside the driver and whether several claims may share the device."""
+        return self._reads
 
     def judge(self, device: DeviceProperties) -> Verdict:
         """Evaluated once for the devices that have the same values of what it reads."""
@@ -140,19 +145,21 @@ def selector(expression: str) -> Selector:
     return _SELECTORS(expression)
 
 
-Judge = Callable[[DeviceProperties], Verdict]
-"""What one selector says of a device."""
+class Judge(Protocol):
+    """A selector, or what takes its place."""
 
+    @property
+    def reads(self) -> frozenset[Place]:
+        """As of `Selector`."""
 
-def judges(selectors: Iterable[str]) -> list[Judge]:
-    """The selectors, compiled."""
-    return [selector(expression).judge for expression in selectors]
+    def judge(self, device: DeviceProperties) -> Verdict:
+        """What it says of a device."""
 
 
 def judged(selectors: Iterable[Judge], device: DeviceProperties) -> Verdict:
     """What the selectors together say of a device: as kube-scheduler, up to the first that does not select it."""
-    for judge_by in selectors:
-        verdict = judge_by(device)
+    for one in selectors:
+        verdict = one.judge(device)
         if verdict.selected is not True:
             return verdict
     return SELECTED
@@ -160,7 +167,7 @@ def judged(selectors: Iterable[Judge], device: DeviceProperties) -> Verdict:
 
 def judge(selectors: Iterable[str], device: DeviceProperties) -> Verdict:
     """As `judged`."""
-    return judged(judges(selectors), device)
+    return judged(map(selector, selectors), device)
 
 
 def selects(selectors: Iterable[str], device: DeviceProperties) -> bool | None:

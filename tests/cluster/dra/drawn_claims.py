@@ -64,9 +64,14 @@ def nodes(rng: random.Random, names: Sequence[str]) -> Iterator[JSON]:
         yield from dra.resource_slices(name, MACHINE, taints=taints, divisible=rng.random() < 0.7, order=order)
         for gpu in range(4):
             if rng.random() < 0.15:
-                held = dra.claim(f"held-{name}-{gpu}", "default", 1)
-                results = [{"request": "r", "driver": dra.DRIVER, "pool": name, "device": f"gpu-{gpu}"}]
-                yield held | {"status": {"allocation": {"devices": {"results": results}}}}
+                yield held(name, gpu)
+
+
+def held(node: str, gpu: int) -> JSON:
+    """A claim to which a GPU of the node is allocated."""
+    results = [{"request": "r", "driver": dra.DRIVER, "pool": node, "device": f"gpu-{gpu}"}]
+    made = dra.claim(f"held-{node}-{gpu}", "default", 1)
+    return made | {"status": {"allocation": {"devices": {"results": results}}}}
 
 
 def store(objects: Sequence[JSON]) -> tuple[DraStore, dict[str, NodeRecord]]:

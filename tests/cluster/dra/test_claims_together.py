@@ -57,19 +57,33 @@ def shown(at: Allocation) -> object:
 def test_nodes_with_devices_of_one_kind_allocate_as_each_does_by_itself() -> None:
     rng = random.Random(5)
     names = [f"n{number}" for number in range(12)]
+    of = f"device.attributes['{dra.DRIVER}']"
+    expressions = (
+        f"{of}.productName != 'other'", f"'uuid' in {of} && 'absent' in {of}", f"{of}.exists(name, name == 'uuid')",
+        f"{of}.index % 2 == 0", f"{of}.index > 0 || {of}.uuid.matches('[0-7]$')", f"{of}.absent == 1", "true",
+        f"device.driver == '{dra.DRIVER}' && device.capacity['{dra.DRIVER}'].memory.isGreaterThan(quantity('1Gi'))",
+    )  # fmt: skip
     shared = 0
     for _ in range(CASES):
-        objects = [*drawn.nodes(rng, names), drawn.template(rng, "t")]
-        if rng.random() < 0.5:
-            name = rng.choice(("uuid", "productName", "resource.kubernetes.io/pcieRoot", "absent"))
-            attribute = name if "/" in name else f"{dra.DRIVER}/{name}"
-            constraint = {rng.choice(("matchAttribute", "distinctAttribute")): attribute}
-            objects[-1]["spec"]["spec"]["devices"]["constraints"] = [constraint]
-        made, known = drawn.store(objects)
-        asking: PodRecord = record("Pod", drawn.pod("p", "t"), drawn.GPUS)  # type: ignore[assignment]
-        claims = made.fits.all_of(asking)
-        for node in known.values():
-            alone = made.fits.allocate(made.fits.pools(node), made._claims, claims.specs)
-            assert shown(made.fits.on(node, claims)) == shown(alone)
-        shared += len(names) - len({made.fits.kind(node, claims) for node in known.values()})
+        objects = [*drawn.nodes(rng, names), *(drawn.template(rng, f"t{number}") for number in range(3))]
+        for made in objects[-3:]:
+            devices = made["spec"]["spec"]["devices"]
+            if rng.random() < 0.5:
+                name = rng.choice(("uuid", "productName", "resource.kubernetes.io/pcieRoot", "absent"))
+                attribute = name if "/" in name else f"{dra.DRIVER}/{name}"
+                devices["constraints"] = [{rng.choice(("matchAttribute", "distinctAttribute")): attribute}]
+            if "exactly" in devices["requests"][0] and rng.random() < 0.7:
+                devices["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": rng.choice(expressions)}}]
+        store, known = drawn.store(objects)
+        for turn in range(6):
+            asking: PodRecord = record("Pod", drawn.pod("p", f"t{turn % 3}"), drawn.GPUS)  # type: ignore[assignment]
+            claims = store.fits.all_of(asking)
+            for node in known.values():
+                alone = store.fits.allocate(store.fits.pools(node), store._claims, claims.specs)
+                assert shown(store.fits.on(node, claims)) == shown(alone)
+                ids = [one.candidate.id for one in sum(alone.results or (), ()) if not one.admin]
+                assert (store.fits.given(node, claims.specs) or []) == ids
+            shared += len(names) - len({store.fits.kind(node, claims) for node in known.values()})
+            held = drawn.held(rng.choice(names), rng.randrange(4))
+            store.set(record("ResourceClaim", held, drawn.GPUS), rng.choice(("set", "delete")))  # type: ignore[arg-type]
     assert shared

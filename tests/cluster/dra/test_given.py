@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable
+from itertools import pairwise
+from math import inf
 from typing import Any
 
 from ext_core import fit
-from extender.cluster.dra.claim_fits import Specs
+from extender.cluster.dra.claim_fits import MOST_AT_ONCE, Specs
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
 from tests.cluster.dra.world import MACHINE, DraWorld
@@ -120,3 +122,23 @@ def test_nodes_that_come_and_go_are_not_remembered_while_no_pod_asks() -> None:
         fits.changed([f"burst-{number}"])
     assert all(len(kept.dropped) <= len(NODES) + 1 for kept in fits._kept.values())
     assert world.cluster.given_to_claims(specs, rows, codes) == before
+
+
+def test_a_verb_looks_at_some_nodes_a_call_and_what_others_have_is_not_known_meanwhile() -> None:
+    names = [f"n{number}" for number in range(40)]
+    answers = []
+    for bounded in (True, False):
+        world = DraWorld()
+        world.dra_class()
+        for name in names:
+            world.dra_node(name)
+        specs, rows = claims(world)[2], array("i", map(world.cluster.row, names))  # each node has UUIDs of its own
+        world.cluster.bound_looks(MOST_AT_ONCE / 64 if bounded else inf)
+        looked_at = [world.cluster.given_to_claims(specs, rows, array("B", bytes(len(rows))))[:] for _ in range(40)]
+        answers.append(looked_at)
+        if bounded:
+            known = [sum(0 < column[row] < fit.UNMET for row in rows) for column in looked_at]
+            assert 0 < known[0] < 10
+            assert all(before < after or after == len(names) for before, after in pairwise(known))
+    some, whole = answers
+    assert some[-1] == whole[0] == whole[-1]
