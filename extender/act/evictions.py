@@ -340,8 +340,11 @@ class OwnEvictions(Controller):
         decision.result, decision.error = "not-evicted", why
 
     def _stands(self, plan: Reservation) -> bool:
-        """Whether the preemptor still needs the plan."""
-        return self._verbs.reservations.of(plan.uid, self._clock()) is plan
+        """Whether the preemptor still needs the plan. One that is not known may be new, or gone: a plan that another
+        instance has stored may outlast it by SLACK_SECONDS (release.py)."""
+        pod = self._verbs.cluster.pods.get(plan.uid)
+        waits = pod is not None and not pod.node and not pod.terminating
+        return waits and self._verbs.reservations.of(plan.uid, self._clock()) is plan
 
     def _remaining(self, plan: Reservation) -> list[PodRecord]:
         """The victims that are there, and not terminating."""

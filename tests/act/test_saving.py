@@ -591,6 +591,23 @@ def test_no_pod_is_asked_for_a_preemptor_that_ends_while_the_api_server_is_asked
     case.run(test)
 
 
+def test_a_plan_of_a_preemptor_that_has_gone_is_taken_over_and_acts_on_no_pod() -> None:
+    """Another instance has stored it, and the deletion is seen before the plan is read."""
+    case = Case()
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent) == []
+        [plan] = server.world.verbs.reservations.all()
+        gone(server, "urgent")
+        server.world.verbs.reservations.add(plan)
+        await server.turn()
+        await server.turn()
+        assert server.world.verbs.reservations.all() == [plan]
+        assert (case.requests(), case.evicted()) == (0, [])
+
+    case.run(test)
+
+
 def test_what_another_holder_has_withdrawn_meanwhile_is_asked_again() -> None:
     """The Lease went to another instance and came back between two turns."""
     case = Case()
