@@ -9,6 +9,7 @@ WRITERS = {
     "tick",
     "at",
     "plans_come",
+    "bound_looks",
     "without",
     "ended",
     "subscribe",
