@@ -95,17 +95,21 @@ class Drains:
         """Ask the pods that are not asked yet; evict them once all have saved their work. Each request may wait long
         for the API server: before the next one `may_act` is asked, and whether the node is emptied still."""
         now, node = self._wall(), part.drain.node
-        if self._rounds.waits(part.key, now) or not (may_act() and self._stands(part.drain)):
+
+        def goes_on() -> bool:
+            return may_act() and self._stands(part.drain)
+
+        if self._rounds.waits(part.key, now) or not goes_on():
             return
         begun = not part.need.wait or any(saves.has_asked(pod) for pod in part.need.pods)
         refusal = None if begun else await evictions.refusal(part.need.pods)
         if refusal is not None:
             self._waits(part.drain, refusal[1].message)
-        elif not (may_act() and self._stands(part.drain)) or not await saves.ready(part.need):
+        elif not goes_on() or not await saves.ready(part.need):
             return
         else:
             for pod in part.need.pods:
-                if not (may_act() and self._stands(part.drain)):
+                if not goes_on():
                     return
                 cause = Cause(OURS, f"its node {node.name} is emptied (annotation {DRAIN})", at=now, victims=1)
                 self._evicted.note([pod], cause)

@@ -358,9 +358,8 @@ class ClaimFits:
         at."""
         claims = self.of(pod)
         kept = None if claims is None else self._kept.get(claims.specs)
-        return (
-            [] if kept is None else sorted([name for name, of in kept.by_node.items() if of.answer.allocation.unknown])
-        )
+        by_node = {} if kept is None else kept.by_node
+        return sorted([name for name, of in by_node.items() if of.answer.allocation.unknown])
 
     def changed(self, nodes: Iterable[str] | None) -> None:
         """What is published or allocated there has changed, or what the node states; None: anywhere."""
