@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from extender.decide.decisions import VERBS
 from extender.metrics import Metrics
 from extender.server.connections import Connections
-from extender.server.endpoint import VERBS
 from extender.server.serve import config
 from extender.settings import Settings
 

@@ -14,9 +14,9 @@ from ruamel.yaml import YAML
 from starlette.routing import Route
 
 from extender.cli.options import add_address, host_and_port, settings_of
+from extender.decide.decisions import VERBS
 from extender.server import calls
 from extender.server.acting import MIX
-from extender.server.endpoint import VERBS
 from extender.settings import Known, Settings, Tls, read_settings
 from extender.settings.fields import ListenerSettings, ServerSettings
 from tests.world import World

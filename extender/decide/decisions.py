@@ -25,6 +25,8 @@ from extender.policy.reasons import REASONS
 from extender.reservations.assumed import Attempts
 from extender.settings import Settings
 
+VERBS: Final = ("filter", "prioritize", "preempt", "bind")
+"""What kube-scheduler asks, in the order of a pod's way."""
 WORK_LOST: Final = "work_lost_gpu_seconds"
 MOST_LOGGED: Final = 20  # victims named in a log line
 MOST_UNKNOWN: Final = 100  # names kept of nodes without a row: as many as are shown by default

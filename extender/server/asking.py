@@ -96,7 +96,7 @@ def views(
         ZPages(lambda: cluster.settings, clock.wall(), metrics.degraded),
         (
             *debug_pages(content, invalid, None if shadow is None else shadow.report, pages),
-            *Site(content, Live(lambda: cluster.generation, stopping), pages).pages(),
+            *Site(content, Live(lambda: cluster.generation, stopping), supervisor.missing, pages).pages(),
             WhatIfPage(content, supervisor.missing, pages).page,
         ),
     )

@@ -22,9 +22,8 @@ from extender.policy.reasons import REASONS, UNKNOWN_NODE
 from extender.server import connections, garbage
 from extender.server.calls import VerbCalls
 from extender.server.connections import VerbReply
-from extender.web.pages import error_response
+from extender.web.pages import error_response, not_known
 
-VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 SAMPLED: Final = frozenset(("filter", "prioritize"))
 """Verbs of which kube-scheduler makes many calls for one pod: above a rate not every line is written."""
 BURST_SECONDS: Final = 10.0
@@ -94,7 +93,7 @@ class VerbApp:
         try:
             missing = self._missing()
             if missing:
-                status, content = _error(503, "not-ready", "not known yet: " + ", ".join(missing))
+                status, content = _error(503, "not-ready", not_known(missing))
                 return self._reply("not_ready", status, content, began)
             answer = self._perform(whole)
             if isinstance(answer, Answer):

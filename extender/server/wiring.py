@@ -19,7 +19,7 @@ from extender.act.controller import ClusterSource, Frozen, Supervisor
 from extender.act.evictions import OwnEvictions
 from extender.ask import frozen
 from extender.ask.forks import Forks
-from extender.errors import BadInput
+from extender.errors import BadInput, NotFound
 from extender.journal.recorder import RecordedCluster
 from extender.kube.client import ApiServer
 from extender.log import get_log
@@ -40,7 +40,8 @@ from extender.server.writes import Writes
 from extender.settings import ServerSettings, Settings, Tls
 from extender.web.health import MOST_NAMED, Health
 from extender.web.metrics_page import MetricsPage
-from extender.web.pages import Handler, Names, ServedPage, error_response
+from extender.web.pages import Handler, Names, ServedPage, error_response, preferred
+from extender.web.site import error_page
 
 log = get_log()
 
@@ -235,10 +236,12 @@ class _NoPage:
 
     def __init__(self, served: Sequence[str]) -> None:
         """`served`: the paths that exist."""
-        self._served = ", ".join(served)
+        self._served, self._has_page = ", ".join(served), "/" in served
 
     async def __call__(self, request: Request) -> Response:
         path = request.url.path[:200]
         if request.method == "POST":
             log.warning("nothing is served here: is urlPrefix in the scheduler's configuration right?", path=path)
+        elif self._has_page and preferred(request.headers.get("accept", "")) == "text/html":
+            return error_page(NotFound("there is no such page", path=path), as_json=False)
         return error_response(404, "not-found", f"nothing is served here; there are {self._served}", path)

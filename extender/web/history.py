@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from extender.ask.pending import saves_until
 from extender.cluster.cluster import ClusterView
-from extender.decide.decisions import Decision
+from extender.decide.decisions import VERBS, Decision
 from extender.queue.report import first_names
 from extender.reservations.reservations import Reservation
+from extender.web.node_pages import one_of
 from extender.web.node_pictures import before_and_after, victims
 from extender.web.pages import JSON, Content, Query
 
@@ -48,8 +49,8 @@ def of_pod(decisions: Iterable[Decision], uid: str) -> Iterator[Decision]:
 
 
 def decisions_view(content: Content, query: Query) -> JSON:
-    """`?verb=`: of one verb. The latest decisions, newest first."""
-    verb = query.get("verb", "")
+    """`?verb=`: of one verb. The latest decisions, newest first. BadRequest."""
+    verb = one_of(query, "verb", VERBS) if query.get("verb") else ""
     return {"verb": verb, **_latest(content, "decisions", lambda decision: verb in ("", decision.verb))}
 
 

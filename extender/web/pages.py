@@ -5,7 +5,7 @@ A page is a question: a plain function of the query. A client that leaves ends i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
@@ -72,6 +72,11 @@ def pod_of(query: Query) -> tuple[str, str]:
     if not slash or not namespace or not name:
         raise BadRequest("pod is NAMESPACE/NAME", path="pod")
     return namespace, name
+
+
+def not_known(missing: Sequence[str]) -> str:
+    """That the cluster is not read yet. `missing`: what is not known, in words."""
+    return f"not known yet: {', '.join(missing)}"
 
 
 class Pages:

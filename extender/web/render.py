@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.ask import growth
 from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, seconds, terms, terms_alone, value
+from extender.decide.decisions import VERBS
 from extender.times import rfc3339
 from extender.web import drawing
 
@@ -86,6 +87,7 @@ def templates() -> Mapping[str, Template]:
         "shade": drawing.shade,
         "ticks": drawing.ticks,
         "machines_text": growth.sentence,
+        "verbs": VERBS,
         "strip": drawing.strip,
         "how_known": HOW,
         "stated": STATED,

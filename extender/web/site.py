@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.ask.forks import RETRY_SECONDS
-from extender.errors import Busy, ExtenderError
+from extender.errors import Busy, ExtenderError, NotFound, NotReady
 from extender.web import capacity_page, fleet_page, history, node_pages, pod_page, queue_page, render, whatif_page
 from extender.web.live import Live
-from extender.web.pages import JSON, Content, Handler, Names, Pages, Query, ServedPage, preferred
+from extender.web.pages import JSON, Content, Handler, Names, Pages, Query, ServedPage, not_known, preferred
 from extender.web.render import FOREVER, HEADERS, HTML_TYPE, JSON_TYPE
 
 
@@ -60,14 +60,16 @@ VIEWS: Final = (
 """In the order of the navigation."""
 PLACES: Final = ("header", "footer")
 BY_PATH: Final = {view.path: view for view in VIEWS}
+LINKS: Final = {place: [(view.path, view.title) for view in VIEWS if view.linked == place] for place in PLACES}
+"""The navigation: addresses and titles."""
 
 
 class Site:
     """The handlers of the page."""
 
-    def __init__(self, content: Content, live: Live, pages: Pages) -> None:
-        self._content, self._live = content, live
-        self._links = {place: [(view.path, view.title) for view in VIEWS if view.linked == place] for place in PLACES}
+    def __init__(self, content: Content, live: Live, missing: Callable[[], list[str]], pages: Pages) -> None:
+        """`missing`: what is not known yet, in words."""
+        self._content, self._live, self._missing = content, live, missing
         self._made = pages.view(self.pieces)
         self._shared = pages.view(self.shared)
         self._kept = {
@@ -95,7 +97,9 @@ class Site:
                     shared = await self._kept[view.path].answer(lambda: self._shared(request, view.path))
                 content = await self._made(request, view.path, dict(request.query_params), data, shared)
             except ExtenderError as error:
-                return self._error(error, data)
+                if isinstance(error, NotFound) and (missing := self._missing()):
+                    return error_page(NotReady(not_known(missing), path=error.path), as_json=data)
+                return error_page(error, as_json=data)
             return Response(content, headers=HEADERS, media_type=JSON_TYPE if data else HTML_TYPE)
 
         return answer
@@ -112,23 +116,30 @@ class Site:
         view, generation = BY_PATH[path], self._content.verbs.cluster.generation
         head: JSON = {"apiVersion": "gpu-extender.io/v1", "kind": view.kind, "warnings": [], "generation": generation}
         answer = head | view.make(self._content, query) | (orjson.loads(shared) if shared else {})
+        if missing := self._missing():
+            message = f"{not_known(missing)}. This view is not complete."
+            answer["warnings"] = [{"code": NotReady.code, "message": message}, *answer["warnings"]]
         if as_json:
             yield orjson.dumps(answer)
         else:
-            page = self._page(view, render.link(f"{view.path}.json", **query))
+            address = render.link(f"{view.path}.json", **query)
+            page = _frame(view.title, view.path, address) | {"at": self._content.times.wall()}
             yield render.html(view.template, answer | {"page": page, "has_page": node_pages.has_page(self._content)})
 
-    def _page(self, view: View | None, address: str = "") -> JSON:
-        """What the frame of a page shows. `address`: of its JSON."""
-        title, path = ("Error", "") if view is None else (view.title, view.path)
-        return {"title": title, "path": path, "json": address, "links": self._links, "at": self._content.times.wall()}
 
-    def _error(self, error: ExtenderError, data: bool) -> Response:
-        headers = HEADERS | ({"retry-after": str(RETRY_SECONDS)} if isinstance(error, Busy) else {})
-        if data:
-            return Response(orjson.dumps(error.as_json()), error.status, headers, JSON_TYPE)
-        model = {"error": error, "page": self._page(None), "warnings": [], "generation": 0, "has_page": bool}
-        return Response(render.html("error.html", model), error.status, headers, HTML_TYPE)
+def error_page(error: ExtenderError, *, as_json: bool) -> Response:
+    """An error, in the frame of a page or as JSON."""
+    headers = HEADERS | ({"retry-after": str(RETRY_SECONDS)} if isinstance(error, Busy) else {})
+    if as_json:
+        return Response(orjson.dumps(error.as_json()), error.status, headers, JSON_TYPE)
+    retry = RETRY_SECONDS if isinstance(error, Busy) else None
+    model = {"error": error, "page": _frame("Error"), "warnings": [], "generation": 0, "retry_seconds": retry}
+    return Response(render.html("error.html", model), error.status, headers, HTML_TYPE)
+
+
+def _frame(title: str, path: str = "", address: str = "") -> JSON:
+    """What the frame of a page shows. `address`: of its JSON."""
+    return {"title": title, "path": path, "json": address, "links": LINKS}
 
 
 def _file(asset: render.Asset) -> Handler:

@@ -20,7 +20,7 @@ from extender.ask.whatif import asked
 from extender.ask.whatif.question import MOST_PODS
 from extender.errors import BadRequest, BodyTooLarge, BodyTooLate, Busy, ExtenderError, NotReady
 from extender.web import node_pages, node_pictures, render
-from extender.web.pages import JSON, Content, Names, Pages, Query, ServedPage, preferred, refused
+from extender.web.pages import JSON, Content, Names, Pages, Query, ServedPage, not_known, preferred, refused
 from extender.web.render import HEADERS, HTML_TYPE
 
 BODY_SECONDS: Final = 30.0
@@ -71,7 +71,7 @@ class WhatIfPage:
             _check(request)
             body = await _body(request)
             if missing := self._missing():
-                raise NotReady(f"not known yet: {', '.join(missing)}")
+                raise NotReady(not_known(missing))
             if self._asked:
                 raise Busy(f"another what-if is being answered; try again in {RETRY_SECONDS} s")
             self._asked = True

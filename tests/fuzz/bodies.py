@@ -16,10 +16,9 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from extender.decide import wire
-from extender.decide.decisions import Written
+from extender.decide.decisions import VERBS, Written
 from extender.objects import decode, records
 from extender.objects.records import Event, PodRecord, RecordError
-from extender.server.endpoint import VERBS
 from tests.fuzz import objects
 from tests.fuzz.asking import ask, check_answer, check_filter, check_prioritize, victims_of
 from tests.fuzz.engine import Broken, Step

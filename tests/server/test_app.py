@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from extender.act.controller import ClusterSource
-from extender.server.endpoint import VERBS
+from extender.decide.decisions import VERBS
 from extender.server.serve import config
 from extender.settings import LimitSettings, Settings
 from tests.waiting import in_thread, wait_for

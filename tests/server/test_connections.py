@@ -18,9 +18,10 @@ import httpx
 import pytest
 import uvicorn
 
+from extender.decide.decisions import VERBS
 from extender.errors import BadInput, BodiesFull
 from extender.server.connections import HEAD_BYTES, MOST_PIPELINED, Head, VerbReply, read_head
-from extender.server.endpoint import VERBS, VerbApp
+from extender.server.endpoint import VerbApp
 from extender.server.serve import config
 from extender.settings import Known, LimitSettings, Settings, parse_settings
 from tests.server.test_app import valid

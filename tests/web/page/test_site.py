@@ -455,7 +455,7 @@ def test_filters_narrow_the_nodes_and_the_pods(world: World) -> None:
     assert {"research", "serving", "vision"} <= set(everything["choices"]["namespaces"])
     for path in ("/?model=none", "/?rack=none", "/?namespace=none", "/?find=none"):
         assert get(world, path).status == 200
-    assert "No node with GPUs matches." in html(world, "/?model=none")
+    assert "No node with GPUs matches the filters" in html(world, "/?model=none")
 
 
 def test_filters_are_in_the_address(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -649,6 +649,7 @@ def test_only_decisions_about_candidates_state_how_many_fit(world: World) -> Non
         ("/pod?pod=a/b", 404, "not-found"),
         ("/node?node=gone", 404, "not-found"),
         ("/node", 404, "not-found"),
+        ("/decisions?verb=frob", 400, "bad-request"),
         ("/nodes?page=0", 400, "bad-request"),
         ("/nodes?page=9999999999", 400, "bad-request"),
         ("/nodes?page=%D9%A1", 400, "bad-request"),
@@ -663,6 +664,48 @@ def test_errors_have_a_status_and_a_page(world: World, path: str, status: int, c
     where, _, query = path.partition("?")
     answer = get(world, f"{where}.json?{query}")
     assert (answer.status, answer.json["error"]["code"]) == (status, code)
+
+
+def test_a_dead_link_has_a_page_for_browsers(world: World) -> None:
+    page = get(world, "/nothing-here")
+    assert (page.status, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "there is no such page" in page.body.decode()
+    assert get(world, "/nothing-here", "*/*").json["error"]["code"] == "not-found"
+
+
+def test_a_missing_pod_is_searched_for_by_its_name(world: World) -> None:
+    assert 'href="/?find=never-seen"' in get(world, "/pod?pod=serving/never-seen").body.decode()
+
+
+def test_what_is_not_read_yet_is_stated() -> None:
+    """Neither an empty fleet nor "no such pod" is true then."""
+    world = scene()
+    world.core.source.missing = lambda: ["pods: the list is read"]  # type: ignore[method-assign]
+    warning = {"code": "not-ready", "message": "not known yet: pods: the list is read. This view is not complete."}
+    assert data(world, "/")["warnings"][0] == warning
+    assert warning["message"] in html(world, "/")
+    reply = get(world, "/pod?pod=serving/never-seen")
+    assert (reply.status, reply.headers["retry-after"]) == (503, "2")
+    assert "not known yet: pods" in reply.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/waiting?reason=none-such", "No pod waits for this reason now."),
+        ("/queue?queue=none-such", "The queue none-such has no pods, or does not exist."),
+        ("/decisions?verb=bind", "No decision of bind is in the records"),
+        ("/?model=none-such", "No node with GPUs matches the filters"),
+    ],
+)
+def test_a_filter_without_matches_states_it(world: World, path: str, words: str) -> None:
+    assert words in html(world, path)
+
+
+def test_a_search_alone_is_no_filter(world: World) -> None:
+    """Its names are marked, and all of the fleet counts."""
+    assert ">Only" not in html(world, "/?find=v100")
+    assert ">Only" in html(world, "/?find=v100&model=V100")
 
 
 def test_an_empty_cluster_has_every_view() -> None:

@@ -34,7 +34,7 @@ VIEWS: dict[str, dict[str, str]] = {
 def site(world: World) -> Site:
     times = Times(lambda: world.now, lambda: world.wall)
     content = Content(world.verbs, explainer(world), times, lambda: None)
-    return Site(content, Live(lambda: 0, world.server.connections.stopping), Pages(world.server.asks))
+    return Site(content, Live(lambda: 0, world.server.connections.stopping), list, Pages(world.server.asks))
 
 
 def made(site: Site, path: str, query: Mapping[str, str]) -> bytes:

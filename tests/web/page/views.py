@@ -23,6 +23,8 @@ VIEWS: Final = {
     "pod-never": "/pod?pod=speech/giant",
     "pod-ended": f"/pod?pod={ENDED}",
     "error": "/pod?pod=a/b",
+    "error-link": "/no-such-page",
+    "error-word": "/?by=color",
     "queue": "/queue",
     "capacity": "/capacity",
     "advice": "/advice",
