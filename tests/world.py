@@ -11,7 +11,10 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
+
+from starlette.routing import Router
 
 from extender.act.controller import ClusterSource
 from extender.act.events import EventRecorder
@@ -203,8 +206,18 @@ class World:
 
     def _connect(self, outside: acting.Outside) -> None:
         self.outside = outside
-        self.server = wiring.connect(self.core, outside, InPlace(self.cluster))
-        self.app = self.server.app
+        vars(self).pop("server", None)
+        if self.settings.shadow:  # it watches all that happens in the cluster
+            assert self.app
+
+    @cached_property
+    def server(self) -> wiring.Server:
+        """Connected when a test first needs it: that takes longer than many a test."""
+        return wiring.connect(self.core, self.outside, InPlace(self.cluster))
+
+    @property
+    def app(self) -> Router:
+        return self.server.app
 
     # -- the cluster ----------------------------------------------------------------------------------------------
 

@@ -254,4 +254,4 @@ def test_both_forms_are_offered_to_a_client_without_a_token(world: World) -> Non
 
 def test_a_server_without_an_api_server_cannot_review() -> None:
     with pytest.raises(BadInput, match="reviewed by an API server"):
-        World(AUTHORIZED)
+        assert World(AUTHORIZED).server
