@@ -7,6 +7,8 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -200,6 +202,19 @@ class Case:
         run_bounded(whole())
 
 
+def served(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """The test with a `Case` and a server over it; pytest gives the other parameters."""
+
+    @wraps(test)
+    def whole(**given: Any) -> None:
+        case = Case()
+        case.run(lambda server: test(case, server, **given))
+
+    own = signature(test)
+    whole.__signature__ = own.replace(parameters=[*own.parameters.values()][2:])  # type: ignore[attr-defined]
+    return whole
+
+
 async def turns(server: Server, *seconds: float) -> None:
     for passed in seconds:
         await server.turn(passed)
@@ -221,48 +236,44 @@ async def asked(server: Server) -> JSON:
     return request
 
 
-def test_it_is_asked_and_evicted_once_it_has_saved() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        request = await asked(server)
-        assert (request["by"], request["at"]) == ("default/urgent", rfc3339(WALL))
-        assert request["until"] == rfc3339(WALL + 601)  # ten minutes later, rounded up
-        (plan,) = server.world.verbs.reservations.all()
-        assert (plan.own, plan.wait, plan.node) == (True, 600.0, "n0")
-        decision = server.world.decision()
-        cost = {term["term"]: term["value"] for term in decision["cost"]}
-        assert (cost["work_lost_gpu_seconds"], decision["result"]) == (4 * 600, "asking")
-        await server.turn(60)
-        assert (case.evicted(), case.requests()) == ([], 1)
-        for name, text in (
-            (
-                "train",
-                f"; it is asked to save its work until {request['until']}, before it is evicted for default/urgent",
-            ),
-            ("urgent", f"; 1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)}"),
-        ):
-            shown = server.world.call(f"/debug/explain?pod=default/{name}", method="GET").json
-            assert text in shown["sentence"]
-        waiting = server.world.call("/waiting.json", method="GET").json["pods"]
-        text = f"1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)} at the latest"
-        assert [(pod["reason"], pod["text"]) for pod in waiting] == [("saving", text)]
-        (reserved,) = server.world.call("/preemptions.json", method="GET").json["reservations"]
-        assert (reserved["saving_until"], reserved["victims_left"]) == (WALL + 600, ["default/train"])
-        assert await server.preempts(case.urgent) == []  # kube-scheduler asks again
-        case.answer()
-        await server.turn()
-        assert (case.evicted(), case.requests()) == (["train"], 1)
-        assert (server.count("asked"), server.count("saved")) == (1, 1)
-        told = [(name, reason) for name, reason, _ in case.ear.heard if reason == "SaveRequested"]
-        assert told == [("train", "SaveRequested")]
-        gone(server, "train")
-        await server.turn(19)
-        lost = 4 * 80  # from the request on: 60.2 s until it answered, 19 s until it ended
-        assert server.work() == {("saved", "none", "default"): 4 * 7200 - lost, ("lost", "none", "default"): lost}
-        assert not server.world.cluster.save_answers
-
-    case.run(test)
+@served
+async def test_it_is_asked_and_evicted_once_it_has_saved(case: Case, server: Server) -> None:
+    request = await asked(server)
+    assert (request["by"], request["at"]) == ("default/urgent", rfc3339(WALL))
+    assert request["until"] == rfc3339(WALL + 601)  # ten minutes later, rounded up
+    (plan,) = server.world.verbs.reservations.all()
+    assert (plan.own, plan.wait, plan.node) == (True, 600.0, "n0")
+    decision = server.world.decision()
+    cost = {term["term"]: term["value"] for term in decision["cost"]}
+    assert (cost["work_lost_gpu_seconds"], decision["result"]) == (4 * 600, "asking")
+    await server.turn(60)
+    assert (case.evicted(), case.requests()) == ([], 1)
+    for name, text in (
+        (
+            "train",
+            f"; it is asked to save its work until {request['until']}, before it is evicted for default/urgent",
+        ),
+        ("urgent", f"; 1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)}"),
+    ):
+        shown = server.world.call(f"/debug/explain?pod=default/{name}", method="GET").json
+        assert text in shown["sentence"]
+    waiting = server.world.call("/waiting.json", method="GET").json["pods"]
+    text = f"1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)} at the latest"
+    assert [(pod["reason"], pod["text"]) for pod in waiting] == [("saving", text)]
+    (reserved,) = server.world.call("/preemptions.json", method="GET").json["reservations"]
+    assert (reserved["saving_until"], reserved["victims_left"]) == (WALL + 600, ["default/train"])
+    assert await server.preempts(case.urgent) == []  # kube-scheduler asks again
+    case.answer()
+    await server.turn()
+    assert (case.evicted(), case.requests()) == (["train"], 1)
+    assert (server.count("asked"), server.count("saved")) == (1, 1)
+    told = [(name, reason) for name, reason, _ in case.ear.heard if reason == "SaveRequested"]
+    assert told == [("train", "SaveRequested")]
+    gone(server, "train")
+    await server.turn(19)
+    lost = 4 * 80  # from the request on: 60.2 s until it answered, 19 s until it ended
+    assert server.work() == {("saved", "none", "default"): 4 * 7200 - lost, ("lost", "none", "default"): lost}
+    assert not server.world.cluster.save_answers
 
 
 def condition(case: Case, name: str = "train") -> JSON | None:
@@ -308,19 +319,15 @@ def test_a_condition_follows_the_request_with_no_write_too_many() -> None:
     case.run(test)
 
 
-def test_who_ignores_the_request_loses_its_work() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        await server.turn(601)
-        gone(server, "train")
-        await server.turn()
-        assert (case.evicted(), server.count("ignored")) == (["train"], 1)
-        assert server.work() == {("saved", "none", "default"): 0, ("lost", "none", "default"): int(4 * (7200 + 601.6))}
-        assert server.world.cluster.save_answers["default"].owners == {"Pod/train": 730}
-
-    case.run(test)
+@served
+async def test_who_ignores_the_request_loses_its_work(case: Case, server: Server) -> None:
+    await asked(server)
+    await server.turn(601)
+    gone(server, "train")
+    await server.turn()
+    assert (case.evicted(), server.count("ignored")) == (["train"], 1)
+    assert server.work() == {("saved", "none", "default"): 0, ("lost", "none", "default"): int(4 * (7200 + 601.6))}
+    assert server.world.cluster.save_answers["default"].owners == {"Pod/train": 730}
 
 
 def ignored(server: Server) -> None:
@@ -329,19 +336,15 @@ def ignored(server: Server) -> None:
     server.world.cluster.apply([Event("SaveAnswers", "set", record)], server.world.now)
 
 
-def test_what_is_learned_meanwhile_does_not_shorten_the_time_of_a_request() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        ignored(server)
-        await server.turn(300)
-        assert case.evicted() == []
-        case.answer()
-        await server.turn()
-        assert (case.evicted(), server.count("saved")) == (["train"], 1)
-
-    case.run(test)
+@served
+async def test_what_is_learned_meanwhile_does_not_shorten_the_time_of_a_request(case: Case, server: Server) -> None:
+    await asked(server)
+    ignored(server)
+    await server.turn(300)
+    assert case.evicted() == []
+    case.answer()
+    await server.turn()
+    assert (case.evicted(), server.count("saved")) == (["train"], 1)
 
 
 def test_who_ignores_requests_gets_no_time_by_a_request_of_its_own() -> None:
@@ -368,86 +371,68 @@ def test_the_series_of_saved_work_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "no-such-id", "true", "x" * 100_000])
-def test_a_wrong_answer_is_none(wrong: str) -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        case.write("train", {SAVED: wrong})
-        await server.turn(599)
-        assert case.evicted() == []
-        await server.turn(2)  # the deadline
-        assert (case.evicted(), case.requests()) == (["train"], 1)
-        gone(server, "train")
-        await server.turn()
-        assert (server.count("ignored"), server.count("late")) == (1, 0)
-
-    case.run(test)
+@served
+async def test_a_wrong_answer_is_none(case: Case, server: Server, wrong: str) -> None:
+    await asked(server)
+    case.write("train", {SAVED: wrong})
+    await server.turn(599)
+    assert case.evicted() == []
+    await server.turn(2)  # the deadline
+    assert (case.evicted(), case.requests()) == (["train"], 1)
+    gone(server, "train")
+    await server.turn()
+    assert (server.count("ignored"), server.count("late")) == (1, 0)
 
 
-def test_a_late_answer_is_counted_and_changes_nothing() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        await server.turn(601)
-        assert case.evicted() == ["train"]
-        case.answer()
-        server.sync()
-        del case.objects.stored[PODS + "train"]
-        await server.controller.turn()
-        server.world.gone("train")
-        await server.turn()
-        assert (server.count("ignored"), server.count("late"), server.count("saved")) == (0, 1, 0)
-
-    case.run(test)
+@served
+async def test_a_late_answer_is_counted_and_changes_nothing(case: Case, server: Server) -> None:
+    await asked(server)
+    await server.turn(601)
+    assert case.evicted() == ["train"]
+    case.answer()
+    server.sync()
+    del case.objects.stored[PODS + "train"]
+    await server.controller.turn()
+    server.world.gone("train")
+    await server.turn()
+    assert (server.count("ignored"), server.count("late"), server.count("saved")) == (0, 1, 0)
 
 
-def test_a_container_that_ends_after_the_request_has_answered() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        for ended, evicted in ((WALL - 60, []), (WALL + 30, ["train"])):
-            pod = json.loads(json.dumps(case.pod()))
-            pod["status"]["containerStatuses"] = [
-                {"name": "main", "restartCount": 1, "lastState": {"terminated": {"finishedAt": rfc3339(ended)}}}
-            ]
-            case.objects.put(PODS + "train", pod)
-            await server.turn(20)
-            assert case.evicted() == evicted
-        assert server.count("exited") == 1
-
-    case.run(test)
+@served
+async def test_a_container_that_ends_after_the_request_has_answered(case: Case, server: Server) -> None:
+    await asked(server)
+    for ended, evicted in ((WALL - 60, []), (WALL + 30, ["train"])):
+        pod = json.loads(json.dumps(case.pod()))
+        pod["status"]["containerStatuses"] = [
+            {"name": "main", "restartCount": 1, "lastState": {"terminated": {"finishedAt": rfc3339(ended)}}}
+        ]
+        case.objects.put(PODS + "train", pod)
+        await server.turn(20)
+        assert case.evicted() == evicted
+    assert server.count("exited") == 1
 
 
-def test_a_checkpoint_after_the_request_is_an_answer() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        case.write("train", {OURS + "last-checkpoint": rfc3339(WALL + 30)})
-        await server.turn(40)
-        assert case.evicted() == ["train"]
-
-    case.run(test)
+@served
+async def test_a_checkpoint_after_the_request_is_an_answer(case: Case, server: Server) -> None:
+    await asked(server)
+    case.write("train", {OURS + "last-checkpoint": rfc3339(WALL + 30)})
+    await server.turn(40)
+    assert case.evicted() == ["train"]
 
 
 @pytest.mark.parametrize("tampered", [None, "", "x", "[" * 1_000, '{"id": "mine", "by": "me", "at": 3, "until": 4}'])
-def test_a_tenant_that_removes_the_request_gains_nothing(tampered: str | None) -> None:
+@served
+async def test_a_tenant_that_removes_the_request_gains_nothing(
+    case: Case, server: Server, tampered: str | None
+) -> None:
     """It is not asked again, and evicted at the deadline."""
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        for _ in range(5):
-            case.write("train", {SAVE_REQUESTED: tampered})
-            await server.turn(30)
-        assert (case.evicted(), case.requests()) == ([], 1)
-        await server.turn(500)
-        assert (case.evicted(), case.requests()) == (["train"], 1)
-
-    case.run(test)
+    await asked(server)
+    for _ in range(5):
+        case.write("train", {SAVE_REQUESTED: tampered})
+        await server.turn(30)
+    assert (case.evicted(), case.requests()) == ([], 1)
+    await server.turn(500)
+    assert (case.evicted(), case.requests()) == (["train"], 1)
 
 
 def test_a_later_time_that_a_tenant_writes_counts_up_to_the_bound() -> None:
@@ -569,59 +554,49 @@ def test_what_an_instance_before_has_asked_is_withdrawn_without_a_call_of_kube_s
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_no_pod_is_asked_for_a_preemptor_that_ends_while_the_api_server_is_asked(allowed: bool) -> None:
+@served
+async def test_no_pod_is_asked_for_a_preemptor_that_ends_while_the_api_server_is_asked(
+    case: Case, server: Server, allowed: bool
+) -> None:
     """The answer to the dry run takes long; where it is no, the plan does not come back for it."""
-    case = Case()
+    assert await server.preempts(case.urgent) == []
 
-    async def test(server: Server) -> None:
-        assert await server.preempts(case.urgent) == []
+    def ends(request: Request) -> int:
+        if request.path.endswith("/eviction"):
+            if PODS + "urgent" in case.objects.stored:
+                gone(server, "urgent")
+            return 0 if allowed else 429
+        return 0
 
-        def ends(request: Request) -> int:
-            if request.path.endswith("/eviction"):
-                if PODS + "urgent" in case.objects.stored:
-                    gone(server, "urgent")
-                return 0 if allowed else 429
-            return 0
-
-        case.objects.fail = ends
-        await server.turn()
-        await server.turn()
-        assert (case.requests(), case.evicted(), server.world.verbs.reservations.all()) == (0, [], [])
-
-    case.run(test)
+    case.objects.fail = ends
+    await server.turn()
+    await server.turn()
+    assert (case.requests(), case.evicted(), server.world.verbs.reservations.all()) == (0, [], [])
 
 
-def test_a_plan_of_a_preemptor_that_has_gone_is_taken_over_and_acts_on_no_pod() -> None:
+@served
+async def test_a_plan_of_a_preemptor_that_has_gone_is_taken_over_and_acts_on_no_pod(case: Case, server: Server) -> None:
     """Another instance has stored it, and the deletion is seen before the plan is read."""
-    case = Case()
-
-    async def test(server: Server) -> None:
-        assert await server.preempts(case.urgent) == []
-        [plan] = server.world.verbs.reservations.all()
-        gone(server, "urgent")
-        server.world.verbs.reservations.add(plan)
-        await server.turn()
-        await server.turn()
-        assert server.world.verbs.reservations.all() == [plan]
-        assert (case.requests(), case.evicted()) == (0, [])
-
-    case.run(test)
+    assert await server.preempts(case.urgent) == []
+    [plan] = server.world.verbs.reservations.all()
+    gone(server, "urgent")
+    server.world.verbs.reservations.add(plan)
+    await server.turn()
+    await server.turn()
+    assert server.world.verbs.reservations.all() == [plan]
+    assert (case.requests(), case.evicted()) == (0, [])
 
 
-def test_what_another_holder_has_withdrawn_meanwhile_is_asked_again() -> None:
+@served
+async def test_what_another_holder_has_withdrawn_meanwhile_is_asked_again(case: Case, server: Server) -> None:
     """The Lease went to another instance and came back between two turns."""
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        case.objects.stored[LEASE]["spec"] |= {"holderIdentity": "", "leaseTransitions": 1}
-        case.write("train", {SAVE_REQUESTED: None})
-        await server.turn(3)
-        await server.turn()
-        assert (case.requests(), case.evicted()) == (2, [])
-        assert case.asked()
-
-    case.run(test)
+    await asked(server)
+    case.objects.stored[LEASE]["spec"] |= {"holderIdentity": "", "leaseTransitions": 1}
+    case.write("train", {SAVE_REQUESTED: None})
+    await server.turn(3)
+    await server.turn()
+    assert (case.requests(), case.evicted()) == (2, [])
+    assert case.asked()
 
 
 def test_without_the_lease_no_pod_is_asked_or_evicted() -> None:
@@ -641,65 +616,53 @@ def test_without_the_lease_no_pod_is_asked_or_evicted() -> None:
     run_bounded(test())
 
 
-def test_the_request_is_withdrawn_when_the_preemptor_ends() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        del case.objects.stored[PODS + "urgent"]
-        server.world.gone("urgent")
-        await server.turn()
-        assert case.asked()
-        await server.turn(WITHDRAW_SECONDS)
-        assert case.asked() is None
-        assert (case.evicted(), server.count("withdrawn")) == ([], 1)
-        await server.turn(700)
-        assert case.evicted() == []
-
-    case.run(test)
+@served
+async def test_the_request_is_withdrawn_when_the_preemptor_ends(case: Case, server: Server) -> None:
+    await asked(server)
+    del case.objects.stored[PODS + "urgent"]
+    server.world.gone("urgent")
+    await server.turn()
+    assert case.asked()
+    await server.turn(WITHDRAW_SECONDS)
+    assert case.asked() is None
+    assert (case.evicted(), server.count("withdrawn")) == ([], 1)
+    await server.turn(700)
+    assert case.evicted() == []
 
 
-def test_a_preemptor_that_fits_elsewhere_takes_that_place() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        del case.objects.stored[PODS + "other"]
-        server.world.gone("other")
-        answer = await server.call("filter", case.urgent)
-        assert answer["NodeNames"] == ["n1"]
-        case.answer()
-        await server.turn()  # kube-scheduler has not bound it yet
-        assert case.evicted() == []
-        bound = case.store("urgent", 4, "n1", priority=9, held=())
-        assert bound["spec"]["nodeName"] == "n1"
-        await server.turn()
-        assert server.world.verbs.reservations.all() == []
-        await server.turn(WITHDRAW_SECONDS)
-        assert (case.asked(), case.evicted()) == (None, [])
-
-    case.run(test)
+@served
+async def test_a_preemptor_that_fits_elsewhere_takes_that_place(case: Case, server: Server) -> None:
+    await asked(server)
+    del case.objects.stored[PODS + "other"]
+    server.world.gone("other")
+    answer = await server.call("filter", case.urgent)
+    assert answer["NodeNames"] == ["n1"]
+    case.answer()
+    await server.turn()  # kube-scheduler has not bound it yet
+    assert case.evicted() == []
+    bound = case.store("urgent", 4, "n1", priority=9, held=())
+    assert bound["spec"]["nodeName"] == "n1"
+    await server.turn()
+    assert server.world.verbs.reservations.all() == []
+    await server.turn(WITHDRAW_SECONDS)
+    assert (case.asked(), case.evicted()) == (None, [])
 
 
-def test_once_a_victim_is_evicted_only_its_node_is_passed() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        case.answer()
-        await server.turn()
-        assert case.evicted() == ["train"]
-        pod = json.loads(json.dumps(case.pod()))
-        pod["metadata"] |= {"deletionTimestamp": rfc3339(WALL + 30), "deletionGracePeriodSeconds": 30}
-        case.objects.put(PODS + "train", pod)
-        server.sync()
-        server.world.gone("other")
-        assert (await server.call("filter", case.urgent))["NodeNames"] == []
-        server.world.gone("train")
-        del case.objects.stored[PODS + "train"]
-        assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
-
-    case.run(test)
+@served
+async def test_once_a_victim_is_evicted_only_its_node_is_passed(case: Case, server: Server) -> None:
+    await asked(server)
+    case.answer()
+    await server.turn()
+    assert case.evicted() == ["train"]
+    pod = json.loads(json.dumps(case.pod()))
+    pod["metadata"] |= {"deletionTimestamp": rfc3339(WALL + 30), "deletionGracePeriodSeconds": 30}
+    case.objects.put(PODS + "train", pod)
+    server.sync()
+    server.world.gone("other")
+    assert (await server.call("filter", case.urgent))["NodeNames"] == []
+    server.world.gone("train")
+    del case.objects.stored[PODS + "train"]
+    assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
 
 
 def test_a_higher_priority_takes_the_request_over() -> None:
@@ -725,17 +688,13 @@ def test_a_higher_priority_takes_the_request_over() -> None:
     case.run(test)
 
 
-def test_a_pod_that_is_deleted_meanwhile_is_not_evicted() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        gone(server, "train")
-        await server.turn()
-        assert case.evicted() == []
-        assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
-
-    case.run(test)
+@served
+async def test_a_pod_that_is_deleted_meanwhile_is_not_evicted(case: Case, server: Server) -> None:
+    await asked(server)
+    gone(server, "train")
+    await server.turn()
+    assert case.evicted() == []
+    assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
 
 
 def test_where_no_annotation_may_be_written_the_victim_is_evicted() -> None:
@@ -804,21 +763,17 @@ def test_an_eviction_that_is_not_allowed_asks_nobody_and_is_left_to_kube_schedul
     case.run(test)
 
 
-def test_a_rejection_once_it_has_saved_leaves_it_to_kube_scheduler() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
-        case.answer()
-        await server.turn()
-        await server.turn(WITHDRAW_SECONDS)
-        await server.turn(WITHDRAW_SECONDS)
-        assert await server.preempts(case.urgent) == ["train"]
-        assert case.requests() == 1
-        assert case.asked()
-
-    case.run(test)
+@served
+async def test_a_rejection_once_it_has_saved_leaves_it_to_kube_scheduler(case: Case, server: Server) -> None:
+    await asked(server)
+    case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
+    case.answer()
+    await server.turn()
+    await server.turn(WITHDRAW_SECONDS)
+    await server.turn(WITHDRAW_SECONDS)
+    assert await server.preempts(case.urgent) == ["train"]
+    assert case.requests() == 1
+    assert case.asked()
 
 
 def test_while_no_eviction_is_answered_the_plan_stands() -> None:
@@ -837,27 +792,23 @@ def test_while_no_eviction_is_answered_the_plan_stands() -> None:
     case.run(test)
 
 
-def test_a_request_whose_write_has_no_answer_is_counted_and_withdrawn() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        assert await server.preempts(case.urgent) == []
-        case.objects.lost = True
-        await server.turn()
-        case.objects.lost = False
-        assert case.asked()
-        await server.turn(3)
-        assert server.count("asked") == 1
-        request = case.asked()
-        await server.turn(30)
-        assert case.asked() == request
-        del case.objects.stored[PODS + "urgent"]
-        server.world.gone("urgent")
-        await server.turn()
-        await server.turn(WITHDRAW_SECONDS)
-        assert (case.asked(), server.count("withdrawn")) == (None, 1)
-
-    case.run(test)
+@served
+async def test_a_request_whose_write_has_no_answer_is_counted_and_withdrawn(case: Case, server: Server) -> None:
+    assert await server.preempts(case.urgent) == []
+    case.objects.lost = True
+    await server.turn()
+    case.objects.lost = False
+    assert case.asked()
+    await server.turn(3)
+    assert server.count("asked") == 1
+    request = case.asked()
+    await server.turn(30)
+    assert case.asked() == request
+    del case.objects.stored[PODS + "urgent"]
+    server.world.gone("urgent")
+    await server.turn()
+    await server.turn(WITHDRAW_SECONDS)
+    assert (case.asked(), server.count("withdrawn")) == (None, 1)
 
 
 def ended(pod: JSON, container: str, at: float) -> JSON:
@@ -885,19 +836,15 @@ def test_a_container_without_gpus_that_crashes_is_no_answer(container: str, evic
     case.run(test)
 
 
-def test_a_pod_that_ends_because_it_is_asked_has_answered() -> None:
+@served
+async def test_a_pod_that_ends_because_it_is_asked_has_answered(case: Case, server: Server) -> None:
     """With restartPolicy Never."""
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        pod = ended(case.pod(), "main", WALL + 30)
-        pod["status"]["phase"] = "Succeeded"
-        case.objects.put(PODS + "train", pod)
-        await server.turn(40)
-        assert (case.evicted(), server.count("exited"), server.count("ignored")) == ([], 1, 0)
-
-    case.run(test)
+    await asked(server)
+    pod = ended(case.pod(), "main", WALL + 30)
+    pod["status"]["phase"] = "Succeeded"
+    case.objects.put(PODS + "train", pod)
+    await server.turn(40)
+    assert (case.evicted(), server.count("exited"), server.count("ignored")) == ([], 1, 0)
 
 
 def test_an_exit_before_the_request_is_no_answer_where_the_clock_of_the_node_is_ahead() -> None:
@@ -936,23 +883,19 @@ def test_without_the_right_to_the_lease_kube_scheduler_evicts_at_once() -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_plan_that_is_handed_back_and_not_carried_out_ends_soon(own: bool) -> None:
+@served
+async def test_a_plan_that_is_handed_back_and_not_carried_out_ends_soon(case: Case, server: Server, own: bool) -> None:
     """kube-scheduler may not ask for it: a server that has restarted does not know that links alone reject the pod."""
-    case = Case()
-
-    async def test(server: Server) -> None:
-        assert await server.preempts(case.urgent) == []
-        if not own:
-            case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
-            await server.turn()
-        await server.turn(20)
-        server.world.verbs.releases.sweep(server.world.now)
-        assert len(server.world.verbs.reservations.all()) == 1
-        await server.turn(10)
-        server.world.verbs.releases.sweep(server.world.now)
-        assert len(server.world.verbs.reservations.all()) == own
-
-    case.run(test)
+    assert await server.preempts(case.urgent) == []
+    if not own:
+        case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
+        await server.turn()
+    await server.turn(20)
+    server.world.verbs.releases.sweep(server.world.now)
+    assert len(server.world.verbs.reservations.all()) == 1
+    await server.turn(10)
+    server.world.verbs.releases.sweep(server.world.now)
+    assert len(server.world.verbs.reservations.all()) == own
 
 
 def two_victims() -> Case:
@@ -1033,16 +976,12 @@ def test_an_eviction_that_is_rejected_after_a_victim_ended_by_itself_is_left_to_
     case.run(test)
 
 
-def test_a_pod_that_is_deleted_before_its_time_has_ignored_nothing() -> None:
-    case = Case()
-
-    async def test(server: Server) -> None:
-        await asked(server)
-        gone(server, "train")
-        await server.turn(5)
-        assert server.count("ignored") == 0
-
-    case.run(test)
+@served
+async def test_a_pod_that_is_deleted_before_its_time_has_ignored_nothing(case: Case, server: Server) -> None:
+    await asked(server)
+    gone(server, "train")
+    await server.turn(5)
+    assert server.count("ignored") == 0
 
 
 def test_a_forged_request_on_a_pod_that_may_not_be_asked_delays_nobody() -> None:
