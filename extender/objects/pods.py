@@ -229,6 +229,11 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
         """Whether it ran to its end: it holds nothing on its node any more."""
         return self.phase in ("Succeeded", "Failed")
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is to get a node still: it has none, and is not being deleted."""
+        return not self.node and not self.terminating
+
     def may_need(self, other: PodRecord) -> bool:
         """Whether a required affinity of this pod may be met by the other; its topology is not looked at."""
         return any(term.may_match(other.namespace, other.labels) for term in self.affinity_terms)

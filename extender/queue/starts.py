@@ -83,7 +83,7 @@ class Starts:
             late = {pod.uid: pod for pod in (yield from stand_ins.steps(named, present(cluster, named)))}
         pods = [pod for seat in seats if (pod := late.get(seat.uid) or cluster.pods.get(seat.uid)) is not None]
         rows = tuple([cluster.row(seat.node) for seat in seats])
-        if len(pods) < len(seats) or any(pod.node or pod.terminating for pod in pods) or min(rows) < 0:
+        if len(pods) < len(seats) or not all(pod.waits for pod in pods) or min(rows) < 0:
             return False
         masks, nodes = tuple([seat.gpus for seat in seats]), tuple([seat.node for seat in seats])
         gone = {uid for seat in seats for uid in seat.awaits}.difference(staying)
@@ -122,7 +122,7 @@ class Starts:
         """Those of these pods that still wait for their seats, as they are now, and those that do not exist yet."""
         known_pods = self._cluster.pods
         known = [pod if is_absent(pod.uid) else known_pods.get(pod.uid) for pod in pods]
-        return [pod for pod in known if pod is not None and not pod.node and not pod.terminating]
+        return [pod for pod in known if pod is not None and pod.waits]
 
     def _fit(self, pods: Sequence[PodRecord], placed: Placed, own: Collection[str], gone: Collection[str] = ()) -> bool:
         requests = [self._claims.alone(pod) for pod in pods]

@@ -133,7 +133,7 @@ class Stranded:
     def _is_one(self, pod: PodRecord) -> bool:
         """Whether the pod waits for a node that it does not get."""
         node = pod.annotations.get(PINNED)
-        if not node or pod.node or pod.gated or pod.terminating:
+        if not node or pod.gated or not pod.waits:
             return False
         return _only(pod, node) and (node not in self._cluster.nodes or self._seats.of(pod.uid) is None)
 

@@ -181,7 +181,7 @@ class Release:
         """Whether the pod of the seat waits and states a seat, this one or another, by the watch or by what we
         wrote."""
         pod = self._cluster.pods.get(seat.uid)
-        if pod is None or pod.node or pod.terminating:
+        if pod is None or not pod.waits:
             return False
         state = self._ahead.of(pod)
         return bool(state.node or state.planned)
@@ -226,7 +226,7 @@ class Release:
             if patched is None or patched.outcome != "conflict":
                 return patched
             changed = await self._changed(pod)
-            if changed is None or changed.node or changed.terminating:
+            if changed is None or not changed.waits:
                 return Patched("gone")
             if changed.resource_version == pod.resource_version:
                 return patched
@@ -281,7 +281,7 @@ class Release:
     def _unbound(self, seats: Iterable[Seat]) -> list[tuple[Seat, PodRecord]]:
         """The seats whose pods wait, each with its pod."""
         with_pods = [(seat, self._cluster.pods.get(seat.uid)) for seat in seats]
-        return [(seat, pod) for seat, pod in with_pods if pod is not None and not pod.node and not pod.terminating]
+        return [(seat, pod) for seat, pod in with_pods if pod is not None and pod.waits]
 
     async def _pending(self, seats: Iterable[Seat]) -> list[tuple[Seat, PodRecord]]:
         """Those of the seats whose pods do not state them, or are behind our gate still."""
