@@ -13,7 +13,10 @@ Theory of operation
 4. kube-scheduler may know of an event some milliseconds before we do. A pod that it tries upon that event, and that is
    refused by what was true before it, is parked as well, though there is room. A look at all pods that wait finds
    these (`Explainer.waiting_pods`); each refusal is woken from once.
-5. Both writes state the version of the pod that they change. A withdrawal that is not written is tried again. A
+5. A pod for which we evict was answered no victims too. The end of its last victim wakes it, unless kube-scheduler was
+   away then; nothing does where its plan ends. So it is woken once where it has not come FREED_SECONDS later, and once
+   where its plan ends.
+6. Both writes state the version of the pod that they change. A withdrawal that is not written is tried again. A
    nomination with a reservation is kube-scheduler's, and stays.
 """
 
@@ -27,11 +30,14 @@ from extender.decide.verbs import Verbs
 from extender.kube.pod_writes import NO_ANNOTATIONS, Patched
 from extender.log import get_log
 from extender.objects.records import PodRecord
+from extender.reservations.reservations import Reservation
 from extender.times import Clock
 
 TICK_SECONDS: Final = 0.5
 PAUSE_SECONDS: Final = 5.0
 """Between two nominations: each has all waiting pods tried again."""
+FREED_SECONDS: Final = 3.0
+"""From the end of the last victim: kube-scheduler comes within two of them where it has seen it."""
 STAND_SECONDS: Final = 30.0
 """For which a withdrawal that was not written is tried again."""
 log = get_log()
@@ -56,6 +62,9 @@ class ParkedPods(Controller):
         self._refused = False
         self._passed_over: dict[str, float] = {}  # as of the latest look
         self._to_wake: set[str] = set()  # uids of those of them that have not been woken
+        self._plans: dict[str, Reservation] = {}  # ours, by uid of the preemptor, as of the latest turn
+        self._freed: set[str] = set()  # ids of those whose victims have been gone for long
+        self._to_come: set[str] = set()  # uids of preemptors whose plan ended or is freed, and that were not woken
 
     def not_evicted(self) -> None:
         """A preempt call could evict no pod: kube-scheduler parks its pod."""
@@ -74,17 +83,33 @@ class ParkedPods(Controller):
         """Wake the pods, once that helps."""
         await self._withdraw()
         now = self._clock()
-        if not (self._parked or self._to_wake) or now < self._quiet_until or not self._can_evict():
+        self._look_at_plans(now)
+        to_wake = self._to_wake | self._to_come
+        if not (self._parked or to_wake) or now < self._quiet_until or not self._can_evict():
             return
         wakes = self._preemptors() if self._parked else {}
-        for scheduler, pod in self._first(lambda pod: pod.uid in self._to_wake).items():
+        for scheduler, pod in self._first(lambda pod: pod.uid in to_wake).items():
             before = wakes.get(scheduler)
             if before is None or before[0].priority < pod.priority:
-                wakes[scheduler] = pod, min(self._verbs.cluster.nodes)
+                plan = self._plans.get(pod.uid)
+                wakes[scheduler] = pod, min(self._verbs.cluster.nodes) if plan is None else plan.node
         self._parked, self._quiet_until = False, now + PAUSE_SECONDS
         self._to_wake.clear()
+        self._to_come.clear()
         for _, (pod, node) in sorted(wakes.items()):
             await self._wake(pod, node)
+
+    def _look_at_plans(self, now: float) -> None:
+        """Find the preemptors that nothing may wake but us."""
+        plans = {plan.uid: plan for plan in self._verbs.reservations.all() if plan.own}
+        self._to_come |= self._plans.keys() - plans.keys()
+        for uid, plan in plans.items():
+            if plan.emptied is not None and now - plan.emptied >= FREED_SECONDS and plan.id not in self._freed:
+                self._freed.add(plan.id)
+                self._to_come.add(uid)
+        self._freed &= {plan.id for plan in plans.values()}
+        self._to_come &= self._verbs.cluster.placements.waiting.keys()
+        self._plans = plans
 
     def _first(self, wakes: Callable[[PodRecord], bool]) -> dict[str, PodRecord]:
         """For each scheduler the pod of the highest priority of those that wait. `wakes`: whether it is to be woken."""
@@ -99,9 +124,9 @@ class ParkedPods(Controller):
         return first
 
     def _is_parked(self, uid: str, now: float) -> bool:
-        """Whether nothing is reserved for the pod, or it is to ask for its victims again."""
+        """Whether nothing is reserved for the pod, or its victims are gone, or it is to ask for them again."""
         plan = self._verbs.reservations.of(uid, now)
-        return plan is None or (plan.wait > 0 and not plan.own)
+        return plan is None or (plan.emptied is not None if plan.own else plan.wait > 0)
 
     def _preemptors(self) -> dict[str, tuple[PodRecord, str]]:
         """For each scheduler the first that may preempt, and a node where it could."""

@@ -63,6 +63,7 @@ SOON_SECONDS = 0.05  # while the lists are not in
 REFRESH_SECONDS = 5.0  # a request on a connection that died waits no longer: preemptors wait for it
 UNSEEN_SECONDS = 60.0  # after which a pod that no list has brought does not exist
 TRIES = 5
+OUTBID: Final = "another instance has planned for a pod that comes first there"
 log = get_log()
 
 
@@ -260,6 +261,8 @@ class ReservationStore(Controller):
                         return "its pod is gone, or has a node"
                     if wanted[uid] == self._document.text(uid):
                         return ""  # written beside another one
+                    if self._outbid(uid):
+                        return OUTBID
                     changes: dict[str, str | None] = {**wanted}
                     if not self._document.has_room(changes):
                         changes = self._changes()
@@ -272,6 +275,14 @@ class ReservationStore(Controller):
             self._waiting[uid] -= 1
             if not self._waiting[uid]:
                 del self._waiting[uid]
+
+    def _outbid(self, uid: str) -> bool:
+        """Whether plans that were written before this one leave its pod too little: another instance may have chosen
+        the same victims."""
+        plans = self._verbs.reservations.all()
+        plan = next(plan for plan in plans if plan.uid == uid)
+        first = (other for other in plans if other is not plan and self._document.text(other.uid) is not None)
+        return self._verbs.releases.outbid(plan, (other for other in first if other.priority >= plan.priority))
 
     async def _flush(self) -> None:
         """Make the map what the verbs have."""

@@ -150,7 +150,8 @@ class Preemption:
             return list(pods)
         ending = {pod.uid for pod in cluster.pods_on(plan.node) if candidates.ends(pod, preemptor.wall)}
         needed = list(pods)
-        with self._claims.of(request, preemptor.now, as_equal=self._claims.lower(request, preemptor.now)):
+        others = [other for other in self._claims.reservations.current(preemptor.now) if other.uid != request.uid]
+        with self._claims.of(request, preemptor.now, as_equal=others):
             for pod in pods:
                 gone = ending.union(other.uid for other in needed if other is not pod)
                 with cluster.without(gone, plan.node):

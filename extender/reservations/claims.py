@@ -1,9 +1,10 @@
 """Claims: what other pods will take, counted in the tables for one request, and gone when it ends.
 
-A claim is made of every assumed pod, and of every seat, reservation and nominated pod whose priority is equal or
-higher. One pod is counted once, on one node: a pod that bind has asked for counts where it is bound; else its seat, its
-reservation, or its nominated node, counts; else the node where it is assumed. Only a pod that has lost its seat, and
-has others evicted elsewhere, counts on both nodes until it is placed again.
+A claim is made of every assumed pod, of every seat and nominated pod whose priority is equal or higher, and of every
+reservation that precedes (`Reservations.precedes`). One pod is counted once, on one node: a pod that bind has asked for
+counts where it is bound; else its seat, its reservation, or its nominated node, counts; else the node where it is
+assumed. Only a pod that has lost its seat, and has others evicted elsewhere, counts on both nodes until it is placed
+again.
 """
 
 from __future__ import annotations
@@ -212,8 +213,8 @@ class Counting:
             if pod.bound:
                 self._count_assumed(pod, counted, seen)
         for reservation in reserved.current(now) if reserved else ():
-            counts = reservation.priority >= request.priority or reservation.uid in counted.as_equal
-            if not counts or reservation.uid in seen:
+            precedes = reserved.precedes(reservation, request.uid, request.priority)
+            if reservation.uid in seen or not (precedes or reservation.uid in counted.as_equal):
                 continue
             seat = self._counted_seat(reservation.uid, counted)
             if seat is None:

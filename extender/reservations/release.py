@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
@@ -13,7 +15,7 @@ from extender.reservations.reservations import Reservation, Reservations
 CAUSES = {
     "bound": "the preemptor has a node",
     "deleted": "the preemptor is deleted",
-    "outbid": "pods of a higher priority took the GPUs",
+    "outbid": "pods that come first take the GPUs",
     "replaced": "the GPUs were lost, another reservation was made for the preemptor",
     "not-used": "the last victim has been gone for a minute",
     "not-carried-out": "kube-scheduler threw the answer away: no pod was evicted",
@@ -53,8 +55,10 @@ class Releases(Listener):
         self._swept = now, self._cluster.generation
         if self._reservations:
             self._reservations.journal.sweeps(now)
-        for reservation in self._reservations.all():
-            cause = self._over(reservation, self._cluster.pods.get(reservation.uid), now)
+        reservations = self._reservations.all()
+        nodes = Counter(reservation.node for reservation in reservations)
+        for reservation in reservations:
+            cause = self._over(reservation, now, shared=nodes[reservation.node] > 1)
             if cause:
                 self._reservations.drop(reservation.uid)
                 self._report(reservation, cause)
@@ -86,12 +90,13 @@ class Releases(Listener):
         bound = self._cluster.placements.bound.get(reservation.node, ())
         return [self._cluster.pods[uid] for uid in reservation.victims if uid in bound]
 
-    def _over(self, reservation: Reservation, pod: PodRecord | None, now: float) -> str:
-        """Why a reservation ends, one of CAUSES; "" while it does not.
+    def _over(self, reservation: Reservation, now: float, *, shared: bool) -> str:
+        """Why a reservation ends, one of CAUSES; "" while it does not. `shared`: whether its node has another one.
 
         That `nominatedNodeName` was cleared is no reason: a call that we fail to answer clears it.
         """
         cluster = self._cluster
+        pod = cluster.pods.get(reservation.uid)
         if pod is None:
             return "deleted" if now - reservation.at > SLACK_SECONDS else ""
         if pod.node:
@@ -105,19 +110,40 @@ class Releases(Listener):
         remaining = self._remaining(reservation)
         if not remaining:
             reservation.emptied = reservation.emptied if reservation.emptied is not None else now
-            if self._outbid(reservation):
+            if self.outbid(reservation, ()):
                 return "outbid"
             just_up = now - self._freshness.up_since <= COME_BACK_SECONDS
             return "" if just_up or now - reservation.emptied <= CARRIED_OUT_SECONDS else "not-used"
+        if shared and reservation.own and self.untouched(reservation):  # after that what was freed is kept
+            precedes = partial(self._reservations.precedes, uid=reservation.uid, priority=reservation.priority)
+            if self.outbid(reservation, filter(precedes, self._reservations.current(now))):
+                return "outbid"
         patience = OWN_NOT_CARRIED_OUT_SECONDS + reservation.wait if reservation.own else NOT_CARRIED_OUT_SECONDS
         if reservation.wait and not reservation.own:  # it was handed to kube-scheduler, which has to come back first
             patience += COME_BACK_SECONDS
         return "not-carried-out" if now - reservation.at > patience and self.untouched(reservation) else ""
 
-    def _outbid(self, reservation: Reservation) -> bool:
-        """Whether pods of a higher priority run where its victims were, and leave too little."""
-        row, cluster = self._cluster.row(reservation.node), self._cluster
-        nodes = cluster.tables.nodes
-        columns = zip(reservation.amounts, nodes.alloc_of(row), nodes.used_of(row), strict=True)
-        short = any(wanted > has - held for wanted, has, held in columns if wanted)
-        return short and any(pod.priority > reservation.priority for pod in cluster.pods_on(reservation.node))
+    def outbid(self, plan: Reservation, others: Iterable[Reservation]) -> bool:
+        """Whether the pod would not fit on its node once its victims and those of these other reservations are gone,
+        because of them or of pods that it may not evict. A node whose GPUs are away for a moment outbids none."""
+        cluster, row = self._cluster, self._cluster.row(plan.node)
+        pods = list(cluster.pods_on(plan.node))
+        first = [other for other in others if other.node == plan.node and other.uid in cluster.placements.waiting]
+        gone = set(plan.victims).union(*(other.victims for other in first))
+        leaving = [pod for pod in pods if pod.terminating or pod.uid in gone]
+        stay = [pod for pod in pods if pod.priority >= plan.priority and not (pod.terminating or pod.uid in gone)]
+        if row < 0 or not (first or stay):
+            return False
+        none, nodes = (0,) * len(plan.amounts), cluster.tables.nodes
+        left, kept = _sum(none, map(cluster.amounts, leaving)), _sum(none, (other.amounts for other in first))
+        taken = _sum(kept, map(cluster.amounts, stay))
+        columns = zip(plan.amounts, nodes.alloc_of(row), nodes.used_of(row), left, kept, taken, strict=True)
+        return any(
+            wanted and 0 < firm <= has and wanted > has - (used - gives) - keeps
+            for wanted, has, used, gives, keeps, firm in columns
+        )
+
+
+def _sum(first: tuple[int, ...], amounts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The sum of R amounts each, by resource."""
+    return tuple(map(sum, zip(first, *amounts, strict=True)))

@@ -96,6 +96,14 @@ class Reservations:
         """The old ones too, which have not been dropped yet."""
         return list(self._of.values())
 
+    def precedes(self, other: Reservation, uid: str, priority: int) -> bool:
+        """Whether what is reserved for another pod is taken for the pod with this uid. Of two pods of the same priority
+        that have reservations on one node the older reservation comes first: they do not wait for each other."""
+        own = self._of.get(uid)
+        if other is own or other.priority != priority or own is None or own.node != other.node:
+            return other is not own and other.priority >= priority
+        return (other.at, other.uid) < (own.at, uid)
+
     def old(self, reservation: Reservation, now: float) -> bool:
         """Whether it is older than any reservation may be."""
         return now - reservation.at > self.seconds + reservation.grace + reservation.wait

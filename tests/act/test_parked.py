@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.act.parked import PAUSE_SECONDS, ParkedPods
+from extender.act.parked import FREED_SECONDS, PAUSE_SECONDS, ParkedPods
 from extender.kube.pod_writes import Patched, PatchOutcome
 from extender.reservations.reservations import Reservation
 from extender.times import Clock
@@ -41,9 +41,10 @@ class Scene:
         clock = Clock(lambda: self.world.now, lambda: self.world.wall)
         self.parked = ParkedPods(self.world.verbs, self.pods.nominate, lambda: self.can_evict, clock)
 
-    def reserve(self, name: str) -> None:
-        plan = Reservation(f"uid-{name}", "n", ("uid-low",), (), 60, self.world.now, grace=30.0)
+    def reserve(self, name: str, *, own: bool = False) -> Reservation:
+        plan = Reservation(f"uid-{name}", "n", ("uid-low",), (), 60, self.world.now, grace=30.0, own=own)
         self.world.verbs.reservations.add(plan)
+        return plan
 
     def turn(self) -> list[tuple[str, str, str]]:
         self.pods.writes = []
@@ -158,3 +159,43 @@ def test_of_a_preemptor_and_a_pod_that_was_passed_over_the_higher_priority_wakes
     scene.parked.passed_over({"uid-middle": 20.0})
     scene.world.now += PAUSE_SECONDS
     assert scene.turn() == ONCE
+
+
+def of_our_plan() -> tuple[Scene, Reservation]:
+    """A pod for which we evict; nothing else is to be woken."""
+    scene = Scene()
+    scene.world.gone("middle")
+    plan = scene.reserve("urgent", own=True)
+    assert scene.turn() == []
+    scene.world.now += PAUSE_SECONDS
+    assert scene.turn() == []
+    return scene, plan
+
+
+def test_the_pod_of_a_plan_that_ends_is_woken_once() -> None:
+    scene, plan = of_our_plan()
+    scene.world.verbs.reservations.drop(plan.uid)
+    assert scene.turn() == [("urgent", "7", "a"), ("urgent", "7+", "")]
+    scene.world.now += PAUSE_SECONDS
+    assert scene.turn() == []
+
+
+def test_a_pod_that_does_not_come_after_its_victims_are_gone_is_woken_once() -> None:
+    scene, plan = of_our_plan()
+    plan.emptied = scene.world.now
+    assert scene.turn() == []
+    scene.world.now += FREED_SECONDS
+    assert scene.turn() == ONCE
+    scene.world.now += PAUSE_SECONDS
+    assert scene.turn() == []
+
+
+def test_a_pod_that_comes_is_not_woken() -> None:
+    scene, plan = of_our_plan()
+    plan.emptied = scene.world.now
+    scene.world.now += FREED_SECONDS
+    scene.world.gone("low")
+    scene.world.pod("urgent", 4, "n", priority=90)
+    assert scene.turn() == []
+    scene.world.verbs.reservations.drop(plan.uid)
+    assert scene.turn() == []

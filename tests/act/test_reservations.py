@@ -15,7 +15,6 @@ from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
 from extender.reservations.reservations import Reservation
 from extender.server import calls
-from extender.settings import ReservationSettings as Wanted
 from extender.settings import Settings
 from extender.times import Clock
 from tests.kube.api_server import Request, Script, serving
@@ -27,10 +26,10 @@ PATH = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-reservations"
 Wait = Callable[[], Awaitable[None]]
 
 
-def world(store: str = "configmap", deadline: float = 5.0) -> World:
+def world(store: str = "configmap", deadline: float = 5.0, *, evicts: bool = False) -> World:
     """A full node, another one, and a preemptor that waits."""
-    kept = Wanted.model_validate({"store": store, "deadline_seconds": deadline})
-    made = World(Settings(reservations=kept))
+    kept = {"store": store, "deadline_seconds": deadline}
+    made = World(Settings.model_validate({"reservations": kept, "evictions": {"enabled": evicts}}))
     made.node("n1", 8)
     for i in range(4):
         made.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1))
@@ -593,6 +592,31 @@ def test_another_instance_wrote_meanwhile() -> None:
     run(objects, made, test)
 
 
+@pytest.mark.parametrize(
+    ("victims", "priority", "kept"),
+    [(["w2", "w3"], 9, False), (["w1", "w2"], 9, False), (["w2", "w3"], 10, False), (["w0", "w1"], 9, True),
+     (["w2", "w3"], 8, True)],
+)  # fmt: skip
+def test_no_victim_is_planned_for_two_pods_by_two_instances(victims: list[str], priority: int, kept: bool) -> None:
+    """The plan that is written first stands, unless its pod has a lower priority. The node is full; w2 and w3 are the
+    cheapest."""
+    objects, made = Objects(), world(evicts=True)
+    made.pod("theirs", 4, priority=priority)
+    entry = {
+        "format": 1, "pod": "default/theirs", "node": "n1", "victims": [f"uid-{name}" for name in victims],
+        "amounts": {"pods": 1, GPU: 4}, "priority": priority, "at": made.wall, "own": True, "wait": 60,
+    }  # fmt: skip
+
+    async def test(reservations: ReservationStore) -> None:
+        objects.put(PATH, {"metadata": {}, "data": {"uid-theirs": json.dumps(entry)}})
+        answer = await ask(made, OFFER)
+        assert bool(answer) is kept
+        assert ("uid-urgent" in entries(objects)) is kept
+        assert "uid-theirs" in entries(objects)
+
+    run(objects, made, test)
+
+
 def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
     """Else both would write their own again and again, and a restart might read the one that is over."""
     objects, made = Objects(), world()
@@ -873,6 +897,61 @@ def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() 
     assert made.verbs.reservations.of("uid-urgent", made.now) is not plan
     assert boss["metadata"]["name"] == "boss"
     assert reservations.missing()
+
+
+def own(made: World, name: str, victims: list[str], priority: int = 9, at: float = 0.0) -> Reservation:
+    """A plan of our own for 4 GPUs of the node."""
+    amounts = tuple(4 if resource == GPU else 0 for resource in made.cluster.resources)
+    uids = tuple(f"uid-{victim}" for victim in victims)
+    plan = Reservation(
+        f"uid-{name}", "n1", uids, amounts, priority, made.now + at, pod=f"default/{name}", own=True, wait=60.0
+    )
+    made.verbs.reservations.add(plan)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("victims", "priority", "ends"),
+    [(["w0", "w1"], 9, "second"), (["w2", "w3"], 9, ""), (["w1", "w2"], 9, "second"), (["w0", "w1"], 10, "urgent")],
+)
+def test_of_two_plans_that_one_node_cannot_hold_the_later_one_ends(
+    victims: list[str], priority: int, ends: str
+) -> None:
+    """Unless its pod has a higher priority; and none ends once its victims are evicted."""
+    for touched in (False, True):
+        made = world()
+        made.pod("second", 4, priority=priority)
+        own(made, "urgent", ["w0", "w1"])
+        own(made, "second", victims, priority, at=1.0)
+        for name in {*victims, "w0", "w1"} if touched else ():
+            made.pod(name, 2, "n1", priority=1, terminating=made.wall + 30)
+        assert released(made) == (["outbid"] if ends and not touched else [])
+        left = {"urgent", "second"} - {ends if not touched else ""}
+        assert {plan.uid for plan in made.verbs.reservations.all()} == {f"uid-{name}" for name in left}
+
+
+def test_two_pods_whose_victims_were_the_same_do_not_wait_for_each_other() -> None:
+    """However it came to that: the older plan is fulfilled, and then the other one is over."""
+    made = world()
+    second = made.pod("second", 4, priority=9)
+    own(made, "second", ["w0", "w1"], at=1.0)
+    own(made, "urgent", ["w0", "w1"])
+    carried_out(made)
+    made.gone("w0", "w1")
+    assert made.filter(second)["Error"]
+    assert made.filter(made.pod("urgent", 4, priority=9))["NodeNames"] == ["n1"]
+    made.pod("urgent", 4, "n1", priority=9)
+    assert sorted(released(made)) == ["bound", "outbid"]
+
+
+def test_a_pod_does_not_wait_for_the_victims_of_a_later_plan() -> None:
+    made = world()
+    own(made, "urgent", ["w0", "w1"])
+    made.pod("second", 4, priority=9)
+    own(made, "second", ["w2", "w3"], at=1.0)
+    carried_out(made)
+    made.gone("w0", "w1")
+    assert made.filter(made.pod("urgent", 4, priority=9))["NodeNames"] == ["n1"]
 
 
 def test_a_node_whose_victims_still_terminate_is_evictable_for_its_preemptor() -> None:

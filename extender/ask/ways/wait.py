@@ -88,11 +88,12 @@ def claimed(judge: Judge, asked: Preemptor) -> Iterator[tuple[str, Passing]]:
                 Passing(math.inf, "seat", seat.uid, seat.pod, f"{seat.pod}, which has a seat on {seat.node}"),
             )
     for reservation in claims.reservations.current(now):
-        if reservation.priority >= request.priority:
+        own = reservation.uid == request.uid
+        if own or claims.reservations.precedes(reservation, request.uid, request.priority):
             remaining = max(0.0, reservation.at + claims.reservations.seconds + reservation.grace - now)
             text = f"{reservation.pod}, for which GPUs on {reservation.node} are reserved, "
             text += f"for {seconds(remaining)} at most"
-            if reservation.uid == request.uid:
+            if own:
                 yield from _victims(judge, reservation)
             else:
                 yield reservation.node, Passing(remaining, "reservation", reservation.uid, reservation.pod, text)
