@@ -12,6 +12,8 @@ from collections.abc import Collection, Sequence
 from itertools import combinations
 from typing import Literal, Protocol
 
+from extender.topologies.reading import ids
+
 Model = Literal["nvidia", "amd", "none"]
 LinkScope = Literal["pair", "gpu-total"]
 Matrix = Sequence[Sequence[int]]
@@ -129,7 +131,7 @@ class NvidiaBestEffort:
         if (known := self._best.get(key)) is not None:
             return known
         best = -1
-        remaining = _members(free)
+        remaining = ids(free)
         for chosen in self._sets_with_first(remaining, empty, size, forced):
             rest = self._best_total(free & ~_mask(chosen), empty - (size - len(chosen)), size, forced)
             if rest >= 0:
@@ -212,7 +214,3 @@ def _mask(gpus: Collection[int]) -> int:
     for gpu in gpus:
         mask |= 1 << gpu
     return mask
-
-
-def _members(mask: int) -> list[int]:
-    return [gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1]

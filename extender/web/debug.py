@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
-import yaml
 from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.ask.shadow_report import Report
 from extender.cluster import dump
 from extender.cluster.cluster import ClusterView
+from extender.objects import yaml_documents
 from extender.web import decisions_page, pod_page
 from extender.web.health import InvalidObjects
 from extender.web.node_pages import node_maps
@@ -89,8 +89,8 @@ def shadow(report: Report | None) -> JSON:
 @cache
 def document() -> dict[str, Any]:
     """What the pages answer, as OpenAPI 3.1."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml the slow one
-    schema: dict[str, Any] = yaml.load(Path(__file__).with_name("openapi.yaml").read_bytes(), loader)
+    schema: dict[str, Any]
+    (schema,) = yaml_documents.documents(Path(__file__).with_name("openapi.yaml").read_bytes())
     return schema
 
 

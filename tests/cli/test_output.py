@@ -36,7 +36,7 @@ ANSWERED: dict[str, list[str]] = {
     "queue": [],
     "shadow": [],
     "config": ["explain", "mode"],
-    "compare": ["--cluster", FILE],
+    "compare": ["--cluster", FILE, "--settle", "0"],
     "whatif": ["--cluster", FILE, "-f", "POD"],
     "replay": ["RECORD"],
     "check": ["--cluster", FILE],
