@@ -343,8 +343,7 @@ class OwnEvictions(Controller):
         """Whether the preemptor still needs the plan. One that is not known may be new, or gone: a plan that another
         instance has stored may outlast it by SLACK_SECONDS (release.py)."""
         pod = self._verbs.cluster.pods.get(plan.uid)
-        waits = pod is not None and not pod.node and not pod.terminating
-        return waits and self._verbs.reservations.of(plan.uid, self._clock()) is plan
+        return pod is not None and pod.waits and self._verbs.reservations.of(plan.uid, self._clock()) is plan
 
     def _remaining(self, plan: Reservation) -> list[PodRecord]:
         """The victims that are there, and not terminating."""
