@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
+from extender.web import fleet_page
 from tests.web.page.views import VIEWS
 
 WIDTHS = (320, 390, 1440)
@@ -35,13 +36,28 @@ def test_every_box_is_inside(window: Page, view: str) -> None:
 @pytest.mark.parametrize("view", [view for view in VIEWS if not view.startswith("error")])
 def test_no_table_of_a_view_scrolls(page: Page, view: str) -> None:
     """A table without room for its columns shows its rows as blocks, also wider than a phone."""
-    faults = {}
     page.goto(VIEWS[view])
+    for details in page.locator("main details").all():
+        details.evaluate("element => element.open = true")
+    assert _table_faults(page) == {}
+
+
+def test_the_table_of_racks_does_not_scroll(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in place of the map of each node where nodes are many."""
+    monkeypatch.setattr(fleet_page, "FEW_NODES", 0)
+    page.goto("/?by=rack&colour=queue")
+    expect(page.locator("[aria-labelledby=racks] tbody tr")).to_have_count(3)
+    assert _table_faults(page) == {}
+
+
+def _table_faults(page: Page) -> dict[int, list[str]]:
+    """By width of the window, where there are some."""
+    faults = {}
     for width in EVERY_WIDTH:
         page.set_viewport_size({"width": width, "height": 900})
         if found := page.evaluate(TABLES):
             faults[width] = found
-    assert faults == {}
+    return faults
 
 
 def test_what_is_outside_is_found(window: Page) -> None:

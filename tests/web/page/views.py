@@ -9,6 +9,7 @@ from tests.web.page.scene import ASKED, ENDED, PREEMPTOR, WAITS
 VIEWS: Final = {
     "fleet": "/?colour=gang",
     "fleet-by-zone": "/?by=zone",
+    "fleet-none": "/?model=none-such",
     "fleet-filtered": "/?namespace=vision&find=run-1",
     "nodes": "/nodes?in=rack-2",
     "node": "/node?node=v100-0",
