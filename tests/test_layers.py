@@ -160,7 +160,7 @@ CHANGES = {
 }  # fmt: skip
 """Methods of containers and components that change them."""
 
-CACHES = {"program"}
+CACHES = {"program", "_asked_by"}
 """Reading methods that remember their answer."""
 
 
@@ -195,13 +195,14 @@ def writers(part: type) -> set[str]:
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
     methods = [node for node in getattr(body, "body", []) if isinstance(node, ast.FunctionDef)]
     found = {method.name for method in methods if any(names[:1] == ["self"] for _, names in changed(method))}
+    found -= CACHES
     calls = {
         method.name: {chain(node)[1] for node in ast.walk(method) if chain(node)[:1] == ["self"] and chain(node)[1:]}
         for method in methods
     }
     while more := {name for name, called in calls.items() if called & found} - found:
         found |= more
-    return {name for name in found if not name.startswith("_")} - CACHES
+    return {name for name in found if not name.startswith("_")}
 
 
 WRITERS = {name: writers(part) for name, part in PARTS.items()}

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
 from extender.cluster.dra.allocator import Result
-from extender.cluster.dra.claim_fits import ClaimFits
+from extender.cluster.dra.claim_fits import MOST_KEPT, ClaimFits, Specs
 from extender.cluster.dra.claims import ALL, EXTENDED, Key, PlannedClaims, ResourceClaims, is_plain, numbers
 from extender.cluster.dra.claims_together import ClaimsTogether
 from extender.cluster.dra.device_classes import AMD, EVERY, INTEL, NVIDIA, WHOLE, Mark, Selected, drivers_of, selected
@@ -46,6 +46,15 @@ from extender.settings.fields import ResourceSettings
 
 PLUGINS: Final = {"nvidia": NVIDIA, "amd": AMD}
 """By `devicePlugin`: the driver whose whole GPUs count as the resource, where the settings name none."""
+
+
+class _Asked(NamedTuple):
+    """What claims ask for that are not allocated. `added`: GPUs by resource; `plain`: any whole GPUs will do;
+    `numbers`: `claim_numbers` of a pod with these claims."""
+
+    added: Mapping[str, int]
+    plain: bool
+    numbers: tuple[int, ...]
 
 
 class DraStore:
@@ -82,6 +91,7 @@ class DraStore:
         self._serving: dict[str, str] = {}  # resource -> the one class that serves it
         self.fits = ClaimFits(self._pools, self._claims, self.classes, self._every, self._serving)
         self.planned = PlannedClaims(self._slices, self._claims, self._allocated, on=plans)
+        self._asked: dict[Specs, _Asked] = {}  # depends on the classes, and on the smallest node of each driver
         self._stale_pods: dict[str, None] = {}
         self._stale_nodes: dict[str, None] = {}
 
@@ -143,6 +153,7 @@ class DraStore:
             if kinds != self._slices.kinds.keys():
                 self._read_classes(self.classes)
             if smallest != self._slices.smallest:
+                self._asked.clear()
                 self._mark(self._claims.waiting())
             self._mark_nodes(touched.nodes)
             for key in {key for gpu in touched.gpus for key in self._claims.holders.get(gpu, ())}:
@@ -197,6 +208,7 @@ class DraStore:
 
     def _read_classes(self, names: Iterable[str]) -> None:
         """What these classes select of the devices that are published now, and which resources all classes serve."""
+        self._asked.clear()
         for name in names:
             before, now = Selected(self._drivers.pop(name, ""), name in self._every), Selected()
             self._every.discard(name)
@@ -265,9 +277,7 @@ class DraStore:
 
     def pod(self, pod: PodRecord) -> PodRecord:
         """The pod, which is new or has changed, with its GPUs by DRA."""
-        if not (
-            pod.claim_refs or pod.class_requests or pod.extended_claim or pod.claimed or self._claims.knows(pod.uid)
-        ):
+        if not (pod.claimed or self._may_have_claims(pod)):
             return pod
         self._mark(*self.planned.touched(pod.uid))
         self._claims.note(pod)
@@ -278,9 +288,13 @@ class DraStore:
     def read(self, pod: PodRecord) -> PodRecord:
         """The pod with its GPUs by DRA."""
         stated = _bare(pod)
-        if stated.finished:
+        if stated.finished or not self._may_have_claims(stated):
             return stated
         return self._holding(stated) if stated.node else self._asking(stated)
+
+    def _may_have_claims(self, pod: PodRecord) -> bool:
+        """False for pods that have nothing to do with DRA, which are most: they must not pay for it."""
+        return bool(pod.claim_refs or pod.class_requests or pod.extended_claim or self._claims.knows(pod.uid))
 
     def asks_gpus(self, pod: PodRecord) -> bool:
         """Whether the pod has claims that are allocated, not counted, and a class of them is one of devices of a driver
@@ -391,8 +405,9 @@ class DraStore:
         if not held:
             return pod
         ids = {(resource, gpu) for gpu, resource in held.items()}
-        return replace(
-            _plus(pod, added),
+        return _plus(
+            pod,
+            added,
             held=tuple(sorted(ids.union(pod.held))),
             devices=tuple(sorted(held)),
             keeps_devices=keeps or self._slices.any_tainted(pod.node, held),
@@ -400,40 +415,57 @@ class DraStore:
 
     def _asking(self, pod: PodRecord) -> PodRecord:
         """A bare pod without a node, with what it will take. A claim that several pods name counts for each of them."""
-        added, allocated, first_fit, node = Counter[str](), False, True, ""
+        allocated, node = False, ""
         wanted: list[ClaimSpec] = []
-        for claim, spec in self._claims.of(pod):
+        for claim, _, spec in self._claims.named_by(pod):
             taken = claim is not None and claim.allocated is not None and not self.planned.node_of(claim)
             home = "" if claim is None else self._home(claim)
             node, allocated = node or home, allocated or taken
             if not taken and not home:
                 wanted.append(spec)
-                first_fit = first_fit and (
-                    is_plain(spec, self._every) or not numbers(spec.requests, self._drivers, self._every)
-                )
-        requests = (request for spec in wanted for request in spec.requests)
-        numbers_of = numbers(requests, self._drivers, self._every)
-        for driver, counts in numbers_of.items():
-            added[self._resources[driver]] += min(number or self._slices.smallest.get(driver, 1) for number in counts)
+        specs = tuple(wanted)
+        added, plain, choices = self._asked_by(specs)
         extended = self._claims.records.get((pod.namespace, pod.extended_claim)) if pod.extended_claim else None
         if extended is not None and extended.allocated is not None:
-            allocated = True
-            for device in extended.allocated:
-                added[self._resources.get(device.driver, "")] -= 1
-        for resource in self.uncounted | {""}:
-            del added[resource]
+            allocated, added = True, Counter(added)
+            added.subtract(self._resources.get(device.driver, "") for device in extended.allocated)
+            self._drop_uncounted(added)
         if not added and not allocated and not node:
             return pod
-        choices = next((counts for counts in numbers_of.values() if len(counts) > 1 or ALL in counts), ())
-        asking = replace(
-            _plus(pod, added),
+        asking = _plus(
+            pod,
+            added,
             allocated=allocated,
-            first_fit=first_fit and bool(added),
+            first_fit=plain and bool(added),
             claim_node=node,
-            claim_specs=tuple(wanted),
+            claim_specs=specs,
             claim_numbers=choices if any(count > 0 for count in added.values()) else (),
         )
         return self.planned.judged(asking)
+
+    def _asked_by(self, specs: Specs) -> _Asked:
+        """What these claims ask for. Claims of one template ask alike, and each call is about another pod."""
+        asked = self._asked.get(specs)
+        if asked is None:
+            plain = all(
+                is_plain(spec, self._every) or not numbers(spec.requests, self._drivers, self._every) for spec in specs
+            )
+            requests = (request for spec in specs for request in spec.requests)
+            numbers_of = numbers(requests, self._drivers, self._every)
+            added = Counter[str]()
+            for driver, counts in numbers_of.items():
+                least = min(number or self._slices.smallest.get(driver, 1) for number in counts)
+                added[self._resources[driver]] += least
+            self._drop_uncounted(added)
+            choices = next((counts for counts in numbers_of.values() if len(counts) > 1 or ALL in counts), ())
+            if len(self._asked) >= MOST_KEPT:
+                del self._asked[next(iter(self._asked))]
+            asked = self._asked[specs] = _Asked(added, plain, choices)
+        return asked
+
+    def _drop_uncounted(self, added: Counter[str]) -> None:
+        for resource in (*self.uncounted, ""):
+            del added[resource]
 
     def _home(self, claim: ResourceClaimRecord) -> str:
         """The node to which the claim binds a pod, "" for any."""
@@ -472,13 +504,13 @@ def _allocated(claim: ResourceClaimRecord, results: Iterable[Result]) -> Resourc
     return replace(claim, allocated=devices, shares=tuple(shares))
 
 
-def _plus(pod: PodRecord, added: Counter[str]) -> PodRecord:
-    """The bare pod with more GPUs, or fewer."""
+def _plus(pod: PodRecord, added: Mapping[str, int], **fields: Any) -> PodRecord:
+    """The bare pod with more GPUs, or fewer, and with these fields: a record is copied once."""
     counts = dict(pod.gpus)
     claimed = {name: max(count, -counts.get(name, 0)) for name, count in sorted(added.items())}
     for name, count in claimed.items():
         counts[name] = counts.get(name, 0) + count
-    return replace(pod, gpus=_counts(counts), claimed=_counts(claimed))
+    return replace(pod, gpus=_counts(counts), claimed=_counts(claimed), **fields)
 
 
 def _bare(pod: PodRecord) -> PodRecord:

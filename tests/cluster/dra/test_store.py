@@ -12,12 +12,13 @@ import pytest
 from ext_core import gather
 from ext_core.ask import Ask
 from extender.cluster import dump
+from extender.cluster.dra.claims import ResourceClaims
 from extender.objects.cel.library import LONGEST_PATTERN
 from extender.objects.records import FENCE, FINALIZER, Kind
 from extender.preemption.gang_plan import HIGHEST
 from extender.settings import Settings
 from extender.sim import claims as dra
-from extender.sim.machines import gpu_uuids
+from extender.sim.machines import gpu_uuids, machine
 from tests.cluster.dra.world import MACHINE, DraWorld
 from tests.world import GPU, JSON, refused, workload
 
@@ -143,6 +144,50 @@ def test_a_pod_without_a_node_asks_for_what_is_not_allocated() -> None:
     pod = made.cluster.pods["uid-p"]
     assert (pod.gpus, pod.allocated) == ((), True)
     assert made.free("n1") == 6
+
+
+def test_a_pod_without_claims_costs_no_look_at_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world()
+    made.claim("c", 2)
+    made.pod("waits", 2)
+    made.pod("runs", 2, "n1")
+    made.claimant("claims", "c")
+
+    def look(*arguments: object) -> None:
+        raise AssertionError("claims are looked at")
+
+    for method in ("named_by", "reserved"):
+        monkeypatch.setattr(ResourceClaims, method, look)
+    for uid in ("uid-waits", "uid-runs"):
+        pod = made.cluster.pods[uid]
+        assert made.cluster.dra.read(pod) is pod
+    with pytest.raises(AssertionError, match="looked at"):
+        made.cluster.dra.read(made.cluster.pods["uid-claims"])
+
+
+def test_equal_claims_ask_for_what_classes_and_nodes_have_now() -> None:
+    made = world()
+    for name in ("first", "second"):
+        claim = dra.claim(name, "default", 1)
+        exactly = claim["spec"]["devices"]["requests"][0]["exactly"]
+        exactly["allocationMode"] = "All"
+        exactly.pop("count", None)
+        made.set("ResourceClaim", claim)
+        made.claimant(f"p-{name}", name)
+
+    def asked() -> set[tuple[tuple[str, int], ...]]:
+        made.claimant("p-second", "second", labels={"changed": str(made.cluster.generation)})
+        return {made.cluster.pods[f"uid-p-{name}"].gpus for name in ("first", "second")}
+
+    assert asked() == {((GPU, 8),)}
+    made.node("n2", 0)
+    for one in dra.resource_slices("n2", machine("dgx1-v100", 4)):
+        made.set("ResourceSlice", one)
+    assert asked() == {((GPU, 4),)}
+    made.dra_class(kind="mig")
+    assert asked() == {()}
+    made.dra_class()
+    assert asked() == {((GPU, 4),)}
 
 
 def test_a_pod_that_is_assumed_counts_once_while_its_claim_is_allocated_already() -> None:
