@@ -5,11 +5,14 @@
 The cluster of benchmarks.claims with a DRA driver. One client asks filter about a pod of each claim, one after the
 other; each claim has a selector of its own, which reads an attribute that differs on each device (`uuid`) or is equal
 on nodes of one model (`productName`). Another client asks meanwhile about pods with limits and 16 names.
+
+After that, in this process, how long the queue looks at all nodes for such a claim, and its longest slice.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import threading
@@ -19,10 +22,17 @@ from typing import Any, Final
 from benchmarks import claims, fleet
 from benchmarks.serving import Connection, Servers, request
 from benchmarks.verbs import SETTINGS, SHORTLIST
+from extender.ask import frozen
+from extender.cluster.cluster import Cluster
+from extender.queue.placement import look_at_devices
+from extender.settings import Settings
 from extender.sim import claims as dra
 
 REST: Final = 0.01
 """Seconds between calls of the other client."""
+QUEUED: Final = 20
+"""Pods for whose claims the queue looks at the nodes."""
+STOP: Final = object()
 
 
 def cluster(nodes: int, shapes: int, reads: str) -> tuple[bytes, list[dict[str, Any]]]:
@@ -53,6 +63,29 @@ def timed(connection: Connection, made: bytes) -> float:
     if reply.status != 200:
         raise RuntimeError(f"{reply.status} {reply.body[:300]!r}")
     return took
+
+
+def slices(whole: bytes, pods: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Milliseconds of CPU, of each pod: of all slices in which the queue looks at the nodes, and of the longest."""
+    cluster = Cluster(Settings())
+    cluster.bound_looks()
+    cluster.apply(frozen.parse(whole, cluster.gpu_names), 0.0)
+    while cluster.dra.stale:
+        cluster.tick(0.0)
+    sums: list[float] = []
+    longest: list[float] = []
+    gc.freeze()  # as the server does
+    for pod in pods:
+        took: list[float] = []
+        steps = look_at_devices(cluster, [cluster.pods[pod["metadata"]["uid"]]])
+        more = True
+        while more:
+            began = time.process_time()
+            more = next(steps, STOP) is not STOP
+            took.append((time.process_time() - began) * 1e3)
+        sums.append(sum(took))
+        longest.append(max(took))
+    return sums, longest
 
 
 def text(of: list[float]) -> str:
@@ -99,6 +132,8 @@ def main(arguments: list[str] | None = None) -> int:
         servers.close()
     print(f"the tenant's first calls: {text(took)}; of these the first {took[0]:.1f} ms")
     print(f"CPU of the server for a first call, with no other client: {cpu:.1f} ms")
+    sums, longest = slices(whole, pods[:QUEUED])
+    print(f"CPU of the queue for a first look at all nodes: {text(sums)}; its longest slice: {text(longest)}")
     print(f"others meanwhile ({len(beside)} calls): {text(beside)}; alone: {text(alone)}")
     return 0
 

@@ -35,7 +35,15 @@ from extender.preemption.gang_plan import (
 from extender.queue.absent import StandIns
 from extender.queue.gang import WaitingGang
 from extender.queue.levels import Layout
-from extender.queue.placement import GpuAllowance, JointPlacement, NodeChoice, Placed, Steps, without_devices
+from extender.queue.placement import (
+    GpuAllowance,
+    JointPlacement,
+    NodeChoice,
+    Placed,
+    Steps,
+    look_at_devices,
+    without_devices,
+)
 from extender.queue.places import kept_together
 from extender.queue.plan import QueueHead, gang_name, pod_names
 from extender.queue.quota import PLAIN, Quota
@@ -150,7 +158,8 @@ class EvictionPlanner:
         allowed = [model for model in models.allowed(gang) if most.get(model, asked) >= smallest]
         # The search itself does not know which nodes have GPUs for claims alone, or none for them.
         alike = len({bool(pod.claimed) for pod in gang.pods}) == 1
-        unfit = without_devices(cluster, gang.pods[0]) if alike else set()
+        yield from look_at_devices(cluster, gang.pods[: gang.needed])
+        unfit = without_devices(cluster, gang.pods[0], cluster.rows.all()) if alike else set()
         seated = {seat.node for seat in self._claims.seats}
         entitled = [model for model in allowed if quota.within_guarantee(gang.queue, {model: asked})]
         reclaim = (yield from self._reclaim(head)) if entitled else None

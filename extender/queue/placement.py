@@ -30,12 +30,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ext_core.fit import UNMET
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
 from ext_core.places import whole
 from extender.cluster.cluster import ClusterView
+from extender.cluster.dra.claim_fits import Specs
 from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
 from extender.cluster.other_resources import plain
+from extender.cluster.slices import STEP, Sliced, finish
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.parts import GPU_PARTS
 from extender.objects.queueing import KUEUE_SLICES, Domain
@@ -275,7 +278,9 @@ class JointPlacement:
     ) -> Steps:
         """As `steps` with `within`. `asked`: the pods and their requests; `where`: domain, members and choice."""
         try:
-            gang, rows = self._begin((yield from roles_in_slices(self._cluster, *asked)), *where)
+            roles = yield from roles_in_slices(self._cluster, *asked)
+            yield from look_at_devices(self._cluster, [role.pod for role in roles])
+            gang, rows = self._begin(roles, *where)
         except Unplaceable as error:
             return NoPlace(0, None, str(error))
         return (yield from self._renewed(gang, self._portions(gang, rows, within, where[-1])))
@@ -303,8 +308,8 @@ class JointPlacement:
             return True
         try:
             roles = roles_of(cluster, pods, requests)
-            joint = self._joint(roles)
-            self._read(joint, roles, self._apart(roles), array("i", on))
+            joint, rows = self._joint(roles), array("i", on)
+            self._read(joint, roles, self._apart(roles, rows), rows)
         except Unplaceable:
             return False
         role_of = {at: c for c, role in enumerate(roles) for at in role.at}
@@ -385,14 +390,14 @@ class JointPlacement:
             tiers[:0] = [whole_nodes if tier is None else inside(tier, whole_nodes) for tier in tiers]
         return tiers
 
-    def _apart(self, roles: list[PodRole], rows: Sequence[int] = (), choice: NodeChoice = ANY_NODES) -> list[set[int]]:
-        """For each role the rows where required anti-affinity rejects it, those without the devices that its claims
-        need, and those that may not be chosen, or of which not as many GPUs may be taken as one pod asks for."""
+    def _apart(self, roles: list[PodRole], rows: array[int], choice: NodeChoice = ANY_NODES) -> list[set[int]]:
+        """For each role the rows where required anti-affinity rejects it, and those of `rows` without the devices that
+        its claims need, that may not be chosen, or of which not as many GPUs may be taken as one pod asks for."""
         among, sized = choice.among, choice.sized
         others = set() if among is None else {row for row in rows if row not in among}
         return [
             repelled(self._cluster, role.pod).union(
-                without_devices(self._cluster, role.pod),
+                without_devices(self._cluster, role.pod, rows),
                 others,
                 () if sized is None or not role.pod.claim_numbers else (row for row in rows if row not in sized),
                 *(allowance.rows for allowance in choice.allowances if allowance.most < role.pod.gpu_count),
@@ -455,19 +460,40 @@ def not_modelled(pod: PodRecord, classes: Iterable[DeviceClassRecord] = (), *, c
     return [name for name, is_asked in asked.items() if is_asked][:MOST_NAMED]
 
 
-def without_devices(cluster: ClusterView, pod: PodRecord) -> set[int]:
-    """Rows of the nodes that give the pod no GPUs: those where all are for claims alone, and the pod asks for the
-    resource; where the queue allocates devices, those without any, for a pod with claims; those whose devices do not
-    meet its claims; and all others than that where a claim of it is used."""
-    dra = cluster.dra
+def without_devices(cluster: ClusterView, pod: PodRecord, rows: array[int]) -> set[int]:
+    """Those of `rows` whose nodes give the pod no GPUs: all are for claims alone, and the pod asks for the resource;
+    where the queue allocates devices, the node has none, and the pod has claims; its devices do not meet the pod's
+    claims; a claim of the pod is used on another node."""
+    dra, names = cluster.dra, cluster.names
     if pod.claim_node:
-        return {cluster.row(name) for name in cluster.nodes if name != pod.claim_node}
+        return {row for row in rows if names[row] != pod.claim_node}
     if (claims := dra.fits.of(pod)) is not None:
-        return {cluster.row(name) for name, node in cluster.nodes.items() if dra.fits.rejects(node, claims)}
+        column = finish(_given(cluster, claims.specs, rows))
+        return {row for row in rows if column[row] == UNMET}
     if not pod.gpus or not (dra.slices or dra.planned.on):
         return set()
     asked, reasons = GpuAsk.of(pod), (CLAIMS_ALONE, NO_DEVICES) if dra.planned.on else (CLAIMS_ALONE,)
-    return {cluster.row(name) for name, node in cluster.nodes.items() if asked.mismatch(node) in reasons}
+    return {row for row in rows if asked.mismatch(cluster.nodes[names[row]]) in reasons}
+
+
+def look_at_devices(cluster: ClusterView, pods: Sequence[PodRecord]) -> Sliced[None]:
+    """Look at the devices of all nodes for the claims of these pods, which are placed together, as many at once as a
+    verb does. What follows looks again only where something has changed since."""
+    for specs in cluster.dra.allocated_for(pods):
+        rows = cluster.rows.all()
+        for start in range(0, len(rows), STEP):
+            yield from _given(cluster, specs, rows[start : start + STEP])
+            yield
+
+
+def _given(cluster: ClusterView, specs: Specs, rows: array[int]) -> Sliced[array[int]]:
+    """The column of `given_to_claims`, once all `rows` are looked at. Each call looks at one of them at least."""
+    while True:
+        column = cluster.given_to_claims(specs, rows, array("B", bytes(len(rows))))
+        rows = array("i", [row for row in map(cluster.row, cluster.dra.fits.left(specs)) if row >= 0])
+        if not rows:
+            return column
+        yield
 
 
 def _of_pods(units: Units, way: Sized, of_units: Placed) -> Placed:

@@ -158,7 +158,7 @@ class Oracle:
         self.count = [len(role.at) for role in self.roles]
         rows = array("i", [case.cluster.row(name) for name in self.names])
         self.joint = case.placement._joint(self.roles)  # prices only: the tests of the kernel prove them
-        case.placement._read(self.joint, self.roles, case.placement._apart(self.roles), rows)
+        case.placement._read(self.joint, self.roles, case.placement._apart(self.roles, rows), rows)
         self.ways = [self._ways(name) for name in self.names]
 
     def best(self) -> Best | None:

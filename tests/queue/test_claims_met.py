@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import nullcontext
 from itertools import product
+from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace
 
 from extender.ask.suppose import SupposedCluster
 from extender.objects.records import PodRecord
+from extender.preemption.gang_plan import GangSearch
 from extender.queue import placement
+from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement, NoPlace, Placed
+from extender.queue.plan import Planner
 from extender.sim import claims as dra
 from extender.sim.machines import machine
+from tests.act.queue.rig import gated, settings
 from tests.ask.whatif.asking import snapshot
 from tests.ask.whatif.test_claims import claimant, parts
 from tests.cluster.dra import drawn_claims as drawn
-from tests.world import JSON
+from tests.cluster.dra.world import DraWorld
+from tests.world import JSON, rfc3339
 from tests.world import machine as node_object
 
 CASES = int(os.environ.get("CLAIM_GANGS", "120"))
 NAMES = ("n1", "n2", "n3")
+T = TypeVar("T")
 
 
 def case(rng: random.Random) -> tuple[list[JSON], list[int]]:
@@ -111,3 +119,74 @@ def test_where_the_searches_end_without_an_answer_no_place_is_stated(monkeypatch
     assert (nowhere.proved, nowhere.text) == (False, "it is not known whether any nodes meet its claims together")
     assert nowhere.doubt is not None
     assert nowhere.doubt.refusal.claims.names == ("parts",)
+
+
+MOST = 64
+"""Steps of looks at once, here. A node takes about as many."""
+
+
+def chosen_claims(*, full: bool = False) -> DraWorld:
+    """40 nodes, and gated pods of a gang with claims of two new kinds: each selects by the UUID, and each node has
+    UUIDs of its own. `full`: pods of low priority hold all CPUs."""
+    world = DraWorld(settings(evictions=True))
+    world.dra_class()
+    for name in (f"n{number}" for number in range(40)):
+        world.dra_node(name)
+        if full:
+            world.claim(f"held-{name}", 1, node=name, devices=[7], pods=[f"low-{name}"])
+            world.claimant(f"low-{name}", f"held-{name}", node=name, priority=-5, cpu="64")
+    for number in range(2):
+        made = dra.claim(f"chosen-{number}", "default", 2)
+        expression = f"device.attributes['{dra.DRIVER}'].uuid != 'none {number}'"
+        made["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": expression}}]
+        world.set("ResourceClaim", made)
+        notes = {"gpu-extender.io/gang": "train", "gpu-extender.io/gang-size": "2"}
+        pod = gated(f"train-{number}", 0, annotations=notes, priority=100)
+        pod["metadata"]["creationTimestamp"] = rfc3339(world.wall - 100)
+        pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": f"chosen-{number}"}]
+        world.set("Pod", pod)
+    world.cluster.bound_looks(MOST)
+    return world
+
+
+def most_at_once(world: DraWorld, steps: Generator[None, None, T]) -> tuple[float, T]:
+    """(the most steps of looks in a slice, the result)."""
+    fits, spent = world.cluster.dra.fits, [0.0]
+    fits.changed(None)
+    while True:
+        before = fits.spent
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return max(*spent, fits.spent - before), result
+        spent.append(fits.spent - before)
+
+
+def test_a_gang_with_claims_of_a_new_kind_is_placed_in_slices() -> None:
+    world = chosen_claims()
+    pods = [pod for pod in world.cluster.pods.values() if pod.gates]
+    requests = [world.verbs.claims.alone(pod) for pod in pods]
+    joint = JointPlacement(world.cluster, world.verbs.policy)
+    spent, placed = most_at_once(world, joint.steps(pods, requests, None, within=lambda rows: nullcontext()))
+    assert 0 < spent < 3 * MOST
+    world.cluster.dra.fits.changed(None)
+    assert placed == joint.place(pods, requests, None)
+    assert isinstance(placed, Placed)
+    before = world.cluster.dra.fits.spent
+    world.cluster.dra.fits.changed(None)
+    assert joint.still_fits(placed, pods, requests)
+    assert 0 < world.cluster.dra.fits.spent - before < 3 * MOST, "its node alone is looked at"
+
+
+def test_an_eviction_for_claims_of_a_new_kind_is_searched_in_slices() -> None:
+    world = chosen_claims(full=True)
+    cluster, claims, policy = world.cluster, world.verbs.claims, world.verbs.policy
+    joint = JointPlacement(cluster, policy)
+    planner = Planner(cluster, claims, joint, lambda: world.now, lambda: world.wall)
+    assert [start for start in planner.looks({}) if start is not None] == []
+    assert planner.head is not None
+    search = GangSearch(cluster, policy, world.settings.preemption)
+    plans = EvictionPlanner(cluster, claims, joint, search, lambda: world.now, lambda: world.wall)
+    spent, _ = most_at_once(world, plans.steps(planner.head))
+    assert 0 < spent < 3 * MOST

@@ -7,7 +7,7 @@ A claim for a number of any whole GPUs is counted with all other GPUs (`store.py
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -229,6 +229,10 @@ class ClaimFits:
             return False
         kept.dropped.add(node.name)
         return True
+
+    def left(self, specs: Specs) -> Collection[str]:
+        """The names of the nodes that were left since `column` was called."""
+        return self._answers(specs).dropped
 
     def _answers(self, specs: Specs) -> _Answers:
         if specs is self._asked[0]:  # it is asked about one node after the other, and a hash takes long

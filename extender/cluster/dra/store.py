@@ -321,6 +321,14 @@ class DraStore:
             return None
         return ClaimsTogether(self.fits, self._claims, roles)
 
+    def allocated_for(self, pods: Sequence[PodRecord]) -> list[Specs]:
+        """The sets of claims that are looked at on nodes where these pods are placed together; none where the GPUs that
+        are counted tell it."""
+        if all(self.fits.of(pod) is None for pod in pods):
+            return []
+        served = ("", *self._serving)
+        return [*({self.fits.all_of(pod, resource).specs: None for pod in pods for resource in served}.keys() - {()})]
+
     def as_placed(self, pod: PodRecord, node: NodeRecord) -> tuple[PodRecord, list[ResourceClaimRecord]] | None:
         """(the pod as it is on the node, with its claims as kube-scheduler allocates and reserves them for it). None
         where it has none, or that is not known."""
