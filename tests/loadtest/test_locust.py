@@ -149,11 +149,11 @@ def test_bind_under_watch_events(tmp_path: Path) -> None:
     assert "200 events/s asked for" in said
 
 
-def test_a_slow_or_wrong_answer_fails_the_run(tmp_path: Path) -> None:
+def test_a_slow_or_wrong_answer_fails_the_run(deployed: str, tmp_path: Path) -> None:
     _, said = locust(tmp_path, "--names=20", "--least=1000000", seconds=1, fails=True)
     assert "FAILED, " in said
     assert "fewer than 1000000: this measured nothing" in said
-    found, said = locust(tmp_path, "--names=20", "--least=1000000", "--short", seconds=1)
+    found, said = locust(tmp_path, f"--host={deployed}", "--least=1000000", "--short", seconds=1)
     assert "loadtest: note: " in said
     assert len(found["notes"]) == 1
     with Servers() as servers:
