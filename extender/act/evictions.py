@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -58,6 +58,7 @@ ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is fo
 ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
 PAUSE: Final = Backoff(5.0, 300.0)  # after a plan that the API server did not allow
 ROUND: Final = Backoff(5.0, 5.0)  # between two rounds of evictions: what a budget rejects now it may soon allow
+FREED_SECONDS: Final = 3.0  # kube-scheduler comes within two of them where it has seen the end of the last victim
 BACKOFF_SECONDS: Final = 10.0  # kube-scheduler's longest: the end of a pod has it try a preemptor within that
 MOST_WAITING: Final = 1_000
 MOST_WAITING_BYTES: Final = 2**26  # of their pods' JSON: tenants write pods of 1.4 MB
@@ -86,8 +87,8 @@ class Evictor:
     leadership: Leadership
     reserving: ReservationStore
     saves: SaveRequests
-    wake: Callable[[], None] = lambda: None
-    """Has kube-scheduler try its preemptors again."""
+    wake: Callable[[str], None] = lambda uid: None
+    """Has kube-scheduler try a preemptor again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ class OwnEvictions(Controller):
         self._asked_at: float | None = None
         self._allowed = set[str]()  # ids of plans whose evictions were allowed in a dry run
         self._fits: dict[str, float] = {}  # by plan id: since when its pod fits without an eviction
+        self._planned: Set[str] = set()  # uids of the preemptors for which we evict, as of the turn before
+        self._freed: Set[str] = set()  # ids of the plans whose victims are gone, and whose preemptors were woken
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
         self._drains = Drains(verbs.cluster, verbs.evicted, events, clock.wall)
         self._term = 0  # of the Lease, whose requests to save are known
@@ -184,11 +187,13 @@ class OwnEvictions(Controller):
         if acting is not None:
             if any(plan.wait for plan in self._verbs.reservations.all()):
                 self._verbs.releases.sweep(now)  # the preemptor may have a node elsewhere
+            self._verbs.releases.sweep_plans(now)
             needs = [self._need(plan) for plan in self._verbs.reservations.all() if plan.wait]
             await acting.saves.sweep([*needs, *(part.need for part in leaving)])
             for plan in self._verbs.reservations.all():
                 if plan.own and not self._paused.waits(plan.id, now):
                     await self._carry_out(acting, plan)
+            self._wake(acting)
             self._drains.tell()
             for part in leaving:
                 await self._drains.empty(part, acting.pods, acting.saves, self._may_evict(acting))
@@ -207,6 +212,17 @@ class OwnEvictions(Controller):
                     stuck.advised_at = now
             elif evictor is None and now - stuck.advised_at >= ADVICE_SECONDS and stuck.due == math.inf:
                 del self._stuck[uid]  # the deletion of a pod that the file does not have is never seen
+
+    def _wake(self, evictor: Evictor) -> None:
+        """Wake the preemptors that kube-scheduler may have parked for good: whose plan has ended, or who have not come
+        FREED_SECONDS after their victims were gone."""
+        now, plans = self._clock(), self._verbs.reservations.all()
+        own = [plan for plan in plans if plan.own]
+        freed = {plan.id: plan.uid for plan in own if plan.emptied is not None and now - plan.emptied >= FREED_SECONDS}
+        late = {uid for plan, uid in freed.items() if plan not in self._freed}
+        for uid in sorted(late | (self._planned - {plan.uid for plan in plans})):
+            evictor.wake(uid)
+        self._planned, self._freed = {plan.uid for plan in own}, freed.keys()
 
     async def _campaign(self) -> None:
         """Take the Lease or renew it, or leave it to others."""
@@ -392,7 +408,7 @@ class OwnEvictions(Controller):
         self._events.about(plan, "EvictionNotAllowed", f"no pod is evicted on node {plan.node}: {why}")
         if plan.wait and plan.uid not in self._stuck:
             self._verbs.reservations.add(replace(plan, own=False, at=self._clock()))
-            evictor.wake()
+            evictor.wake(plan.uid)
         else:
             self._verbs.reservations.drop(plan.uid)
 

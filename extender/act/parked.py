@@ -14,8 +14,7 @@ Theory of operation
    refused by what was true before it, is parked as well, though there is room. A look at all pods that wait finds
    these (`Explainer.waiting_pods`); each refusal is woken from once.
 5. A pod for which we evict was answered no victims too. The end of its last victim wakes it, unless kube-scheduler was
-   away then; nothing does where its plan ends. So it is woken once where it has not come FREED_SECONDS later, and once
-   where its plan ends.
+   away then; nothing does where its plan ends. evictions.py names these (`wake`).
 6. Both writes state the version of the pod that they change. A withdrawal that is not written is tried again. A
    nomination with a reservation is kube-scheduler's, and stays.
 """
@@ -30,14 +29,11 @@ from extender.decide.verbs import Verbs
 from extender.kube.pod_writes import NO_ANNOTATIONS, Patched
 from extender.log import get_log
 from extender.objects.records import PodRecord
-from extender.reservations.reservations import Reservation
 from extender.times import Clock
 
 TICK_SECONDS: Final = 0.5
 PAUSE_SECONDS: Final = 5.0
 """Between two nominations: each has all waiting pods tried again."""
-FREED_SECONDS: Final = 3.0
-"""From the end of the last victim: kube-scheduler comes within two of them where it has seen it."""
 STAND_SECONDS: Final = 30.0
 """For which a withdrawal that was not written is tried again."""
 log = get_log()
@@ -62,13 +58,16 @@ class ParkedPods(Controller):
         self._refused = False
         self._passed_over: dict[str, float] = {}  # as of the latest look
         self._to_wake: set[str] = set()  # uids of those of them that have not been woken
-        self._plans: dict[str, Reservation] = {}  # ours, by uid of the preemptor, as of the latest turn
-        self._freed: set[str] = set()  # ids of those whose victims have been gone for long
-        self._to_come: set[str] = set()  # uids of preemptors whose plan ended or is freed, and that were not woken
+        self._to_come: set[str] = set()  # uids of preemptors that `wake` named
 
     def not_evicted(self) -> None:
         """A preempt call could evict no pod: kube-scheduler parks its pod."""
         self._parked = True
+
+    def wake(self, uid: str) -> None:
+        """Have kube-scheduler try this preemptor: it was answered no victims, and now it may have other ones, or the
+        GPUs that were freed for it."""
+        self._to_come.add(uid)
 
     def passed_over(self, pods: Mapping[str, float]) -> None:
         """There was a look at all pods that wait. `pods`: as `WaitingPods.passed_over`."""
@@ -83,7 +82,7 @@ class ParkedPods(Controller):
         """Wake the pods, once that helps."""
         await self._withdraw()
         now = self._clock()
-        self._look_at_plans(now)
+        self._to_come &= self._verbs.cluster.placements.waiting.keys()
         to_wake = self._to_wake | self._to_come
         if not (self._parked or to_wake) or now < self._quiet_until or not self._can_evict():
             return
@@ -91,25 +90,15 @@ class ParkedPods(Controller):
         for scheduler, pod in self._first(lambda pod: pod.uid in to_wake).items():
             before = wakes.get(scheduler)
             if before is None or before[0].priority < pod.priority:
-                plan = self._plans.get(pod.uid)
+                plan = self._verbs.reservations.of(pod.uid, now)
                 wakes[scheduler] = pod, min(self._verbs.cluster.nodes) if plan is None else plan.node
         self._parked, self._quiet_until = False, now + PAUSE_SECONDS
         self._to_wake.clear()
         self._to_come.clear()
         for _, (pod, node) in sorted(wakes.items()):
-            await self._wake(pod, node)
-
-    def _look_at_plans(self, now: float) -> None:
-        """Find the preemptors that nothing may wake but us."""
-        plans = {plan.uid: plan for plan in self._verbs.reservations.all() if plan.own}
-        self._to_come |= self._plans.keys() - plans.keys()
-        for uid, plan in plans.items():
-            if plan.emptied is not None and now - plan.emptied >= FREED_SECONDS and plan.id not in self._freed:
-                self._freed.add(plan.id)
-                self._to_come.add(uid)
-        self._freed &= {plan.id for plan in plans.values()}
-        self._to_come &= self._verbs.cluster.placements.waiting.keys()
-        self._plans = plans
+            if not await self._is_woken(pod, node):
+                self._parked, self._quiet_until = True, 0.0  # the watch brings the pod as it is
+                self._to_come |= to_wake
 
     def _first(self, wakes: Callable[[PodRecord], bool]) -> dict[str, PodRecord]:
         """For each scheduler the pod of the highest priority of those that wait. `wakes`: whether it is to be woken."""
@@ -143,8 +132,8 @@ class ParkedPods(Controller):
                 wakes[scheduler] = pod, node
         return wakes
 
-    async def _wake(self, pod: PodRecord, node: str) -> None:
-        """Nominate the pod, and withdraw that."""
+    async def _is_woken(self, pod: PodRecord, node: str) -> bool:
+        """Nominate the pod, and withdraw that. False where the pod has changed meanwhile."""
         patched = await self._nominate(pod.namespace, pod.name, pod.resource_version, node, NO_ANNOTATIONS)
         if patched.outcome == "refused":
             if not self._refused:
@@ -153,15 +142,15 @@ class ParkedPods(Controller):
                     "parked pods are not woken: allow patch of pods/status (manifests/deployment.yaml)",
                     err=patched.message,
                 )
-            return
+            return True
         self._refused = False
         if patched.outcome in ("conflict", "gone"):
-            self._parked, self._quiet_until = True, 0.0  # the watch brings the pod as it is
-            return
+            return False
         self._nominated[pod.uid] = (node, self._clock() + STAND_SECONDS)
         if patched.outcome == "written":
             log.info("parked pods are woken", pod=f"{pod.namespace}/{pod.name}", node=node)
             await self._withdrawn(pod, patched.version)
+        return True
 
     async def _withdraw(self) -> None:
         """The nominations whose withdrawal was not written."""

@@ -263,9 +263,12 @@ class ReservationStore(Controller):
                         return ""  # written beside another one
                     if self._outbid(uid):
                         return OUTBID
-                    changes: dict[str, str | None] = {**wanted}
+                    # What waits beside it is compared too: it would count as written.
+                    changes: Changes = {
+                        one: text for one, text in wanted.items() if one == uid or not self._outbid(one)
+                    }
                     if not self._document.has_room(changes):
-                        changes = self._changes()
+                        changes = self._changes() | {uid: wanted[uid]}
                         if not self._document.has_room(changes):
                             return f"there are {len(self._verbs.reservations.all()) - 1} reservations already"
                     if await self._write(changes):
@@ -281,8 +284,9 @@ class ReservationStore(Controller):
         the same victims."""
         plans = self._verbs.reservations.all()
         plan = next(plan for plan in plans if plan.uid == uid)
-        first = (other for other in plans if other is not plan and self._document.text(other.uid) is not None)
-        return self._verbs.releases.outbid(plan, (other for other in first if other.priority >= plan.priority))
+        written = (other for other in plans if other.node == plan.node and self._document.text(other.uid) is not None)
+        first = (other for other in written if other is not plan and other.priority >= plan.priority)
+        return self._verbs.releases.outbid(plan, first)
 
     async def _flush(self) -> None:
         """Make the map what the verbs have."""
@@ -296,8 +300,10 @@ class ReservationStore(Controller):
                     return  # a write without changes shows whether writes are possible again
 
     def _changes(self) -> dict[str, str | None]:
-        """The keys that the map has otherwise than the verbs; None: the key is to be removed."""
-        return self._document.changes({plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()})
+        """The keys that the map has otherwise than the verbs; None: the key is to be removed. What replies wait for
+        they write."""
+        texts = {plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()}
+        return {uid: text for uid, text in self._document.changes(texts).items() if uid not in self._waiting}
 
     def _forget_newer(self) -> None:
         """Entries of a version to come that are over: the map loses them. The lists are in."""

@@ -272,7 +272,13 @@ class Preemption:
         others that cost no more than both together (`Outbid`). They are not where more than MOST_OUTBID reservations
         would have to be weighed against it."""
         request, now = preemptor.request, preemptor.now
-        with self._claims.of(request, now):
+        # What is chosen here is later than any other plan of its priority, also where it replaces an older one.
+        equal = [
+            other
+            for other in self._claims.reservations.current(now)
+            if other.priority == request.priority and other.uid != request.uid
+        ]
+        with self._claims.of(request, now, as_equal=equal):
             choice = self._cheapest(preemptor, offers, links_only)
             best = choice.search_result.best
             lower = self._claims.lower(request, now)
@@ -282,7 +288,7 @@ class Preemption:
                 outbid = lower if choice.waits else []
             if not 0 < len(outbid) <= MOST_OUTBID:
                 return choice
-            with self._claims.of(request, now, as_equal=lower):
+            with self._claims.of(request, now, as_equal=[*equal, *lower]):
                 other = self._cheapest(preemptor, offers, links_only)
             if other.waits:
                 return other

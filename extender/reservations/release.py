@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -55,13 +54,26 @@ class Releases(Listener):
         self._swept = now, self._cluster.generation
         if self._reservations:
             self._reservations.journal.sweeps(now)
-        reservations = self._reservations.all()
-        nodes = Counter(reservation.node for reservation in reservations)
-        for reservation in reservations:
-            cause = self._over(reservation, now, shared=nodes[reservation.node] > 1)
-            if cause:
-                self._reservations.drop(reservation.uid)
-                self._report(reservation, cause)
+        for reservation in self._reservations.all():
+            self._end(reservation, self._over(reservation, self._cluster.pods.get(reservation.uid), now))
+
+    def sweep_plans(self, now: float) -> None:
+        """End our own plans of which no victim is evicted, and that leave their pod too little by now. After an
+        eviction a plan is kept: those that come first may go elsewhere. This looks at all pairs on a node."""
+        on: dict[str, list[Reservation]] = {}
+        for reservation in self._reservations.current(now):
+            on.setdefault(reservation.node, []).append(reservation)
+        for there in on.values():
+            for plan in [plan for plan in there if plan.own and self.untouched(plan)] if len(there) > 1 else ():
+                precedes = partial(self._reservations.precedes, uid=plan.uid, priority=plan.priority)
+                if self.outbid(plan, filter(precedes, there)):
+                    self._end(plan, "outbid")
+                    there.remove(plan)
+
+    def _end(self, reservation: Reservation, cause: str) -> None:
+        if cause:
+            self._reservations.drop(reservation.uid)
+            self._report(reservation, cause)
 
     def pod_deleted(self, uid: str) -> None:
         """The pod is deleted: nothing is assumed of it, or reserved for it, any more."""
@@ -90,13 +102,12 @@ class Releases(Listener):
         bound = self._cluster.placements.bound.get(reservation.node, ())
         return [self._cluster.pods[uid] for uid in reservation.victims if uid in bound]
 
-    def _over(self, reservation: Reservation, now: float, *, shared: bool) -> str:
-        """Why a reservation ends, one of CAUSES; "" while it does not. `shared`: whether its node has another one.
+    def _over(self, reservation: Reservation, pod: PodRecord | None, now: float) -> str:
+        """Why a reservation ends, one of CAUSES; "" while it does not.
 
         That `nominatedNodeName` was cleared is no reason: a call that we fail to answer clears it.
         """
         cluster = self._cluster
-        pod = cluster.pods.get(reservation.uid)
         if pod is None:
             return "deleted" if now - reservation.at > SLACK_SECONDS else ""
         if pod.node:
@@ -114,30 +125,31 @@ class Releases(Listener):
                 return "outbid"
             just_up = now - self._freshness.up_since <= COME_BACK_SECONDS
             return "" if just_up or now - reservation.emptied <= CARRIED_OUT_SECONDS else "not-used"
-        if shared and reservation.own and self.untouched(reservation):  # after that what was freed is kept
-            precedes = partial(self._reservations.precedes, uid=reservation.uid, priority=reservation.priority)
-            if self.outbid(reservation, filter(precedes, self._reservations.current(now))):
-                return "outbid"
         patience = OWN_NOT_CARRIED_OUT_SECONDS + reservation.wait if reservation.own else NOT_CARRIED_OUT_SECONDS
         if reservation.wait and not reservation.own:  # it was handed to kube-scheduler, which has to come back first
             patience += COME_BACK_SECONDS
         return "not-carried-out" if now - reservation.at > patience and self.untouched(reservation) else ""
 
     def outbid(self, plan: Reservation, others: Iterable[Reservation]) -> bool:
-        """Whether the pod would not fit on its node once its victims and those of these other reservations are gone,
-        because of them or of pods that it may not evict. A node whose GPUs are away for a moment outbids none."""
+        """Whether the pod would not fit on its node once its victims and those of these other reservations there are
+        gone, because of them or of pods that it may not evict. GPUs that are away for a moment outbid none."""
         cluster, row = self._cluster, self._cluster.row(plan.node)
         pods = list(cluster.pods_on(plan.node))
-        first = [other for other in others if other.node == plan.node and other.uid in cluster.placements.waiting]
+        # One that the watch has not brought may be new.
+        known, waiting = cluster.pods, cluster.placements.waiting
+        first = [other for other in others if other.uid in waiting or other.uid not in known]
         gone = set(plan.victims).union(*(other.victims for other in first))
         leaving = [pod for pod in pods if pod.terminating or pod.uid in gone]
         stay = [pod for pod in pods if pod.priority >= plan.priority and not (pod.terminating or pod.uid in gone)]
         if row < 0 or not (first or stay):
             return False
-        none, nodes = (0,) * len(plan.amounts), cluster.tables.nodes
+        none, nodes, capacity = (0,) * len(plan.amounts), cluster.tables.nodes, cluster.nodes[plan.node].gpu_capacity
+        whole = (
+            max(has, capacity.get(name, 0)) for name, has in zip(cluster.resources, nodes.alloc_of(row), strict=True)
+        )
         left, kept = _sum(none, map(cluster.amounts, leaving)), _sum(none, (other.amounts for other in first))
         taken = _sum(kept, map(cluster.amounts, stay))
-        columns = zip(plan.amounts, nodes.alloc_of(row), nodes.used_of(row), left, kept, taken, strict=True)
+        columns = zip(plan.amounts, whole, nodes.used_of(row), left, kept, taken, strict=True)
         return any(
             wanted and 0 < firm <= has and wanted > has - (used - gives) - keeps
             for wanted, has, used, gives, keeps, firm in columns

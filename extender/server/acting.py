@@ -120,7 +120,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
             Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic),
             reservations,
             saves,
-            parked.not_evicted,
+            parked.wake,
         ),
         view=ClusterReadiness(
             lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.act.parked import FREED_SECONDS, PAUSE_SECONDS, ParkedPods
+from extender.act.parked import PAUSE_SECONDS, ParkedPods
 from extender.kube.pod_writes import Patched, PatchOutcome
 from extender.reservations.reservations import Reservation
 from extender.times import Clock
@@ -168,34 +168,33 @@ def of_our_plan() -> tuple[Scene, Reservation]:
     plan = scene.reserve("urgent", own=True)
     assert scene.turn() == []
     scene.world.now += PAUSE_SECONDS
-    assert scene.turn() == []
     return scene, plan
 
 
-def test_the_pod_of_a_plan_that_ends_is_woken_once() -> None:
+def test_the_pod_of_a_plan_that_ended_is_woken_once() -> None:
     scene, plan = of_our_plan()
     scene.world.verbs.reservations.drop(plan.uid)
+    scene.parked.wake(plan.uid)
     assert scene.turn() == [("urgent", "7", "a"), ("urgent", "7+", "")]
     scene.world.now += PAUSE_SECONDS
     assert scene.turn() == []
 
 
-def test_a_pod_that_does_not_come_after_its_victims_are_gone_is_woken_once() -> None:
+def test_a_pod_whose_victims_are_gone_is_nominated_for_the_node_of_its_plan() -> None:
+    """And again where it has changed meanwhile, also where no pod of a lower priority is left."""
     scene, plan = of_our_plan()
+    scene.world.gone("low")
     plan.emptied = scene.world.now
-    assert scene.turn() == []
-    scene.world.now += FREED_SECONDS
+    scene.parked.wake(plan.uid)
+    scene.pods.outcomes = ["conflict"]
+    assert scene.turn() == ONCE[:1]
     assert scene.turn() == ONCE
     scene.world.now += PAUSE_SECONDS
     assert scene.turn() == []
 
 
-def test_a_pod_that_comes_is_not_woken() -> None:
+def test_a_pod_that_has_come_is_not_woken() -> None:
     scene, plan = of_our_plan()
-    plan.emptied = scene.world.now
-    scene.world.now += FREED_SECONDS
-    scene.world.gone("low")
     scene.world.pod("urgent", 4, "n", priority=90)
-    assert scene.turn() == []
-    scene.world.verbs.reservations.drop(plan.uid)
+    scene.parked.wake(plan.uid)
     assert scene.turn() == []

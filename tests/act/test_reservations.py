@@ -602,17 +602,60 @@ def test_no_victim_is_planned_for_two_pods_by_two_instances(victims: list[str], 
     cheapest."""
     objects, made = Objects(), world(evicts=True)
     made.pod("theirs", 4, priority=priority)
-    entry = {
-        "format": 1, "pod": "default/theirs", "node": "n1", "victims": [f"uid-{name}" for name in victims],
-        "amounts": {"pods": 1, GPU: 4}, "priority": priority, "at": made.wall, "own": True, "wait": 60,
-    }  # fmt: skip
 
     async def test(reservations: ReservationStore) -> None:
-        objects.put(PATH, {"metadata": {}, "data": {"uid-theirs": json.dumps(entry)}})
+        objects.put(PATH, of_theirs(made, victims, priority))
         answer = await ask(made, OFFER)
         assert bool(answer) is kept
         assert ("uid-urgent" in entries(objects)) is kept
         assert "uid-theirs" in entries(objects)
+
+    run(objects, made, test)
+
+
+def of_theirs(made: World, victims: list[str], priority: int = 9) -> dict[str, Any]:
+    """The map with a plan of another instance for 4 GPUs."""
+    entry = {
+        "format": 1, "pod": "default/theirs", "node": "n1", "victims": [f"uid-{name}" for name in victims],
+        "amounts": {"pods": 1, GPU: 4}, "priority": priority, "at": made.wall, "own": True, "wait": 60,
+    }  # fmt: skip
+    return {"metadata": {}, "data": {"uid-theirs": json.dumps(entry)}}
+
+
+def test_the_plan_of_a_pod_that_the_watch_has_not_brought_counts() -> None:
+    objects, made = Objects(), world(evicts=True)
+
+    async def test(reservations: ReservationStore) -> None:
+        objects.put(PATH, of_theirs(made, ["w2", "w3"]))
+        assert await ask(made, OFFER) == {}
+
+    run(objects, made, test)
+
+
+@pytest.mark.parametrize("by", ["a reply", "the round"])
+def test_a_plan_that_waits_beside_another_write_is_compared_too(by: str) -> None:
+    objects, made = Objects(), world(evicts=True)
+    made.pod("theirs", 4, priority=9)
+    made.node("n2", 8)
+    for i in range(4):
+        made.pod(f"x{i}", 2, "n2", priority=1, held=(2 * i, 2 * i + 1))
+    made.pod("beside", 4, priority=9)
+
+    async def test(reservations: ReservationStore) -> None:
+        objects.put(PATH, of_theirs(made, ["w2", "w3"]))
+        objects.delay = 0.05
+        if by == "the round":
+            amounts = tuple(4 if name == GPU else 0 for name in made.cluster.resources)
+            made.verbs.reservations.add(
+                Reservation("uid-beside", "n2", ("uid-x0", "uid-x1"), amounts, 9, made.now, pod="default/beside")
+            )
+            first: asyncio.Task[Any] = asyncio.create_task(reservations.refresh())
+            await asyncio.sleep(0.02)
+        else:
+            first = asyncio.create_task(ask(made, {"n2": ["x0", "x1"]}, "beside"))
+        assert await ask(made, OFFER) == {}
+        await first
+        assert set(entries(objects)) == {"uid-theirs", "uid-beside"}
 
     run(objects, made, test)
 
@@ -777,6 +820,7 @@ def planned(made: World) -> Reservation:
 def released(made: World) -> list[str]:
     """The causes that were counted."""
     made.verbs.releases.sweep(made.now)
+    made.verbs.releases.sweep_plans(made.now)
     family = next(f for f in made.metrics.registry.collect() if f.name == "gpu_extender_reservations_released")
     return [sample.labels["cause"] for sample in family.samples if sample.name.endswith("_total") and sample.value]
 
@@ -928,6 +972,40 @@ def test_of_two_plans_that_one_node_cannot_hold_the_later_one_ends(
         assert released(made) == (["outbid"] if ends and not touched else [])
         left = {"urgent", "second"} - {ends if not touched else ""}
         assert {plan.uid for plan in made.verbs.reservations.all()} == {f"uid-{name}" for name in left}
+
+
+def test_a_gpu_that_is_away_for_a_moment_ends_no_plan() -> None:
+    made = world()
+    made.pod("second", 4, priority=9)
+    own(made, "urgent", ["w0", "w1"])
+    own(made, "second", ["w2", "w3"], at=1.0)
+    made.node("n1", 7, capacity=8)
+    assert released(made) == []
+    for name in ("w2", "w3"):
+        made.pod(name, 2, "n1", priority=9)
+    made.verbs.reservations.drop("uid-second")
+    made.gone("w0", "w1")
+    assert released(made) == []
+
+
+def test_a_plan_in_place_of_an_older_one_counts_what_was_reserved_meanwhile() -> None:
+    """A pod of a lower priority came in between: its end is needed, and what was freed for the other pod is not."""
+    made = World(Settings.model_validate({"reservations": {"store": "memory"}}))
+    made.node("n1", 8)
+    for i in range(4):
+        made.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1))
+    urgent = made.pod("urgent", 4, priority=9)
+    made.pod("other", 2, priority=9)
+    planned(made)
+    amounts = tuple(2 if name == GPU else 0 for name in made.cluster.resources)
+    made.verbs.reservations.add(Reservation("uid-other", "n1", ("uid-w2",), amounts, 9, made.now + 1))
+    made.gone("w0", "w1", "w2")
+    made.pod("late", 4, "n1", priority=5, held=(0, 1, 2, 3))
+    assert released(made) == []
+    made.now += 6
+    victims = made.preempt(urgent, {"n1": ["late", "w3"]})
+    made.gone(*(uid.removeprefix("uid-") for uid in victims["n1"]))
+    assert made.filter(urgent)["NodeNames"] == ["n1"]
 
 
 def test_two_pods_whose_victims_were_the_same_do_not_wait_for_each_other() -> None:

@@ -48,10 +48,11 @@ class Server:
     """One instance over the API server: a restart makes another one."""
 
     def __init__(self, case: Case, world: World, controller: OwnEvictions, lease: Lease) -> None:
-        self.case, self.world, self.controller, self.lease, self.woken = case, world, controller, lease, 0
+        self.case, self.world, self.controller, self.lease = case, world, controller, lease
+        self.woken: list[str] = []  # names
 
-    def wake(self) -> None:
-        self.woken += 1
+    def wake(self, uid: str) -> None:
+        self.woken.append(uid.removeprefix("uid-"))
 
     def sync(self) -> None:
         """The watch brings what is stored."""
@@ -179,7 +180,7 @@ class Case:
             leadership = Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)
             saves = SaveRequests(world.cluster, PodPatches(api), self.ear, metrics, SaveHistory(world.cluster, clock))
             saves.eviction_requests = EvictionRequests(api, "evictions") if chosen.eviction_requests else None
-            evictor = Evictor(PodEvictions(api, metrics), leadership, reservations, saves, lambda: server.wake())
+            evictor = Evictor(PodEvictions(api, metrics), leadership, reservations, saves, lambda uid: server.wake(uid))
             controller = OwnEvictions(
                 world.verbs, self.ear, metrics, evictor, view=ClusterReadiness(dark=lambda: 0.0), clock=clock
             )
@@ -755,7 +756,7 @@ def test_an_eviction_that_is_not_allowed_asks_nobody_and_is_left_to_kube_schedul
         for _ in range(2):
             assert await server.preempts(case.urgent) == ["train"]
             await server.turn(10)
-        assert (case.evicted(), case.requests(), server.woken) == ([], 0, 1)
+        assert (case.evicted(), case.requests(), server.woken) == ([], 0, ["urgent"])
 
     case.run(test)
 
@@ -872,7 +873,7 @@ def test_without_the_right_to_the_lease_kube_scheduler_evicts_at_once() -> None:
     async def test(server: Server) -> None:
         assert await server.preempts(case.urgent) == []
         await server.turn()
-        assert server.woken == 1
+        assert server.woken == ["urgent"]
         assert await server.preempts(case.urgent) == ["train"]
         assert (case.evicted(), case.requests()) == ([], 0)
 
