@@ -58,7 +58,7 @@ from extender.reservations.reservations import Reservation
 from extender.times import Backoff, Clock
 
 LOOK_SECONDS = 1.0  # between two looks at what is over
-REREAD_SECONDS = 5.0
+REREAD_SECONDS = 2.0  # until then another instance passes pods on GPUs that are free and planned by this one
 SOON_SECONDS = 0.05  # while the lists are not in
 REFRESH_SECONDS = 5.0  # a request on a connection that died waits no longer: preemptors wait for it
 UNSEEN_SECONDS = 60.0  # after which a pod that no list has brought does not exist

@@ -231,10 +231,10 @@ class Preemption:
         """The outcome where the pod has a reservation; None: another eviction is sought. What was freed stays the pod's
         all the same, unless another reservation takes its place."""
         cluster, request, now = self._cluster, preemptor.request, preemptor.now
-        if standing.own:
-            return PreemptionOutcome("none", "pods are being evicted for it already, by ourselves")
         bound = cluster.placements.bound.get(standing.node, ())
         remaining = [cluster.pods[uid] for uid in standing.victims if uid in bound]
+        if standing.own and remaining:
+            return PreemptionOutcome("none", "pods are being evicted for it already, by ourselves")
         row = cluster.row(standing.node)
         lower = all(
             pod.priority < request.priority for pod in remaining

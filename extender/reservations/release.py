@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import le, sub
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
@@ -14,7 +15,7 @@ from extender.reservations.reservations import Reservation, Reservations
 CAUSES = {
     "bound": "the preemptor has a node",
     "deleted": "the preemptor is deleted",
-    "outbid": "pods that come first take the GPUs",
+    "outbid": "other pods have the GPUs, or come first",
     "replaced": "the GPUs were lost, another reservation was made for the preemptor",
     "not-used": "the last victim has been gone for a minute",
     "not-carried-out": "kube-scheduler threw the answer away: no pod was evicted",
@@ -58,13 +59,14 @@ class Releases(Listener):
             self._end(reservation, self._over(reservation, self._cluster.pods.get(reservation.uid), now))
 
     def sweep_plans(self, now: float) -> None:
-        """End our own plans of which no victim is evicted, and that leave their pod too little by now. After an
-        eviction a plan is kept: those that come first may go elsewhere. This looks at all pairs on a node."""
+        """End our own plans of which no victim is evicted, and that leave their pod too little by now: until another
+        instance reads a plan it may pass other pods. After an eviction a plan is kept: those that come first may go
+        elsewhere. This looks at all pairs on a node."""
         on: dict[str, list[Reservation]] = {}
         for reservation in self._reservations.current(now):
             on.setdefault(reservation.node, []).append(reservation)
         for there in on.values():
-            for plan in [plan for plan in there if plan.own and self.untouched(plan)] if len(there) > 1 else ():
+            for plan in [plan for plan in there if plan.own and self.untouched(plan)]:
                 precedes = partial(self._reservations.precedes, uid=plan.uid, priority=plan.priority)
                 if self.outbid(plan, filter(precedes, there)):
                     self._end(plan, "outbid")
@@ -130,30 +132,34 @@ class Releases(Listener):
             patience += COME_BACK_SECONDS
         return "not-carried-out" if now - reservation.at > patience and self.untouched(reservation) else ""
 
-    def outbid(self, plan: Reservation, others: Iterable[Reservation]) -> bool:
-        """Whether the pod would not fit on its node once its victims and those of these other reservations there are
-        gone, because of them or of pods that it may not evict. GPUs that are away for a moment outbid none."""
+    def outbid(self, plan: Reservation, first: Iterable[Reservation]) -> bool:
+        """Whether the pod would not fit on its node once all victims there are gone, because of other pods, or of what
+        is reserved there for those that come `first`. GPUs that are away for a moment outbid none."""
         cluster, row = self._cluster, self._cluster.row(plan.node)
-        pods = list(cluster.pods_on(plan.node))
-        # One that the watch has not brought may be new.
-        known, waiting = cluster.pods, cluster.placements.waiting
-        first = [other for other in others if other.uid in waiting or other.uid not in known]
-        gone = set(plan.victims).union(*(other.victims for other in first))
-        leaving = [pod for pod in pods if pod.terminating or pod.uid in gone]
-        stay = [pod for pod in pods if pod.priority >= plan.priority and not (pod.terminating or pod.uid in gone)]
-        if row < 0 or not (first or stay):
+        if row < 0:
             return False
+        # A reservation whose pod the watch has not brought may be new.
+        known, waiting = cluster.pods, cluster.placements.waiting
+        waits = (other for other in first if other.uid in waiting or other.uid not in known)
         none, nodes, capacity = (0,) * len(plan.amounts), cluster.tables.nodes, cluster.nodes[plan.node].gpu_capacity
-        whole = (
-            max(has, capacity.get(name, 0)) for name, has in zip(cluster.resources, nodes.alloc_of(row), strict=True)
+        alloc, used = nodes.alloc_of(row), nodes.used_of(row)
+        whole = [max(has, capacity.get(name, 0)) for name, has in zip(cluster.resources, alloc, strict=True)]
+        stays = _sum(used, (other.amounts for other in waits))
+        if not _short(plan.amounts, whole, stays):
+            return False
+        gone = set(plan.victims).union(
+            *(other.victims for other in self._reservations.all() if other.node == plan.node)
         )
-        left, kept = _sum(none, map(cluster.amounts, leaving)), _sum(none, (other.amounts for other in first))
-        taken = _sum(kept, map(cluster.amounts, stay))
-        columns = zip(plan.amounts, whole, nodes.used_of(row), left, kept, taken, strict=True)
-        return any(
-            wanted and 0 < firm <= has and wanted > has - (used - gives) - keeps
-            for wanted, has, used, gives, keeps, firm in columns
-        )
+        leaving = (pod for pod in cluster.pods_on(plan.node) if pod.terminating or pod.uid in gone)
+        left = _sum(none, map(cluster.amounts, leaving))
+        return all(map(le, used, whole)) and _short(plan.amounts, whole, [*map(sub, stays, left)])
+
+
+def _short(wanted: Sequence[int], whole: Sequence[int], stays: Sequence[int]) -> bool:
+    """Whether R amounts do not fit because of what stays."""
+    return any(
+        amount and rest > 0 and amount > has - rest for amount, has, rest in zip(wanted, whole, stays, strict=True)
+    )
 
 
 def _sum(first: tuple[int, ...], amounts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

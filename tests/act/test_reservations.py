@@ -974,6 +974,37 @@ def test_of_two_plans_that_one_node_cannot_hold_the_later_one_ends(
         assert {plan.uid for plan in made.verbs.reservations.all()} == {f"uid-{name}" for name in left}
 
 
+@pytest.mark.parametrize("evicted", [False, True])
+def test_a_plan_whose_free_gpus_another_pod_has_taken_ends_at_once(evicted: bool) -> None:
+    """Another instance had not read it. Nothing is evicted in vain, and the next plan counts the other pod."""
+    made = world()
+    made.gone("w2", "w3")
+    urgent = made.pod("urgent", 8, priority=9)
+    amounts = tuple(8 if name == GPU else 0 for name in made.cluster.resources)
+    made.verbs.reservations.add(
+        Reservation("uid-urgent", "n1", ("uid-w0", "uid-w1"), amounts, 9, made.now, own=True, wait=60.0)
+    )
+    assert released(made) == []
+    made.pod("low", 4, "n1", priority=1)
+    if evicted:
+        made.gone("w0", "w1")
+    assert released(made) == ["outbid"]
+    offer = ["low"] if evicted else ["low", "w0", "w1"]
+    assert sorted(made.preempt(urgent, {"n1": offer})["n1"]) == offer
+
+
+def test_a_pod_that_does_not_fit_where_its_victims_are_gone_is_answered_others() -> None:
+    """More than a count of GPUs may decide, as here the plan's count."""
+    made = world()
+    urgent = made.pod("urgent", 4, priority=9)
+    plan = own(made, "urgent", ["w0"])
+    plan.amounts = tuple(amount // 2 for amount in plan.amounts)
+    made.gone("w0")
+    assert made.preempt(urgent, {"n1": ["w1"]}) == {}
+    made.now += 6
+    assert made.preempt(urgent, {"n1": ["w1"]}) == {"n1": ["w3"]}
+
+
 def test_a_gpu_that_is_away_for_a_moment_ends_no_plan() -> None:
     made = world()
     made.pod("second", 4, priority=9)
@@ -986,6 +1017,8 @@ def test_a_gpu_that_is_away_for_a_moment_ends_no_plan() -> None:
     made.verbs.reservations.drop("uid-second")
     made.gone("w0", "w1")
     assert released(made) == []
+    made.node("n1", 0, capacity=0)
+    assert released(made) == []
 
 
 def test_a_plan_in_place_of_an_older_one_counts_what_was_reserved_meanwhile() -> None:
@@ -996,7 +1029,8 @@ def test_a_plan_in_place_of_an_older_one_counts_what_was_reserved_meanwhile() ->
         made.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1))
     urgent = made.pod("urgent", 4, priority=9)
     made.pod("other", 2, priority=9)
-    planned(made)
+    plan = planned(made)
+    plan.amounts = tuple(amount // 2 for amount in plan.amounts)  # else it ends at once
     amounts = tuple(2 if name == GPU else 0 for name in made.cluster.resources)
     made.verbs.reservations.add(Reservation("uid-other", "n1", ("uid-w2",), amounts, 9, made.now + 1))
     made.gone("w0", "w1", "w2")
@@ -1004,6 +1038,7 @@ def test_a_plan_in_place_of_an_older_one_counts_what_was_reserved_meanwhile() ->
     assert released(made) == []
     made.now += 6
     victims = made.preempt(urgent, {"n1": ["late", "w3"]})
+    assert released(made) == ["replaced"]
     made.gone(*(uid.removeprefix("uid-") for uid in victims["n1"]))
     assert made.filter(urgent)["NodeNames"] == ["n1"]
 
