@@ -126,11 +126,22 @@ def test_a_request_is_withdrawn_for_a_cause(
     assert wrong(story.account()) == found
 
 
-def test_a_higher_priority_that_has_the_place_is_a_cause() -> None:
+@pytest.mark.parametrize(
+    ("priority", "made", "found"), [(2000, 99.4, False), (2000, 99.6, True), (1000, 99.4, True), (3000, 101.4, False)]
+)
+def test_a_plan_that_comes_first_there_is_a_cause(priority: int, made: float, found: bool) -> None:
     story = Story().withdrawn()
     story.plans[0].ended = 101.5
-    story.plans.append(PlanStory("higher", "a", frozenset({"w"}), 3000, 8, 101.4))
-    assert "vain" not in wrong(story.account())
+    story.plans.append(PlanStory("other", "a", frozenset({"w"}), priority, 8, made))
+    assert ("vain" in wrong(story.account())) is found
+
+
+@pytest.mark.parametrize(("node", "bound", "found"), [("a", 100.0, False), ("b", 100.0, True), ("a", 90.0, True)])
+def test_a_pod_that_came_meanwhile_is_a_cause(node: str, bound: float, found: bool) -> None:
+    story = Story().withdrawn()
+    story.plans[0].ended = 101.5
+    story.more = [PodStory("low", "low", 4, 10, 0.0, node, bound)]
+    assert ("vain" in wrong(story.account())) is found
 
 
 def test_a_request_that_stands_in_the_end_is_one_in_vain() -> None:

@@ -2,7 +2,7 @@
 
 An eviction needs a plan that has its pod as a victim, of a preemptor that waits. A pod that was asked is evicted after
 its answer, or after that of the pod that saves for its gang, or when its time is over. A request that is withdrawn
-needs a cause: the preemptor has a node or is deleted, or pods of a higher priority have the place. A preemptor waits
+needs a cause: the preemptor has a node or is deleted, or other pods have the place, or come first. A preemptor waits
 for at most what its PriorityClass states, ASKING_SECONDS and the grace of its victims; while the API server was away,
 and until kube-scheduler was back, no time counts.
 """
@@ -195,8 +195,12 @@ class Judge:
             return "other victims were evicted"
         if plan.ended is None or plan.ended > until:
             return "unexplained"
-        others = (other for other in self.trace.plans if other.node == plan.node and other.priority > plan.priority)
-        return "outbid" if any(other.made <= late for other in others) else "unexplained"
+        others = (other for other in self.trace.plans if other.node == plan.node and other.uid != plan.uid)
+        if any((-other.priority, other.made) < (-plan.priority, plan.made) and other.made <= late for other in others):
+            return "outbid"
+        came = (story for story in self.trace.pods.values() if story.node == plan.node and story.uid != plan.uid)
+        taken = any(plan.made - SLACK <= (story.bound or 0.0) <= plan.ended + SLACK for story in came)
+        return "other pods took the free GPUs" if taken else "unexplained"
 
     def _twice(self) -> Iterator[str]:
         """Pods that have got two requests while one preemptor needed them."""
