@@ -352,7 +352,8 @@ class OwnEvictions(Controller):
             stuck.due = stuck.quiet_until = self._clock() + PAUSE.whole(stuck.failures)
 
     def _give_up(self, plan: Reservation, decision: Decision, why: str) -> None:
-        self._verbs.reservations.drop(plan.uid)
+        if self._verbs.reservations.get(plan.uid) is plan:  # that of another instance may have been taken over
+            self._verbs.reservations.drop(plan.uid)
         decision.result, decision.error = "not-evicted", why
 
     def _stands(self, plan: Reservation) -> bool:

@@ -63,6 +63,7 @@ SOON_SECONDS = 0.05  # while the lists are not in
 REFRESH_SECONDS = 5.0  # a request on a connection that died waits no longer: preemptors wait for it
 UNSEEN_SECONDS = 60.0  # after which a pod that no list has brought does not exist
 TRIES = 5
+PLANNED: Final = "another instance has planned for the pod meanwhile"
 OUTBID: Final = "another instance has planned for a pod that comes first there"
 log = get_log()
 
@@ -250,11 +251,14 @@ class ReservationStore(Controller):
         self._waiting[uid] = self._waiting.get(uid, 0) + 1
         try:
             async with self._lock:
+                known = self._document.text(uid)
                 for _ in range(TRIES):
                     if not self._document.is_known:
                         await self._read()
                     if uid in self._document.newer:
                         return "a newer version of gpu-extender has reserved for the pod, and its entry stands"
+                    if self._is_planned(uid, known):
+                        return PLANNED
                     plans = ((pod_uid, self._verbs.reservations.get(pod_uid)) for pod_uid in self._waiting)
                     wanted = {pod_uid: self._entries.text(plan) for pod_uid, plan in plans if plan is not None}
                     if uid not in wanted:
@@ -278,6 +282,25 @@ class ReservationStore(Controller):
             self._waiting[uid] -= 1
             if not self._waiting[uid]:
                 del self._waiting[uid]
+
+    def _is_planned(self, uid: str, known: str | None) -> bool:
+        """Whether another instance has planned for this pod since its entry was `known`: then that plan is taken over.
+        Else both would evict for it."""
+        text, ours = self._document.text(uid), self._verbs.reservations.get(uid)
+        if text is None or text == known or ours is None or text == self._entries.text(ours):
+            return False
+        try:
+            plan = self._entries.plan(uid, text, self._clock())
+        except Damaged:
+            return False
+        verbs, pod = self._verbs, self._verbs.cluster.pods.get(uid)
+        evicts = verbs.settings.evictions.enabled
+        if pod is not None and contradiction(verbs.cluster, plan, pod, evicts=evicts):
+            return False
+        verbs.reservations.add(plan)
+        self._foreign[uid] = None
+        self._compare()
+        return True
 
     def _outbid(self, uid: str) -> bool:
         """Whether plans that were written before this one leave its pod too little: another instance may have chosen

@@ -613,6 +613,24 @@ def test_no_victim_is_planned_for_two_pods_by_two_instances(victims: list[str], 
     run(objects, made, test)
 
 
+@pytest.mark.parametrize("gpus", [4, 2])
+def test_no_pod_gets_two_plans_by_two_instances(gpus: int) -> None:
+    """The one that is written first stands; one that contradicts the cluster does not."""
+    objects, made = Objects(), world(evicts=True)
+
+    async def test(reservations: ReservationStore) -> None:
+        entry = json.loads(of_theirs(made, ["w0", "w1"])["data"]["uid-theirs"])
+        theirs = entry | {"pod": "default/urgent", "amounts": {"pods": 1, GPU: gpus}}
+        objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(theirs)}})
+        assert bool(await ask(made, OFFER)) is (gpus != 4)
+        plan = made.verbs.reservations.get("uid-urgent")
+        assert plan is not None
+        assert plan.victims == (("uid-w0", "uid-w1") if gpus == 4 else ("uid-w2", "uid-w3"))
+        assert entries(objects)["uid-urgent"]["victims"] == list(plan.victims)
+
+    run(objects, made, test)
+
+
 def of_theirs(made: World, victims: list[str], priority: int = 9) -> dict[str, Any]:
     """The map with a plan of another instance for 4 GPUs."""
     entry = {
