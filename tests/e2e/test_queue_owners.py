@@ -32,7 +32,7 @@ from tests.e2e.gang_owners import (
     posted,
     untyped,
 )
-from tests.e2e.scene import CACHED, Scene, SceneFactory, quiet
+from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_queue import GATE, H100
 from tests.e2e.test_queue_preemption import evicted
@@ -231,8 +231,6 @@ def test_no_role_of_a_gang_is_brought_below_its_minimum(scene: SceneFactory, api
                 node_selector={"kubernetes.io/hostname": node}, labels={} if role == "other" else labels,
             )  # fmt: skip
         cluster.running(*LOSES)
-        # A server that asks for PodGangs within milliseconds of their definition may hear that there are none.
-        wait_for(lambda: cluster.metric(CACHED, 'kind="PodGang"') == 1, 90, "the server knows the PodGang")
         cluster.pod("urgent", 8, priority_class="high")
         wait_for(lambda: len(cluster.alive(LOSES)) == 4, 60, "two pods are evicted")
         assert set(LOSES) - cluster.alive(LOSES) == {"n2-w", "n2-v"}
