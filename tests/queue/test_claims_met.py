@@ -14,11 +14,8 @@ from msgspec.structs import replace
 
 from extender.ask.suppose import SupposedCluster
 from extender.objects.records import PodRecord
-from extender.preemption.gang_plan import GangSearch
 from extender.queue import placement
-from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement, NoPlace, Placed
-from extender.queue.plan import Planner
 from extender.sim import claims as dra
 from extender.sim.machines import machine
 from tests.act.queue.rig import gated, settings
@@ -26,6 +23,7 @@ from tests.ask.whatif.asking import snapshot
 from tests.ask.whatif.test_claims import claimant, parts
 from tests.cluster.dra import drawn_claims as drawn
 from tests.cluster.dra.world import DraWorld
+from tests.queue.test_eviction_plan import of_head
 from tests.world import JSON, rfc3339
 from tests.world import machine as node_object
 
@@ -181,12 +179,6 @@ def test_a_gang_with_claims_of_a_new_kind_is_placed_in_slices() -> None:
 
 def test_an_eviction_for_claims_of_a_new_kind_is_searched_in_slices() -> None:
     world = chosen_claims(full=True)
-    cluster, claims, policy = world.cluster, world.verbs.claims, world.verbs.policy
-    joint = JointPlacement(cluster, policy)
-    planner = Planner(cluster, claims, joint, lambda: world.now, lambda: world.wall)
-    assert [start for start in planner.looks({}) if start is not None] == []
-    assert planner.head is not None
-    search = GangSearch(cluster, policy, world.settings.preemption)
-    plans = EvictionPlanner(cluster, claims, joint, search, lambda: world.now, lambda: world.wall)
-    spent, _ = most_at_once(world, plans.steps(planner.head))
+    head, plans = of_head(world)
+    spent, _ = most_at_once(world, plans.steps(head))
     assert 0 < spent < 3 * MOST

@@ -6,24 +6,31 @@ from extender.cluster.slices import finish
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
 from extender.queue.placement import JointPlacement
-from extender.queue.plan import Planner
+from extender.queue.plan import Planner, QueueHead
 from extender.reservations.seats import Seat
 from tests.act.queue.test_evicting import made
 from tests.queue.test_plan import wait
+from tests.world import World
 
 
-def test_a_seat_that_came_meanwhile_keeps_its_node() -> None:
-    """The search takes no node with seats. It is made in slices, so a seat may come while it goes on."""
-    world = made()
-    wait(world, "urgent", 1, 8, 100, priority=100)
+def of_head(world: World) -> tuple[QueueHead, EvictionPlanner]:
+    """The first gang of the queue, which finds no place, and what looks for evictions for it."""
     cluster, claims, policy = world.cluster, world.verbs.claims, world.verbs.policy
     placement = JointPlacement(cluster, policy)
     planner = Planner(cluster, claims, placement, lambda: world.now, lambda: world.wall)
     assert [start for start in planner.looks({}) if start is not None] == []
     assert planner.head is not None
     search = GangSearch(cluster, policy, world.settings.preemption)
-    plans = EvictionPlanner(cluster, claims, placement, search, lambda: world.now, lambda: world.wall)
-    plan = finish(plans.steps(planner.head))
+    return planner.head, EvictionPlanner(cluster, claims, placement, search, lambda: world.now, lambda: world.wall)
+
+
+def test_a_seat_that_came_meanwhile_keeps_its_node() -> None:
+    """The search takes no node with seats. It is made in slices, so a seat may come while it goes on."""
+    world = made()
+    wait(world, "urgent", 1, 8, 100, priority=100)
+    cluster, claims = world.cluster, world.verbs.claims
+    head, plans = of_head(world)
+    plan = finish(plans.steps(head))
     assert isinstance(plan, EvictionPlan)
     assert (plan.seats[0].node, plans.hindrance(plan)) == ("n1", "")
     nothing = (0,) * len(cluster.resources)
