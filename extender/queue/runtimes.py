@@ -1,0 +1,365 @@
+"""How long gangs run, learned from those that ended.
+
+Theory of operation
+-------------------
+1. A gang that ends is one run of its class: namespace, owner kind, GPUs, PriorityClass, template. One that is evicted
+   or deleted has run for at least so long: it counts as that (Kaplan and Meier, 1958), not as an end.
+2. What is expected of a gang comes from the runs of its class, then of wider ones: without the template, the same GPUs
+   in the namespace, the namespace, the same GPUs anywhere, all. Runs that weigh n of a class decide n / (n + BELIEF) of
+   what is left to decide, the next wider class the rest. What no run decides is a law that is even in the logarithm, up
+   to the declared duration. So a first gang of its class has a wide law, and its own runs take over one by one.
+3. A run weighs half after the half-life, RECENT times as much as the one after it in its namespace, and less the
+   further its declared duration is from that of the gang. Users who declare three times what they need do so again:
+   half of a run of the same namespace, and all of a run of another, is its share of what was declared for it.
+4. Memory: MOST_NAMESPACES with OF_NAMESPACE runs each, and OF_ALL runs of all. A run of a full namespace displaces the
+   oldest run of the class that has most runs there; in those of all the oldest run of the namespace that has most. So
+   no class pushes out another, and no namespace what is known of others. A namespace beyond the bound displaces the one
+   whose latest run is oldest.
+5. It is stored as one text (dump, load). No clock is read here, and nothing is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from bisect import bisect_left, bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import msgspec
+
+from extender.objects import gangs
+from extender.objects.records import PodRecord
+
+HALF_LIFE_SECONDS: Final = 14 * 86_400.0
+RECENT: Final = 0.92
+BELIEF: Final = 2.0
+NEAR_DECLARED: Final = 1.0
+"""A run weighs 1/e where its declared duration is e times that of the gang, or an e-th of it."""
+ONE_DECLARED: Final = 0.3
+"""Weight of a run where only one of both declares a duration."""
+MOST_NAMESPACES: Final = 256
+OF_NAMESPACE: Final = 32
+OF_ALL: Final = 512
+POINTS: Final = 48  # of a law that is kept of all namespaces
+EVEN: Final = 16  # points of the law of what was never seen
+SHORTEST: Final = 1.0
+LONGEST: Final = 366 * 86_400.0
+UNDECLARED: Final = 7 * 86_400.0
+"""How long a gang of which nothing is known and declared runs at most, before it outlives that."""
+EVEN_RATIO: Final = 1_000.0  # between the ends of that law
+RENEWED: Final = 32
+"""After so many runs the laws of all namespaces are made anew; after fewer while few are known."""
+MOST_LAWS: Final = 512
+FORMAT: Final = 1
+MOST_TEXT: Final = 900_000
+
+
+class RunClass(NamedTuple):
+    """What gangs that run alike have in common."""
+
+    namespace: str
+    gpus: int  # of the whole gang
+    kind: str = ""  # of its highest owner
+    priority: str = ""  # its PriorityClass
+    template: str = ""  # anything that is the same for pods of one template
+
+    @property
+    def family(self) -> int:
+        """Of kind and priority."""
+        return zlib.crc32(f"{self.kind}\0{self.priority}".encode())
+
+    @property
+    def mark(self) -> int:
+        """Of the template."""
+        return zlib.crc32(self.template.encode())
+
+
+def class_of(pods: Sequence[PodRecord], objects: gangs.Objects) -> RunClass:
+    """The class of a gang of these pods, one or more: all of its pods, whether they wait or run. `objects`: as of
+    `gangs.gang`. Two gangs run from the same images under the same account count as of one template."""
+    first = next((pod for pod in pods if pod.gpus), pods[0])
+    return RunClass(
+        first.namespace,
+        sum(pod.gpu_count for pod in pods),
+        gangs.top_owner(first, objects).partition("/")[0],
+        first.priority_class,
+        f"{first.images}{first.service_account}{first.gpus}" if first.images else "",
+    )
+
+
+class _Run(msgspec.Struct, array_like=True):
+    family: int
+    mark: int
+    gpus: int
+    seconds: float
+    declared: float  # seconds, 0 where nothing was
+    at: float  # when it ended, seconds since 1970
+    ended: bool  # False: it was stopped before its end
+
+    @property
+    def kind(self) -> tuple[int, int, int]:
+        return self.family, self.mark, self.gpus
+
+
+class _Stored(msgspec.Struct):
+    format: int
+    namespaces: dict[str, list[_Run]]
+
+
+_READ: Final = msgspec.json.Decoder(_Stored)
+_READ_FORMAT: Final = msgspec.json.Decoder(dict[str, object])
+
+
+class RunTime:
+    """The law of a run time: a distribution function that is even in the logarithm between its points."""
+
+    __slots__ = ("_below", "_most", "_values")
+
+    def __init__(self, points: Sequence[tuple[float, float]], most: float = math.inf) -> None:
+        """`points`: (seconds, weight), by seconds, one or more; `most`: seconds after which the gang is killed."""
+        self._values = [value for value, _ in points]
+        below = list(accumulate(weight for _, weight in points))
+        self._below = [part / below[-1] for part in below]
+        self._most = most
+
+    def until(self, seconds: float) -> float:
+        """How likely it has ended after so many seconds, 0 to 1."""
+        if seconds >= self._most:
+            return 1.0
+        values, below = self._values, self._below
+        i = bisect_right(values, seconds)
+        if i == len(values):
+            return 1.0
+        low, part = (values[i - 1], below[i - 1]) if i else (min(SHORTEST, values[0]), 0.0)
+        if seconds <= low:
+            return part
+        return part + (below[i] - part) * math.log(seconds / low) / math.log(values[i] / low)
+
+    def quantile(self, part: float, elapsed: float = 0.0) -> float:
+        """The run time in seconds, not below `elapsed`, that a gang which has run for `elapsed` seconds does not exceed
+        with this probability, above 0 and below 1. One that has outlived all that is known runs on as long as it ran,
+        with an even chance."""
+        values, below = self._values, self._below
+        passed = self.until(elapsed) if elapsed > 0 else 0.0
+        if passed > 1.0 - 1e-6:
+            return min(max(elapsed, SHORTEST) / (1.0 - part), max(self._most, elapsed))
+        target = passed + part * (1.0 - passed)
+        i = min(bisect_left(below, target), len(below) - 1)
+        low, under = (values[i - 1], below[i - 1]) if i else (min(SHORTEST, values[0]), 0.0)
+        share = (target - under) / (below[i] - under) if below[i] > under else 1.0
+        value = low * math.exp(math.log(values[i] / low) * min(1.0, share))
+        return max(elapsed, min(self._most, value))
+
+
+class RunTimes:
+    """What has been learned. `revision` rises with each run."""
+
+    def __init__(self, half_life_seconds: float = HALF_LIFE_SECONDS) -> None:
+        self.half_life = half_life_seconds
+        self.revision = 0
+        self._namespaces: dict[str, list[_Run]] = {}  # each by the time at which it became known
+        self._all: list[tuple[str, _Run]] = []
+        self._of_all: Counter[str] = Counter()  # by namespace
+        self._laws: OrderedDict[tuple[int, int], list[tuple[float, float]]] = OrderedDict()
+        self._made = 0  # the revision at which they were
+
+    def ended(
+        self, of: RunClass, seconds: float, at: float, declared: float | None = None, *, whole: bool = True
+    ) -> None:
+        """A gang of this class ended at `at`, in seconds since 1970, after `seconds`. `whole`: False where it was
+        evicted or deleted before its end."""
+        seconds = min(LONGEST, max(SHORTEST, seconds))
+        stated = min(LONGEST, max(SHORTEST, declared)) if declared is not None else 0.0
+        self._note(
+            of.namespace, _Run(of.family, of.mark, of.gpus, round(seconds, 1), round(stated, 1), round(at, 1), whole)
+        )
+
+    def expect(self, of: RunClass, now: float, declared: float | None = None, most: float = math.inf) -> RunTime:
+        """The law of the run time of a gang of this class. `declared`: seconds that its user states; `most`: after
+        which it is killed."""
+        runs = self._namespaces.get(of.namespace, ())
+        stated = 0.0 if declared is None else min(LONGEST, max(SHORTEST, declared))
+        weights = self._weights(runs, now, stated)
+        masses = [0.0] * len(runs)
+        rest = 1.0
+        before = -1
+        for members in _classes(runs, of):
+            if len(members) == before:  # the same runs decide once
+                continue
+            before = len(members)
+            total = sum([weights[i] for i in members])
+            decided = rest * total / (total + BELIEF)
+            for i in members:
+                masses[i] += decided * weights[i] / total
+            rest -= decided
+        points: list[tuple[float, float, bool]] = []
+        for run, mass in zip(runs, masses, strict=True):
+            points += _points(run, mass, stated, 0.5)
+        wide = self._wide(of.gpus, stated, now)
+        points += [(value, rest * part, True) for value, part in wide]
+        return RunTime(_without_stops(points), most)
+
+    def _weights(self, runs: Sequence[_Run], now: float, stated: float) -> list[float]:
+        count, half_life = len(runs), self.half_life
+        return [
+            RECENT ** (count - 1 - i) * 0.5 ** (max(0.0, now - run.at) / half_life) * _near(run.declared, stated)
+            for i, run in enumerate(runs)
+        ]
+
+    def _wide(self, gpus: int, stated: float, now: float) -> list[tuple[float, float]]:
+        """(seconds, weight) of the law by what other namespaces have run; the weights sum up to 1. It is kept for
+        durations that are alike, and made anew after some runs."""
+        if self.revision - self._made >= min(RENEWED, 1 + self._made // 8):
+            self._laws.clear()
+            self._made = self.revision
+        bucket = round(2.0 * math.log2(stated)) if stated else -1
+        law = self._laws.get((gpus, bucket))
+        if law is None:
+            law = self._laws[gpus, bucket] = self._of_others(gpus, 2.0 ** (bucket / 2.0) if stated else 0.0, now)
+            if len(self._laws) > MOST_LAWS:
+                self._laws.popitem(last=False)
+        if not stated:
+            return law
+        factor = stated / 2.0 ** (bucket / 2.0)
+        return [(value * factor, part) for value, part in law]
+
+    def _of_others(self, gpus: int, stated: float, now: float) -> list[tuple[float, float]]:
+        half_life = self.half_life
+        weights = [0.5 ** (max(0.0, now - run.at) / half_life) * _near(run.declared, stated) for _, run in self._all]
+        alike = [weight if run.gpus == gpus else 0.0 for (_, run), weight in zip(self._all, weights, strict=True)]
+        own, every = sum(alike), sum(weights)
+        decided = own / (own + BELIEF)
+        rest = (1.0 - decided) * every / (every + BELIEF)
+        points: list[tuple[float, float, bool]] = []
+        for (_, run), same, weight in zip(self._all, alike, weights, strict=True):
+            mass = (decided * same / own if own else 0.0) + (rest * weight / every if every else 0.0)
+            points += _points(run, mass, stated, 1.0)
+        points += _even(stated, 1.0 - decided - rest)
+        return _thinned(_without_stops(points))
+
+    def _note(self, namespace: str, run: _Run) -> None:
+        runs = self._namespaces.get(namespace)
+        if runs is None:
+            if len(self._namespaces) >= MOST_NAMESPACES:
+                oldest = min(self._namespaces, key=lambda name: (self._namespaces[name][-1].at, name))
+                del self._namespaces[oldest]
+            runs = self._namespaces[namespace] = []
+        runs.append(run)
+        if len(runs) > OF_NAMESPACE:
+            counts = Counter([known.kind for known in runs])
+            most = max(counts.values())
+            del runs[next(i for i, known in enumerate(runs) if counts[known.kind] == most)]
+        self._all.append((namespace, run))
+        self._of_all[namespace] += 1
+        if len(self._all) > OF_ALL:
+            most = max(self._of_all.values())
+            i = next(i for i, (name, _) in enumerate(self._all) if self._of_all[name] == most)
+            name, _ = self._all.pop(i)
+            self._of_all[name] -= 1
+            if not self._of_all[name]:
+                del self._of_all[name]
+        self.revision += 1
+
+    # -- as a text
+
+    def dump(self) -> str:
+        """The text to store."""
+        return msgspec.json.encode(_Stored(FORMAT, dict(sorted(self._namespaces.items())))).decode()
+
+    def load(self, text: str) -> None:
+        """Take over what is stored, before what was learned here. ValueError: it is nothing of the kind."""
+        if len(text) > MOST_TEXT:
+            raise ValueError("the text is too long")
+        try:
+            stored = _READ.decode(text)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"not a text of run times: {error}") from error
+        if stored.format != FORMAT:
+            raise ValueError(f"format {stored.format} is not {FORMAT}")
+        runs = [(name, run) for name, of in stored.namespaces.items() for run in of if _possible(run)]
+        known = [(name, run) for name, of in self._namespaces.items() for run in of]
+        self._namespaces, self._all, self._of_all = {}, [], Counter()
+        for name, run in sorted([*runs, *known], key=lambda pair: pair[1].at):
+            if run not in self._namespaces.get(name, ()):
+                self._note(name, run)
+
+
+def is_newer(text: str) -> bool:
+    """Whether a version to come has written the text."""
+    try:
+        stated = _READ_FORMAT.decode(text).get("format")
+    except msgspec.MsgspecError:
+        return False
+    return isinstance(stated, int) and stated > FORMAT
+
+
+def _possible(run: _Run) -> bool:
+    times = (run.seconds, run.declared, run.at)
+    return all(map(math.isfinite, times)) and SHORTEST <= run.seconds <= LONGEST and 0 <= run.declared <= LONGEST
+
+
+def _classes(runs: Sequence[_Run], of: RunClass) -> Iterable[list[int]]:
+    """The places of the runs of its class, then of wider ones. Each contains the one before it."""
+    family, mark, gpus = of.family, of.mark, of.gpus
+    alike = [i for i, run in enumerate(runs) if run.gpus == gpus]
+    of_family = [i for i in alike if runs[i].family == family]
+    same = [i for i in of_family if runs[i].mark == mark]
+    return [members for members in (same, of_family, alike, list(range(len(runs)))) if members]
+
+
+def _near(declared: float, stated: float) -> float:
+    """The weight of a run by what was declared for it, seconds; 0: nothing."""
+    if declared and stated:
+        return math.exp(-abs(math.log(declared / stated)) / NEAR_DECLARED)
+    return ONE_DECLARED if declared or stated else 1.0
+
+
+def _points(run: _Run, mass: float, stated: float, scaled: float) -> list[tuple[float, float, bool]]:
+    """(seconds, weight, whether it ended then) that the run is for a gang with this declared duration, seconds.
+    `scaled`: the part that is its share of its declared duration, where both have one."""
+    if not mass:
+        return []
+    if not (run.declared and stated):
+        return [(run.seconds, mass, run.ended)]
+    as_share = (max(SHORTEST, run.seconds * stated / run.declared), mass * scaled, run.ended)
+    return [as_share] if scaled == 1.0 else [as_share, (run.seconds, mass * (1.0 - scaled), run.ended)]
+
+
+def _even(stated: float, mass: float) -> list[tuple[float, float, bool]]:
+    """The law of what was never seen, of this mass."""
+    top = stated or UNDECLARED
+    low = max(SHORTEST, top / EVEN_RATIO)
+    return [(low * (top / low) ** ((i + 1) / EVEN), mass / EVEN, True) for i in range(EVEN)]
+
+
+def _without_stops(points: Iterable[tuple[float, float, bool]]) -> list[tuple[float, float]]:
+    """(seconds, weight), by seconds: the weight of what was stopped goes to all that is longer, in proportion. What
+    nothing is longer than counts as ended at twice its time."""
+    ordered = sorted(points, key=lambda point: (point[0], not point[2]))
+    if all(ended for _, _, ended in ordered):
+        return [(value, weight) for value, weight, _ in ordered if weight > 0.0]
+    left = sum([weight for _, weight, _ in ordered])  # of the points that come
+    factor, laws = 1.0, list[tuple[float, float]]()
+    for value, weight, ended in ordered:
+        left -= weight
+        if ended:
+            if weight > 0.0:
+                laws.append((value, weight * factor))
+        elif left > 1e-12:
+            factor *= 1.0 + weight / left
+        else:
+            laws.append((2.0 * value, weight * factor))
+            return sorted(laws)
+    return laws
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The law in POINTS points of equal weight, which sum up to 1, and its longest one."""
+    if len(points) <= POINTS:
+        total = sum([weight for _, weight in points])
+        return [(value, weight / total) for value, weight in points]
+    law = RunTime(points)
+    return [(law.quantile((i + 1) / (POINTS + 1e-9)), 1.0 / POINTS) for i in range(POINTS)]
