@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from extender.act.controller import EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
+from extender.act.ended_runs import EndedRuns
 from extender.act.events import EventRecorder
 from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
@@ -42,6 +43,8 @@ from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import QueueLeader
+from extender.queue.runtimes import RunTimes
+from extender.queue.runtimes import is_newer as is_newer_run_times
 from extender.server.deciding import Core, cluster_of
 from extender.server.gate import Asks
 from extender.server.writes import ApiBinder, Binder, ReservationKeeper
@@ -49,6 +52,8 @@ from extender.settings import Settings
 from extender.times import Clock
 
 MIX: Final = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
+RUN_TIMES: Final = "run-times"  # the key of how long they run
+RUN_TIMES_SECONDS: Final = 60.0  # between two writes of it
 log = get_log()
 
 
@@ -137,6 +142,8 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         demand, learned = cluster.demand, ConfigMap(server, namespace, MIX)
         controllers.append(LearnedStore(learned, demand.dump, demand.load, newer=is_newer))
         controllers.append(SaveHistoryStore(learned, history))
+    if queue is not None:
+        controllers += _run_times(core, server, ConfigMap(server, namespace, MIX) if stored else None)
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
 
     async def close() -> None:
@@ -156,6 +163,19 @@ def _can_evict(settings: Settings, watches: Watches, reservations: ReservationSt
         and reservations.is_writable
         and watches.dark(evicting=True) < staleness
     )
+
+
+def _run_times(core: Core, server: ApiServer, learned: ConfigMap | None) -> list[Controller]:
+    """What learns how long gangs run, and keeps it. `learned`: where, None: nowhere."""
+    times = core.run_times
+    runs = EndedRuns(core.cluster, Bindings(server, core.cluster.gpu_names).get_pod, times)
+    core.cluster.subscribe(runs)
+    return [runs] if learned is None else [runs, _run_times_store(learned, times)]
+
+
+def _run_times_store(learned: ConfigMap, times: RunTimes) -> LearnedStore:
+    newer, every = is_newer_run_times, RUN_TIMES_SECONDS
+    return LearnedStore(learned, times.dump, times.load, newer=newer, key=RUN_TIMES, every=every)
 
 
 def _reloading(core: Core, file: Path | None) -> list[Controller]:

@@ -18,6 +18,7 @@ from extender.journal.recorder import RecordedCluster, Recorder, header_of
 from extender.journal.writer import Writer
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.queue.runtimes import RunTimes
 from extender.reservations.assumed import Freshness
 from extender.server.calls import Calls, Hears, Outage, Readiness, Settling, VerbCalls
 from extender.server.endpoint import DecisionLog, Endpoint
@@ -41,6 +42,8 @@ class Core:
     clock: Clock
     save_history: SaveHistory
     """How pods answer requests to save their work."""
+    run_times: RunTimes = field(default_factory=RunTimes)
+    """How long gangs run."""
     trend: Trend = field(default_factory=Trend)
     """The fleet over the last hours."""
 
