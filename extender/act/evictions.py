@@ -8,8 +8,9 @@ Theory of operation
 2. Where this instance may not evict (`evictions.enabled` is false, it does not hold the Lease, the cluster is a file)
    it only reports: by an Event on the pod, in its decision record, by `explain`; of one pod once a minute at most.
 3. Else, by the instance that holds the Lease: reserve as for a preemption (written first), ask for each eviction with
-   DryRun, then evict through the Eviction API. A plan that would violate a budget is not tried. Where the API server
-   rejects it all the same (429), the node is left alone for a while and the next plan is tried, later and later.
+   DryRun, and evict through the Eviction API once the other instances know the reservation. A plan that would violate
+   a budget is not tried. Where the API server rejects it all the same (429), the node is left alone for a while and the
+   next plan is tried, later and later.
 4. From then on the reserved node is the only one that our filter passes for the pod. Its preempt verb answers no
    victims: kube-scheduler does not know these evictions as its own. The pod lands when the GPUs are really free.
 5. What a restart interrupts is taken up from the reservations: the same victims, never others.
@@ -125,6 +126,7 @@ class OwnEvictions(Controller):
         self._asked_at: float | None = None
         self._allowed = set[str]()  # ids of plans whose evictions were allowed in a dry run
         self._fits: dict[str, float] = {}  # by plan id: since when its pod fits without an eviction
+        self._torn: dict[str, float] = {}  # by plan id: since when its evictions would not make the pod fit
         self._planned: Set[str] = set()  # uids of the preemptors for which we evict, as of the turn before
         self._freed: Set[str] = set()  # ids of the plans whose victims are gone, and whose preemptors were woken
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
@@ -380,6 +382,21 @@ class OwnEvictions(Controller):
             return needed
         return remaining if now - self._fits.setdefault(plan.id, now) >= BACKOFF_SECONDS else []
 
+    def _makes_room(self, evictor: Evictor, plan: Reservation) -> bool:
+        """Whether the evictions of the plan leave its pod what it asks for. Until every instance has read the plan, one
+        of them may pass another pod on the free GPUs that it counts on. GPUs whose plugin restarts may be back within
+        BACKOFF_SECONDS."""
+        now, standing = self._clock(), {other.id for other in self._verbs.reservations.all()}
+        if now - plan.at < evictor.reserving.spread_seconds:
+            return False
+        self._torn = {plan_id: at for plan_id, at in self._torn.items() if plan_id in standing}
+        if self._verbs.preempt.possible(plan, now, self._wall()):
+            self._torn.pop(plan.id, None)
+            return True
+        if now - self._torn.setdefault(plan.id, now) >= BACKOFF_SECONDS:
+            self._verbs.releases.end(plan, "outbid")
+        return False
+
     def _need(self, plan: Reservation) -> Need:
         """The plan as the need for which pods are asked to save their work."""
         began = self._wall() - (self._clock() - plan.at)
@@ -427,6 +444,8 @@ class OwnEvictions(Controller):
         if not self._stands(plan):  # other plans of this turn may have waited long for the API server
             return
         if plan.wait and not await self._may_go(evictor, plan, begun=begun):
+            return
+        if not begun and not self._makes_room(evictor, plan):
             return
         for pod in self._needed(plan):
             if not self._stands(plan) or not may_evict():  # the requests before may have waited long

@@ -125,6 +125,11 @@ class ReservationStore(Controller):
         return self._read_at is not None
 
     @property
+    def spread_seconds(self) -> float:
+        """After which every instance has read a reservation, as long as the API server answers."""
+        return 0.0 if self._in_memory else REREAD_SECONDS + LOOK_SECONDS
+
+    @property
     def is_writable(self) -> bool:
         """Whether a reservation would be written, as far as is known."""
         return self._in_memory or not (self._trouble.unwritten or self._trouble.failed)

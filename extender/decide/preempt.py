@@ -67,10 +67,17 @@ class Preempt:
 
     def needed(self, plan: Reservation, pods: Sequence[PodRecord], now: float, wall: float) -> list[PodRecord]:
         """Those of these victims of a plan that have to be evicted by now."""
+        preemptor = self._preemptor(plan, now, wall)
+        return list(pods) if preemptor is None else self._preemption.needed(preemptor, plan, pods)
+
+    def possible(self, plan: Reservation, now: float, wall: float) -> bool:
+        """Whether the evictions of a plan still make room for its pod."""
+        preemptor = self._preemptor(plan, now, wall)
+        return preemptor is None or self._preemption.possible(preemptor, plan)
+
+    def _preemptor(self, plan: Reservation, now: float, wall: float) -> Preemptor | None:
         pod = self._cluster.pods.get(plan.uid)
-        if pod is None:
-            return list(pods)
-        return self._preemption.needed(Preemptor(pod_request.read(pod, self._cluster), pod, now, wall), plan, pods)
+        return None if pod is None else Preemptor(pod_request.read(pod, self._cluster), pod, now, wall)
 
     def _record(self, decision: Decision, outcome: PreemptionOutcome) -> None:
         """Write what a preemption came to into its decision record, and keep that."""

@@ -160,6 +160,16 @@ class Preemption:
                     needed.remove(pod)
         return needed
 
+    def possible(self, preemptor: Preemptor, plan: Reservation) -> bool:
+        """Whether the pod fits on its node once the victims of its plan are gone, as far as we model what decides."""
+        row = self._cluster.row(plan.node)
+        return row < 0 or not preemptor.request.exchangeable or self._fits_after(preemptor, plan, row)
+
+    def _fits_after(self, preemptor: Preemptor, plan: Reservation, row: int) -> bool:
+        """Whether our own filter passes the pod on the node of its plan once its victims are gone."""
+        with self._claims.of(preemptor.request, preemptor.now):
+            return self._search.fits_without(preemptor.request, row, self._leaving(preemptor, plan).union(plan.victims))
+
     def detail(self, outcome: PreemptionOutcome) -> dict[str, Any]:
         """The outcome as decision records show it."""
         if outcome.result == "none":
@@ -239,15 +249,10 @@ class Preemption:
         lower = all(
             pod.priority < request.priority for pod in remaining
         )  # a caller may state another priority than before
-        if remaining and lower and row >= 0 and not cluster.nodes[standing.node].unschedulable:
-            gone = {pod.uid for pod in remaining} | self._leaving(preemptor, standing)
-            with self._claims.of(request, now):
-                fits = self._search.fits_without(request, row, gone)
-            if fits:
-                violations = certificate.violations(cluster, certificate.important(remaining))
-                return PreemptionOutcome(
-                    "standing", node=standing.node, victims=tuple(remaining), violations=violations
-                )
+        usable = row >= 0 and not cluster.nodes[standing.node].unschedulable
+        if remaining and lower and usable and self._fits_after(preemptor, standing, row):
+            violations = certificate.violations(cluster, certificate.important(remaining))
+            return PreemptionOutcome("standing", node=standing.node, victims=tuple(remaining), violations=violations)
         if not remaining:
             standing.emptied = standing.emptied if standing.emptied is not None else now
             if now - standing.emptied <= CARRY_SECONDS:

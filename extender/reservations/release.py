@@ -56,7 +56,7 @@ class Releases(Listener):
         if self._reservations:
             self._reservations.journal.sweeps(now)
         for reservation in self._reservations.all():
-            self._end(reservation, self._over(reservation, self._cluster.pods.get(reservation.uid), now))
+            self.end(reservation, self._over(reservation, self._cluster.pods.get(reservation.uid), now))
 
     def sweep_plans(self, now: float) -> None:
         """End our own plans of which no victim is evicted, and that leave their pod too little by now: until another
@@ -69,10 +69,11 @@ class Releases(Listener):
             for plan in [plan for plan in there if plan.own and self.untouched(plan)]:
                 precedes = partial(self._reservations.precedes, uid=plan.uid, priority=plan.priority)
                 if self.outbid(plan, filter(precedes, there)):
-                    self._end(plan, "outbid")
+                    self.end(plan, "outbid")
                     there.remove(plan)
 
-    def _end(self, reservation: Reservation, cause: str) -> None:
+    def end(self, reservation: Reservation, cause: str) -> None:
+        """`cause`: one of CAUSES; "": it stands."""
         if cause:
             self._reservations.drop(reservation.uid)
             self._report(reservation, cause)

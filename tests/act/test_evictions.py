@@ -11,7 +11,8 @@ import pytest
 
 from extender.act.controller import EVICTIONS, Leadership, Supervisor
 from extender.act.events import EventRecorder
-from extender.act.evictions import PAUSE, ClusterReadiness, Evictor, OwnEvictions
+from extender.act.evictions import BACKOFF_SECONDS, PAUSE, ClusterReadiness, Evictor, OwnEvictions
+from extender.act.reservations import ReservationStore
 from extender.act.save_history import SaveHistory
 from extender.act.saving import SaveRequests
 from extender.cli.decisions import lines
@@ -139,6 +140,40 @@ class Play:
 
     def goes(self, name: str, node: str = "n0") -> None:
         self.world.pod(name, 1, node, priority=1, held=(int(name[-1]),), terminating=self.world.wall + 30)
+
+
+@pytest.fixture(autouse=True)
+def known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other instance has to read a plan first."""
+    monkeypatch.setattr(ReservationStore, "spread_seconds", 0.0)
+
+
+@pytest.mark.parametrize("passed", [False, True])
+def test_no_pod_is_evicted_before_every_instance_knows_the_plan(
+    passed: bool, known_at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then one of them may pass a pod on the GPUs that are free: then the plan ends, and its victims stay."""
+    monkeypatch.undo()
+    play = Play(nodes=1)
+    world = play.world
+
+    async def test(controller: OwnEvictions) -> None:
+        await play.stuck(controller)
+        assert [plan.own for plan in world.verbs.reservations.all()] == [True]
+        world.now += 2.9
+        await controller.turn()
+        assert play.evicted() == []
+        if passed:
+            world.pod("other", 1, "n0", priority=1, held=(1,))
+        world.now += 0.2
+        await controller.turn()
+        assert play.evicted() == ([] if passed else ["n0-0"])
+        if passed:
+            world.now += BACKOFF_SECONDS
+            await controller.turn()
+            assert (play.evicted(), world.verbs.reservations.all()) == ([], [])
+
+    play.run(test)
 
 
 def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:

@@ -27,7 +27,7 @@ from extender.preemption.cost_inputs import work_lost
 from extender.server.acting import _left_of_queue, live
 from extender.settings import Settings
 from extender.times import Clock
-from tests.act.test_evictions import LEASE, Ear
+from tests.act.test_evictions import LEASE, Ear, known_at_once  # noqa: F401
 from tests.act.test_reservations import connected, keeper
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
