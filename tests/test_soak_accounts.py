@@ -99,3 +99,15 @@ def test_evictions_of_one_plan_are_one_round() -> None:
     assert follow(trace, {"one": one}, preempted(events)) == 1  # v4 is in no plan
     assert [sorted(found.victims) for found in one.rounds] == [["v1", "v2"], ["v3"], ["v4"]]
     assert (one.node, one.started) == ("a", 30.0)
+
+
+def test_a_victim_that_its_preemptor_left_alone_is_not_leaving() -> None:
+    """A higher pod had planned for `stays`, and took what had been freed for this one."""
+    plans = (
+        PlanStory("one", "a", frozenset({"v1"}), 1000, 4, 10.0),
+        PlanStory("high", "a", frozenset({"stays", "v1"}), 2000, 4, 15.0, 20.1),
+    )
+    there = [pod("v1", 4, 10, node="a", bound=1.0, going=18.0, gone=18.5), pod("stays", 4, 10, node="a", bound=1.0)]
+    four = Preemptor("one", 4, 1000, "0", uid="one", rounds=[Round(10.0, "a", ["v1"]), Round(20.0, "a", ["stays"])])
+    higher = pod("high", 4, 2000, node="a", bound=19.0)
+    assert causes(told(*there, higher, plans=plans), four) == {"outbid": 1}

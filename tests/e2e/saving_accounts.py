@@ -88,7 +88,8 @@ class Judge:
         account.unplanned = follow(trace, self.preemptors, [*scheduler, *(one for one in ours if one.preemptor)])
         for uid in trace.kinds:
             story = trace.pods[uid]
-            if uid in trace.evicted or story.going is not None:
+            deleted = story.going is not None and story.bound is not None  # else its ReplicaSet has made too many
+            if uid in trace.evicted or deleted:
                 reason = trace.evicted.get(uid, "deleted by nobody known")
                 account.evictions[reason] += 1
                 if (why := self._needless(uid)) and reason == BY_US:

@@ -13,7 +13,7 @@ import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -121,7 +121,7 @@ def _outbid(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
     What the victims of the plans made until then leave is promised to those with a plan: pods of equal priority too
     have what they were promised, since kube-scheduler counts their nominations."""
     node, held, higher = before.node, 0, 0
-    leaving = {uid for plan in trace.plans if plan.node == node and plan.made <= at for uid in plan.victims}
+    leaving = {uid for plan in trace.plans if plan.node == node for uid in _leaving(trace, plan, at)}
     for pod in trace.pods.values():
         if pod.uid == one.uid or pod.uid in before.victims or pod.uid in leaving:
             continue
@@ -132,6 +132,17 @@ def _outbid(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
             higher += pod.gpus if above and came_later else 0
     free = GPUS - held
     return free < one.size <= free + higher
+
+
+def _leaving(trace: Trace, plan: PlanStory, at: float) -> Set[str]:
+    """The victims of the plan that were to be gone, as was known then: one that has placed its pod leaves the rest."""
+    if plan.made > at:
+        return frozenset()
+    pod = trace.pods.get(plan.uid)
+    if (plan.ended is None or plan.ended > at) and (pod is None or pod.bound is None or pod.bound > at):
+        return plan.victims
+    stories = {uid: trace.pods[uid] for uid in plan.victims if uid in trace.pods}
+    return {uid for uid, story in stories.items() if (story.going or story.gone or math.inf) <= at + SLACK}
 
 
 def _promised(trace: Trace, pod: PodStory, node: str, at: float, priority: int) -> bool:
@@ -152,6 +163,16 @@ def causes(trace: Trace, one: Preemptor) -> Counter[str]:
     for before, after in zip(one.rounds, one.rounds[1:], strict=False):
         found[why_again(trace, one, before, after)] += len(after.victims)
     return found
+
+
+def unexplained(trace: Trace, one: Preemptor) -> list[str]:
+    """Its evictions beyond the need that have no good cause, in words."""
+    rounds = zip(one.rounds, one.rounds[1:], strict=False)
+    return [
+        f"{one.name} evicts on {before.node}, planned at {before.made:.1f}, then on {after.node}, {after.made:.1f}"
+        for before, after in rounds
+        if why_again(trace, one, before, after) == "unexplained"
+    ]
 
 
 def why_unplaced(one: Preemptor) -> str:

@@ -28,7 +28,7 @@ from tests.e2e.savers import BEHAVES, KINDS, OURS, Savers, SavingTrace
 from tests.e2e.saving_accounts import Account, Judge
 from tests.e2e.scene import Scene, SceneFactory
 from tests.e2e.service import Service
-from tests.e2e.soak_accounts import Preemptor
+from tests.e2e.soak_accounts import Preemptor, unexplained
 from tests.e2e.test_queue_soak import Soak
 from tests.waiting import wait_for
 
@@ -206,9 +206,10 @@ def report(
     ]
     for name, value in rows:
         print(f"{name:58}{value!s:>12}")
-    wrong = [*account.stuck, *account.needless, *account.early, *account.vain, *account.twice]
+    again = [line for one in preemptors.values() for line in unexplained(trace, one)]
+    wrong = [*account.stuck, *account.needless, *account.early, *account.vain, *account.twice, *again]
     print(*(f"  {line}" for line in wrong), sep="\n")
-    if wrong or account.again["unexplained"]:
+    if wrong:
         file = folder / "story.txt"
         logs = (*(server.log for server in soak.servers), cluster.scheduler.log)
         first = min(one.created for one in preemptors.values())
