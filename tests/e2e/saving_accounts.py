@@ -222,13 +222,21 @@ class Judge:
                 account.stuck.append(f"{one.name} has no node, and never had a plan")
             return
         since = plans[0].made
-        account.before.append(since - one.created)
+        account.before.append(since - one.created - self._away(one.created, since))
         if one.deleted < math.inf:
             return
         until = min(one.started, ended)
-        away = sum(max(0.0, min(until, span.until) - max(since, span.since)) for span in self.away)
-        beyond = until - since - away - len(plans) * (self.waits[one.priority] + ASKING_SECONDS + self.grace)
+        beyond = (
+            until
+            - since
+            - self._away(since, until)
+            - len(plans) * (self.waits[one.priority] + ASKING_SECONDS + self.grace)
+        )
         account.waits.append(beyond)
         if not one.node or beyond > BEYOND:
             times = f"waited {until - since:.1f} s, {beyond:.1f} s beyond its bound"
             account.stuck.append(f"{one.name} {times}: {one.node or 'no node'}")
+
+    def _away(self, since: float, until: float) -> float:
+        """Seconds between these in which no time counts."""
+        return sum(max(0.0, min(until, span.until) - max(since, span.since)) for span in self.away)
