@@ -1,0 +1,426 @@
+"""When gangs start in a schedule of the queue whose run times are drawn: one future of many.
+
+Theory of operation
+-------------------
+1. The scene is the queue at a moment: what runs and waits, with the laws of the run times (`runtimes.py`), and the free
+   GPUs of each node. A future draws the end of each gang once, and goes from look to look, as the planner does.
+2. Which gang starts is decided by the product's own rule: `order.order`, then `backfill.schedule` with `order.behind`.
+   As there, reservations go by declared ends; the drawn ones say when GPUs become free. What is asked for a place is a
+   simpler room than the tables: free GPUs by node, in pools of one GPU model. Quotas, labels, taints, CPU, memory and
+   links do not count, nor gangs that come later. `windows.py` corrects what that leaves out.
+3. Bounded work: a look is not less than LOOK_PART of the time since now after the one before it. Declared ends count
+   as the end of their step of END_PART. Of gangs that are alike, and of those of a queue, the oldest ALIKE are shown to
+   the rule: the others cannot start before them. A future ends when all gangs that are asked for have started, at
+   MOST_LOOKS at the latest; what has not started then is not known.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from extender.cluster.slices import STEP, Sliced
+from extender.objects.gangs import Ref
+from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, schedule
+from extender.queue.endings import OVERRUN_SECONDS, Ending
+from extender.queue.gang import WaitingGang
+from extender.queue.order import fair_shares, order
+from extender.queue.placement import Placed
+from extender.queue.quota import QueueRules
+from extender.queue.runtimes import RunTime
+from extender.queue.usage import FoundPlace
+
+LOOK_PART: Final = 0.05
+LEAST_STEP: Final = 5.0  # seconds between two looks
+END_PART: Final = 0.1
+FIRST_END: Final = 60.0  # seconds of the first step of declared ends
+ALIKE: Final = 2
+MOST_LOOKS: Final = 400
+MOST_NODE_GPUS: Final = 64
+"""Nodes with more count as with so many."""
+
+Seats = tuple[tuple[int, int], ...]
+"""(node, GPUs) pairs; nodes by their place in the scene."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedGang(WaitingGang):
+    """A complete gang of which the pods do not matter any more."""
+
+    total: int = 0  # GPUs of the pods that wait
+    shape: tuple[tuple[int, int], ...] = ()  # (pods, GPUs of each), the largest first; those without GPUs left out
+    pools: tuple[int, ...] = (0,)  # in which it may be, one of them
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it asks for."""
+        return self.total
+
+    @property
+    def complete(self) -> bool:
+        """It is."""
+        return True
+
+
+def sized(gang: WaitingGang, pools: tuple[int, ...] = (0,)) -> SizedGang:
+    """The gang by its sizes: as many pods as must start together."""
+    sizes: dict[int, int] = {}
+    for pod in gang.pods[: max(1, gang.needed)]:
+        if pod.gpu_count:
+            sizes[pod.gpu_count] = sizes.get(pod.gpu_count, 0) + 1
+    shape = tuple([(sizes[gpus], gpus) for gpus in sorted(sizes, reverse=True)])
+    stated: dict[str, Any] = {part.name: getattr(gang, part.name) for part in fields(WaitingGang)}
+    return SizedGang(**{**stated, "pods": ()}, total=gang.gpus, shape=shape, pools=pools)
+
+
+class RunningGang(NamedTuple):
+    """A gang, or a single pod, that holds GPUs."""
+
+    queue: str
+    seats: Seats
+    started: float  # seconds since the epoch
+    end: float | None  # as `Ending.at`
+    law: RunTime
+
+
+class HopefulGang(NamedTuple):
+    """A gang that waits."""
+
+    gang: SizedGang
+    law: RunTime
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The queue at a moment."""
+
+    now: float  # seconds since the epoch
+    free: Sequence[int]  # GPUs, of each node
+    pool: Sequence[int]  # of each node: its GPU model, by number
+    capacity: Mapping[int, int]  # GPUs, of each pool
+    running: Sequence[RunningGang]
+    waiting: Sequence[HopefulGang]  # complete gangs
+    rules: Mapping[str, QueueRules] = field(default_factory=dict)
+    patience: float = 3_600.0
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Found(FoundPlace):
+    """A place in a room."""
+
+    seats: Seats = ()
+
+
+class _Room:
+    """The free GPUs of nodes, which are kept by pool and by how many are free."""
+
+    def __init__(self, free: Sequence[int], pool: Sequence[int]) -> None:
+        self.free = [max(0, min(MOST_NODE_GPUS, gpus)) for gpus in free]
+        self.pool = pool
+        most = max(self.free, default=0)
+        self._levels: dict[int, list[dict[int, None]]] = {}
+        self._size = max(most, 16) + 1
+        for node, gpus in enumerate(self.free):
+            self._of(pool[node], gpus)[node] = None
+
+    def _of(self, pool: int, gpus: int) -> dict[int, None]:
+        levels = self._levels.get(pool)
+        if levels is None:
+            levels = self._levels[pool] = [{} for _ in range(MOST_NODE_GPUS + 1)]
+        return levels[gpus]
+
+    def change(self, seats: Iterable[tuple[int, int]], sign: int) -> None:
+        """The seats are given back (+1) or taken (-1)."""
+        for node, gpus in seats:
+            before, pool = self.free[node], self.pool[node]
+            after = self.free[node] = max(0, min(MOST_NODE_GPUS, before + sign * gpus))
+            del self._of(pool, before)[node]
+            self._of(pool, after)[node] = None
+
+    def find(self, gang: SizedGang, other: Mapping[int, int]) -> Seats | None:
+        """Seats in one pool, or None. `other`: GPUs that are free on some nodes in place of what is."""
+        for pool in gang.pools:
+            levels = self._levels.get(pool)
+            if levels is None:
+                continue
+            changed: dict[int, list[int]] = {}  # nodes of `other` by what is free
+            counts = [len(level) for level in levels]
+            for node, gpus in other.items():
+                if self.pool[node] == pool:
+                    counts[self.free[node]] -= 1
+                    counts[gpus] += 1
+                    changed.setdefault(gpus, []).append(node)
+            if not _enough(counts, gang.shape):
+                continue
+            seats = self._chosen(levels, other, changed, counts, gang.shape)
+            if seats is not None:
+                return seats
+        return None
+
+    def _chosen(
+        self,
+        levels: Sequence[Mapping[int, None]],
+        other: Mapping[int, int],
+        changed: Mapping[int, Sequence[int]],
+        counts: Sequence[int],
+        shape: Sequence[tuple[int, int]],
+    ) -> Seats | None:
+        """The fewest nodes for the pods of each size, and the last ones on the fullest node that suffices."""
+
+        def nodes(gpus: int) -> Iterator[int]:
+            yield from changed.get(gpus, ())
+            yield from (node for node in levels[gpus] if node not in other)
+
+        taken: dict[int, int] = {}
+        for pods, gpus in shape:
+            left = pods
+            for level in range(len(counts) - 1, gpus - 1, -1):
+                fit = level // gpus
+                if not counts[level]:
+                    continue
+                if fit >= left:
+                    break
+                for node in islice(nodes(level), left // fit):
+                    if node not in taken:
+                        taken[node] = fit * gpus
+                        left -= fit
+            for level in range(left * gpus, len(counts)) if left else ():
+                node = next((node for node in nodes(level) if node not in taken), -1) if counts[level] else -1
+                if node >= 0:
+                    taken[node], left = left * gpus, 0
+                    break
+            if left:  # several sizes, or nodes that are taken already: one pod after the other
+                for level in range(len(counts) - 1, gpus - 1, -1):
+                    for node in nodes(level) if counts[level] and left else ():
+                        fit = min(left, (level - taken.get(node, 0)) // gpus)
+                        if fit > 0:
+                            taken[node] = taken.get(node, 0) + fit * gpus
+                            left -= fit
+                if left:
+                    return None
+        return tuple(taken.items())
+
+
+def _enough(counts: Sequence[int], shape: Sequence[tuple[int, int]]) -> bool:
+    """Whether there are slots for the pods of each size. `counts`: nodes by what is free."""
+    for pods, gpus in shape:
+        slots = 0
+        for level in range(gpus, len(counts)):
+            if counts[level]:
+                slots += counts[level] * (level // gpus)
+                if slots >= pods:
+                    break
+        if slots < pods:
+            return False
+    return True
+
+
+class _Ends:
+    """The declared ends of what runs, in steps of END_PART of the time since `now`. Each step is one ending."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self._held: dict[int, dict[int, int]] = {}  # by step: GPUs by node
+        self._never: Final = 1 << 60  # from half of it on: no end is declared
+
+    def step(self, end: float | None, at: float, started: float) -> int:
+        """The step of a declared end, seconds since the epoch, of a gang that runs at `at`. Those without one come
+        last, the oldest first."""
+        if end is None or end < at - OVERRUN_SECONDS:
+            age = self._now - started
+            return self._never - math.floor(math.copysign(math.log1p(abs(age)), age) / END_PART)
+        seconds = max(0.0, end - self._now) / FIRST_END
+        return 0 if seconds <= 1.0 else math.ceil(math.log(seconds) / END_PART)
+
+    def change(self, step: int, seats: Seats, sign: int) -> None:
+        """Seats whose declared end is in the step begin (+1) or are given back (-1)."""
+        held = self._held.setdefault(step, {})
+        for node, gpus in seats:
+            left = held[node] = held.get(node, 0) + sign * gpus
+            if not left:
+                del held[node]
+        if not held:
+            del self._held[step]
+
+    def endings(self, at: float) -> list[Ending]:
+        """By their times. What was to have ended before `at` ends now."""
+        return [
+            Ending(
+                str(step),
+                0,
+                None if 2 * step > self._never else max(at, self._now + FIRST_END * math.exp(step * END_PART)),
+            )
+            for step in sorted(self._held)
+        ]
+
+    def held(self, ending: Ending) -> Mapping[int, int]:
+        """GPUs by node of an ending."""
+        return self._held.get(int(ending.uid), {})
+
+
+def future(scene: Scene, asked: Collection[Ref], shift: float, chance: random.Random) -> Sliced[dict[Ref, float]]:
+    """When each of the gangs that are asked for starts in one future, seconds since the epoch; those that do not start
+    in it are absent. `shift`: from 0 to 1: futures of one chance with shifts that are evenly spread draw run times that
+    are, too."""
+    return (yield from _Future(scene, shift, chance).run(set(asked)))
+
+
+class _Future:
+    """One future. `_ends`: (when, number, seats, step, queue) of what runs, the first end first."""
+
+    def __init__(self, scene: Scene, shift: float, chance: random.Random) -> None:
+        self._scene, self._shift, self._chance = scene, shift, chance
+        self._room = _Room(scene.free, scene.pool)
+        self._declared = _Ends(scene.now)
+        self._ends: list[tuple[float, int, Seats, int, str]] = []
+        self._held: dict[str, dict[str, int]] = {}
+        self._capacity = {str(pool): gpus for pool, gpus in scene.capacity.items()}
+        self._laws = {hopeful.gang.ref: hopeful.law for hopeful in scene.waiting}
+        self._alike: dict[Hashable, list[SizedGang]] = {}  # the oldest last
+        self._before: HeadReservation | None = None
+        self._started: dict[Ref, float] = {}
+
+    def run(self, asked: set[Ref]) -> Sliced[dict[Ref, float]]:
+        """See `future`."""
+        scene = self._scene
+        now = scene.now
+        for number, running in enumerate(scene.running):
+            if number % STEP == STEP - 1:
+                yield
+            elapsed = max(0.0, now - running.started)
+            end = running.started + running.law.quantile(self._part(), elapsed)
+            step = self._declared.step(running.end, now, running.started)
+            self._begin(max(now, end), running.seats, step, running.queue)
+        for gang in sorted((hopeful.gang for hopeful in scene.waiting), key=lambda gang: (-gang.created, gang.ref)):
+            for kind in _kinds(gang):
+                self._alike.setdefault(kind, []).append(gang)
+        yield
+        missing, at, starts = asked & self._laws.keys(), now, dict[Ref, float]()
+        for _ in range(MOST_LOOKS):
+            if self._some_fit():
+                yield from self._look(at)
+                for ref in [ref for ref in missing if ref in self._started]:
+                    starts[ref] = self._started[ref]
+                    missing.remove(ref)
+            if not missing or not self._ends:
+                break
+            at = max(self._ends[0][0], at + max(LEAST_STEP, LOOK_PART * (at - now)))
+            while self._ends and self._ends[0][0] <= at:
+                _, _, seats, step, queue = heapq.heappop(self._ends)
+                self._room.change(seats, 1)
+                self._declared.change(step, seats, -1)
+                self._hold(queue, seats, -1)
+            yield
+        return starts
+
+    def _part(self) -> float:
+        return min(1.0 - 1e-6, max(1e-6, (self._chance.random() + self._shift) % 1.0))
+
+    def _begin(self, end: float, seats: Seats, step: int, queue: str) -> None:
+        self._declared.change(step, seats, 1)
+        self._hold(queue, seats, 1)
+        heapq.heappush(self._ends, (end, len(self._ends) + len(self._started), seats, step, queue))
+
+    def _hold(self, queue: str, seats: Seats, sign: int) -> None:
+        held = self._held.setdefault(queue, {})
+        for node, gpus in seats:
+            pool = str(self._scene.pool[node])
+            held[pool] = held.get(pool, 0) + sign * gpus
+
+    def _first(self) -> list[SizedGang]:
+        """The oldest gangs of each kind, and of each queue, that have not started."""
+        first: dict[Ref, SizedGang] = {}
+        for gangs in self._alike.values():
+            while gangs and gangs[-1].ref in self._started:
+                gangs.pop()
+            count = 0
+            for gang in reversed(gangs):
+                if gang.ref not in self._started:
+                    first[gang.ref] = gang
+                    count += 1
+                    if count == ALIKE:
+                        break
+        return list(first.values())
+
+    def _some_fit(self) -> bool:
+        """Whether any gang may fit now."""
+        return any(
+            gangs and self._room.find(gangs[-1], {}) is not None
+            for kind, gangs in self._alike.items()
+            if isinstance(kind, tuple)
+        )
+
+    def _look(self, at: float) -> Sliced[None]:
+        """Start what the rule starts, until it starts nothing."""
+        scene = self._scene
+        while True:
+            gangs = yield from order(
+                self._first(), fair_shares(self._held, self._capacity, scene.rules), now=at, patience=scene.patience
+            )
+            situation = QueueSituation(
+                gangs,
+                {},
+                self._declared.endings(at),
+                at,
+                scene.strict,
+                kind=lambda gang: (gang.shape, gang.pools) if isinstance(gang, SizedGang) else gang.ref,
+                before=self._before,
+            )
+            steps = schedule(situation, self._place)
+            some = False
+            while True:
+                try:
+                    taken = next(steps)
+                except StopIteration as end:
+                    self._before = end.value.head
+                    break
+                if taken is None:
+                    yield
+                else:
+                    some = True
+                    self._start(taken, at)
+            if not some:
+                return
+
+    def _start(self, taken: TakenSeats, at: float) -> None:
+        gang, place = taken
+        assert isinstance(place, _Found)
+        self._room.change(place.seats, -1)
+        end = at + self._laws[gang.ref].quantile(self._part())
+        self._begin(end, place.seats, self._declared.step(gang.end(at), at, at), gang.queue)
+        self._started[gang.ref] = at
+
+    def _place(self, gang: WaitingGang, trial: Trial) -> Sliced[FoundPlace | str]:
+        """As `backfill.Place`."""
+        assert isinstance(gang, SizedGang)
+        free, other = self._room.free, dict[int, int]()
+        seen = 0
+        for ending in trial.gone:
+            held = self._declared.held(ending)
+            seen += len(held)
+            if seen > 8 * STEP:
+                seen = 0
+                yield
+            for node, gpus in held.items():
+                other[node] = other.get(node, free[node]) + gpus
+        for part in trial.kept:
+            for node, gpus in part.seats.seats if isinstance(part.seats, _Found) else ():
+                other[node] = other.get(node, free[node]) - gpus
+        if other:
+            other = {node: max(0, min(MOST_NODE_GPUS, gpus)) for node, gpus in other.items()}
+        seats = self._room.find(gang, other)
+        if seats is None:
+            return "no place"
+        return _Found((), (), Placed(tuple([node for node, _ in seats]), (), None, proved=False), seats)
+
+
+def _kinds(gang: SizedGang) -> tuple[Hashable, ...]:
+    """Of those of a kind none starts before an older one."""
+    alike = (gang.shape, gang.pools, gang.priority, gang.seconds, gang.ends_at, bool(gang.members) and gang.lacking > 0)
+    return alike, f"{gang.priority}/{gang.queue}"

@@ -1,0 +1,208 @@
+"""One future of the queue: beside a slow twin that shows every gang to the rule at every moment; and its room."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from extender.cluster.slices import Sliced, finish
+from extender.objects.gangs import Ref
+from extender.queue import sampled
+from extender.queue.backfill import QueueSituation, TakenSeats, Trial, schedule
+from extender.queue.endings import Ending
+from extender.queue.gang import WaitingGang
+from extender.queue.order import fair_shares, order
+from extender.queue.placement import Placed
+from extender.queue.runtimes import RunTime
+from extender.queue.sampled import HopefulGang, RunningGang, Scene, SizedGang, _Room, future
+from extender.queue.usage import FoundPlace
+
+
+def exactly(seconds: float) -> RunTime:
+    """A run time that is known."""
+    return RunTime([(seconds, 1e-12), (seconds, 1.0)])
+
+
+def gang(
+    number: int, pods: int, gpus: int, *, created: float = 0.0, queue: str = "q", seconds: float | None = None
+) -> SizedGang:
+    return SizedGang(
+        ref=Ref("pod", queue, f"{number:05}"), pods=(), members=(), other_gates=(), size=pods, minimum=pods, known=True,
+        priority=0, created=created, queue=queue, domain=None, seconds=seconds, ends_at=None,
+        total=pods * gpus, shape=((pods, gpus),),
+    )  # fmt: skip
+
+
+def scene(free: list[int], running: list[RunningGang], waiting: list[HopefulGang], now: float = 1000.0) -> Scene:
+    return Scene(now, free, [0] * len(free), {0: 8 * len(free)}, running, waiting)
+
+
+def starts(case: Scene) -> Mapping[Ref, float]:
+    refs = [hopeful.gang.ref for hopeful in case.waiting]
+    return finish(future(case, refs, 0.0, random.Random(1)))
+
+
+# -- the slow twin: whole nodes, so that a place is a number of them
+
+
+def twin(case: Scene) -> dict[Ref, float]:
+    """Each end is a moment of its own, and the rule is asked about all gangs that wait."""
+    free = [sum(gpus == 8 for gpus in case.free)]  # nodes
+    running = {  # (end, nodes, declared end, queue, start)
+        f"r{i}": (
+            run.started + run.law.quantile(0.5, case.now - run.started),
+            len(run.seats),
+            run.end,
+            run.queue,
+            run.started,
+        )
+        for i, run in enumerate(case.running)
+    }
+    waiting = {hopeful.gang.ref: hopeful for hopeful in case.waiting}
+    found: dict[Ref, float] = {}
+    now = case.now
+    while True:
+        started = 1
+        while started:
+            endings = sorted(
+                (Ending(uid, 0, None if end is None else max(now, end)) for uid, (_, _, end, _, _) in running.items()),
+                key=lambda ending: (math.inf, running[ending.uid][4]) if ending.at is None else (ending.at, 0.0),
+            )
+            held: dict[str, dict[str, float]] = {}
+            for _, nodes, _, queue, _ in running.values():
+                of_queue = held.setdefault(queue, {"0": 0.0})
+                of_queue["0"] += 8 * nodes
+            shares = fair_shares(held, {"0": case.capacity[0]}, {})
+            ordered = finish(order([one.gang for one in waiting.values()], shares, now=now, patience=case.patience))
+
+            def place(one: WaitingGang, trial: Trial) -> Sliced[FoundPlace | str]:
+                assert isinstance(one, SizedGang)
+                room = free[0] + sum(running[ending.uid][1] for ending in trial.gone)
+                room -= sum(part.gang.shape[0][0] for part in trial.kept if isinstance(part.gang, SizedGang))
+                return FoundPlace((), (), Placed((), (), None, proved=False)) if one.shape[0][0] <= room else "full"
+                yield
+
+            started = 0
+            for taken in schedule(QueueSituation(ordered, {}, endings, now, case.strict), place):
+                if isinstance(taken, TakenSeats) and isinstance(taken.gang, SizedGang):
+                    one = taken.gang
+                    started += 1
+                    free[0] -= one.shape[0][0]
+                    end = now + waiting.pop(one.ref).law.quantile(0.5)
+                    running[f"g{one.ref.name}"] = (end, one.shape[0][0], one.end(now), one.queue, now)
+                    found[one.ref] = now
+        if not waiting or not running:
+            return found
+        uid = min(running, key=lambda name: running[name][0])
+        now, nodes, _, _, _ = running.pop(uid)
+        free[0] += nodes
+
+
+def drawn(seed: int) -> Scene:
+    dice = random.Random(seed)
+    nodes, taken, running = 12, 0, list[RunningGang]()
+    while taken < nodes - 2:
+        count = min(dice.randint(1, 4), nodes - taken)
+        seconds = dice.uniform(1000, 9000)
+        started = dice.uniform(0, 999)
+        end = None if dice.random() < 0.2 else started + seconds * dice.uniform(1.0, 5.0)
+        seats = tuple((node, 8) for node in range(taken, taken + count))
+        running.append(RunningGang(dice.choice("qrs"), seats, started, end, exactly(seconds)))
+        taken += count
+    waiting = []
+    for number in range(dice.randint(1, 14)):
+        seconds = dice.uniform(100, 6000)
+        declared = None if dice.random() < 0.1 else seconds * dice.uniform(1.0, 5.0)
+        one = gang(
+            number, dice.randint(1, 9), 8, created=dice.uniform(-5000, 999), queue=dice.choice("qrs"), seconds=declared
+        )
+        waiting.append(HopefulGang(one, exactly(seconds)))
+    return scene([0] * taken + [8] * (nodes - taken), running, waiting)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_future_is_that_of_the_slow_twin(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled, "LOOK_PART", 0.0)
+    monkeypatch.setattr(sampled, "LEAST_STEP", 0.0)
+    monkeypatch.setattr(sampled, "END_PART", 1e-7)
+    monkeypatch.setattr(sampled, "FIRST_END", 1e-3)
+    case = drawn(seed)
+    assert starts(case) == pytest.approx(twin(case), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(60, 90))
+def test_steps_of_looks_and_of_ends_change_little(seed: int) -> None:
+    case = drawn(seed)
+    expected, found = twin(case), starts(case)
+    assert found.keys() == expected.keys()
+    ratios = sorted((found[ref] - case.now + 60.0) / (expected[ref] - case.now + 60.0) for ref in expected)
+    assert 0.8 < ratios[len(ratios) // 2] < 1.25
+
+
+def test_what_is_not_asked_for_and_what_never_starts_is_absent() -> None:
+    running = [RunningGang("q", ((0, 8),), 0.0, 5000.0, exactly(2000.0))]
+    small, large = gang(1, 1, 8), gang(2, 3, 8)
+    case = scene([0, 8], running, [HopefulGang(small, exactly(10.0)), HopefulGang(large, exactly(10.0))])
+    assert finish(future(case, [large.ref], 0.0, random.Random(1))) == {}
+    assert finish(future(case, [small.ref], 0.0, random.Random(1))) == {small.ref: 1000.0}
+    assert finish(future(case, [Ref("pod", "a", "b")], 0.0, random.Random(1))) == {}
+
+
+def test_a_gang_is_placed_in_its_pools_alone() -> None:
+    one = replace(gang(1, 1, 8), pools=(1,))
+    running = [RunningGang("q", ((1, 8),), 0.0, 5000.0, exactly(2000.0))]
+    case = Scene(1000.0, [8, 0], [0, 1], {0: 8, 1: 8}, running, [HopefulGang(one, exactly(10.0))])
+    assert starts(case) == {one.ref: pytest.approx(2000.0)}
+
+
+def test_the_drawn_run_times_of_even_shifts_are_even() -> None:
+    law = RunTime([(1000.0, 1e-9), (100_000.0, 1.0)])
+    running = [RunningGang("q", ((0, 8),), 1000.0, 5000.0, law)]
+    one = gang(1, 1, 8)
+    case = scene([0], running, [HopefulGang(one, exactly(10.0))])
+    parts = sorted(
+        law.until(finish(future(case, [one.ref], i / 4, random.Random(3)))[one.ref] - 1000.0) for i in range(4)
+    )
+    assert [high - low for low, high in pairwise(parts)] == pytest.approx([0.25] * 3, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_room_finds_a_place_whenever_there_is_one(seed: int) -> None:
+    dice = random.Random(seed)
+    free = [dice.randint(0, 8) for _ in range(dice.randint(1, 12))]
+    room = _Room(free, [0] * len(free))
+    other = {node: dice.randint(0, 8) for node in range(len(free)) if dice.random() < 0.3}
+    now = [other.get(node, gpus) for node, gpus in enumerate(free)]
+    for pods in (1, 2, 3, 7):
+        for gpus in (1, 2, 3, 8):
+            seats = room.find(gang(1, pods, gpus), other)
+            slots = sorted((have // gpus for have in now), reverse=True)
+            assert (seats is not None) == (sum(slots) >= pods)
+            if seats is None:
+                continue
+            assert sum(count for _, count in seats) == pods * gpus
+            assert len({node for node, _ in seats}) == len(seats)
+            assert all(0 < count <= now[node] and count % gpus == 0 for node, count in seats)
+            fewest = next(count for count in range(1, len(slots) + 1) if sum(slots[:count]) >= pods)
+            assert len(seats) == fewest
+            if pods == 1:
+                assert now[seats[0][0]] == min(have for have in now if have >= gpus)
+    for node, gpus in enumerate(free):
+        if gpus:
+            room.change([(node, gpus)], -1)
+    assert room.free == [0] * len(free)
+    assert room.find(gang(1, 1, 1), {}) is None
+
+
+def test_pods_of_several_sizes_are_placed_together() -> None:
+    room = _Room([8, 4, 1], [0, 0, 0])
+    mixed = replace(gang(1, 1, 8), shape=((1, 8), (2, 2)), total=12)
+    seats = room.find(mixed, {})
+    assert seats is not None
+    assert dict(seats) == {0: 8, 1: 4}
+    assert room.find(replace(mixed, shape=((1, 8), (3, 2))), {}) is None

@@ -1,0 +1,190 @@
+"""Windows of starts: how often they hold, what is not known, the bounds, and the stored text."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from extender.cluster.slices import finish
+from extender.objects.gangs import Ref
+from extender.queue import windows
+from extender.queue.runtimes import RunTime
+from extender.queue.sampled import HopefulGang, RunningGang
+from extender.queue.windows import EVIDENCE, LEVELS, OF_CLASS, StartWindows, size_class
+from tests.queue.test_sampled import gang, scene
+
+Truth = Callable[[random.Random, int], float]
+"""The logarithm of how many times as long as its middle a gang waits, by its number."""
+
+
+def ref(number: int) -> Ref:
+    return Ref("pod", "q", str(number))
+
+
+def held(truth: Truth, count: int = 4000, delay: int = 20, first: int = 1000) -> dict[int, float]:
+    """How often the windows hold, by level. Each gang starts `delay` gangs later."""
+    dice, known = random.Random(1), StartWindows()
+    hits, stated = dict.fromkeys(LEVELS, 0), dict.fromkeys(LEVELS, 0)
+    late: list[tuple[int, float, windows.Windows]] = []
+    for number in range(count):
+        now = 1000.0 * number
+        middle = dice.uniform(5, 8)
+        starts = [now + math.exp(middle + dice.gauss(0, 0.3)) for _ in range(4)]
+        start = now + 60.0 + math.exp(middle + truth(dice, number))
+        late.append((number, start, known.of(ref(number), 1, now, now, starts)))
+        if len(late) > delay:
+            before, start, stated_windows = late.pop(0)
+            known.started(ref(before), start)
+            for level, window in stated_windows.items():
+                if window is not None and before >= first:
+                    stated[level] += 1
+                    hits[level] += window.low <= start <= window.high
+    return {level: hits[level] / stated[level] for level in LEVELS}
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        lambda dice, number: dice.gauss(0, 0.5),
+        lambda dice, number: dice.gauss(1.5, 1.0),  # all futures are too early
+        lambda dice, number: dice.choice((-2.0, 0.0, 0.1, 3.0)) + dice.gauss(0, 0.01),
+        lambda dice, number: dice.gauss(3.0 * math.sin(number / 300.0), 0.5),  # it drifts
+        lambda dice, number: dice.gauss(0.0, 0.3 if number < 2000 else 2.0),
+        lambda dice, number: min(8.0, dice.paretovariate(0.7)),
+    ],
+)
+def test_windows_hold_as_often_as_is_stated_whatever_the_futures_leave_out(truth: Truth) -> None:
+    for level, share in held(truth).items():
+        assert share == pytest.approx(level / 100.0, abs=0.03)
+
+
+def test_better_futures_give_sharper_windows() -> None:
+    known: dict[float, StartWindows] = {0.2: StartWindows(), 1.5: StartWindows()}
+    widths = {}
+    for error, of in known.items():
+        dice = random.Random(2)
+        for number in range(400):
+            now, middle = 1e5 * number, dice.uniform(5, 8)
+            of.of(ref(number), 1, now, now, [now + math.exp(middle)] * 4)
+            of.started(ref(number), now + 60 + math.exp(middle + dice.gauss(0, error)))
+        window = of.of(ref(-1), 1, 0.0, 0.0, [1000.0] * 4)[80]
+        assert window is not None
+        widths[error] = window.high - window.low
+    assert widths[0.2] < widths[1.5] / 3
+
+
+def test_it_is_not_known_before_enough_gangs_have_started() -> None:
+    known = StartWindows()
+    for number in range(50):
+        stated = known.of(ref(number), 1, 0.0, 0.0, [500.0] * 4)
+        assert [level for level, window in stated.items() if window is None] == [
+            level for level in LEVELS if number < EVIDENCE[level]
+        ]
+        known.started(ref(number), 400.0)
+
+
+def test_it_is_not_known_where_half_of_the_futures_do_not_see_the_start() -> None:
+    known = StartWindows()
+    for number in range(50):
+        known.of(ref(number), 1, 0.0, 0.0, [500.0] * 4)
+        known.started(ref(number), 400.0)
+    assert set(known.of(ref(100), 1, 0.0, 0.0, [500.0] * 2).values()) == {None}
+    assert None not in known.of(ref(101), 1, 0.0, 0.0, [500.0] * 3).values()
+
+
+def trained(count: int = 60, gpus: int = 1) -> StartWindows:
+    known = StartWindows()
+    for number in range(count):
+        known.of(ref(number), gpus, 0.0, 0.0, [500.0] * 4)
+        known.started(ref(number), 300.0 + 10 * number)
+    return known
+
+
+def test_a_gang_that_starts_at_once_or_does_not_start_teaches_nothing() -> None:
+    known = trained()
+    before = known.dump()
+    known.of(ref(100), 1, 0.0, 0.0, [500.0] * 4)
+    known.started(ref(100), 59.0)
+    known.of(ref(101), 1, 0.0, 0.0, [500.0] * 4)
+    known.left(ref(101))
+    known.started(ref(101), 5000.0)
+    assert known.dump() == before
+
+
+def test_only_the_first_window_counts() -> None:
+    known = trained()
+    first = known.of(ref(100), 1, 0.0, 0.0, [500.0] * 4)
+    known.of(ref(100), 1, 0.0, 400.0, [90_000.0] * 4)
+    assert known.first(ref(100)) == first
+    assert known.first(ref(101)) is None
+    known.started(ref(100), 600.0)
+    assert known.first(ref(100)) is None
+
+
+def test_a_gang_that_outlives_its_window_moves_the_next_one_at_once() -> None:
+    known = trained()
+    first = known.of(ref(100), 1, 0.0, 0.0, [500.0] * 4)[80]
+    assert first is not None
+    known.passed(first.high + 1.0)
+    later = known.of(ref(101), 1, 0.0, 0.0, [500.0] * 4)[80]
+    assert later is not None
+    assert later.high > first.high
+    known.passed(first.high + 2.0)  # once
+    assert known.of(ref(102), 1, 0.0, 0.0, [500.0] * 4)[80] == later
+
+
+def test_classes_of_sizes_are_corrected_for_themselves() -> None:
+    assert [size_class(gpus) for gpus in (1, 2, 8, 9, 64, 65, 4096)] == [0, 1, 1, 2, 2, 3, 3]
+    known = trained()
+    for number in range(200, 400):
+        known.of(ref(number), 8, 0.0, 0.0, [500.0] * 4)
+        known.started(ref(number), 50_000.0)
+    small, large = (known.of(ref(gpus), gpus, 0.0, 0.0, [500.0] * 4)[80] for gpus in (1, 8))
+    assert small is not None
+    assert large is not None
+    assert small.low < 1000 < 10_000 < large.high
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = trained(3 * OF_CLASS)
+    assert len(known._classes[0].scores) == OF_CLASS
+    monkeypatch.setattr(windows, "MOST_OPEN", 5)
+    for number in range(20):
+        known.of(ref(number), 1, 0.0, 0.0, [500.0] * 4)
+    assert len(known._open) == 5
+
+
+def test_the_windows_of_a_scene_come_from_its_futures() -> None:
+    law = RunTime([(500.0, 1e-9), (900.0, 1.0)])
+    waiting = [HopefulGang(gang(number, 1, 8), law) for number in range(3)]
+    case = scene([0], [RunningGang("q", ((0, 8),), 1000.0, 3000.0, law)], waiting)
+    known = trained()
+    stated = finish(known.state(case, [waiting[0].gang.ref, waiting[2].gang.ref, ref(9)], 1))
+    assert list(stated) == [waiting[0].gang.ref, waiting[2].gang.ref]
+    early, late = (stated[waiting[number].gang.ref][80] for number in (0, 2))
+    assert early is not None
+    assert late is not None
+    assert case.now <= early.low < early.high < late.high
+    assert stated == finish(trained().state(case, [waiting[0].gang.ref, waiting[2].gang.ref], 1))
+
+
+def test_a_stored_text_gives_the_same_windows() -> None:
+    known, other = trained(), StartWindows()
+    other.load(known.dump())
+    assert other.dump() == known.dump()
+    assert other.of(ref(100), 1, 0.0, 0.0, [700.0] * 4) == known.of(ref(100), 1, 0.0, 0.0, [700.0] * 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"format":1}', '{"format":1,"classes":[]}', '{"format":2,"classes":[{},{},{},{}]}',
+        '{"format":1,"classes":[{"low":[1]},{},{},{}]}', '{"format":1,"classes":[{"scores":[[1]]},{},{},{}]}',
+    ],
+)  # fmt: skip
+def test_a_text_that_is_damaged_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"text|format"):
+        StartWindows().load(text)
