@@ -377,6 +377,13 @@ class Metrics:
             WAITS,
             "pods",
         )
+        self.queue_start_windows = self._counter(
+            "queue_start_windows",
+            "Gangs that started after a wait of 60 s or more, by when they did: in the window that was stated first, "
+            "at each confidence.",
+            "percent",
+            "outcome",
+        )
         self.queue_release_duration = self._histogram(
             "queue_release_duration_seconds",
             "From the reservation of a gang's seats to the last of its pods seen on a node.",
@@ -554,6 +561,8 @@ VALUES: Final = {
     "settings_reloads result": "`loaded`, `partly` (some fields count from the next start on), `invalid` (nothing "
     "of it)",
     "queue_evictions outcome": "`started`, `in-vain`",
+    "queue_start_windows percent": "`50`, `80`, `95`",
+    "queue_start_windows outcome": "`held`, `early` (before the window), `late` (after it)",
     "reservation_writes result": "`ok`, `late`, `failed`, `forbidden`, `refused`",
     "reservations_released cause": "`bound`, `deleted`, `outbid`, `replaced`, `not-used`, `not-carried-out`, "
     "`victims-stay`, `node-lost`",

@@ -22,9 +22,8 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.listener import Listener
 from extender.kube.client import ApiError, NoAnswer
 from extender.objects.gangs import Ref
-from extender.objects.queueing import duration_of
 from extender.objects.records import PodRecord, RecordError
-from extender.queue.gang import SINGLE
+from extender.queue.gang import SINGLE, stated_seconds
 from extender.queue.runtimes import RunClass, RunTimes, class_of
 
 LOOK_SECONDS: Final = 1.0
@@ -72,12 +71,8 @@ class EndedRuns(Controller, Listener):
 
     def _begin(self, pods: Sequence[PodRecord], start: float) -> _Run:
         """The run of these pods, none of which has left before."""
-        holders = [pod for pod in pods if pod.gpus]
-        stated = [duration_of(pod) for pod in holders]
-        durations = [seconds for seconds in stated if seconds is not None]
-        declared = max(durations) if len(durations) == len(stated) else None
-        begun = min([start, *(pod.start for pod in holders if pod.start is not None)])
-        return _Run(class_of(pods, self._cluster.gangs.objects), declared, begun, start, None)
+        begun = min([start, *(pod.start for pod in pods if pod.gpus and pod.start is not None)])
+        return _Run(class_of(pods, self._cluster.gangs.objects), stated_seconds(pods), begun, start, None)
 
     async def run(self) -> None:
         """Look again and again."""

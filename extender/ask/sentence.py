@@ -94,9 +94,10 @@ def queued(entry: Mapping[str, Any] | None, over: str, length: int) -> str:
     behind = f", behind {entry['blocked_by']}" if entry["blocked_by"] else ""
     start = entry["earliest_start_seconds"]
     soon = "" if start is None else f", it starts in {seconds(start)} at the earliest" if start else ENDING
+    dates = f"; {entry['start']['text']}" if entry.get("start") else ""
     return (
         f"{entry['gang']} is at position {entry['position']} of {length} in the queue{behind} "
-        f"({entry['reason']}: {entry['text']}){soon}"
+        f"({entry['reason']}: {entry['text']}){soon}{dates}"
     )
 
 

@@ -102,6 +102,8 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[str]:
         yield f"     reserved for it: {_seats(reserved['pods'])}"
     if gang["earliest_start_seconds"] is not None:
         yield f"     may start: within {duration_text(int(gang['earliest_start_seconds']))}"
+    if start := gang.get("start"):
+        yield f"     {start['text']}"
     for way in gang["ways_out"]:
         yield from _way_out(way)
     if why := gang.get("not_evicted"):

@@ -194,6 +194,11 @@ def ends_at(pod: PodRecord, cluster: ClusterView) -> float | None:
     return min((owner.ends_at for owner in owners if owner is not None and owner.ends_at is not None), default=None)
 
 
+def stated_seconds(pods: Sequence[PodRecord]) -> float | None:
+    """How long the pods of a gang run at most; None: not all of its pods with GPUs state it."""
+    return _latest(duration_of(pod) for pod in [pod for pod in pods if pod.gpus] or pods)
+
+
 def _alone(pod: PodRecord) -> gangs.Ref:
     return gangs.Ref(SINGLE, pod.namespace, pod.name)
 
@@ -328,7 +333,7 @@ def _gang(
         created=min(pod.created or 0.0 for pod in (*waiting_pods, *running_members)),
         queue=queue_of(first),
         domain=domain,
-        seconds=_latest(duration_of(pod) for pod in deciding),
+        seconds=stated_seconds(deciding),
         ends_at=_latest(_owners_ends(deciding, cluster)),
         unread=whole.unread,
         whole=_tried_as_one(pods),

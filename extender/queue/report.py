@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, get_args
 
 from extender.queue.backfill import Code, HeadReservation
+from extender.queue.dates import StartDates
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import not_modelled
 
@@ -74,12 +75,15 @@ class QueueReport:
     # the text of the ref of the gang for which evictions are sought, "" for none, and why no pod is evicted for it
     not_evicted: tuple[str, str] = ("", "")
     head: HeadReservation | None = None  # what is reserved for the first gang in order that has no place
+    # when gangs start, by the text of the ref; absent: that is not estimated
+    dates: Mapping[str, StartDates] = field(default_factory=dict)
 
     def entry(self, position: int) -> dict[str, Any]:
         """The JSON form of a gang that waits; `position`: from 1."""
         waiting = self.waiting[position - 1]
         gang = waiting.gang
         domain = None if gang.domain is None else {"level": gang.domain.level, "required": gang.domain.required}
+        dates = self.dates.get(gang.ref.text)
         return {
             "gang": str(gang.ref),
             "source": gang.ref.source,
@@ -94,12 +98,22 @@ class QueueReport:
             "text": waiting.text,
             "blocked_by": waiting.blocked_by or None,
             "earliest_start_seconds": None if waiting.start is None else round(max(0.0, waiting.start - self.wall), 1),
+            "start": None if dates is None else dates.as_json(self.wall),
             "domain": domain,
             "left_devices": sorted({pod.left_devices for pod in gang.pods} - {""})[:MOST_WHYS],
             "not_modelled": sorted({*gang.unchecked, *(text for pod in gang.pods for text in not_modelled(pod))}),
             "ways_out": self.ways_out.get(gang.ref.text, []),
             "not_evicted": self.why_not_evicted(waiting) or None,
         }
+
+    def start_texts(self) -> dict[str, str]:
+        """When pods that wait start, for people, by uid, as far as that is estimated."""
+        texts: dict[str, str] = {}
+        for waiting in self.waiting:
+            dates = self.dates.get(waiting.gang.ref.text)
+            if dates is not None:
+                texts.update(dict.fromkeys((pod.uid for pod in waiting.gang.pods), dates.text(self.wall)))
+        return texts
 
     def why_not_evicted(self, waiting: Waiting) -> str:
         """Why no pod is evicted for a gang that waits for a place; "": one may be, or evictions are not sought."""

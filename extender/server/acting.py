@@ -26,6 +26,7 @@ from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import AT_ONCE, Reads, Release
 from extender.act.queue.replicas import SIGNS, Replicas
 from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
+from extender.act.queue.start_dates import DatesTask, LiveDates, WindowStore
 from extender.act.reservations import ReservationStore
 from extender.act.save_history import SaveHistoryStore
 from extender.act.saving import LeftRequests, SaveRequests
@@ -143,7 +144,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         controllers.append(LearnedStore(learned, demand.dump, demand.load, newer=is_newer))
         controllers.append(SaveHistoryStore(learned, history))
     if queue is not None:
-        controllers += _run_times(core, server, ConfigMap(server, namespace, MIX) if stored else None)
+        controllers += _dates(core, server, queue, namespace if stored else None)
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
 
     async def close() -> None:
@@ -165,12 +166,19 @@ def _can_evict(settings: Settings, watches: Watches, reservations: ReservationSt
     )
 
 
-def _run_times(core: Core, server: ApiServer, learned: ConfigMap | None) -> list[Controller]:
-    """What learns how long gangs run, and keeps it. `learned`: where, None: nowhere."""
-    times = core.run_times
-    runs = EndedRuns(core.cluster, Bindings(server, core.cluster.gpu_names).get_pod, times)
+def _dates(core: Core, server: ApiServer, queue: QueueController, namespace: str | None) -> list[Controller]:
+    """What learns how long gangs run, states when those that wait start, and keeps what was learned. `namespace`:
+    where, None: nowhere."""
+    runs = EndedRuns(core.cluster, Bindings(server, core.cluster.gpu_names).get_pod, core.run_times)
     core.cluster.subscribe(runs)
-    return [runs] if learned is None else [runs, _run_times_store(learned, times)]
+    controllers: list[Controller] = [runs]
+    if queue.dates is not None:
+        controllers.append(DatesTask(queue.dates, lambda: queue.report))
+    if namespace is not None:
+        maps = [ConfigMap(server, namespace, MIX) for _ in range(2)]
+        controllers.append(_run_times_store(maps[0], core.run_times))
+        controllers.append(WindowStore(maps[1], core.start_windows, lambda: queue.report is not None))
+    return controllers
 
 
 def _run_times_store(learned: ConfigMap, times: RunTimes) -> LearnedStore:
@@ -285,5 +293,6 @@ def queue_over(
         Fences(core.cluster, seats, fences),
         requests.evicts,
         saves,
+        LiveDates(core.cluster, seats, core.run_times, core.start_windows, metrics, clock),
     )
     return QueueController(verbs, planner, acting, metrics, core.events, clock=clock)

@@ -19,6 +19,7 @@ from extender.journal.writer import Writer
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.queue.runtimes import RunTimes
+from extender.queue.windows import StartWindows
 from extender.reservations.assumed import Freshness
 from extender.server.calls import Calls, Hears, Outage, Readiness, Settling, VerbCalls
 from extender.server.endpoint import DecisionLog, Endpoint
@@ -44,6 +45,8 @@ class Core:
     """How pods answer requests to save their work."""
     run_times: RunTimes = field(default_factory=RunTimes)
     """How long gangs run."""
+    start_windows: StartWindows = field(default_factory=StartWindows)
+    """When gangs start."""
     trend: Trend = field(default_factory=Trend)
     """The fleet over the last hours."""
 

@@ -86,7 +86,7 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "models": fleet["models"],
         "waiting": fleet["waiting"],
         "partial_gangs": fleet["partial_gangs"],
-        "waiting_pods": pods_view(pods_waiting, "")["pods"][:FEW_WAITING],
+        "waiting_pods": pods_view(pods_waiting, "", content.report())["pods"][:FEW_WAITING],
         "racks": [rack.as_json() for rack in shown],
         "page_number": page,
         "pages": max(1, -(-len(groups) // GROUPS_PER_PAGE)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import Final, Literal
 
@@ -14,7 +15,7 @@ from extender.objects.gangs import Ref
 from extender.queue.backfill import HeadReservation
 from extender.queue.endings import seated, stated
 from extender.queue.gang import SINGLE
-from extender.queue.report import first_names
+from extender.queue.report import QueueReport, first_names
 from extender.reservations.claims import Claims
 from extender.web.pages import JSON
 from extender.web.racks import Groups
@@ -23,6 +24,8 @@ MOST_LANES: Final = 12
 """Racks that are shown."""
 MOST_BARS: Final = 10
 """In one of them."""
+MOST_WINDOWS: Final = 10
+"""Gangs whose expected starts are drawn, the first ones in order."""
 MOST_NAMED: Final = 5
 LEAST_SECONDS: Final = 1_800.0
 MOST_SECONDS: Final = 48 * 3_600.0
@@ -96,10 +99,10 @@ class Lanes:
         return sorted(lanes, key=lambda lane: (lane[1][0].key, lane[0]))
 
 
-def next_starts(cluster: ClusterView, claims: Claims, head: HeadReservation | None, now: float, wall: float) -> JSON:
-    """`head`: as the latest look of the queue has reserved it, None: there is none, or it is not known; `now`: on the
-    server's clock; `wall`: seconds since 1970."""
-    lanes = Lanes(cluster)
+def next_starts(cluster: ClusterView, claims: Claims, report: QueueReport | None, now: float, wall: float) -> JSON:
+    """`report`: of the latest look of the queue, None: it is not known here; `now`: on the server's clock; `wall`:
+    seconds since 1970."""
+    lanes, head = Lanes(cluster), None if report is None else report.head
     if head is not None:
         _head(lanes, head)
     for seat in list(claims.seats):
@@ -116,10 +119,11 @@ def next_starts(cluster: ClusterView, claims: Claims, head: HeadReservation | No
             bar = lanes.bar(reservation.node, "reserved", reservation.pod, None, None, pod=True)
             bar.add(reservation.node, sum(reservation.amounts[FIRST_GPU:]))
     _endings(lanes, cluster, head, wall)
-    shown = lanes.shown()
+    shown, windows = lanes.shown(), [] if report is None else list(_windows(report, wall))
     return {
         "at": wall,
-        "until": _until([bar for _, bars in shown[:MOST_LANES] for bar in bars[:MOST_BARS]], wall),
+        "until": _until([bar for _, bars in shown[:MOST_LANES] for bar in bars[:MOST_BARS]], windows, wall),
+        "windows": windows,
         "head": None if head is None else _of_head(head),
         "lanes": [
             {
@@ -132,6 +136,18 @@ def next_starts(cluster: ClusterView, claims: Claims, head: HeadReservation | No
         ],
         "lanes_left_out": max(0, len(shown) - MOST_LANES),
     }
+
+
+def _windows(report: QueueReport, wall: float) -> Iterator[JSON]:
+    """When the first gangs in order start, as far as that is known."""
+    known = (
+        (waiting.gang.ref, dates)
+        for waiting in report.waiting
+        if (dates := report.dates.get(waiting.gang.ref.text)) is not None and dates.windows
+    )
+    for ref, dates in islice(known, MOST_WINDOWS):
+        windows = [window._asdict() for window in dates.windows]
+        yield {"gang": str(ref), "is_pod": ref.source == SINGLE, "text": dates.text(wall), "windows": windows}
 
 
 def _of_head(head: HeadReservation) -> JSON:
@@ -173,9 +189,10 @@ def _endings(lanes: Lanes, cluster: ClusterView, head: HeadReservation | None, w
         bar.awaited |= pod.uid in awaited
 
 
-def _until(bars: Sequence[Bar], wall: float) -> float:
+def _until(bars: Sequence[Bar], windows: Sequence[JSON], wall: float) -> float:
     """The end of the axis: all starts are within it, and four of five ends."""
     starts = list(_offsets((bar.begin for bar in bars if bar.kind == "head"), wall))
+    starts += [window["end"] - wall for of_gang in windows for window in of_gang["windows"]]
     ends = sorted(_offsets((bar.end for bar in bars), wall))
     needed = max([LEAST_SECONDS, *(1.2 * start for start in starts), *ends[: int(0.8 * len(ends)) + 1][-1:]])
     return wall + min(MOST_SECONDS, needed)

@@ -72,13 +72,12 @@ def queue_view(content: Content, query: Query) -> JSON:
     """`?queue=`: of one. As /debug/queue, with the first MOST of each list."""
     verbs, only, report = content.verbs, query.get("queue", ""), content.report()
     whole = queue(report, verbs.claims.seats, verbs.cluster, only or None, content.leader)
-    head = None if report is None else report.head
     now, wall = content.times.monotonic(), content.times.wall()
     queues, waiting, incomplete = whole["queues"], whole["waiting"], whole["incomplete"]
     return {
         "warnings": whole["warnings"],
         "queue": only,
-        "next_starts": next_starts(verbs.cluster, verbs.claims, head, now, wall),
+        "next_starts": next_starts(verbs.cluster, verbs.claims, report, now, wall),
         "queues": queues[:MOST],
         "queues_left_out": max(0, len(queues) - MOST),
         "waiting": waiting[:MOST],
@@ -90,25 +89,26 @@ def queue_view(content: Content, query: Query) -> JSON:
 
 def waiting_view(content: Content, query: Query) -> JSON:
     """`?reason=`: for one reason."""
-    return pods_view(content.explainer.waiting(), query.get("reason", ""))
+    return pods_view(content.explainer.waiting(), query.get("reason", ""), content.report())
 
 
-def pods_view(waiting: Sequence[tuple[PodRecord, Why]], reason: str) -> JSON:
+def pods_view(waiting: Sequence[tuple[PodRecord, Why]], reason: str, report: QueueReport | None) -> JSON:
     """The pods that wait, the highest priority and then the oldest first. `waiting`: as `Explainer.waiting` gives them;
-    `reason`: for one reason, "" all."""
+    `reason`: for one reason, "" all; `report`: states when they start."""
     reasons = Counter(why.reason for _, why in waiting)
+    starts = {} if report is None else report.start_texts()
     chosen = [(pod, why) for pod, why in waiting if reason in ("", why.reason)]
     chosen.sort(key=lambda row: (-row[0].priority, row[0].created or 0.0, f"{row[0].namespace}/{row[0].name}"))
     return {
         "reason": reason,
         "reasons": dict(sorted(reasons.items())),
-        "pods": [_pod_entry(pod, why) for pod, why in chosen[:MOST]],
+        "pods": [_pod_entry(pod, why, starts.get(pod.uid, "")) for pod, why in chosen[:MOST]],
         "pods_left_out": max(0, len(chosen) - MOST),
     }
 
 
-def _pod_entry(pod: PodRecord, why: Why) -> JSON:
-    """A pod that waits, in a line."""
+def _pod_entry(pod: PodRecord, why: Why, start: str) -> JSON:
+    """A pod that waits, in a line. `start`: when it starts, for people; "" where that is not estimated."""
     return {
         "pod": f"{pod.namespace}/{pod.name}",
         "priority": pod.priority,
@@ -117,4 +117,5 @@ def _pod_entry(pod: PodRecord, why: Why) -> JSON:
         "created": pod.created,
         "reason": why.reason,
         "text": why.text,
+        "start": start,
     }

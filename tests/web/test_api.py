@@ -31,7 +31,7 @@ from tests.act.queue.test_evicting import begun
 from tests.cli.test_explain import written
 from tests.cluster.test_failing_tenants import fails
 from tests.waiting import run_bounded
-from tests.web.test_queue_page import Reporting, entry, waits
+from tests.web.test_queue_page import Reporting, dated, entry, waits
 from tests.world import WALL, Reply, World, pairs, workload
 
 DOCUMENT = document()
@@ -116,7 +116,7 @@ def queued() -> World:
         waits("second", "delays", pods=1, blocked_by="default/first", queue="lab"),
         waits("part", "incomplete", pods=1, minimum=2, size=None),
     )
-    report = QueueReport(WALL, listed, (entry("default", 1), entry("lab", 1)), {listed[0].gang.ref.text: [way]})
+    report = dated(QueueReport(WALL, listed, (entry("default", 1), entry("lab", 1)), {listed[0].gang.ref.text: [way]}))
     world.connect(queue=Reporting(report))  # type: ignore[arg-type]
     world.pod("first-0", 1, spec={"schedulingGates": [{"name": GATE}]})
     amounts = (0,) * len(world.cluster.resources)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import structs
 
-from extender.objects.queueing import Domain
+from extender.objects.queueing import GATE, Domain
 from extender.queue.backfill import Code
+from extender.queue.dates import Move, StartDates, Window
 from extender.queue.report import QueueReport, Waiting
 from extender.reservations.seats import Seat
 from extender.web.queue_page import queue
@@ -18,7 +19,16 @@ from tests.world import WALL, World
 
 KEYS = {
     *("gang", "source", "queue", "priority", "age_seconds", "pods", "min", "gpus", "position", "reason", "text"),
-    *("blocked_by", "earliest_start_seconds", "domain", "left_devices", "not_modelled", "ways_out", "not_evicted"),
+    *(
+        "blocked_by",
+        "earliest_start_seconds",
+        "start",
+        "domain",
+        "left_devices",
+        "not_modelled",
+        "ways_out",
+        "not_evicted",
+    ),
 }
 
 
@@ -85,6 +95,7 @@ def test_its_shape(filled: World) -> None:
         "reason": "head",
         "blocked_by": None,
         "earliest_start_seconds": 30.3,
+        "start": None,
         "domain": {"level": "rack", "required": True},
         "left_devices": [],
         "not_modelled": [],
@@ -98,6 +109,52 @@ def test_its_shape(filled: World) -> None:
             "seats": [{"pod": "default/a", "node": "n1"}, {"pod": "default/b", "node": "n1"}],
         }
     ]
+
+
+def dated(report: QueueReport) -> QueueReport:
+    """The report with the date of its first gang, which moved; that of the others is not known."""
+    first, *others = (waiting.gang.ref.text for waiting in report.waiting)
+    windows = [Window(percent, WALL + 9 - percent / 10, WALL + 600 + percent) for percent in (50, 80, 95)]
+    dates = StartDates(windows, move=Move(120.0, WALL - 60, "node n3 left"))
+    unknown = StartDates(why="no gang has ended yet")
+    return replace(report, dates={first: dates, **dict.fromkeys(others, unknown)})
+
+
+def test_when_gangs_start(filled: World) -> None:
+    assert filled.outside.queue is not None
+    assert filled.outside.queue.report is not None
+    report = dated(filled.outside.queue.report)
+    text = "starts 08:00 to 08:12 UTC (80 %); it moved 2 min later at 07:59 because node n3 left"
+    shown = world(report)
+    first, second = page(shown)["waiting"]
+    assert first["start"]["text"] == text
+    assert first["start"] == report.dates["gpu-extender:default/first"].as_json(WALL)
+    assert second["start"] == {"text": "its start is not known: no gang has ended yet", "windows": [], "moved": None}
+    drawn = shown.call("/queue.json", method="GET").json["next_starts"]
+    assert [(one["gang"], one["is_pod"], one["text"]) for one in drawn["windows"]] == [("default/first", False, text)]
+    assert [(window["percent"], window["end"] - WALL) for window in drawn["windows"][0]["windows"]] == [
+        (50, 650.0), (80, 680.0), (95, 695.0)
+    ]  # fmt: skip
+    html = shown.call("/queue", method="GET").body.decode()
+    assert html.count(text) == 2  # in the table, and beside what is drawn
+    assert html.count('class="window"') == 3
+
+
+def test_when_pods_that_wait_start(filled: World) -> None:
+    assert filled.outside.queue is not None
+    assert filled.outside.queue.report is not None
+    report = dated(filled.outside.queue.report)
+    shown = world(report)
+    shown.node("n1", 8)
+    pod = shown.pod("first-0", 8, spec={"schedulingGates": [{"name": GATE}]})
+    assert pod["metadata"]["uid"] == report.waiting[0].gang.pods[0].uid
+    shown.pod("other", 99)
+    starts = {one["pod"]: one["start"] for one in shown.call("/waiting.json", method="GET").json["pods"]}
+    text = "starts 08:00 to 08:12 UTC (80 %); it moved 2 min later at 07:59 because node n3 left"
+    assert starts == {"default/first-0": text, "default/other": ""}
+    assert text in shown.call("/waiting", method="GET").body.decode()
+    explained = shown.call("/debug/explain?pod=default/first-0", method="GET").json
+    assert text in explained["sentence"]
 
 
 def test_the_order_and_what_is_not_known(filled: World) -> None:

@@ -35,6 +35,7 @@ from extender.act.queue.evicting import Acting, GangEvictions, PlanSearch
 from extender.act.queue.release import GangReleases, Progress, ReleaseState
 from extender.act.queue.repair import Repairs
 from extender.act.queue.slices import done, in_turns
+from extender.act.queue.start_dates import LiveDates
 from extender.act.queue.tell import Teller
 from extender.cluster.slices import Timed
 from extender.decide.verbs import Verbs
@@ -121,7 +122,15 @@ class QueueController(Controller):
         if not self._leads:
             return None
         evictions = self._evictions
-        return replace(self._planner.report, ways_out=evictions.ways_out, not_evicted=evictions.not_evicted)
+        dates = {} if self.dates is None else self.dates.stated
+        return replace(
+            self._planner.report, ways_out=evictions.ways_out, not_evicted=evictions.not_evicted, dates=dates
+        )
+
+    @property
+    def dates(self) -> LiveDates | None:
+        """When gangs start."""
+        return self._acting.dates
 
     def missing(self) -> list[str]:
         """The seats, while this instance does not know them: it would give them to other pods."""
@@ -352,6 +361,8 @@ class QueueController(Controller):
                 if not self._repairs.takes_back(start.name):
                     self._repairs.started(start.name)
                     self._teller.started(start, wall)
+                    if self.dates is not None:
+                        self.dates.started(start.gang.ref, wall)
 
     async def _with_room(self, starts: Sequence[GangStart], why: str) -> list[GangStart]:
         """Those of the gangs whose seats have room in the maps; they are written. The others wait for a while, so that

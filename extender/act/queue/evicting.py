@@ -36,6 +36,7 @@ from extender.act.queue.repair import Repairs
 from extender.act.queue.replicas import Replicas
 from extender.act.queue.seat_store import SeatStore
 from extender.act.queue.slices import done
+from extender.act.queue.start_dates import LiveDates
 from extender.act.queue.tell import Teller
 from extender.act.saving import Need, SaveRequests
 from extender.cluster.cluster import ClusterView
@@ -88,6 +89,7 @@ class Acting:
     fences: Fences  # keep devices of pods that are evicted
     evicts: PodEvictions | None = None  # None where no pod can be evicted
     saves: SaveRequests | None = None  # None where no pod is asked to save its work
+    dates: LiveDates | None = None  # None where it is not estimated when gangs start
 
 
 class PlanSearch:

@@ -100,7 +100,9 @@ class Teller:
             before = self._reported.get(name)
             if report.wall - gang_waiting.gang.created >= EVENT_SECONDS and before != gang_waiting.code:
                 before, why = gang_waiting.code, report.why_not_evicted(gang_waiting)
-                note = f"{name} waits: {gang_waiting.text}" + (f"; no pod is evicted: {why}" if why else "")
+                dates = report.dates.get(name)
+                start = f"; {dates.text(report.wall)}" if dates is not None and dates.windows else ""
+                note = f"{name} waits: {gang_waiting.text}" + (f"; no pod is evicted: {why}" if why else "") + start
                 self._events.tell(of_pod(gang_waiting.gang.existing[0]), "Waiting", "Queueing", note[:1000])
             if before is not None:
                 reported[name] = before
