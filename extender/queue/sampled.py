@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from extender.cluster.slices import STEP, Sliced
+from extender.cluster.slices import RUN, STEP, Sliced
 from extender.objects.gangs import Ref
 from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, schedule
 from extender.queue.endings import OVERRUN_SECONDS, Ending
@@ -41,7 +41,7 @@ END_PART: Final = 0.1
 FIRST_END: Final = 60.0  # seconds of the first step of declared ends
 ALIKE: Final = 2
 MOST_LOOKS: Final = 400
-MOST_NODE_GPUS: Final = 64
+MOST_NODE_GPUS: Final = 16
 """Nodes with more count as with so many."""
 
 Seats = tuple[tuple[int, int], ...]
@@ -120,48 +120,65 @@ class _Found(FoundPlace):
 class _Room:
     """The free GPUs of nodes, which are kept by pool and by how many are free."""
 
-    def __init__(self, free: Sequence[int], pool: Sequence[int]) -> None:
-        self.free = [max(0, min(MOST_NODE_GPUS, gpus)) for gpus in free]
+    def __init__(self, pool: Sequence[int]) -> None:
+        self.free: list[int] = []
         self.pool = pool
-        most = max(self.free, default=0)
+        # by pool: the nodes by what is free, and how many they are
         self._levels: dict[int, list[dict[int, None]]] = {}
-        self._size = max(most, 16) + 1
-        for node, gpus in enumerate(self.free):
-            self._of(pool[node], gpus)[node] = None
+        self._counts: dict[int, list[int]] = {}
 
-    def _of(self, pool: int, gpus: int) -> dict[int, None]:
-        levels = self._levels.get(pool)
-        if levels is None:
-            levels = self._levels[pool] = [{} for _ in range(MOST_NODE_GPUS + 1)]
-        return levels[gpus]
+    def read(self, free: Sequence[int]) -> Sliced[None]:
+        """What is free now."""
+        for node, gpus in enumerate(free):
+            pool, level = self.pool[node], max(0, min(MOST_NODE_GPUS, gpus))
+            if pool not in self._levels:
+                self._levels[pool] = [{} for _ in range(MOST_NODE_GPUS + 1)]
+                self._counts[pool] = [0] * (MOST_NODE_GPUS + 1)
+            self.free.append(level)
+            self._levels[pool][level][node] = None
+            self._counts[pool][level] += 1
+            if node % RUN == RUN - 1:
+                yield
 
     def change(self, seats: Iterable[tuple[int, int]], sign: int) -> None:
         """The seats are given back (+1) or taken (-1)."""
         for node, gpus in seats:
             before, pool = self.free[node], self.pool[node]
             after = self.free[node] = max(0, min(MOST_NODE_GPUS, before + sign * gpus))
-            del self._of(pool, before)[node]
-            self._of(pool, after)[node] = None
+            levels, counts = self._levels[pool], self._counts[pool]
+            del levels[before][node]
+            levels[after][node] = None
+            counts[before] -= 1
+            counts[after] += 1
 
     def find(self, gang: SizedGang, other: Mapping[int, int]) -> Seats | None:
-        """Seats in one pool, or None. `other`: GPUs that are free on some nodes in place of what is."""
+        """Seats in one pool, or None. `other`: GPUs that are free on some nodes beside what is, below 0: taken."""
         for pool in gang.pools:
             levels = self._levels.get(pool)
             if levels is None:
                 continue
             changed: dict[int, list[int]] = {}  # nodes of `other` by what is free
-            counts = [len(level) for level in levels]
-            for node, gpus in other.items():
-                if self.pool[node] == pool:
-                    counts[self.free[node]] -= 1
-                    counts[gpus] += 1
-                    changed.setdefault(gpus, []).append(node)
+            counts = list(self._counts[pool]) if other else self._counts[pool]
+            free, pools = self.free, self.pool
+            for node, more in other.items():
+                if pools[node] == pool:
+                    before = free[node]
+                    after = before + more
+                    if not 0 <= after <= MOST_NODE_GPUS:
+                        after = 0 if after < 0 else MOST_NODE_GPUS
+                    counts[before] -= 1
+                    counts[after] += 1
+                    changed.setdefault(after, []).append(node)
             if not _enough(counts, gang.shape):
                 continue
             seats = self._chosen(levels, other, changed, counts, gang.shape)
             if seats is not None:
                 return seats
         return None
+
+    def enough(self, gang: SizedGang) -> bool:
+        """Whether there may be a place in any pool."""
+        return any(_enough(self._counts[pool], gang.shape) for pool in gang.pools if pool in self._counts)
 
     def _chosen(
         self,
@@ -276,13 +293,14 @@ class _Future:
 
     def __init__(self, scene: Scene, shift: float, chance: random.Random) -> None:
         self._scene, self._shift, self._chance = scene, shift, chance
-        self._room = _Room(scene.free, scene.pool)
+        self._room = _Room(scene.pool)
         self._declared = _Ends(scene.now)
         self._ends: list[tuple[float, int, Seats, int, str]] = []
         self._held: dict[str, dict[str, int]] = {}
         self._capacity = {str(pool): gpus for pool, gpus in scene.capacity.items()}
         self._laws = {hopeful.gang.ref: hopeful.law for hopeful in scene.waiting}
         self._alike: dict[Hashable, list[SizedGang]] = {}  # the oldest last
+        self._shapes: set[Hashable] = set()  # the keys of those that are alike in all that decides where they fit
         self._before: HeadReservation | None = None
         self._started: dict[Ref, float] = {}
 
@@ -290,6 +308,8 @@ class _Future:
         """See `future`."""
         scene = self._scene
         now = scene.now
+        yield from self._room.read(scene.free)
+        yield
         for number, running in enumerate(scene.running):
             if number % STEP == STEP - 1:
                 yield
@@ -298,8 +318,10 @@ class _Future:
             step = self._declared.step(running.end, now, running.started)
             self._begin(max(now, end), running.seats, step, running.queue)
         for gang in sorted((hopeful.gang for hopeful in scene.waiting), key=lambda gang: (-gang.created, gang.ref)):
-            for kind in _kinds(gang):
-                self._alike.setdefault(kind, []).append(gang)
+            alike, of_queue = _kinds(gang)
+            self._shapes.add(alike)
+            self._alike.setdefault(alike, []).append(gang)
+            self._alike.setdefault(of_queue, []).append(gang)
         yield
         missing, at, starts = asked & self._laws.keys(), now, dict[Ref, float]()
         for _ in range(MOST_LOOKS):
@@ -351,9 +373,7 @@ class _Future:
     def _some_fit(self) -> bool:
         """Whether any gang may fit now."""
         return any(
-            gangs and self._room.find(gangs[-1], {}) is not None
-            for kind, gangs in self._alike.items()
-            if isinstance(kind, tuple)
+            self._room.enough(gangs[-1]) for kind, gangs in self._alike.items() if gangs and kind in self._shapes
         )
 
     def _look(self, at: float) -> Sliced[None]:
@@ -399,7 +419,7 @@ class _Future:
     def _place(self, gang: WaitingGang, trial: Trial) -> Sliced[FoundPlace | str]:
         """As `backfill.Place`."""
         assert isinstance(gang, SizedGang)
-        free, other = self._room.free, dict[int, int]()
+        other: dict[int, int] = {}
         seen = 0
         for ending in trial.gone:
             held = self._declared.held(ending)
@@ -408,12 +428,10 @@ class _Future:
                 seen = 0
                 yield
             for node, gpus in held.items():
-                other[node] = other.get(node, free[node]) + gpus
+                other[node] = other.get(node, 0) + gpus
         for part in trial.kept:
             for node, gpus in part.seats.seats if isinstance(part.seats, _Found) else ():
-                other[node] = other.get(node, free[node]) - gpus
-        if other:
-            other = {node: max(0, min(MOST_NODE_GPUS, gpus)) for node, gpus in other.items()}
+                other[node] = other.get(node, 0) - gpus
         seats = self._room.find(gang, other)
         if seats is None:
             return "no place"

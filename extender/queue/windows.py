@@ -7,9 +7,10 @@ Theory of operation
 2. A window is the middle with the quantiles of the scores of gangs that have started: those of its class of sizes
    count most, others a little, those with a middle like its own more (conformal prediction; Vovk et al., 2005). So
    whatever the futures leave out moves and widens the windows, by as much as it has moved starts.
-3. Each end of each level of a class has a correction that rises with every start beyond it and falls with the others,
-   by what the level allows (adaptive conformal inference, Gibbs and Candes, 2021). So in the long run the ends hold as
-   often as is stated, also where users lie and the mix drifts. A gang that outlives its window counts at once.
+3. Each level has a factor by which its windows are widened or narrowed: it rises with every start outside, and falls
+   with the others, by what the level allows (adaptive conformal inference, Gibbs and Candes, 2021). Half of it is that
+   of the class of sizes, half that of all. So in the long run windows hold as often as is stated, also where users lie,
+   the mix drifts, and the gangs of one rush miss together. A gang that outlives its window counts at once.
 4. Not known: a level of which fewer gangs have started than it takes to see one beyond its ends, and a gang of which
    half of the futures do not see the start. A gang is scored by its first window alone, if it waits LEAST_WAIT.
 5. Memory: OF_CLASS scores of each class, and MOST_OPEN gangs that have a window and have not started.
@@ -43,11 +44,13 @@ EVIDENCE: Final[Mapping[int, int]] = {50: 8, 80: 20, 95: 40}
 """Starts, by level: as many as it takes to see one beyond each end."""
 OTHER: Final = 0.15  # weight of a score of another class of sizes
 NEAR_MIDDLE: Final = 1.5  # a score weighs 1/e where its middle is so far from that of the gang, in logarithms
+CELLS: Final = 4  # of middles, in which they are looked up, to one of their logarithm
 RECENT_SCORES: Final = 0.99
 LEAST_SPREAD: Final = 0.5
-STEP: Final = 0.06
-"""Spreads by which a start beyond an end moves it."""
-MOST_STEPS: Final = 12.0
+PACE: Final = 0.05
+"""How much one start changes the logarithm of a factor, in standard deviations of a hit."""
+MOST_FACTOR: Final = 3.0  # of its logarithm
+LEAST_HALF: Final = 0.02  # spreads: a window is not narrower on each side
 SOON: Final = 30.0
 """Seconds that are added to waits before their logarithm is taken."""
 FORMAT: Final = 1
@@ -74,13 +77,10 @@ class _OfClass(msgspec.Struct):
     """What is known of a class of sizes."""
 
     scores: list[_Score] = []
-    low: Annotated[list[float], msgspec.Meta(min_length=3, max_length=3)] = msgspec.field(
-        default_factory=lambda: [0.0, 0.0, 0.0]
+    factors: Annotated[list[float], msgspec.Meta(min_length=3, max_length=3)] = msgspec.field(
+        default_factory=lambda: [0.0] * len(LEVELS)
     )
-    """By level: how many more starts before the low end there were than the level allows; then after the high end."""
-    high: Annotated[list[float], msgspec.Meta(min_length=3, max_length=3)] = msgspec.field(
-        default_factory=lambda: [0.0, 0.0, 0.0]
-    )
+    """By level, the logarithm."""
 
 
 class _Open(msgspec.Struct):
@@ -92,12 +92,12 @@ class _Open(msgspec.Struct):
     middle: float
     spread: float
     windows: tuple[StartWindow | None, ...]
-    late: set[int]  # the levels whose high end has passed
+    late: set[int]  # the levels, by place, whose high end has passed
 
 
 class _Stored(msgspec.Struct):
     format: int
-    classes: Annotated[list[_OfClass], msgspec.Meta(min_length=4, max_length=4)]
+    classes: Annotated[list[_OfClass], msgspec.Meta(min_length=5, max_length=5)]  # the last is of all, without scores
 
 
 _READ: Final = msgspec.json.Decoder(_Stored)
@@ -114,7 +114,9 @@ class StartWindows:
     def __init__(self, futures: int = FUTURES) -> None:
         self._futures = futures
         self._classes = [_OfClass() for _ in range(len(UPPER_SIZES) + 1)]
+        self._every = _OfClass()
         self._open: dict[Ref, _Open] = {}
+        self._near: dict[tuple[int, int], list[tuple[float, float]]] = {}  # what `_ordered` has returned
 
     def state(self, scene: Scene, asked: Collection[Ref], seed: int) -> Sliced[dict[Ref, Windows]]:
         """The windows of those of these gangs that wait. `seed`: of what is drawn."""
@@ -139,8 +141,10 @@ class StartWindows:
         waits = [math.log(max(0.0, start - now) + SOON) for start in starts]
         middle, spread = fmean(waits), math.hypot(pstdev(waits), LEAST_SPREAD)
         kind = size_class(gpus)
-        ordered = self._ordered(kind, middle)
-        windows = tuple([self._window(kind, i, ordered, now, middle, spread) for i in range(len(LEVELS))])
+        near = kind, round(middle * CELLS)
+        if (ordered := self._near.get(near)) is None:
+            ordered = self._near[near] = self._ordered(kind, near[1] / CELLS)
+        windows = _nested([self._window(kind, i, ordered, now, middle, spread) for i in range(len(LEVELS))])
         if ref not in self._open and len(self._open) < MOST_OPEN:
             self._open[ref] = _Open(kind, now, created, middle, spread, windows, set())
         return dict(zip(LEVELS, windows, strict=True))
@@ -165,11 +169,11 @@ class StartWindows:
     ) -> StartWindow | None:
         if len(ordered) < EVIDENCE[LEVELS[i]]:
             return None
-        tail, of, total = (1.0 - LEVELS[i] / 100.0) / 2.0, self._classes[kind], ordered[-1][1]
-        low = _quantile(ordered, tail * total) - STEP * of.low[i]
-        high = _quantile(ordered, (1.0 - tail) * total) + STEP * of.high[i]
-        low, high = min(low, high), max(low, high)
-        ends = [now + math.exp(min(30.0, middle + score * spread)) - SOON for score in (low, high)]
+        tail, total = (1.0 - LEVELS[i] / 100.0) / 2.0, ordered[-1][1]
+        low, center, high = (_quantile(ordered, part * total) for part in (tail, 0.5, 1.0 - tail))
+        factor = math.exp((self._classes[kind].factors[i] + self._every.factors[i]) / 2.0)
+        scores = center - factor * max(LEAST_HALF, center - low), center + factor * max(LEAST_HALF, high - center)
+        ends = [now + math.exp(min(30.0, middle + score * spread)) - SOON for score in scores]
         return StartWindow(max(now, ends[0]), max(now, ends[1]))
 
     # -- what became of them
@@ -179,17 +183,14 @@ class StartWindows:
         known = self._open.pop(ref, None)
         if known is None or at - known.created < LEAST_WAIT:
             return
-        of = self._classes[known.of]
         for i, window in enumerate(known.windows):
-            if window is None:
-                continue
-            tail = (1.0 - LEVELS[i] / 100.0) / 2.0
-            of.low[i] = _bounded(of.low[i] + (at < window.low) - tail)
-            if i not in known.late:
-                of.high[i] = _bounded(of.high[i] + (at > window.high) - tail)
+            if window is not None and i not in known.late:
+                self._count(known.of, i, held=window.low <= at <= window.high)
+        of = self._classes[known.of]
         score = (math.log(max(0.0, at - known.at) + SOON) - known.middle) / known.spread
         of.scores.append(_Score(round(known.middle, 3), round(score, 3)))
         del of.scores[:-OF_CLASS]
+        self._near.clear()
 
     def passed(self, now: float) -> None:
         """Count the gangs that have outlived a window."""
@@ -197,8 +198,13 @@ class StartWindows:
             for i, window in enumerate(known.windows):
                 if window is not None and window.high < now and i not in known.late:
                     known.late.add(i)
-                    of = self._classes[known.of]
-                    of.high[i] = _bounded(of.high[i] + 1.0 - (1.0 - LEVELS[i] / 100.0) / 2.0)
+                    self._count(known.of, i, held=False)
+
+    def _count(self, kind: int, i: int, *, held: bool) -> None:
+        missed = 1.0 - LEVELS[i] / 100.0
+        change = PACE * ((not held) - missed) / math.sqrt(missed * (1.0 - missed))
+        for of in (self._classes[kind], self._every):
+            of.factors[i] = max(-MOST_FACTOR, min(MOST_FACTOR, of.factors[i] + change))
 
     def left(self, ref: Ref) -> None:
         """The gang does not wait any more, and has not started."""
@@ -213,7 +219,7 @@ class StartWindows:
 
     def dump(self) -> str:
         """The text to store. Gangs that wait are not in it: they get windows anew."""
-        return msgspec.json.encode(_Stored(FORMAT, self._classes)).decode()
+        return msgspec.json.encode(_Stored(FORMAT, [*self._classes, self._every])).decode()
 
     def load(self, text: str) -> None:
         """Start from what was learned before. ValueError: it is nothing of the kind."""
@@ -223,17 +229,25 @@ class StartWindows:
             stored = _READ.decode(text)
         except msgspec.MsgspecError as error:
             raise ValueError(f"not a text of windows: {error}") from error
-        numbers = [number for of in stored.classes for number in (*of.low, *of.high)]
+        numbers = [number for of in stored.classes for number in of.factors]
         numbers += [part for of in stored.classes for known in of.scores for part in (known.middle, known.score)]
         if stored.format != FORMAT or not all(map(math.isfinite, numbers)):
             raise ValueError("another format, or impossible numbers")
-        self._classes = stored.classes
+        *self._classes, self._every = stored.classes
         for of in self._classes:
             del of.scores[:-OF_CLASS]
+        self._near.clear()
 
 
-def _bounded(steps: float) -> float:
-    return max(-MOST_STEPS, min(MOST_STEPS, steps))
+def _nested(windows: Sequence[StartWindow | None]) -> tuple[StartWindow | None, ...]:
+    """Each contains those of lower levels."""
+    nested: list[StartWindow | None] = []
+    low, high = math.inf, -math.inf
+    for window in windows:
+        if window is not None:
+            low, high = min(low, window.low), max(high, window.high)
+        nested.append(None if window is None else StartWindow(low, high))
+    return tuple(nested)
 
 
 def _quantile(ordered: Sequence[tuple[float, float]], weight: float) -> float:

@@ -171,13 +171,19 @@ def test_the_drawn_run_times_of_even_shifts_are_even() -> None:
     assert [high - low for low, high in pairwise(parts)] == pytest.approx([0.25] * 3, abs=0.1)
 
 
+def room_of(free: list[int]) -> _Room:
+    room = _Room([0] * len(free))
+    finish(room.read(free))
+    return room
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_room_finds_a_place_whenever_there_is_one(seed: int) -> None:
     dice = random.Random(seed)
     free = [dice.randint(0, 8) for _ in range(dice.randint(1, 12))]
-    room = _Room(free, [0] * len(free))
-    other = {node: dice.randint(0, 8) for node in range(len(free)) if dice.random() < 0.3}
-    now = [other.get(node, gpus) for node, gpus in enumerate(free)]
+    room = room_of(free)
+    other = {node: dice.randint(0, 8) - free[node] for node in range(len(free)) if dice.random() < 0.3}
+    now = [gpus + other.get(node, 0) for node, gpus in enumerate(free)]
     for pods in (1, 2, 3, 7):
         for gpus in (1, 2, 3, 8):
             seats = room.find(gang(1, pods, gpus), other)
@@ -200,7 +206,7 @@ def test_a_room_finds_a_place_whenever_there_is_one(seed: int) -> None:
 
 
 def test_pods_of_several_sizes_are_placed_together() -> None:
-    room = _Room([8, 4, 1], [0, 0, 0])
+    room = room_of([8, 4, 1])
     mixed = replace(gang(1, 1, 8), shape=((1, 8), (2, 2)), total=12)
     seats = room.find(mixed, {})
     assert seats is not None

@@ -181,8 +181,8 @@ def test_a_stored_text_gives_the_same_windows() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "[]", "{}", '{"format":1}', '{"format":1,"classes":[]}', '{"format":2,"classes":[{},{},{},{}]}',
-        '{"format":1,"classes":[{"low":[1]},{},{},{}]}', '{"format":1,"classes":[{"scores":[[1]]},{},{},{}]}',
+        "", "[]", "{}", '{"format":1}', '{"format":1,"classes":[]}', '{"format":2,"classes":[{},{},{},{},{}]}',
+        '{"format":1,"classes":[{"factors":[1]},{},{},{},{}]}', '{"format":1,"classes":[{"scores":[[1]]},{},{},{},{}]}',
     ],
 )  # fmt: skip
 def test_a_text_that_is_damaged_is_an_error(text: str) -> None:
