@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from extender.cluster.slices import Sliced, pauses
 from extender.objects.gangs import Ref
 from extender.queue.gang import WaitingGang
 
@@ -121,27 +122,29 @@ class Changes:
 
     def __init__(self) -> None:
         self._waiting: dict[Ref, _Came] = {}
+        self._newest: list[tuple[int, _Came]] = []  # those that wait with their positions, the latest first
+        self._positions: dict[Ref, int] = {}
         self._started: deque[_Came] = deque(maxlen=MOST)
         self._nodes: Collection[str] | None = None  # None: not looked at yet
         self._left: deque[tuple[str, float]] = deque(maxlen=MOST)  # nodes
         self._overdue: dict[str, float] = {}  # gangs that run, by name
 
-    def look(self, order: Iterable[WaitingGang], nodes: Collection[str], overdue: Iterable[str], now: float) -> None:
+    def look(self, order: Sequence[WaitingGang], nodes: Collection[str], overdue: Iterable[str], now: float) -> None:
         """Note what is so now. `order`: the gangs that wait; `nodes`: with GPUs, where pods may start; `overdue`: names
         of gangs and pods that run longer than was expected; `now`: seconds since 1970."""
         before = self._waiting
         self._waiting = {gang.ref: before.get(gang.ref) or _Came(gang.ref, gang.priority, now) for gang in order}
+        self._positions = {ref: position for position, ref in enumerate(self._waiting)}
+        self._newest = sorted(enumerate(self._waiting.values()), key=lambda entry: (-entry[1].at, entry[0]))
         self._started.extend(came for ref, came in before.items() if ref not in self._waiting)
         if self._nodes is not None:
             self._left.extend((name, now) for name in sorted(set(self._nodes).difference(nodes)))
         self._nodes = frozenset(nodes)
         self._overdue = {name: self._overdue.get(name, now) for name in overdue}
 
-    def since(self, gang: WaitingGang, ahead: Sequence[WaitingGang], at: float) -> str:
-        """What has delayed the gang since `at`, for people; "" where it is not known. `ahead`: the gangs before it."""
-        new = [self._waiting[other.ref] for other in ahead if other.ref in self._waiting]
-        new += [came for came in self._started if came.priority > gang.priority]
-        came = next((came for came in new if came.at > at), None)
+    def since(self, gang: WaitingGang, at: float) -> str:
+        """What has delayed the gang, which waits, since `at`, for people; "" where it is not known."""
+        came = self._before(gang, at)
         if came is not None:
             rank = "of higher priority " if came.priority > gang.priority else ""
             return f"gang {came.ref} {rank}came{'' if rank else ', which is before it'}"
@@ -150,6 +153,16 @@ class Changes:
             return f"node {left[-1]} {'and others ' if len(left) > 1 else ''}left"
         late = next((name for name, when in self._overdue.items() if when > at), None)
         return f"{late} runs longer than was expected" if late else ""
+
+    def _before(self, gang: WaitingGang, at: float) -> _Came | None:
+        """A gang that came since `at` and is before it in order, or was and has started."""
+        position = self._positions[gang.ref]
+        for other, came in self._newest:
+            if came.at <= at:
+                break
+            if other < position:
+                return came
+        return next((came for came in self._started if came.at > at and came.priority > gang.priority), None)
 
 
 class _Date(NamedTuple):
@@ -169,12 +182,14 @@ class DateBook:
 
     def state(
         self, order: Sequence[WaitingGang], windows: Mapping[Ref, Sequence[Window]], now: float
-    ) -> dict[str, StartDates]:
+    ) -> Sliced[dict[str, StartDates]]:
         """The dates from now on, by the text of the ref. `order`: the gangs that wait; `windows`: of each by
-        confidence, absent where they are not known; `now`: seconds since 1970. `changes` are looked at before."""
+        confidence, absent where they are not known; `now`: seconds since 1970. `changes` have looked at the same."""
         dates: dict[Ref, _Date] = {}
         stated: dict[str, StartDates] = {}
-        for position, gang in enumerate(order):
+        for gang, pause in pauses(order):
+            if pause:
+                yield
             known = windows.get(gang.ref, ())
             shown = shown_of(known)
             if shown is None:
@@ -183,7 +198,7 @@ class DateBook:
             before = self._dates.get(gang.ref)
             date = _Date(shown, now, None)
             if before is not None and (median.begin + median.end) / 2 > before.window.end + LEAST_MOVE:
-                why = self.changes.since(gang, order[:position], before.at)
+                why = self.changes.since(gang, before.at)
                 date = date._replace(move=Move(shown.end - before.window.end, now, why))
             elif before is not None and shown.end < before.window.end:
                 date = date._replace(move=before.move)

@@ -79,7 +79,7 @@ class Scenes:
         """`at`: the nodes of the scene."""
         running: list[RunningGang] = []
         self.overdue = []
-        for run, pause in pauses(runs, STEP // 4):
+        for run, pause in pauses(runs, STEP // 16):
             if pause:
                 yield
             law = self._law(run.kind, run.declared, run.most, now)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extender.cluster.slices import finish
 from extender.queue.dates import MOST, Changes, DateBook, Move, StartDates, Window
 from extender.queue.gang import WaitingGang
 from tests.queue.gangs import gang
@@ -81,7 +82,7 @@ class Case:
         """The move of gang b, whose window is this one from now on: (minutes, minute when stated, why)."""
         self.now += 60
         self.book.changes.look(order, frozenset(nodes), overdue, self.now)
-        stated = self.book.state(order, {B.ref: windows(begin, end)}, self.now)
+        stated = finish(self.book.state(order, {B.ref: windows(begin, end)}, self.now))
         assert list(stated) == [B.ref.text]
         move = stated[B.ref.text].move
         return None if move is None else (move.seconds / 60, (move.at - NOON) / 60, move.why)
@@ -149,7 +150,7 @@ def test_a_gang_that_runs_longer() -> None:
 def test_a_gang_without_a_window_has_no_date() -> None:
     book = DateBook()
     book.changes.look([A, B], frozenset(), (), NOON)
-    assert list(book.state([A, B], {A.ref: windows(1, 2), B.ref: ()}, NOON)) == [A.ref.text]
+    assert list(finish(book.state([A, B], {A.ref: windows(1, 2), B.ref: ()}, NOON))) == [A.ref.text]
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -13,7 +13,7 @@ from extender.act.controller import Controller, repeat
 from extender.act.document import Damaged, Newer, decoded
 from extender.act.learned import LearnedStore
 from extender.cluster.cluster import ClusterView
-from extender.cluster.slices import Sliced, Timed
+from extender.cluster.slices import Sliced, Timed, pauses
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap
 from extender.metrics import Metrics
@@ -93,9 +93,16 @@ class LiveDates:
             self._created.update((gang.ref, gang.created) for gang in gangs)
         yield
         self._book.changes.look(gangs, frozenset(self._cluster.gpus.schedulable), self._scenes.overdue, now)
-        known = {ref: shown for ref, of in windows.items() if (shown := _known(of))}
-        stated = self._book.state(gangs, known, now)
-        for waiting in report.waiting:
+        yield
+        known: dict[Ref, Sequence[Window]] = {}
+        for (ref, of), pause in pauses(windows.items()):
+            if pause:
+                yield
+            known[ref] = _known(of)
+        stated = yield from self._book.state(gangs, known, now)
+        for waiting, pause in pauses(report.waiting):
+            if pause:
+                yield
             if waiting.gang.ref.text not in stated:
                 stated[waiting.gang.ref.text] = StartDates(why=NO_PLACE.get(waiting.code, FEW_STARTS))
         self.stated = stated
