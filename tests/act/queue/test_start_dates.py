@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -10,11 +11,12 @@ import pytest
 
 from extender.act.queue import start_dates
 from extender.act.queue.start_dates import DatesTask, LiveDates, WindowStore
+from extender.objects.gangs import Ref
 from extender.queue.backfill import Code
 from extender.queue.dates import StartDates
 from extender.queue.report import QueueReport, Waiting
 from extender.queue.runtimes import RunTimes, class_of
-from extender.queue.windows import StartWindows
+from extender.queue.windows import FORMAT, FUTURES, StartWindows
 from extender.times import Clock
 from tests.act.queue.rig import gated, world_of
 from tests.act.test_learned import PATH, map_of
@@ -27,10 +29,14 @@ pytestmark = pytest.mark.anyio
 
 
 def evidence(starts: int = 60) -> str:
-    """Windows that have held so far, for gangs of all sizes."""
-    scores = [[4.0, round(4 * (number + 0.5) / starts - 2, 3)] for number in range(starts)]
-    ends = {"low": [0.0] * 3, "high": [0.0] * 3}
-    return json.dumps({"format": 1, "classes": [{"scores": scores, **ends} for _ in range(4)]})
+    """What windows learn of so many gangs of each class of sizes that came to start about when they were expected."""
+    windows = StartWindows()
+    for gpus in (1, 8, 64, 512):
+        for number in range(starts):
+            ref = Ref("pod", "default", f"of-{gpus}-{number}")
+            windows.of(ref, gpus, WALL - 3600, WALL, [WALL + 100] * FUTURES)
+            windows.started(ref, WALL + 100 * math.exp(1.5 * (number + 0.5) / starts - 0.75))
+    return windows.dump()
 
 
 class Case:
@@ -178,7 +184,7 @@ async def test_what_was_learned_outlives_the_server_and_passes_to_the_next_holde
         assert objects.stored[PATH]["data"] == {"start-windows": first.dump()}
         await stores[1].save()
         assert second.dump() == first.dump()
-        newer = json.dumps({"format": 2, "classes": []})
+        newer = json.dumps({"format": FORMAT + 1})
         objects.put(PATH, {"metadata": {}, "data": {"start-windows": newer}})
         first.load(evidence(50))
         for store in stores:
