@@ -31,7 +31,7 @@ from extender.cluster.slices import Sliced
 from extender.objects.gangs import Ref
 from extender.queue.sampled import Scene, future
 
-FUTURES: Final = 4
+FUTURES: Final = 3
 LEVELS: Final = (50, 80, 95)
 """Percent."""
 LEAST_WAIT: Final = 60.0
@@ -46,7 +46,7 @@ OTHER: Final = 0.15  # weight of a score of another class of sizes
 NEAR_MIDDLE: Final = 1.5  # a score weighs 1/e where its middle is so far from that of the gang, in logarithms
 CELLS: Final = 4  # of middles, in which they are looked up, to one of their logarithm
 RECENT_SCORES: Final = 0.99
-LEAST_SPREAD: Final = 0.5
+LEAST_SPREAD: Final = 1.0
 PACE: Final = 0.05
 """How much one start changes the logarithm of a factor, in standard deviations of a hit."""
 MOST_FACTOR: Final = 3.0  # of its logarithm

@@ -1,0 +1,642 @@
+"""dates: how often the windows hold in which the queue states that a gang starts, on a trace of real jobs.
+
+    python -m benchmarks.dates --jobs philly.csv [--loads 0.8 0.9 1.0] [--seeds 10] [--gangs 2000] [--skip 1000]
+                               [--futures 3] [--workers 2] [-o table|csv]
+    python -m benchmarks.dates --speed            a refresh at 5,000 nodes with 1,000 gangs that wait
+    python -m benchmarks.dates --backfill --jobs philly.csv    waits where backfill counts with learned ends
+
+`--jobs`: a CSV file with `user`, `interval` (seconds since the job before), `gpu_num` and `run_time` (seconds). Each
+seed replays `--gangs` jobs of another part of the file, beginning after `--skip` (the first 1,000 jobs of philly.csv
+come over 48 days, all others over 9), on 16 nodes with eight GPUs: a replay then spans a day or more. Arrivals are
+stretched to the load and shaken by up to a minute. Runs are cut to 4 hours, as in `benchmarks.queue`. Users state one
+to ten times the run time, rounded up. A job of more than eight GPUs is a gang of pods of a node each.
+
+Which gang starts is decided by the product's order and backfill (`extender/queue/order.py`, `backfill.py`), each user a
+queue of its own as namespaces are by default; where is decided by the rivals' placement (`queue_sim/places.py`), not by
+the simpler room of the windows. Each replay begins with nothing learned. A gang gets its windows when it first waits;
+all that counts is that first window. Gangs that start within a minute do not count, nor the first 15 % of a replay.
+
+    coverage   starts within the window, of those that have one, by level; by quarters: of the counted gangs by GPUs,
+               the largest first, among equals the first ones (so the others are mostly of one GPU, by time)
+    not known  gangs without a window of that level
+    width      median length of the window of 80 %
+    naive      position x moving average of the time between two starts, corrected in the same way
+    late       starts after the window of 80 %; moved: later than that by more than its length
+    CPU        of stating windows, seconds, and how many times windows were stated
+
+`--backfill`: mean and p99 wait, minutes, of all counted gangs and of the quarters, under EASY (`queue_sim/easy.py`) and
+under ours, by declared ends and by learned ones: the run time that a gang does not exceed with 90 % by its law. Ours
+asks the law again as gangs run; EASY counts with what was learned when the gang arrived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+from benchmarks.queue_sim.easy import Easy
+from benchmarks.queue_sim.gangs import Gang, Shape, capacities
+from benchmarks.queue_sim.measures import percentile
+from benchmarks.queue_sim.places import tree
+from benchmarks.queue_sim.workloads import LONGEST, declared, shaken
+from benchmarks.queue_sim.world import Account, Arm, World
+from extender.cluster.slices import Sliced, finish
+from extender.objects.gangs import Ref
+from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, schedule
+from extender.queue.endings import OVERRUN_SECONDS, Ending
+from extender.queue.gang import WaitingGang
+from extender.queue.order import fair_shares, order
+from extender.queue.placement import Placed
+from extender.queue.runtimes import RunClass, RunTime, RunTimes
+from extender.queue.sampled import HopefulGang, RunningGang, Scene, SizedGang
+from extender.queue.usage import FoundPlace
+from extender.queue.windows import FUTURES, LEAST_WAIT, LEVELS, StartWindows, Windows
+from extender.settings import Settings
+
+SHAPE = Shape(blocks=2, racks=2, nodes=4)
+WARM_UP = 0.15
+PATIENCE = Settings().queue.patience_seconds
+GPU = "gpu"
+AVERAGED = 0.05  # of the moving average, the weight of the latest time between two starts
+WITHIN = 3.0  # points
+UPPER = 0.9
+QUARTERS = 4
+Row = tuple[float, int, int, float]
+
+
+class BadJobs(Exception):
+    """A file that holds no jobs."""
+
+
+def read(path: Path) -> list[Row]:
+    """(interval, user, GPUs, run time) of each job."""
+    with path.open(newline="") as lines:
+        try:
+            return [
+                (float(row["interval"]), int(row["user"]), int(row["gpu_num"]), float(row["run_time"]))
+                for row in csv.DictReader(lines)
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadJobs(f"{path}: {error!r}") from error
+
+
+def gangs_of(rows: Sequence[Row], load: float, shape: Shape, seed: int) -> list[Gang]:
+    """The jobs as gangs that ask for `load` times what the cluster has while they arrive, by arrival."""
+    gangs, now = [], 0.0
+    for number, (interval, user, gpus, seconds) in enumerate(rows):
+        now += interval if number else 0.0
+        pods = math.ceil(gpus / shape.gpus)
+        seconds = max(1.0, min(LONGEST, seconds))
+        gangs.append(Gang(number, now, user, pods, math.ceil(gpus / pods), seconds, seconds))
+    stretch = sum(gang.total * gang.seconds for gang in gangs) / (load * shape.capacity * now)
+    stretched = [replace(gang, arrived=gang.arrived * stretch) for gang in gangs]
+    return sorted(declared(shaken(stretched, seed), "user", seed), key=lambda gang: (gang.arrived, gang.id))
+
+
+# -- the replay
+
+
+@dataclass(frozen=True, slots=True)
+class _Held(FoundPlace):
+    """A place: (node, pods) pairs."""
+
+    seats: tuple[tuple[int, int], ...] = ()
+
+
+class Rule:
+    """An arm of the simulation: the product's order and backfill, over the rivals' placement."""
+
+    wake = None
+
+    def __init__(self, world: World, dates: Dates, upper: float | None = None) -> None:
+        """`upper`: the quantile of the run times with which backfill counts; None: what is declared."""
+        self._world, self._dates, self._upper = world, dates, upper
+        self.waiting: dict[int, tuple[Gang, SizedGang]] = {}
+        self._before: HeadReservation | None = None
+
+    def arrive(self, gang: Gang) -> None:
+        """It waits from now on."""
+        seconds = gang.declared
+        if self._upper is not None:
+            seconds = self._dates.law(gang, self._world.now).quantile(self._upper)
+        self.waiting[gang.id] = gang, sized(gang, seconds)
+
+    def finish(self, gang: Gang) -> None:
+        """It has ended."""
+        self._dates.ended(gang, self._world.now)
+
+    def act(self) -> None:
+        """Looks until one starts nothing, then states windows."""
+        self._dates.passed(self._world.now)
+        while self._some_fit() and self._look():
+            pass
+        self._dates.look(self._world, self.waiting)
+
+    def _some_fit(self) -> bool:
+        slots: dict[int, int] = {}
+        for gang, _ in self.waiting.values():
+            if gang.gpus not in slots:
+                slots[gang.gpus] = sum(capacities(self._world.free, gang.gpus))
+            if slots[gang.gpus] >= gang.pods:
+                return True
+        return False
+
+    def _look(self) -> bool:
+        world, now = self._world, self._world.now
+        held: dict[str, dict[str, float]] = {}
+        endings = []
+        for run in world.running.values():
+            of_queue = held.setdefault(str(run.gang.queue), {GPU: 0.0})
+            of_queue[GPU] += run.gang.total
+            end = run.declared_end
+            if self._upper is not None:
+                end = run.at + self._dates.law(run.gang, now).quantile(self._upper, now - run.at)
+            known = end is not None and end >= now - OVERRUN_SECONDS
+            endings.append(Ending(str(run.gang.id), 0, max(now, end) if end is not None and known else None))
+        endings.sort(key=lambda ending: (math.inf if ending.at is None else ending.at, int(ending.uid)))
+        shares = fair_shares(held, {GPU: world.shape.capacity}, {})
+        gangs = finish(order([gang for _, gang in self.waiting.values()], shares, now=now, patience=PATIENCE))
+        situation = QueueSituation(gangs, {}, endings, now, kind=_kind, before=self._before)
+        steps = schedule(situation, self._place)
+        some = False
+        while True:
+            try:
+                taken = next(steps)
+            except StopIteration as end:
+                self._before = end.value.head
+                return some
+            if taken is not None:
+                some = True
+                self._start(taken)
+
+    def _start(self, taken: TakenSeats) -> None:
+        assert isinstance(taken.seats, _Held)
+        gang, _ = self.waiting.pop(int(taken.gang.ref.name))
+        self._world.start(gang, dict(taken.seats.seats))
+        self._dates.started(gang, self._world.now)
+
+    def _place(self, gang: WaitingGang, trial: Trial) -> Sliced[FoundPlace | str]:
+        world, free = self._world, list(self._world.free)
+        for ending in trial.gone:
+            run = world.running[int(ending.uid)]
+            for node, pods in run.seats.items():
+                free[node] += pods * run.gang.gpus
+        for part in trial.kept:
+            other, _ = self.waiting[int(part.gang.ref.name)]
+            for node, pods in part.seats.seats if isinstance(part.seats, _Held) else ():
+                free[node] -= pods * other.gpus
+        plain, _ = self.waiting[int(gang.ref.name)]
+        if sum(capacities(free, plain.gpus)) < plain.pods or (seats := tree(free, world.shape, plain)) is None:
+            return "no place"
+        return _Held((), (), Placed(tuple(seats), (), None, proved=False), tuple(seats.items()))
+        yield
+
+
+def sized(gang: Gang, seconds: float | None) -> SizedGang:
+    """The gang as the rule sees it. `seconds`: how long it runs at most."""
+    return SizedGang(
+        ref=ref_of(gang), pods=(), members=(), other_gates=(), size=gang.pods, minimum=gang.pods, known=True,
+        priority=0, created=gang.arrived, queue=str(gang.queue), domain=None, seconds=seconds, ends_at=None,
+        total=gang.total, shape=((gang.pods, gang.gpus),),
+    )  # fmt: skip
+
+
+def _kind(gang: WaitingGang) -> object:
+    return gang.shape if isinstance(gang, SizedGang) else gang.ref
+
+
+def ref_of(gang: Gang) -> Ref:
+    """Of a gang of the trace."""
+    return Ref("pod", str(gang.queue), str(gang.id))
+
+
+@dataclass(slots=True)
+class Date:
+    """What was stated of a gang, and what became of it."""
+
+    gang: Gang
+    at: float
+    ours: Windows
+    naive: Windows
+    start: float = math.inf
+
+    @property
+    def wait(self) -> float:
+        """Seconds."""
+        return self.start - self.gang.arrived
+
+
+class Dates:
+    """States the windows of gangs as they begin to wait."""
+
+    def __init__(self, futures: int) -> None:
+        """`futures`: 0: no windows are stated."""
+        self.dates: dict[int, Date] = {}
+        self.spent, self.times_stated = 0.0, 0
+        self._futures = futures
+        self._times, self._ours, self._naive = RunTimes(), StartWindows(futures), StartWindows(1)
+        self._laws: dict[int, RunTime] = {}
+        self._between, self._last = 60.0, -math.inf
+
+    def law(self, gang: Gang, now: float) -> RunTime:
+        """Of its run time, as it is known when it is first asked for."""
+        law = self._laws.get(gang.id)
+        if law is None:
+            law = self._laws[gang.id] = self._times.expect(_class(gang), now, gang.declared)
+        return law
+
+    def ended(self, gang: Gang, now: float) -> None:
+        """Learn its run time."""
+        self._times.ended(_class(gang), gang.seconds, now, gang.declared)
+        self._laws.pop(gang.id, None)
+
+    def started(self, gang: Gang, now: float) -> None:
+        """Learn how its windows held."""
+        if self._last > -math.inf:
+            self._between += AVERAGED * (now - self._last - self._between)
+        self._last = now
+        self._ours.started(ref_of(gang), now)
+        self._naive.started(ref_of(gang), now)
+        if gang.id in self.dates:
+            self.dates[gang.id].start = now
+
+    def passed(self, now: float) -> None:
+        """Time has passed."""
+        self._ours.passed(now)
+        self._naive.passed(now)
+
+    def look(self, world: World, waiting: Mapping[int, tuple[Gang, SizedGang]]) -> None:
+        """State the windows of the gangs that have none."""
+        new = [number for number in waiting if number not in self.dates] if self._futures else []
+        if not new:
+            return
+        now, began = world.now, time.process_time()
+        running = [
+            RunningGang(
+                str(run.gang.queue),
+                tuple([(node, pods * run.gang.gpus) for node, pods in run.seats.items()]),
+                run.at,
+                run.declared_end,
+                self.law(run.gang, now),
+            )
+            for run in world.running.values()
+        ]
+        hopeful = [HopefulGang(known, self.law(gang, now)) for gang, known in waiting.values()]
+        pools = [0] * world.shape.size
+        scene = Scene(now, world.free, pools, {0: world.shape.capacity}, running, hopeful, patience=PATIENCE)
+        stated = finish(self._ours.state(scene, [ref_of(waiting[number][0]) for number in new], len(self.dates)))
+        self.spent += time.process_time() - began
+        self.times_stated += 1
+        for position, number in enumerate(new, len(waiting) - len(new) + 1):
+            gang, ref = waiting[number][0], ref_of(waiting[number][0])
+            naive = self._naive.of(ref, gang.total, gang.arrived, now, [now + position * self._between])
+            self.dates[number] = Date(gang, now, stated[ref], naive)
+
+
+def _class(gang: Gang) -> RunClass:
+    return RunClass(str(gang.queue), gang.total)
+
+
+# -- figures
+
+
+class Run(NamedTuple):
+    """A replay."""
+
+    load: float
+    seed: int
+    futures: int
+
+
+class Counts(NamedTuple):
+    """A gang that counts: by level whether its window held; None: not known."""
+
+    quarter: int
+    ours: tuple[bool | None, ...]
+    naive: tuple[bool | None, ...]
+    width: float | None  # of the windows of 80 %, seconds
+    naive_width: float | None
+    late: bool
+    moved: bool
+    wait: float
+
+
+class Replayed(NamedTuple):
+    """What a replay came to."""
+
+    counts: list[Counts]
+    spent: float
+    times_stated: int
+    days: float
+
+
+def replay(rows: Sequence[Row], run: Run) -> Replayed:
+    """One replay; the same for the same arguments, but for the CPU."""
+    shape = SHAPE
+    gangs = gangs_of(rows, run.load, shape, run.seed)
+    counted = gangs[int(WARM_UP * len(gangs)) :]
+    world, dates = (
+        World(shape, Account(counted[0].arrived, counted[-1].arrived)),
+        Dates(run.futures),
+    )
+    world.run(gangs, Rule(world, dates))
+    quarter = quarters(counted)
+    counts = [
+        _counts(quarter[date.gang.id], date)
+        for date in dates.dates.values()
+        if date.gang.id in quarter and date.wait >= LEAST_WAIT
+    ]
+    return Replayed(counts, dates.spent, dates.times_stated, gangs[-1].arrived / 86_400.0)
+
+
+def quarters(counted: Sequence[Gang]) -> dict[int, int]:
+    """The quarter of each gang, from 0, by its id."""
+    by_size = sorted(counted, key=lambda gang: (-gang.total, gang.id))
+    return {gang.id: QUARTERS * place // len(by_size) for place, gang in enumerate(by_size)}
+
+
+def _counts(quarter: int, date: Date) -> Counts:
+    ours, naive = date.ours[80], date.naive[80]
+    return Counts(
+        quarter,
+        _held(date.ours, date.start),
+        _held(date.naive, date.start),
+        None if ours is None else ours.high - ours.low,
+        None if naive is None else naive.high - naive.low,
+        ours is not None and date.start > ours.high,
+        ours is not None and date.start > 2 * ours.high - ours.low,
+        date.wait,
+    )
+
+
+def _held(windows: Windows, start: float) -> tuple[bool | None, ...]:
+    stated = (windows[level] for level in LEVELS)
+    return tuple([None if window is None else window.low <= start <= window.high for window in stated])
+
+
+def share(held: Iterable[bool | None]) -> float:
+    """Percent that held, of those that are known; nan of none."""
+    known = [one for one in held if one is not None]
+    return 100.0 * sum(known) / len(known) if known else math.nan
+
+
+def lines_of(load: float, replays: Sequence[Replayed]) -> list[dict[str, float | str]]:
+    """A line for all gangs of a load, and one for each quarter."""
+    every = [count for replayed in replays for count in replayed.counts]
+    lines: list[dict[str, float | str]] = []
+    for name, chosen in [("all", every)] + [
+        (str(quarter + 1), [count for count in every if count.quarter == quarter]) for quarter in range(QUARTERS)
+    ]:
+        line: dict[str, float | str] = {"load": load, "quarter": name, "gangs": len(chosen)}
+        for i, level in enumerate(LEVELS):
+            line[f"coverage_{level}"] = round(share(count.ours[i] for count in chosen), 1)
+        for i, level in enumerate(LEVELS):
+            line[f"not_known_{level}"] = round(100.0 - 100.0 * share_known(count.ours[i] for count in chosen), 1)
+        line["naive_coverage_80"] = round(share(count.naive[1] for count in chosen), 1)
+        line["width_80_minutes"] = round(middle(count.width for count in chosen) / 60.0, 1)
+        line["naive_width_80_minutes"] = round(middle(count.naive_width for count in chosen) / 60.0, 1)
+        line["late"] = round(share(count.late for count in chosen if count.ours[1] is not None), 1)
+        line["moved"] = round(share(count.moved for count in chosen if count.ours[1] is not None), 1)
+        line["wait_minutes"] = round(middle(count.wait for count in chosen) / 60.0, 1)
+        if name == "all":
+            line["cpu_seconds"] = round(sum(replayed.spent for replayed in replays), 1)
+            line["times_stated"] = sum(replayed.times_stated for replayed in replays)
+            line["days"] = round(sum(replayed.days for replayed in replays), 1)
+        lines.append(line)
+    return lines
+
+
+def share_known(held: Iterable[bool | None]) -> float:
+    """The part that is known, 0 to 1."""
+    listed = list(held)
+    return sum(one is not None for one in listed) / len(listed) if listed else math.nan
+
+
+def middle(widths: Iterable[float | None]) -> float:
+    """The median of those that are known; nan of none."""
+    known = [width for width in widths if width is not None]
+    return median(known) if known else math.nan
+
+
+def targets(lines: Sequence[Mapping[str, float | str]]) -> list[tuple[bool, str]]:
+    """(met, text) of each target."""
+    found = []
+    for line in lines:
+        where = f"load {line['load']}, quarter {line['quarter']}"
+        for level in LEVELS:
+            coverage = float(line[f"coverage_{level}"])
+            found.append((abs(coverage - level) <= WITHIN, f"{where}: {coverage} % of the windows of {level} % hold"))
+        if line["quarter"] == "all":
+            ours, naive = float(line["width_80_minutes"]), float(line["naive_width_80_minutes"])
+            found.append((ours <= naive / 2, f"{where}: width {ours} min, naive {naive} min (at most 1/2 of it)"))
+            found.append((float(line["late"]) <= 10.0, f"{where}: {line['late']} % start after the window of 80 %"))
+    return found
+
+
+def _part(rows: Sequence[Row], asked: argparse.Namespace, seed: int) -> Sequence[Row]:
+    """The jobs that a seed replays."""
+    parts = max(1, (len(rows) - asked.skip) // asked.gangs)
+    first = asked.skip + (seed - 1) % parts * asked.gangs
+    return rows[first : first + asked.gangs]
+
+
+def measure(rows: Sequence[Row], asked: argparse.Namespace) -> dict[float, list[Replayed]]:
+    """The replays by load, seeds in order; progress goes to stderr."""
+    found: dict[Run, Replayed] = {}
+    with ProcessPoolExecutor(asked.workers) as pool:
+        waiting = {}
+        for seed in range(1, asked.seeds + 1):
+            for load in asked.loads:
+                run = Run(load, seed, asked.futures)
+                waiting[pool.submit(replay, _part(rows, asked, seed), run)] = run
+        for done in as_completed(waiting):
+            run = waiting[done]
+            found[run] = done.result()
+            print(f"dates: {len(found)} of {len(waiting)}: {run}", file=sys.stderr, flush=True)
+    return {load: [found[run] for run in sorted(found) if run.load == load] for load in asked.loads}
+
+
+# -- backfill by learned ends
+
+
+class Learning:
+    """EASY that counts with learned ends: what a gang declares is replaced as it arrives."""
+
+    wake = None
+
+    def __init__(self, world: World, dates: Dates, upper: float | None) -> None:
+        self._world, self._dates, self._upper = world, dates, upper
+        self._easy = Easy(world)
+        self._gangs: dict[int, Gang] = {}
+
+    def arrive(self, gang: Gang) -> None:
+        """It waits from now on."""
+        self._gangs[gang.id] = gang
+        if self._upper is not None:
+            gang = replace(gang, declared=self._dates.law(gang, self._world.now).quantile(self._upper))
+        self._easy.arrive(gang)
+
+    def finish(self, gang: Gang) -> None:
+        """It has ended."""
+        self._dates.ended(self._gangs.pop(gang.id), self._world.now)
+        self._easy.finish(gang)
+
+    def act(self) -> None:
+        """As EASY does."""
+        self._easy.act()
+
+
+ARMS: Mapping[str, tuple[Callable[[World, Dates, float | None], Arm], float | None]] = {
+    "EASY, declared": (Learning, None),
+    "EASY, learned": (Learning, UPPER),
+    "ours, declared": (Rule, None),
+    "ours, learned": (Rule, UPPER),
+}
+
+
+def waits(rows: Sequence[Row], run: Run, arm: str) -> list[tuple[int, float]]:
+    """(quarter, wait in seconds) of each counted gang."""
+    gangs = gangs_of(rows, run.load, SHAPE, run.seed)
+    counted = gangs[int(WARM_UP * len(gangs)) :]
+    world, (make, upper) = World(SHAPE, Account(counted[0].arrived, counted[-1].arrived)), ARMS[arm]
+    world.run(gangs, make(world, Dates(0), upper))
+    quarter = quarters(counted)
+    return [(quarter[one.gang.id], one.wait) for one in world.started if one.gang.id in quarter]
+
+
+def backfill(rows: Sequence[Row], asked: argparse.Namespace) -> list[dict[str, float | str]]:
+    """A line for each load and arm, all seeds together."""
+    lines: list[dict[str, float | str]] = []
+    with ProcessPoolExecutor(asked.workers) as pool:
+        waiting = {
+            (load, arm): [
+                pool.submit(waits, _part(rows, asked, seed), Run(load, seed, 0), arm)
+                for seed in range(1, asked.seeds + 1)
+            ]
+            for load in asked.loads
+            for arm in ARMS
+        }
+        for (load, arm), replays in waiting.items():
+            found = [wait for replayed in replays for wait in replayed.result()]
+            line: dict[str, float | str] = {"load": load, "arm": arm}
+            for name, chosen in [("all", found)] + [
+                (f"quarter {i + 1}", [one for one in found if one[0] == i]) for i in range(QUARTERS)
+            ]:
+                minutes = [wait / 60.0 for _, wait in chosen]
+                line[f"{name}: mean"] = round(fmean(minutes), 1)
+                line[f"{name}: p99"] = round(percentile(minutes, 99), 1)
+            lines.append(line)
+            print(f"dates: {load} {arm}", file=sys.stderr, flush=True)
+    return lines
+
+
+# -- how long a refresh takes
+
+
+def speed(nodes: int = 5_000, gangs: int = 1_000, futures: int = FUTURES) -> None:
+    """Print how long a refresh of all windows takes, and its longest slice."""
+    dice, times = random.Random(1), RunTimes()
+    for number in range(2_000):
+        times.ended(RunClass(str(number % 50), dice.choice((1, 2, 4, 8))), dice.lognormvariate(7, 2), number, 36_000.0)
+    running = []
+    for node in range(nodes):
+        left = 8
+        while left > 0:
+            gpus = min(left, dice.choice((1, 2, 4, 8)))
+            left -= gpus
+            end = dice.uniform(0, 86_400.0)
+            law = times.expect(RunClass(str(dice.randrange(50)), gpus), 2_000.0, 36_000.0)
+            running.append(RunningGang(str(dice.randrange(50)), ((node, gpus),), 0.0, end, law))
+    waiting = []
+    for number in range(gangs):
+        pods, gpus = dice.choice(((1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (8, 8), (32, 8)))
+        gang = Gang(
+            number,
+            -dice.uniform(0, 36_000.0),
+            dice.randrange(50),
+            pods,
+            gpus,
+            1.0,
+            dice.choice((3_600.0, 14_400.0, 86_400.0)),
+        )
+        waiting.append(HopefulGang(sized(gang, gang.declared), times.expect(_class(gang), 2_000.0, gang.declared)))
+    scene = Scene(2_000.0, [0] * nodes, [0] * nodes, {0: 8 * nodes}, running, waiting)
+    slices = []
+    steps = StartWindows(futures).state(scene, [hopeful.gang.ref for hopeful in waiting], 1)
+    while True:
+        began = time.thread_time()
+        try:
+            next(steps)
+        except StopIteration:
+            break
+        finally:
+            slices.append(1_000.0 * (time.thread_time() - began))
+    slices.sort()
+    print(f"{nodes} nodes, {len(running)} gangs that run, {gangs} that wait, {futures} futures")
+    spent = sum(slices) / 1_000.0
+    print(f"{spent:.2f} s of CPU in {len(slices)} slices: {spent / 0.6:.1f} % of a core, once a minute")
+    print(f"a slice: longest {slices[-1]:.1f} ms, p99 {slices[int(0.99 * len(slices))]:.1f} ms")
+
+
+def shown(lines: Sequence[Mapping[str, float | str]], output: str) -> None:
+    """Print them."""
+    if output == "csv":
+        writer = csv.DictWriter(sys.stdout, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+        return
+    for line in lines:
+        print("  ".join(f"{name} {value}" for name, value in line.items()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """See the head of the file."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dates", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--jobs", type=Path)
+    parser.add_argument("--loads", nargs="+", type=float, default=[0.8, 0.9, 1.0])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--gangs", type=int, default=2_000)
+    parser.add_argument("--skip", type=int, default=1_000)
+    parser.add_argument("--futures", type=int, default=FUTURES)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--backfill", action="store_true")
+    parser.add_argument("-o", "--output", choices=("table", "csv"), default="table")
+    asked = parser.parse_args(arguments)
+    if asked.speed:
+        speed(futures=asked.futures)
+        return 0
+    if asked.jobs is None:
+        parser.error("--jobs FILE, or --speed")
+    try:
+        rows = read(asked.jobs)
+    except (BadJobs, OSError) as error:
+        print(f"dates: {error}", file=sys.stderr)
+        return 2
+    found = measure(rows, asked)
+    if asked.backfill:
+        lines = backfill(rows, asked)
+        shown(lines, asked.output)
+        return 0
+    lines = [line for load, replays in found.items() for line in lines_of(load, replays)]
+    shown(lines, asked.output)
+    if asked.output == "csv":
+        return 0
+    print("\ntargets")
+    for met, text in targets(lines):
+        print(f"  {'met   ' if met else 'MISSED'}  {text}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""benchmarks/dates.py: its replays are the same again, and its shares are what they are called."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from benchmarks import dates
+from benchmarks.dates import ARMS, SHAPE, BadJobs, Counts, Replayed, Row, Run, gangs_of, lines_of, read, replay, waits
+
+
+def rows(count: int = 260) -> list[Row]:
+    dice = random.Random(1)
+    sizes = (1, 1, 1, 8, 24)
+    return [
+        (dice.choice((0.0, 20.0, 60.0)), dice.randrange(4), dice.choice(sizes), dice.lognormvariate(7, 1.5))
+        for _ in range(count)
+    ]
+
+
+def test_a_load_stretches_arrivals_alone() -> None:
+    half, full = (gangs_of(rows(), load, SHAPE, 1) for load in (0.5, 1.0))
+    assert sum(gang.total * gang.seconds for gang in half) == pytest.approx(
+        0.5 * SHAPE.capacity * half[-1].arrived, rel=0.05
+    )
+    assert sorted(gang.seconds for gang in half) == sorted(gang.seconds for gang in full)
+    assert {(gang.pods, gang.gpus) for gang in full} == {(1, 1), (1, 8), (3, 8)}
+    assert all(gang.declared is not None and gang.declared >= gang.seconds for gang in full)
+
+
+def test_a_replay_is_the_same_again_and_states_windows() -> None:
+    first, second = (replay(rows(), Run(1.0, 1, 2)) for _ in range(2))
+    assert first.counts == second.counts
+    assert first.times_stated > 20
+    known = [count for count in first.counts if count.ours[0] is not None]
+    assert len(known) > 20
+    assert all(count.width is None or count.width >= 0 for count in first.counts)
+    assert all(count.wait >= 60 for count in first.counts)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_starts_every_gang(arm: str) -> None:
+    found = waits(rows(120), Run(1.0, 1, 0), arm)
+    assert len(found) == 120 - int(dates.WARM_UP * 120)
+    assert {quarter for quarter, _ in found} == {0, 1, 2, 3}
+    assert all(wait >= 0 for _, wait in found)
+
+
+def test_shares_are_of_what_is_known() -> None:
+    counts = [
+        Counts(0, (True, True, None), (True, True, True), 60.0, 600.0, late=False, moved=False, wait=70.0),
+        Counts(0, (False, True, None), (True, True, True), 120.0, 600.0, late=False, moved=False, wait=70.0),
+        Counts(3, (True, False, True), (True, False, True), 180.0, 600.0, late=True, moved=True, wait=70.0),
+        Counts(3, (None, None, None), (None, None, None), None, None, late=False, moved=False, wait=70.0),
+    ]
+    every, first, _, _, last = lines_of(0.9, [Replayed(counts, 1.0, 2, 3.0)])
+    assert (every["coverage_50"], every["coverage_80"], every["coverage_95"]) == (66.7, 66.7, 100.0)
+    assert (every["not_known_50"], every["not_known_95"]) == (25.0, 75.0)
+    assert (every["width_80_minutes"], every["naive_width_80_minutes"]) == (2.0, 10.0)
+    assert (every["late"], first["late"], last["late"]) == (33.3, 0.0, 100.0)
+    assert math.isnan(float(first["coverage_95"]))
+    met = {text: met for met, text in dates.targets([every])}
+    assert list(met.values()) == [False, False, False, True, False]
+
+
+def test_a_file_without_jobs_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("interval,gpu_num\n1,2\n")
+    with pytest.raises(BadJobs):
+        read(path)
+    assert dates.main(["--jobs", str(path)]) == 2
