@@ -93,7 +93,7 @@ def queued(entry: Mapping[str, Any] | None, over: str, length: int) -> str:
         return f"it waits behind the gate of the queue{': ' if over else ''}{over}"
     behind = f", behind {entry['blocked_by']}" if entry["blocked_by"] else ""
     start = entry["earliest_start_seconds"]
-    soon = "" if start is None else f", it starts in {seconds(start)} at the earliest" if start else ENDING
+    soon = "" if start is None else f", it starts within {seconds(start)}" if start else ENDING
     dates = f"; {entry['start']['text']}" if entry.get("start") else ""
     return (
         f"{entry['gang']} is at position {entry['position']} of {length} in the queue{behind} "

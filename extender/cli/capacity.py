@@ -12,6 +12,7 @@ from extender.ask.text import count, short
 from extender.cli.options import add_output, show, warned
 from extender.cli.screen import Line, aligned
 from extender.cli.sources import add_now, add_sources, answer_of
+from extender.queue.levels import short_names
 
 EXAMPLES = (
     "gpu-extender capacity",
@@ -74,8 +75,9 @@ def _gangs(answer: Mapping[str, Any]) -> Iterator[Line]:
     """A line for each size of pods: how many fit in all, and in one domain of each level. Where several GPU models have
     room, a line for each of them follows."""
     inside: dict[tuple[int, str], Mapping[str, int]] = {}
+    names = short_names(gangs["level"] for gangs in answer["gangs"])
     for gangs in answer["gangs"]:
-        inside[gangs["pod_gpus"], short(gangs["level"].rpartition("/")[2])] = {ANY: gangs["pods"]} | gangs["by_model"]
+        inside[gangs["pod_gpus"], short(names[gangs["level"]])] = {ANY: gangs["pods"]} | gangs["by_model"]
     levels = list(dict.fromkeys(level for _, level in inside))
     rows = []
     mixed = len({model for pods in answer["pods"] for model in pods["by_model"]}) > 1

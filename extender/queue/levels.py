@@ -147,6 +147,14 @@ def nodes(count: int) -> PlacementLevel:
     return PlacementLevel("node", (NODE,), array("i", range(count)), count)
 
 
+def short_names(labels: Iterable[str]) -> dict[str, str]:
+    """What people call the label of each level: its short name, or its own name where several share a short name."""
+    distinct = set(labels)
+    names = {label: next((name for name, keys in SHORT.items() if label in keys), "") for label in distinct}
+    shared = Counter(names.values())
+    return {label: name if name and shared[name] == 1 else label.rpartition("/")[2] for label, name in names.items()}
+
+
 def keys_of(name: str, settings: Sequence[str]) -> tuple[str, ...]:
     """The labels that a level's name stands for, the closest first: a label for itself."""
     if name not in SHORT:

@@ -14,6 +14,8 @@ from extender.topologies.topology import Topology
 
 SIZE: Final = 320.0
 RADIUS: Final = 125.0
+INTO_SWITCH: Final = 2.0
+"""Width of a line from a GPU to its switch."""
 BAR: Final = 300.0
 """Width of a whole bar."""
 STRIP: Final = 60
@@ -35,17 +37,31 @@ def graph(node: Mapping[str, Any], lacking: Sequence[Sequence[int]] = ()) -> JSO
     at = {gpu: _point(2 * pi * (place + 0.5) / count - pi / 2) for place, gpu in enumerate(order)}
     if total:
         hub = SIZE / 2
-        lines = [_line(at[gpu], (hub, hub), 2.0, max(links[gpu])) for gpu in sorted(at) if any(links[gpu])]
+        lines = [_line(at[gpu], (hub, hub), INTO_SWITCH, max(links[gpu])) for gpu in sorted(at) if any(links[gpu])]
     else:
         pairs = [(a, b) for a in range(count) for b in range(a) if links[a][b]]
         most, free = max((links[a][b] for a, b in pairs), default=1), {gpu for pair in lacking for gpu in pair}
         lines = [
-            _line(at[a], at[b], 1 + 4 * links[a][b] / most, links[a][b]) | {"faint": bool(free) and not {a, b} <= free}
+            _line(at[a], at[b], _width(links[a][b], most), links[a][b]) | {"faint": bool(free) and not {a, b} <= free}
             for a, b in pairs
         ]
     missing = [_line(at[a], at[b], 1.5, 0) for a, b in lacking]
     points = [{"index": gpu, "x": round(x, 1), "y": round(y, 1)} for gpu, (x, y) in sorted(at.items())]
     return {"size": SIZE, "hub": SIZE / 2 if total else None, "lines": lines, "lacking": missing, "gpus": points}
+
+
+def widths(node: Mapping[str, Any]) -> list[JSON]:
+    """The different lines of a node's link graph, the thinnest first: how many `links` each shows, and its `width`."""
+    links = node["links"] or ()
+    if node["link_scope"] == "gpu-total":
+        return [{"links": count, "width": INTO_SWITCH} for count in sorted({max(row) for row in links if any(row)})]
+    counts = sorted({count for row in links for count in row if count})
+    return [{"links": count, "width": round(_width(count, counts[-1]), 1)} for count in counts]
+
+
+def _width(links: int, most: int) -> float:
+    """`most`: the links of the pair that has most."""
+    return 1 + 4 * links / most
 
 
 def _point(angle: float) -> tuple[float, float]:

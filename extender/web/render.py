@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from extender.ask import growth
 from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, seconds, terms, terms_alone, value
 from extender.decide.decisions import VERBS
+from extender.queue.levels import short_names
 from extender.times import rfc3339
 from extender.web import drawing
 
@@ -88,11 +89,13 @@ def templates() -> Mapping[str, Template]:
         "ticks": drawing.ticks,
         "machines_text": growth.sentence,
         "verbs": VERBS,
+        "widths": drawing.widths,
         "strip": drawing.strip,
         "how_known": HOW,
         "stated": STATED,
         "link": link,
         "split": drawing.split,
+        "short_names": short_names,
     }
     environment.filters |= {
         "number": number,

@@ -1,8 +1,8 @@
 // The faults of the tables of a page: they scroll sideways, or the words of a cell stand in a narrow column.
 () => {
   const faults = [];
-  for (const table of document.querySelectorAll(".scroll > table.map")) {
-    const frame = table.parentElement, name = frame.getAttribute("aria-labelledby");
+  for (const table of document.querySelectorAll(".scroll > table")) {
+    const frame = table.parentElement, name = frame.getAttribute("aria-labelledby") ?? frame.getAttribute("aria-label");
     if (frame.scrollWidth > frame.clientWidth) {
       faults.push(`${name} scrolls: ${frame.scrollWidth} of ${frame.clientWidth}`);
     }

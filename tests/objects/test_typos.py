@@ -10,7 +10,7 @@ from extender.cluster.pod_kinds import MODES
 from extender.objects import records, typos
 from extender.objects.annotations import NAMES, PREFIX
 from extender.objects.queueing import GATE
-from extender.queue.levels import SHORT
+from extender.queue.levels import SHORT, short_names
 from extender.settings import Settings
 from tests.world import GPU, JSON, machine, workload
 
@@ -122,3 +122,11 @@ def test_the_words_are_those_that_the_code_reads() -> None:
         assert one.places
         assert one.kind in ("pod", "node", "namespace", "priorityclass", "resourceclaim")
     assert {PREFIX + one.name for one in NAMES} >= typos.FORMS.keys()
+
+
+def test_people_read_the_short_name_of_a_label() -> None:
+    rack, leaf = "cloud.provider.com/topology-rack", "network.topology.nvidia.com/leaf"
+    assert short_names([rack, "kubernetes.io/hostname", "a.b/room"]) == {
+        rack: "rack", "kubernetes.io/hostname": "node", "a.b/room": "room"
+    }  # fmt: skip
+    assert short_names([rack, leaf]) == {rack: "topology-rack", leaf: "leaf"}

@@ -129,8 +129,8 @@ def _preempted(world: World) -> None:
     """Pods of high priority: one is placed, for one a pod is evicted."""
     small = _pod(world, "small", 1, 60, namespace="serving", priority=500)
     there = [node.name for node in world.cluster.nodes.values() if not node.unschedulable]
-    world.filter(small, there)
-    world.prioritize(small, there)
+    passed = world.filter(small, there)["NodeNames"]
+    world.prioritize(small, passed)
     selector = {"nodeSelector": {PRODUCT: "A100"}}
     urgent = _pod(world, "urgent", 2, 30, namespace="serving", priority=1000, links="required", spec=selector)
     admitted = [name for name in world.cluster.nodes if name.startswith("a100")]

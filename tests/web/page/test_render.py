@@ -76,3 +76,13 @@ def test_links_are_drawn_once_or_to_the_switch() -> None:
     assert (len(switched["lines"]), switched["hub"]) == (4, drawing.SIZE / 2)
     assert drawing.graph({"links": None, "link_scope": None, "numa": None}) is None
     assert drawing.graph({"links": [[0, 0], [0, 0]], "link_scope": "pair", "numa": None}) is None
+
+
+def test_each_width_of_a_line_is_explained() -> None:
+    cube = {"links": [[0, 1, 2], [1, 0, 1], [2, 1, 0]], "link_scope": "pair"}
+    assert drawing.widths(cube) == [{"links": 1, "width": 3.0}, {"links": 2, "width": 5.0}]
+    assert {line["width"] for line in (drawing.graph(cube) or {})["lines"]} == {3.0, 5.0}
+    assert drawing.widths(cube | {"link_scope": "gpu-total"}) == [
+        {"links": 1, "width": drawing.INTO_SWITCH}, {"links": 2, "width": drawing.INTO_SWITCH}
+    ]  # fmt: skip
+    assert drawing.widths({"links": None, "link_scope": None}) == []

@@ -199,6 +199,13 @@ def test_islands_are_gpus_that_links_connect(world: World) -> None:
         assert [gpu["island"] for gpu in data(world, f"/node?node={name}")["gpus"]] == islands
 
 
+def test_the_lines_of_a_node_are_explained(world: World) -> None:
+    text = html(world, "/node?node=v100-0")
+    assert re.findall(r'stroke-width="([\d.]+)"/></svg> (\d links?)', text) == [("3.0", "1 link"), ("5.0", "2 links")]
+    drawings = html(world, f"/pod?pod={WAITS}")
+    assert len(re.findall(r"</svg> \d+ links?</li>", drawings)) == drawings.count('aria-label="Signs"') == 2
+
+
 def test_what_is_reserved_is_marked() -> None:
     world = World()
     world.node("a", 4, links=pairs(4))
@@ -561,8 +568,9 @@ def test_the_capacity_is_that_of_the_command(world: World) -> None:
     assert [one["pod"] for one in shown["unblock"]] == [one["pod"] for one in told["unblock"]]
     text = unescape(html(world, "/capacity"))
     for one in shown["unblock"]:
-        assert one["sentence"] in text
-        assert all(way["change"] in text for way in one["ways_out"])
+        assert one["sentence"].partition("; ")[0] in text
+        assert all(way["change"].removeprefix(way["kind"]).strip() in text for way in one["ways_out"])
+    assert "in one </span>rack" in text
 
 
 def test_what_could_run_is_drawn(world: World) -> None:
