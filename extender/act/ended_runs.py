@@ -17,17 +17,21 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from extender.act.controller import Controller, repeat
+from extender.act.learned import LearnedStore
 from extender.act.queue.release import Reads
 from extender.cluster.cluster import ClusterView
 from extender.cluster.listener import Listener
 from extender.kube.client import ApiError, NoAnswer
+from extender.kube.own_objects import ConfigMap
 from extender.objects.gangs import Ref
 from extender.objects.records import PodRecord, RecordError
 from extender.queue.gang import SINGLE, stated_seconds
-from extender.queue.runtimes import RunClass, RunTimes, class_of
+from extender.queue.runtimes import RunClass, RunTimes, class_of, is_newer
 
 LOOK_SECONDS: Final = 1.0
 MOST_OPEN: Final = 10_000  # runs of which a pod has left; those beyond are not learned
+KEY: Final = "run-times"
+EVERY_SECONDS: Final = 60.0  # it is stored
 
 
 class _Run(NamedTuple):
@@ -103,3 +107,16 @@ class EndedRuns(Controller, Listener):
         if pod is None or pod.uid != run.ended.uid or pod.phase != "Succeeded":
             return None
         return run.left if pod.exited is None else pod.exited
+
+
+class RunTimesStore(LearnedStore):
+    """Keeps what was learned, with the runs that are over by then: a restart loses none."""
+
+    def __init__(self, configmap: ConfigMap, times: RunTimes, runs: EndedRuns) -> None:
+        super().__init__(configmap, times.dump, times.load, newer=is_newer, key=KEY, every=EVERY_SECONDS)
+        self._runs = runs
+
+    async def save(self) -> None:
+        """Look, and write it."""
+        await self._runs.look()
+        await super().save()

@@ -26,6 +26,7 @@ KEY: Final = "document"
 READ_SECONDS = 60.0  # the start waits no longer for it
 BACKOFF: Final = Backoff(first=0.2, most=10.0)
 LAST_SECONDS = 2.0  # the end of the process neither
+TRIES: Final = 8  # of a write: at the end all that share the ConfigMap write at once, and each may come last
 log = get_log()
 
 
@@ -118,7 +119,7 @@ class LearnedStore(Controller):
         try:
             if len(text.encode()) > MOST_BYTES:
                 raise ApiError(413, f"it is longer than the {MOST_BYTES} bytes that are kept")
-            for _ in range(3):
+            for _ in range(TRIES):
                 with contextlib.suppress(VersionConflict):
                     await self._document.read()
                     if self._stands(self._document.text(self._key) or ""):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from extender.act.controller import EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
-from extender.act.ended_runs import EndedRuns
+from extender.act.ended_runs import EndedRuns, RunTimesStore
 from extender.act.events import EventRecorder
 from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
@@ -44,8 +44,6 @@ from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import QueueLeader
-from extender.queue.runtimes import RunTimes
-from extender.queue.runtimes import is_newer as is_newer_run_times
 from extender.server.deciding import Core, cluster_of
 from extender.server.gate import Asks
 from extender.server.writes import ApiBinder, Binder, ReservationKeeper
@@ -53,8 +51,6 @@ from extender.settings import Settings
 from extender.times import Clock
 
 MIX: Final = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
-RUN_TIMES: Final = "run-times"  # the key of how long they run
-RUN_TIMES_SECONDS: Final = 60.0  # between two writes of it
 log = get_log()
 
 
@@ -176,14 +172,9 @@ def _dates(core: Core, server: ApiServer, queue: QueueController, namespace: str
         controllers.append(DatesTask(queue.dates, lambda: queue.report))
     if namespace is not None:
         maps = [ConfigMap(server, namespace, MIX) for _ in range(2)]
-        controllers.append(_run_times_store(maps[0], core.run_times))
+        controllers.append(RunTimesStore(maps[0], core.run_times, runs))
         controllers.append(WindowStore(maps[1], core.start_windows, lambda: queue.report is not None))
     return controllers
-
-
-def _run_times_store(learned: ConfigMap, times: RunTimes) -> LearnedStore:
-    newer, every = is_newer_run_times, RUN_TIMES_SECONDS
-    return LearnedStore(learned, times.dump, times.load, newer=newer, key=RUN_TIMES, every=every)
 
 
 def _reloading(core: Core, file: Path | None) -> list[Controller]:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from extender.act import ended_runs
-from extender.act.ended_runs import EndedRuns
+from extender.act.ended_runs import EndedRuns, RunTimesStore
 from extender.kube.client import NoAnswer
 from extender.objects import records
 from extender.objects.records import Event, PodRecord
 from extender.queue.runtimes import RunClass, RunTimes
-from extender.server import acting
 from tests.act.test_learned import PATH, map_of
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
@@ -190,17 +189,21 @@ async def test_what_is_not_over_yet_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_what_was_learned_outlives_the_server() -> None:
-    objects, first, second = Objects(), RunTimes(), RunTimes()
-    kind = RunClass("default", 8, "Job")
+    objects, case, times, later = Objects(), Case(), RunTimes(), RunTimes()
+    runs = EndedRuns(case.world.cluster, case._read, times)
+    case.world.cluster.subscribe(runs)
     async with connected(objects) as server:
-        before, after = (acting._run_times_store(map_of(server), times) for times in (first, second))
+        before = RunTimesStore(map_of(server), times, runs)
+        after = RunTimesStore(map_of(server), later, EndedRuns(case.world.cluster, case._read, later))
         await before.begin()
-        first.ended(kind, 600.0, WALL, 3600.0)
-        await before.save()
+        case.runs_since("a", 0.0)
+        case.leaves("a", phase="Succeeded", exited=600.0)
+        await before.save()  # no look came between
         await after.begin()
-        assert second.dump() == first.dump() == objects.stored[PATH]["data"]["run-times"]
+        assert times.revision == 1
+        assert later.dump() == times.dump() == objects.stored[PATH]["data"]["run-times"]
         newer = json.dumps({"format": 2, "namespaces": {}})
         objects.put(PATH, {"metadata": {}, "data": {"run-times": newer}})
-        second.ended(kind, 700.0, WALL, 3600.0)
+        later.ended(RunClass("default", 8, "Job"), 700.0, WALL, 3600.0)
         await after.save()
     assert objects.stored[PATH]["data"] == {"run-times": newer}

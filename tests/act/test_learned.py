@@ -216,3 +216,25 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
     run_bounded(kept(second, saves=False))
     assert first.cluster.demand.mix.weights() != []
     assert second.cluster.demand.mix.weights() == first.cluster.demand.mix.weights()
+
+
+def test_all_that_share_the_map_are_written_at_the_end() -> None:
+    objects = Objects()
+    learners = [Learner() for _ in range(5)]
+
+    async def whole() -> None:
+        async with connected(objects) as server:
+            stores = [
+                LearnedStore(map_of(server), learner.dump, learner.load, key=f"k{number}")
+                for number, learner in enumerate(learners)
+            ]
+            for store in stores:
+                await store.begin()
+            tasks = [asyncio.create_task(store.run()) for store in stores]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    run_bounded(whole())
+    assert sorted(objects.stored[PATH]["data"]) == [f"k{number}" for number in range(5)]
