@@ -38,7 +38,7 @@ def capacity(
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Capacity",
-        "warnings": [*_warnings(look.fleet.divided), *missing],
+        "warnings": [*divided(look.fleet.divided), *missing],
         "largest": largest(look),
         "gangs": in_domains,
         "pods": in_all,
@@ -62,10 +62,11 @@ def nodes_wanted(judge: Judge, report: QueueReport | None, waiting: WaitingPods)
     return {entry["model"]: entry["nodes"] for entry in entries}
 
 
-def _warnings(divided: int) -> list[dict[str, str]]:
-    if not divided:
+def divided(nodes: int) -> list[dict[str, str]]:
+    """The warning of so many nodes that do not count."""
+    if not nodes:
         return []
-    text = f"{count(divided, 'node')} hand{'s' if divided == 1 else ''} out parts of GPUs: not counted here"
+    text = f"{count(nodes, 'node')} hand{'s' if nodes == 1 else ''} out parts of GPUs: not counted here"
     return [{"code": NOT_COUNTED, "message": text}]
 
 

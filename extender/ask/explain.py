@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from extender.ask import evictions, fleet, gpu_notes, pending, place, preferred, quotas, sentence, unchecked
+from extender.ask import (
+    evictions,
+    fleet,
+    gpu_notes,
+    making_room,
+    pending,
+    place,
+    preferred,
+    quotas,
+    sentence,
+    unchecked,
+)
 from extender.ask import nodes as judged_nodes
 from extender.ask.capacity import advice, capacity, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict, before, latest, runs
@@ -22,6 +33,7 @@ from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, named_gpus, no_gpus, no_such_pod, seconds
 from extender.ask.trend import FleetCounts, FleetPoint
+from extender.ask.wanted_room import WantedRoom
 from extender.ask.ways import gang, machines, of_pod
 from extender.ask.ways.evict import evict
 from extender.ask.ways.way import Way, in_order
@@ -194,6 +206,13 @@ class Explainer:
         """`kind: Capacity`: what could start now, what would start the first that wait, and advice."""
         now, _ = self._moment()
         shown = capacity(self._judge, now, self._report(), self.waiting(), self.explain)
+        return shown | {"warnings": [*shown["warnings"], *self._queue_unknown()]}
+
+    def moves(self, asked: WantedRoom) -> dict[str, Any]:
+        """`kind: Moves`: the cheapest moves that make the room. The cluster serves no second question. BadInput,
+        NotFound."""
+        now, wall = self._moment()
+        shown = making_room.answer(SupposedCluster(self._judge, now, live=self._live), asked, wall)
         return shown | {"warnings": [*shown["warnings"], *self._queue_unknown()]}
 
     def examples(self, largest: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:

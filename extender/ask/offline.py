@@ -14,6 +14,7 @@ from extender.ask.explain import Explainer, Times
 from extender.ask.judge import over
 from extender.ask.place import QueueLook
 from extender.ask.suppose import NOW, SupposedCluster, frozen_verbs
+from extender.ask.wanted_room import WantedRoom
 from extender.ask.whatif import engine
 from extender.ask.whatif.question import Question
 from extender.cluster.cluster import ClusterView
@@ -43,6 +44,11 @@ def top(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, A
 def capacity(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
     """`kind: Capacity`."""
     return _looking(settings, events, wall).capacity()
+
+
+def moves(settings: Settings, events: Iterable[Event], wall: float, asked: WantedRoom) -> dict[str, Any]:
+    """`kind: Moves`. BadInput, NotFound."""
+    return _explainer(frozen_verbs(settings, events), wall, QueueLook(QueueReport())).moves(asked)
 
 
 def advice(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:

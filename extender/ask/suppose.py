@@ -88,7 +88,7 @@ class SupposedCluster:
             placed = msgspec.structs.replace(
                 placed, node=node, nominated_node="", gates=(), priority=PLACED_PRIORITY, first_fit=False
             )
-            self._apply([*(Event("ResourceClaim", "set", claim) for claim in claims), Event("Pod", "set", placed)])
+            self.apply([*(Event("ResourceClaim", "set", claim) for claim in claims), Event("Pod", "set", placed)])
             return
         if amounts:
             names = self.cluster.resources
@@ -108,7 +108,7 @@ class SupposedCluster:
         )  # fmt: skip
         waiting = self.cluster.dra.planned.waiting_for(pod.uid)
         free = [msgspec.structs.replace(claim, allocated=None, reserved=()) for claim in waiting]
-        self._apply([*(Event("ResourceClaim", "set", claim) for claim in free), Event("Pod", "set", placed)])
+        self.apply([*(Event("ResourceClaim", "set", claim) for claim in free), Event("Pod", "set", placed)])
 
     def evict(self, victims: Collection[PodRecord]) -> None:
         """Evict the pods, and charge their disruption budgets."""
@@ -119,9 +119,9 @@ class SupposedCluster:
         for pod in victims:
             for key in () if pod.terminating else cluster.budgets.of(pod):
                 paid[key] = paid.get(key, 0) + 1
-        self._apply([*(Event("Pod", "delete", pod) for pod in victims), *self._deallocated(victims)])
+        self.apply([*(Event("Pod", "delete", pod) for pod in victims), *self._deallocated(victims)])
         budgets = cluster.budgets.records
-        self._apply(
+        self.apply(
             Event(
                 "PodDisruptionBudget",
                 "set",
@@ -164,24 +164,23 @@ class SupposedCluster:
 
     def set_nodes(self, nodes: Iterable[NodeRecord]) -> None:
         """The nodes are so from now on."""
-        self._apply(Event("Node", "set", node) for node in nodes)
+        self.apply(Event("Node", "set", node) for node in nodes)
 
     def add_nodes(self, like: NodeRecord, nodes: Sequence[NodeRecord]) -> None:
         """There are these nodes too, each with devices as they are published for the node that it is like."""
         published = [record for record in self.cluster.dra.slices.values() if record.node == like.name]
         self.set_nodes(nodes)
-        self._apply(
-            Event("ResourceSlice", "set", _of_copy(record, node.name)) for node in nodes for record in published
-        )
+        self.apply(Event("ResourceSlice", "set", _of_copy(record, node.name)) for node in nodes for record in published)
 
     def drop_nodes(self, nodes: Iterable[NodeRecord]) -> None:
         """Remove the nodes, and the slices published for them."""
         gone = {node.name: node for node in nodes}
         published = [record for record in self.cluster.dra.slices.values() if record.node in gone]
-        self._apply(Event("ResourceSlice", "delete", record) for record in published)
-        self._apply(Event("Node", "delete", node) for node in gone.values())
+        self.apply(Event("ResourceSlice", "delete", record) for record in published)
+        self.apply(Event("Node", "delete", node) for node in gone.values())
 
-    def _apply(self, events: Iterable[Event]) -> None:
+    def apply(self, events: Iterable[Event]) -> None:
+        """These objects are so from now on."""
         self.cluster.apply(list(events), self.now)
 
 

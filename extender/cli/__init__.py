@@ -35,6 +35,7 @@ COMMANDS = {
     "shadow": "in shadow mode: how often kube-scheduler chose as we would have, and what differed",
     "compare": "what a running server's cache has missed: lists the cluster again and compares",
     "whatif": "where pods and gangs fit, or which pods they would evict, and what else would help",
+    "plan": "the cheapest moves of pods after which a shape fits, or a node is empty",
     "replay": "the requests of a record answered again: by the same policy, or by another one",
     "check": "which classes can evict which in a cluster, and what is wrong with that",
     "topo": "a node's GPUs and how they are linked: read, drawn, or made into its annotation",

@@ -37,7 +37,9 @@ from extender.errors import BadInput, ExtenderError, NotFound, Unreachable
 from extender.objects.queueing import GATE
 
 PROGRAM: Final = "kubectl gpu-extender"
-ASKING: Final = frozenset({"explain", "decisions", "map", "top", "queue", "capacity", "whatif", "shadow", "check"})
+ASKING: Final = frozenset(
+    {"explain", "decisions", "map", "top", "queue", "capacity", "whatif", "plan", "shadow", "check"}
+)
 """The commands that can ask a server alone: those with an option --server, but not `compare`, which also reads the API
 server by itself."""
 OFFERED: Final = tuple(name for name in cli.COMMANDS if name in ASKING)

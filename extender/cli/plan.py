@@ -1,192 +1,126 @@
-"""What-if's answer as text: the verdict, the GPUs drawn, the victims, their cost beside the next best, the proof; and
-where each gang is placed whole, and the ways out of those that are not."""
+"""The cheapest set and order of moves of running pods after which a shape fits, or a node has no pod with GPUs left.
+Nothing is changed: this prints which pods to evict in which order, and where each fits next. Each next place is free
+when its turn comes. A move begins when the pods of the one before run again. Exit codes: 0 no move is needed, 10 moves
+help, 11 they do not (or none was found), 1 an error, 2 wrong usage.
+
+A pod stays where it is if no controller creates it again, if a DaemonSet or kubelet runs it, while it is protected
+(protect-for, preemption.minimumRunSeconds), where a disruption budget does not allow its eviction, and where it asks
+for what is not checked here: claims, volumes, pod affinity, spread constraints. A gang moves whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import argparse
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import urlencode
 
-from rich.text import Text
+from extender.cli.options import add_output, show, warned
+from extender.cli.screen import Line, aligned
+from extender.cli.sources import add_now, add_sources, answer_of
 
-from extender.ask.text import count, ids, label, lacks, named_gpus, short, way
-from extender.cli.decisions import cost_table
-from extender.cli.gpu_picture import legend_of, picture
-from extender.cli.screen import Line, aligned, indented
-from extender.topologies import Topology
-
-CAUSES = {
-    "priority": "of equal or higher priority",
-    "daemonset": "of DaemonSets",
-    "static": "static or mirror pods",
-    "protected": "protected",
-    "affinity": "needed by its own affinity",
-}
-Json = Mapping[str, Any]
-LONGEST = 300
-"""Characters of a reason."""
+EXAMPLES = (
+    "gpu-extender plan --for 8",
+    "gpu-extender plan --for 4x8 --domain rack",
+    "gpu-extender plan --for 8 --priority-class urgent --cluster cluster.json",
+    "gpu-extender plan --node node-1",
+)
+EXIT_CODES: Final = {"fits": 0, "moves": 10, "cannot": 11}
+QUERY: Final = ("for", "domain", "model", "priority-class", "node")
 
 
-def lines(result: Json, topologies: Mapping[str, Topology], holdings: list[Json]) -> Iterator[Line]:
-    """One result. `topologies`: by node; `holdings`: which pod holds which GPUs, as the answer has it."""
-    pod = result["pod"]
-    yield f"{short(pod['namespace'])}/{short(pod['name'])} (priority {pod['priority']}): {_verdict(result)}"
-    yield from indented(_drawn(result, topologies, holdings))
-    plan = result if result["victims"] else result["forbidden"]
-    if plan:
-        yield ""
-        yield from eviction(plan, result["certificate"])
-    yield from (f"  {sentence}" for sentence in _proof(result))
-    if result["reasons"] and "quota" not in result["reasons"]:
-        yield ""
-        yield from _refusals(result)
-        yield ""
-    yield from (f"  {sentence}" for sentence in _spared(result["spared"]))
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add_sources(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--for", metavar="SHAPE", dest="shape",
+        help="GPUs of one pod, or PODSxGPUS: 8 is one pod with 8 GPUs, 4x8 are four of them, on one GPU model",
+    )  # fmt: skip
+    what.add_argument("--node", metavar="NODE", help="no pod with GPUs is left on it")
+    parser.add_argument(
+        "--domain", metavar="LEVEL[=VALUE]", help="all pods of the shape in one domain of this level, or in this one"
+    )
+    parser.add_argument("--model", metavar="MODEL", help="on nodes of this GPU model")
+    parser.add_argument(
+        "--priority-class", metavar="CLASS",
+        help="only pods of a lower priority move, at the cost that preemption.ceilings allows the class "
+        "(default: of any priority, at any cost)",
+    )  # fmt: skip
+    add_now(parser)
+    add_output(parser)
 
 
-def eviction(plan: Json, certificate: Json) -> Iterator[Line]:
-    """The victims of a plan, and its cost beside that of the next best."""
-    yield from _victims(plan["victims"])
-    yield ""
-    yield from cost_table(plan["cost"], certificate, "  ")
-    yield ""
+def run(options: argparse.Namespace) -> int:
+    """Prints the moves."""
+    from extender.ask.wanted_room import WantedRoom
+
+    stated = {"for": options.shape, "domain": options.domain, "model": options.model,
+              "priority-class": options.priority_class, "node": options.node}  # fmt: skip
+    query = {name: text for name, text in stated.items() if text is not None}
+    asked = WantedRoom.of(query)
+    page = f"/debug/plan?{urlencode(query)}"
+    answer = answer_of(options, page, lambda offline, *cluster: offline.moves(*cluster, asked))
+    show(answer, options.output, _lines)
+    return EXIT_CODES[answer["verdict"]]
 
 
-def _verdict(result: Json) -> str:
-    node = short(result["node"] or "")
-    at = named_gpus(result["gpus"]) if result["gpus"] else "which GPUs it would get is unknown"
-    if result["verdict"] == "fits":
-        return f"fits on {node}, {at}"
-    if result["verdict"] == "evict":
-        return f"fits on {node} after {_evictions(result['victims'])}, {at}"
-    if "quota" in result["reasons"]:
-        return f"cannot be created: {short(result['text'], LONGEST)}"
-    if result["forbidden"]:
-        forbidden = result["forbidden"]
-        return (
-            f"cannot be placed: it may not preempt (preemptionPolicy: Never); {_evictions(forbidden['victims'])} on "
-            f"{short(forbidden['node'])} would make room"
-        )
-    return "cannot be placed, an eviction does not help"
+# ---- for people
 
 
-def _evictions(victims: list[Json]) -> str:
-    return "the eviction of " + count(len(victims), "pod")
+def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
+    from extender.ask.text import count, gpu_hours, label, named_gpus, short, value
 
-
-def _drawn(result: Json, topologies: Mapping[str, Topology], holdings: list[Json]) -> Iterator[Text]:
-    """The node's GPUs, where their links and holders are known."""
-    topology, chosen = topologies.get(result["node"] or ""), result["gpus"]
-    if topology is None or not chosen:
-        return
-    gone = {victim["uid"] for victim in result["victims"]}
-    staying = [holding for holding in holdings if holding["node"] == result["node"] and holding["uid"] not in gone]
-    taken = {gpu for holding in staying for gpu in holding["gpus"] or ()} - set(chosen)
-    if lines := list(picture(topology.links, chosen, taken, gpu_total=topology.gpu_total)):
-        yield from (Text(), *lines, legend_of(topology.gpu_total))
-
-
-def _victims(victims: list[Json]) -> Iterator[Line]:
+    yield from warned(answer)
+    moves, certificate = answer["moves"], answer["certificate"]
+    yield f"{_asked(answer)}: {_verdict(answer)}"
     rows = []
-    for victim in victims:
-        gang = f"{victim.get('gang_source') or ''} gang {short(victim['gang'])}".lstrip() if victim["gang"] else ""
-        which = "unknown which" if victim["gpus"] is None else ids(victim["gpus"])
-        held = f" ({which})" if victim["gpu_count"] else ""
-        cells = (
-            short(f"{victim['namespace']}/{victim['name']}"), f"{victim['priority']:,}", f"{victim['gpu_count']}{held}",
-            gang, ", ".join(map(short, victim["pdbs"])), "terminates already" if victim["terminating"] else "",
-        )  # fmt: skip
-        rows.append(cells)
-    yield from aligned(rows, "<><<<<", ("evict", "priority", "GPUs", "belongs to", "budgets", ""), "  ")
-
-
-def _proof(result: Json) -> Iterator[str]:
-    certificate = result["certificate"]
-    looked = f"{count(certificate['nodes_examined'], 'node')}, {count(certificate['sets_examined'], 'search step')}"
-    if result["verdict"] == "evict":
-        proved = certificate["proved"]
-        yield f"{'proved the cheapest' if proved else 'the best found, not proved, the budget ended'}: {looked}"
-        if other := certificate["runner_up"]:
-            victims = count(len(other["victims"]), "victim")
-            lost = label(certificate["lost_on"] or "")
-            yield f"next best: {short(other['node'])} with {victims}, loses by: {lost}"
-        else:
-            yield "no other node is possible"
-    elif result["verdict"] == "cannot" and not result["forbidden"] and "quota" not in result["reasons"]:
-        yield f"{'proved' if certificate['proved'] else 'not proved, the budget ended'}: {looked}"
-
-
-def _refusals(result: Json) -> Iterator[Line]:
-    """How many nodes reject the pod as they stand, and what would help."""
-    rows = [(f"{nodes:,}", code, result["remedies"].get(code, "")) for code, nodes in result["reasons"].items()]
-    yield from aligned(rows, "><<", ("nodes", "rejected for", "what would help"), "  ")
-
-
-def _spared(spared: list[Json]) -> Iterator[str]:
-    for group in spared:
-        until = f", the first until {group['until']}" if group["until"] else ""
-        holding = f" with {count(group['gpus'], 'GPU')}" if group["gpus"] else ""
-        yield f"never victims: {count(group['pods'], 'pod')}{holding}, {CAUSES[group['cause']]}{until}"
-
-
-# -- gangs
-
-
-LONGEST_WAY: Final = 400
-"""Characters of a way out."""
-
-
-def group_lines(groups: list[Json]) -> Iterator[Line]:
-    """One paragraph for each gang."""
-    for group in groups:
+    for step, move in enumerate(moves, 1):
+        owner = f"{move['owner']['kind']} {short(move['owner']['name'])}"
+        for at, pod in enumerate(move["pods"]):
+            to = short(pod["to"]) + (f", {named_gpus(pod['gpus'])}" if pod["gpus"] else "")
+            name = f"{short(pod['namespace'])}/{short(pod['name'])}"
+            lost = gpu_hours(move["work_lost_gpu_seconds"]) if not at else ""
+            cells = f"{step}" if not at else "", name, f"{pod['priority']:,}", f"{pod['gpu_count']}"
+            rows.append((*cells, short(pod["from"]), to, lost, owner if not at else ""))
+    header = ("", "evict", "priority", "GPUs", "from", "next place", "work lost", "created again by")
+    yield from aligned(rows, "><>><<><", header, "  ")
+    if moves:
         yield ""
-        yield f"gang {short(group['gang'])}: {_group_verdict(group)}"
-        placed = group["pods"] if group["verdict"] != "cannot" else ()
-        rows = [(*_seat(pod), "") for pod in placed]
-        rows += [(*_seat(pod), "runs already") for pod in group.get("running", ())]
-        yield from aligned(rows, "<<<<", (), "  ")
-        if group["victims"]:
-            yield ""
-            yield from eviction(group, group["certificate"])
-        yield from ways(group)
+        yield from aligned([(label(term["term"]), value(term)) for term in answer["cost"]], "<>", (), "  ")
+    for place in answer["places"]:
+        yield f"  place: {short(place['node'])}, {count(place['pods'], 'pod')}"
+    steps, bound = count(certificate["steps"], "search step"), certificate["bound_gpu_seconds"]
+    if certificate["proved"]:
+        yield f"  proved: {'no moves cost less' if answer['verdict'] != 'cannot' else 'no moves help'}: {steps}"
+    elif bound is None:
+        yield f"  not proved: {steps}"
+    else:
+        yield f"  not proved: no moves lose less than {gpu_hours(bound)} of work; the search ended after {steps}"
+    for pod in answer["stays"]:
+        yield f"  stays: {short(pod['namespace'])}/{short(pod['name'])}: {pod['reason']}"
+    for reason in answer["not_moved"] if answer["verdict"] != "fits" else ():
+        yield f"  not moved: {count(reason['pods'], 'pod')}: {reason['reason']}"
 
 
-def _seat(pod: Json) -> tuple[str, str, str]:
-    """The name of a pod, its node, and its GPUs."""
-    gpus = pod["gpus"]
-    which = "GPUs unknown" if gpus is None else named_gpus(gpus) if gpus else "no GPU"
-    return short(pod["name"]), short(pod["node"]), which
+def _asked(answer: Mapping[str, Any]) -> str:
+    from extender.ask.text import count, short
+
+    shape, domain = answer["shape"], answer["domain"]
+    if shape is None:
+        return f"node {short(answer['node'])}"
+    where = "" if domain is None else f" in one {domain['level']}"
+    if domain is not None and domain["value"]:
+        where = f" in {domain['level']}={short(domain['value'])}"
+    return f"{count(shape['pods'], 'pod')} with {count(shape['gpus'], 'GPU')}{where}"
 
 
-def ways(result: Json) -> Iterator[Line]:
-    """The nearest miss, and the ways out."""
-    near = result.get("nearest")
-    if near is not None:
-        missing = lacks(near["missing"])
-        yield f"  missing: {missing}" if near["node"] is None else f"  nearest: {short(near['node'])} ({missing})"
-    for number, way_out in enumerate(result.get("ways_out", ()), 1):
-        yield f"  way out {number}: {short(way(way_out), LONGEST_WAY)}"
+def _verdict(answer: Mapping[str, Any]) -> str:
+    from extender.ask.text import count
 
-
-def _group_verdict(group: Json) -> str:
-    pods, domain, running = group["pods"], group["domain"], group.get("running", ())
-    runs = f"{count(len(running), 'pod')} {'runs' if len(running) == 1 else 'run'} on {_nodes(running)}"
-    if running and not pods:
-        size = group["size"]
-        return f"runs already{'' if size is None else f', as a gang of {size}'}: {runs}. No pod is placed"
-    where = "" if domain is None else f", in {short(domain['level'])}={short(domain['value'])}"
-    before = f"{runs}; " if running else ""
-    others = "the other pod" if len(pods) == 1 else f"the other {len(pods)} pods"
-    those = others if running else f"all of its {count(len(pods), 'pod')}"
-    fit = "fits" if len(pods) == 1 and running else "fit"
-    if group["verdict"] == "fits":
-        return f"{before}{those} {fit} on {_nodes(pods)}{where}"
-    if group["verdict"] == "evict":
-        after = f"after the eviction of {count(len(group['victims']), 'pod')}"
-        return f"{before}{those} {fit} on {_nodes(pods)}{where} {after}"
-    why = short(group.get("text", ""), LONGEST_WAY)
-    none = f"{others} {'has' if len(pods) == 1 else 'have'} no place" if running else "it cannot start whole"
-    return f"{before}{none} ({why})"
-
-
-def _nodes(pods: Sequence[Json]) -> str:
-    return count(len({pod["node"] for pod in pods}), "node")
+    number = count(len(answer["moves"]), "move")
+    if answer["shape"] is None:
+        return {"fits": "no pod with GPUs moves", "moves": f"empty after {number}"}.get(
+            answer["verdict"], "not emptied"
+        )
+    return {"fits": "fits now", "moves": f"fits after {number}"}.get(answer["verdict"], "no moves were found that help")

@@ -161,7 +161,7 @@ def _stated(file: Path) -> str:
 
 def _lines(topologies: Mapping[str, Topology], answered: Mapping[str, Any]) -> Iterator[Line]:
     """The answer for people."""
-    from extender.cli import plan  # here: --help need not load rich
+    from extender.cli import whatif_text  # here: --help need not load rich
 
     if "cost" in answered:
         yield from _drain(answered)
@@ -170,15 +170,15 @@ def _lines(topologies: Mapping[str, Topology], answered: Mapping[str, Any]) -> I
     for number, result in enumerate(result for result in answered["results"] if _key(result["pod"]) not in grouped):
         if number:
             yield ""
-        yield from plan.lines(result, topologies, answered["holdings"])
-        yield from plan.ways(result)
-    yield from plan.group_lines(answered["groups"])
+        yield from whatif_text.lines(result, topologies, answered["holdings"])
+        yield from whatif_text.ways(result)
+    yield from whatif_text.group_lines(answered["groups"])
 
 
 def _drain(answered: Mapping[str, Any]) -> Iterator[Line]:
     """Where the pods of drained nodes go."""
     from extender.ask.text import count, gpu_hours, named_gpus, short, way
-    from extender.cli import plan
+    from extender.cli import whatif_text
 
     cost = {term["term"]: term["value"] for term in answered["cost"]}
     results = answered["results"]
@@ -206,7 +206,7 @@ def _drain(answered: Mapping[str, Any]) -> Iterator[Line]:
         yield ""
         yield "what would give it a place:"
         yield from aligned(helped, "<<", (), "  ")
-    yield from plan.group_lines(answered["groups"])
+    yield from whatif_text.group_lines(answered["groups"])
 
 
 def _warn(answered: dict[str, Any]) -> None:

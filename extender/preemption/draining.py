@@ -88,7 +88,7 @@ def drain_of(cluster: ClusterView, node: NodeRecord) -> Drain | None:
         return None
     pods = [pod for pod in cluster.pods_on(node.name) if any(cluster.amounts(pod)[FIRST_GPU:])]
     held = sorted((pod for pod in pods if not pod.terminating), key=lambda pod: (pod.namespace, pod.name, pod.uid))
-    reasons = [(pod, _stays(pod)) for pod in held]
+    reasons = [(pod, stays(pod)) for pod in held]
     staying = [Staying(pod, why, budget=False) for pod, why in reasons if why]
     leaving = [pod for pod, why in reasons if not why]
     saves = max((cluster.limits.saving(pod).when_asked for pod in leaving), default=-1)
@@ -116,7 +116,7 @@ def when(cluster: ClusterView, drain: Drain, wall: float) -> str:
     return drain.state(wall) if cluster.settings.evictions.enabled else "only where evictions.enabled is true"
 
 
-def _stays(pod: PodRecord) -> str:
+def stays(pod: PodRecord) -> str:
     """Why an eviction of the pod would not empty its node."""
     if pod.daemon:
         return "a DaemonSet runs it"

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.ask.shadow_report import Report
+from extender.ask.wanted_room import WantedRoom
 from extender.cluster import dump
 from extender.cluster.cluster import ClusterView
 from extender.objects import yaml_documents
@@ -58,6 +59,7 @@ def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None
         streamed("/debug/explain", Names.ASKED, lambda query, own: pod_page.page(content, query, own)),
         page("/debug/top", Names.ANY, lambda query: explainer.fleet()),
         page("/debug/capacity", Names.ANY, lambda query: explainer.capacity()),
+        page("/debug/plan", Names.ANY, lambda query: explainer.moves(WantedRoom.of(query))),
         page("/debug/map", Names.ANY, lambda query: node_maps(cluster, query.get("node"), query.get("rack"))),
         page("/debug/shadow", Names.ANY, lambda query: shadow(report)),
         ServedPage("/debug/openapi.json", _description(), Names.NONE),

@@ -29,6 +29,7 @@ WORDS = {
     "queue": [],
     "shadow": [],
     "whatif": ["--pod", "default/p"],
+    "plan": ["--node", "n"],
     "check": ["--live"],
 }
 
@@ -40,6 +41,7 @@ def url() -> Iterator[str]:
     world.node("n", 8)
     world.node("cordoned", 8, unschedulable=True)
     world.pod("p", 9)
+    world.pod("light", 0, "n")
     world.filter(workload("p", 9))
     with served(world) as url:
         yield url

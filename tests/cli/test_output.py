@@ -38,6 +38,7 @@ ANSWERED: dict[str, list[str]] = {
     "config": ["explain", "mode"],
     "compare": ["--cluster", FILE, "--settle", "0"],
     "whatif": ["--cluster", FILE, "-f", "POD"],
+    "plan": ["--cluster", FILE, "--for", "4"],
     "replay": ["RECORD"],
     "check": ["--cluster", FILE],
     "topo": ["catalogue:dgx-h100"],
@@ -62,12 +63,13 @@ FAILING: dict[str, list[str]] = {
     "config": ["explain", "nothing"],
     "compare": ["--settle", "61"],
     "whatif": ["--cluster", FILE, "-f", "nowhere.yaml"],
+    "plan": ["--cluster", FILE, "--for", "none"],
     "replay": ["nowhere"],
     "check": ["--cluster", FILE, "--now", "yesterday"],
     "topo": ["catalogue:none"],
     "fit": ["--topo", "catalogue:dgx-h100", "--gpus", "9"],
 }
-CODES = {"whatif": {10, 11}, "check": {10}, "compare": {10}}
+CODES = {"whatif": {10, 11}, "plan": {10, 11}, "check": {10}, "compare": {10}}
 """Exit codes of answers, beside 0."""
 
 

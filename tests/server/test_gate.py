@@ -88,7 +88,8 @@ def status(world: World, path: str, token: str = "", method: str = "GET") -> int
 
 
 ANY_POD = ("/debug/state", "/debug/decisions", "/debug/queue", "/debug/top", "/debug/capacity", "/debug/map", "/",
-           "/.json", "/waiting.json", "/pod?pod=default/mine", "/debug/decisions?pod=default/mine")  # fmt: skip
+           "/debug/plan?for=1", "/.json", "/waiting.json", "/pod?pod=default/mine",
+           "/debug/decisions?pod=default/mine")  # fmt: skip
 
 
 @pytest.mark.parametrize("path", [*ANY_POD, "/metrics", "/debug/explain?pod=default/mine", "/debug/openapi.json"])

@@ -165,6 +165,16 @@ def wasteful() -> World:
     return world
 
 
+def crowded() -> World:
+    """Two nodes: one is free once a pod moves, on the other a bare pod stays."""
+    world = World()
+    for name in ("n1", "n2"):
+        world.node(name, 8, links=pairs(8), labels={"topology.kubernetes.io/rack": "r1"})
+    world.pod("replica", 3, "n1", held=(0, 1, 2), start=WALL - 600, owner="ReplicaSet")
+    world.pod("bare", 3, "n2", held=(0, 1, 2), start=WALL - 600)
+    return world
+
+
 def shadowed() -> World:
     """Shadow mode: kube-scheduler breaks a linked pair that we would have kept, and evicts the longer job."""
     world = World(Settings(mode="shadow"))
@@ -200,7 +210,13 @@ ASKED = [
     Asked(partial, "/debug/top", {}),
     Asked(shadowed, "/debug/shadow", {}),
     *(Asked(made, "/debug/capacity", {}) for made in (wasteful, tight, queued)),
-    *(Asked(mixed, path, {}) for path in PATHS if path != "/debug/explain" and "get" in PATHS[path]),
+    Asked(crowded, "/debug/plan", {"for": "8", "domain": "rack"}),
+    Asked(crowded, "/debug/plan", {"node": "n2"}),
+    *(
+        Asked(mixed, path, {})
+        for path in PATHS
+        if path not in ("/debug/explain", "/debug/plan") and "get" in PATHS[path]
+    ),
     *(Asked(queued, f"/debug/{page}", {}) for page in ("queue", "top", "decisions", "map")),
     Asked(begun, "/debug/decisions", {}),
     Asked(mixed, "/debug/decisions", pod("wide") | {"most": "1", "nodes": "1"}),

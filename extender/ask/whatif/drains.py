@@ -24,7 +24,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import CostTerm
 from extender.policy.costs import GangsBroken, Grace, HighestPriority, PdbViolations, VictimCount, WorkLost
 from extender.preemption.certificate import important, violations
-from extender.preemption.search import loss
+from extender.preemption.search import Loss, loss
 from extender.queue.gang import formed
 from extender.queue.report import first_names
 
@@ -58,15 +58,7 @@ class Drain:
         evicted = [pod for node in dict.fromkeys(nodes) for pod in evicted_by_drain(cluster, node)]
         moving = [pod for pod in evicted if pod.gpus and not pod.terminating]
         lost = loss(cluster, moving, wall)
-        values: dict[type[CostTerm], int | None] = {
-            PdbViolations: violations(cluster, important(moving)),
-            HighestPriority: lost.priority,
-            GangsBroken: lost.gangs,
-            WorkLost: lost.work,
-            Grace: max((pod.grace_seconds for pod in moving), default=None),
-            VictimCount: lost.victims,
-        }
-        cost = [term(kind.name, value, kind.unit) for kind, value in values.items()]
+        cost = eviction_cost(lost, violations(cluster, important(moving)), moving)
         order = sorted(moving, key=lambda pod: (-pod.priority, -gpus_of(pod), pod.namespace, pod.name))
         return cls(order, lost.broken, frozenset(nodes), cost, _warnings(evicted, moving))
 
@@ -102,6 +94,19 @@ class Drain:
         """Whether the way out is to leave a node as it was."""
         spec = way["spec"]
         return way["kind"] == "uncordon" and not self.nodes.isdisjoint(spec.get("nodes") or [spec["node"]])
+
+
+def eviction_cost(lost: Loss, violated: int, pods: Sequence[PodRecord]) -> list[dict[str, Any]]:
+    """The cost of evicting these pods, by term. `lost`: by it; `violated`: disruption budgets, as counted for it."""
+    values: dict[type[CostTerm], int | None] = {
+        PdbViolations: violated,
+        HighestPriority: lost.priority,
+        GangsBroken: lost.gangs,
+        WorkLost: lost.work,
+        Grace: max((pod.grace_seconds for pod in pods), default=None),
+        VictimCount: lost.victims,
+    }
+    return [term(kind.name, value, kind.unit) for kind, value in values.items()]
 
 
 def created_again(snapshot: SupposedCluster, pods: Sequence[PodRecord]) -> list[PodRecord]:

@@ -1,0 +1,414 @@
+"""`plan`: the cheapest moves after which a shape fits, or a node has no pod with GPUs left. Nothing is moved.
+
+The search (`preemption.moves`) counts; what it finds is carried out on the supposed cluster. There our own filter
+judges each next place at its turn, and the place of the shape at the end. A place that the filter rejects is closed for
+the search, which is then made again; the bound of the first one stays true.
+
+A move begins when the pods of the one before run again: so each needs only the budgets of its own pods. Work is counted
+as preemption counts it (`search.loss`), GPUs that move come second, then pods.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+
+from extender.ask import machines
+from extender.ask.capacity import divided
+from extender.ask.machines import Fleet
+from extender.ask.suppose import SupposedCluster
+from extender.ask.text import count
+from extender.ask.wanted_room import WantedRoom
+from extender.ask.whatif.drains import created_again, eviction_cost
+from extender.ask.whatif.single import warning
+from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import gpus_of as indices_of
+from extender.cluster.tables import FIRST_GPU
+from extender.errors import BadInput, NotFound
+from extender.objects.queueing import opened
+from extender.objects.records import Event, PodRecord
+from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted
+from extender.preemption.candidates import Preemptor
+from extender.preemption.cost_inputs import CostCeiling, ceiling_of
+from extender.preemption.draining import stays
+from extender.preemption.moves import NEVER, Move, MoveSearch, MoveSearchResult, Shape, Unit, UnitPod
+from extender.preemption.search import loss
+from extender.queue.gang import formed
+from extender.queue.levels import domain_of_node, keys_of
+from extender.queue.placement import not_modelled
+
+MOST_TRIES: Final = 16
+"""Searches of one answer: after each our filter has rejected a place."""
+WORK: Final = 1 << 48
+GPU: Final = 1 << 24
+"""What a GPU-second of lost work, and a GPU that moves, count as in the cost of a search; a pod counts as 1."""
+
+
+@dataclass(slots=True)
+class Movers:
+    """The cluster as the search reads it. Nodes that hand out whole GPUs, by name; `units` and their `pods`."""
+
+    names: list[str]
+    free: list[tuple[int, ...]]
+    units: list[Unit] = field(default_factory=list)
+    pods: list[tuple[PodRecord, ...]] = field(default_factory=list)
+    gangs: list[str] = field(default_factory=list)
+    """By unit the name of its gang, "" for a pod alone."""
+    staying: dict[str, list[PodRecord]] = field(default_factory=lambda: defaultdict(list))
+    """Pods with GPUs that do not move, by the reason."""
+    closed: int = 0
+    """Nodes where nothing goes."""
+
+    def close(self, pod: UnitPod, node: int) -> None:
+        """Pods that ask for the same, and may go to the same nodes, may not go to this one."""
+
+        def closed(other: UnitPod) -> UnitPod:
+            alike = other.amounts == pod.amounts and other.allowed == pod.allowed
+            return other._replace(allowed=other.allowed & ~(1 << node)) if alike else other
+
+        self.units = [unit._replace(pods=tuple(map(closed, unit.pods))) for unit in self.units]
+
+
+class _Reader:
+    """Reads which pods may move, where to, and at what cost. `most_priority`: those of this priority and above stay."""
+
+    def __init__(self, supposed: SupposedCluster, fleet: Fleet, wall: float, most_priority: int | None) -> None:
+        self._cluster, self._wall, self._most_priority = supposed.cluster, wall, most_priority
+        names = sorted(fleet.gpus)
+        _, lowest = machines.probe(supposed.judge, min(self._cluster.gpu_names), 1)
+        with supposed.claims.of(lowest, supposed.now):
+            tables = self._cluster.tables.nodes
+            free = [tuple([max(0, left) for left in tables.free_of(self._cluster.row(name))]) for name in names]
+        self.read = Movers(names, free)
+        self._number = {name: number for number, name in enumerate(names)}
+        self.read.closed = self._rejecting(supposed, fleet)
+        self._classes = LabelClasses(self._cluster)
+        self._allowed: dict[object, int | None] = {}
+        self._levels: dict[str, tuple[int, ...]] = {}
+
+    def _rejecting(self, supposed: SupposedCluster, fleet: Fleet) -> int:
+        """The nodes with a free GPU where our filter rejects any pod, as where a device plugin has a fault."""
+        closed = 0
+        for resource in sorted(set(fleet.resource.values())):
+            index = self._cluster.resources.index(resource)
+            pod, request = machines.probe(supposed.judge, resource, 1)
+            names = [name for name, free in zip(self.read.names, self.read.free, strict=True) if free[index]]
+            passed = set(supposed.judge.passed(Preemptor(request, pod, supposed.now, self._wall), names))
+            closed |= sum(1 << self._number[name] for name in names if name not in passed)
+        return closed
+
+    def movers(self) -> Movers:
+        """All units."""
+        seen: set[str] = set()
+        for name in self.read.names:
+            for pod in sorted(self._cluster.pods_on(name), key=lambda pod: (pod.namespace, pod.name, pod.uid)):
+                if pod.uid not in seen and not pod.terminating and any(self._cluster.amounts(pod)[FIRST_GPU:]):
+                    gang = self._cluster.gangs.of(pod)
+                    members = [pod] if gang is None else self._cluster.gangs.running(pod)
+                    pods = [member for member in members if any(self._cluster.amounts(member)[FIRST_GPU:])]
+                    pods.sort(key=lambda pod: (pod.node, pod.namespace, pod.name, pod.uid))
+                    seen.update(member.uid for member in pods)
+                    unit = self._unit(pods, members)
+                    if isinstance(unit, str):
+                        self.read.staying[unit] += pods
+                        continue
+                    self.read.units.append(unit)
+                    self.read.pods.append(tuple(pods))
+                    self.read.gangs.append("" if gang is None else str(gang.ref))
+        return self.read
+
+    def _unit(self, pods: Sequence[PodRecord], members: Sequence[PodRecord]) -> Unit | str:
+        """The unit of these pods, or why they stay. `members`: with those of the gang that have no GPUs."""
+        cluster, gang = self._cluster, None
+        if cluster.gangs.of(pods[0]) is not None and (ref := cluster.gangs.ref(pods[0])) is not None:
+            gang = formed(cluster, ref, members)
+        why = next(filter(None, map(self._stays, pods)), "") or self._budget(members)
+        if not why and gang is not None and len(gang.pods) > len(members):
+            why = "its gang has pods that wait"
+        elif not why and gang is not None and (gang.apart or gang.part_domains or gang.unchecked):
+            why = "its gang states domains of its parts"
+        if why:
+            return why
+        read: list[UnitPod] = []
+        for pod in pods:
+            nodes = self._nodes_of(pod)
+            if nodes is None:
+                return "its node selector has too many parts"
+            read.append(UnitPod(self._number[pod.node], cluster.amounts(pod), nodes))
+        lost = loss(cluster, members, self._wall).work
+        cost = lost * WORK + sum(sum(pod.amounts[FIRST_GPU:]) for pod in read) * GPU + len(read)
+        domain = None if gang is None else gang.domain
+        return Unit(tuple(read), cost, self._domains(domain.level) if domain is not None and domain.required else ())
+
+    def _stays(self, pod: PodRecord) -> str:
+        """Why a pod does not move, "" where nothing of itself hinders it."""
+        cluster = self._cluster
+        if why := stays(pod):
+            return why
+        if pod.owner is None:
+            return "nothing creates it again"
+        if self._most_priority is not None and pod.priority >= self._most_priority:
+            return "of equal or higher priority"
+        if cluster.limits.protected_ms(pod) > int(self._wall * 1000):
+            return "protected (protect-for, preemption.minimumRunSeconds)"
+        if pod.claims or pod.claim_refs or pod.class_requests:
+            return "its devices are allocated to claims, which are not modelled here"
+        if pod.node not in self._number:
+            return "its gang has pods on nodes that hand out parts of GPUs"
+        unknown = not_modelled(pod, cluster.device_classes.values(), claims=False)
+        return f"its next place cannot be checked in full: {', '.join(unknown)}" if unknown else ""
+
+    def _budget(self, pods: Iterable[PodRecord]) -> str:
+        cluster = self._cluster
+        taken = Counter(key for pod in pods for key in cluster.budgets.of(pod))
+        full = any(number > cluster.budgets.records[key].disruptions_allowed for key, number in taken.items())
+        return "a PodDisruptionBudget does not allow it" if full else ""
+
+    def _domains(self, level: str) -> tuple[int, ...]:
+        if level not in self._levels:
+            self._levels[level] = tuple(domains(self._cluster, level, self.read.names).values()) or (0,)
+        return self._levels[level]
+
+    def _nodes_of(self, pod: PodRecord) -> int | None:
+        """The nodes that the pod's own rules admit, as they are now; None: they cannot be looked at."""
+        key = (pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms, self._classes.of(pod))
+        if key not in self._allowed:
+            try:
+                rows = set(admitted(self._cluster, pod, self._cluster.rows.index.rows(self.read.names)))
+            except Unplaceable:
+                self._allowed[key] = None
+            else:
+                of = (number for name, number in self._number.items() if self._cluster.row(name) in rows)
+                self._allowed[key] = sum(1 << number for number in of) & ~self.read.closed
+        return self._allowed[key]
+
+
+def domains(cluster: ClusterView, level: str, names: Sequence[str]) -> dict[str, int]:
+    """The domains of a level as sets of these nodes, by the value of their label."""
+    keys = keys_of(level, cluster.settings.topology_levels)
+    found: dict[str, int] = {}
+    for number, name in enumerate(names):
+        domain = (NODE, name) if NODE in keys else domain_of_node(cluster, keys, cluster.row(name))
+        if domain is not None:
+            found[domain[1]] = found.get(domain[1], 0) | 1 << number
+    return dict(sorted(found.items()))
+
+
+def answer(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> dict[str, Any]:
+    """`kind: Moves`. The cluster is changed by it, and serves no second question. `wall`: the time at which it is
+    asked, seconds since 1970. BadInput, NotFound."""
+    cluster = supposed.cluster
+    cluster.at(wall)
+    fleet = machines.read(supposed.judge)
+    if asked.node and asked.node not in cluster.nodes:
+        raise NotFound("the cluster has no such node", path=f"node {asked.node}")
+    if asked.node and asked.node not in fleet.gpus:
+        raise BadInput("it offers no whole GPUs", path=f"node {asked.node}")
+    priority, ceiling = _bounds(supposed, asked)
+    movers = _Reader(supposed, fleet, wall, priority).movers()
+    fixed = [
+        (pod, why) for why, pods in movers.staying.items() for pod in pods if pod.node == asked.node and not pod.daemon
+    ]
+    search = _Searching(supposed, asked, fleet, movers, wall, ceiling)
+    result = MoveSearchResult(None, 0, NEVER, (), 0) if fixed else search.found()
+    return search.as_json(result, fixed)
+
+
+def _bounds(supposed: SupposedCluster, asked: WantedRoom) -> tuple[int | None, CostCeiling | None]:
+    """(the priority of the class, its ceiling). BadInput."""
+    if not asked.priority_class:
+        return None, None
+    known = supposed.cluster.priority_classes.get(asked.priority_class)
+    if known is None:
+        raise BadInput("the cluster has no such PriorityClass", path=f"priority-class {asked.priority_class}")
+    pod, _ = machines.probe(supposed.judge, min(supposed.cluster.gpu_names), 1)
+    pod = msgspec.structs.replace(pod, priority_class=known.name)
+    return known.value, ceiling_of(supposed.settings.preemption, (pod,), asked.pods * asked.gpus)
+
+
+@dataclass(slots=True)
+class _Searching:
+    """One question."""
+
+    supposed: SupposedCluster
+    asked: WantedRoom
+    fleet: Fleet
+    movers: Movers
+    wall: float
+    ceiling: CostCeiling | None
+    closed: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Nodes where our filter rejects a pod of the shape, by resource."""
+    gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """By uid of a pod that moves: its next GPUs, () where these are not known."""
+    cost: list[dict[str, Any]] = field(default_factory=list)
+    """Of the moves."""
+
+    def found(self) -> MoveSearchResult:
+        """The cheapest moves that our filter passes."""
+        bound, steps = 0, 0
+        for tried in range(MOST_TRIES):
+            result, resource = self._search()
+            steps += result.steps
+            bound = bound if tried else result.bound
+            if result.moves is None:
+                break
+            moving = [pod for move in result.moves for pod in self.movers.pods[move.unit]]
+            self.cost = eviction_cost(loss(self.supposed.cluster, moving, self.wall), 0, moving)
+            if self._carried_out(result, resource):
+                return replace(result, bound=min(bound, result.cost), steps=steps)
+        self.cost = []
+        return MoveSearchResult(None, 0, bound, (), steps)
+
+    def _search(self) -> tuple[MoveSearchResult, str]:
+        """(the cheapest moves, the resource of the shape)."""
+        movers, most = self.movers, NEVER - 1
+        if self.ceiling is not None:
+            most = (self.ceiling.most + 1) * WORK - 1
+        if self.asked.node:
+            search = MoveSearch(movers.free, movers.units, most)
+            return search.empties(movers.names.index(self.asked.node)), ""
+        best, of, bound, steps = MoveSearchResult(None, 0, NEVER, (), 0), "", NEVER, 0
+        for resource, sets in sorted(self._sets().items()):
+            index = self.supposed.cluster.resources.index(resource)
+            amounts = [0] * len(self.supposed.cluster.resources)
+            amounts[FIRST_GPU - 1], amounts[index] = 1, self.asked.gpus
+            shape = Shape(tuple(amounts), self.asked.pods, tuple(sets))
+            result = MoveSearch(movers.free, movers.units, most).fits(shape)
+            bound, steps = min(bound, result.bound), steps + result.steps
+            if result.moves is not None:
+                best, of, most = result, resource, result.cost - 1
+        return MoveSearchResult(best.moves, best.cost, bound, best.places, steps), of
+
+    def _sets(self) -> dict[str, list[int]]:
+        """By GPU resource the sets of nodes of which one has to hold the shape: domains, each by model. BadInput."""
+        asked, names = self.asked, self.movers.names
+        if asked.model and asked.model not in self.fleet.models:
+            known = ", ".join(sorted(self.fleet.models)[:8])
+            raise BadInput(f"no node has GPUs of this model; models: {known}", path=f"model {asked.model}")
+        within = {"": (1 << len(names)) - 1}
+        if asked.level:
+            within = domains(self.supposed.cluster, asked.level, names)
+            within = {asked.value: within.get(asked.value, 0)} if asked.value else within
+        if not any(within.values()):
+            raise BadInput("no node with GPUs is in such a domain", path=f"domain {asked.level}")
+        number = {name: at for at, name in enumerate(names)}
+        by_resource: dict[str, list[int]] = {}
+        for model in [asked.model] if asked.model else sorted(self.fleet.models):
+            resource = self.fleet.resource[model]
+            nodes = {number[name] for name in self.fleet.open(model)} - self.closed[resource]
+            bits = sum(1 << node for node in nodes) & ~self.movers.closed
+            by_resource.setdefault(resource, []).extend(bits & domain for domain in within.values() if bits & domain)
+        return by_resource
+
+    # -- on the supposed cluster
+
+    def _carried_out(self, result: MoveSearchResult, resource: str) -> bool:
+        """Whether our filter passes each place in turn. If not, the place is closed, and the cluster is as before."""
+        placed: list[PodRecord] = []
+        gone: list[PodRecord] = []
+        passed = all(self._moved(move, placed, gone) for move in result.moves or ())
+        passed = passed and all(self._shape_fits(node, pods, resource, placed) for node, pods in result.places)
+        if not passed:
+            back = [Event("Pod", "set", pod) for pod in gone]
+            copies = [self.supposed.cluster.pods[pod.uid] for pod in placed]
+            self.supposed.apply([*(Event("Pod", "delete", pod) for pod in copies), *back])
+        return passed
+
+    def _moved(self, move: Move, placed: list[PodRecord], gone: list[PodRecord]) -> bool:
+        pods = self.movers.pods[move.unit]
+        for at, (pod, node) in enumerate(zip(pods, move.nodes, strict=True)):
+            (copy,) = created_again(self.supposed, [msgspec.structs.replace(pod, uid=f"{pod.uid}/moved")])
+            mask = self._judged(copy, self.movers.names[node], placed)
+            if mask is None:
+                self.movers.close(self.movers.units[move.unit].pods[at], node)
+                return False
+            self.gpus[pod.uid] = tuple(indices_of(mask))
+        gone += pods
+        self.supposed.apply([Event("Pod", "delete", pod) for pod in pods])
+        return True
+
+    def _shape_fits(self, node: int, pods: int, resource: str, placed: list[PodRecord]) -> bool:
+        for at in range(pods if self.asked.pods else 0):
+            pod, _ = machines.probe(self.supposed.judge, resource, self.asked.gpus)
+            pod = msgspec.structs.replace(pod, uid=f"shape-{node}-{at}", name=f"shape-{node}-{at}")
+            if self._judged(pod, self.movers.names[node], placed) is None:
+                self.closed[resource].add(node)
+                return False
+        return True
+
+    def _judged(self, pod: PodRecord, name: str, placed: list[PodRecord]) -> int | None:
+        """Place the pod on the node: the mask of its GPUs; None: our filter rejects it there."""
+        supposed, released = self.supposed, opened(pod)
+        asked = Preemptor(supposed.claims.request(released, supposed.now), released, supposed.now, self.wall)
+        if not supposed.judge.fits(asked, name):
+            return None
+        mask = supposed.judge.planned(asked, name)
+        supposed.place(pod, name, mask)
+        placed.append(pod)
+        return mask
+
+    # -- as JSON
+
+    def as_json(self, result: MoveSearchResult, fixed: Sequence[tuple[PodRecord, str]]) -> dict[str, Any]:
+        """The answer. `fixed`: pods that stay on the node that is to be emptied, and why."""
+        asked, names = self.asked, self.movers.names
+        shape = {"pods": asked.pods, "gpus": asked.gpus, "model": asked.model or None} if asked.pods else None
+        staying = {why: len(pods) for why, pods in sorted(self.movers.staying.items())}
+        bound = None if result.bound >= NEVER else result.bound // WORK
+        return {
+            "apiVersion": "gpu-extender.io/v1",
+            "kind": "Moves",
+            "warnings": list(self._warnings(result)),
+            "policy_hash": self.supposed.settings.policy_hash,
+            "shape": shape,
+            "domain": {"level": asked.level, "value": asked.value or None} if asked.level else None,
+            "node": asked.node or None,
+            "verdict": "cannot" if result.moves is None else "moves" if result.moves else "fits",
+            "places": [{"node": names[node], "pods": pods} for node, pods in result.places] if shape else [],
+            "moves": [self._move(move) for move in result.moves or ()],
+            "cost": self.cost,
+            "certificate": {"proved": result.proved, "bound_gpu_seconds": bound, "steps": result.steps},
+            "stays": [{"namespace": pod.namespace, "name": pod.name, "reason": why} for pod, why in fixed],
+            "not_moved": [{"reason": why, "pods": number} for why, number in staying.items()],
+        }
+
+    def _move(self, move: Move) -> dict[str, Any]:
+        unit, pods = self.movers.units[move.unit], self.movers.pods[move.unit]
+        owner = pods[0].owner
+        assert owner is not None
+        return {
+            "gang": self.movers.gangs[move.unit] or None,
+            "owner": {"kind": owner.kind, "name": owner.name},
+            "work_lost_gpu_seconds": unit.cost // WORK,
+            "pods": [
+                {
+                    "namespace": pod.namespace,
+                    "name": pod.name,
+                    "uid": pod.uid,
+                    "priority": pod.priority,
+                    "gpu_count": sum(read.amounts[FIRST_GPU:]),
+                    "from": pod.node,
+                    "to": self.movers.names[node],
+                    "gpus": list(self.gpus[pod.uid]) or None,
+                }
+                for pod, read, node in zip(pods, unit.pods, move.nodes, strict=True)
+            ],
+        }
+
+    def _warnings(self, result: MoveSearchResult) -> Iterator[dict[str, str]]:
+        """What the answer leaves out."""
+        yield from divided(self.fleet.divided)
+        if self.asked.node:
+            without = sum(not any(self.supposed.cluster.amounts(pod)[FIRST_GPU:]) and not stays(pod)
+                          for pod in self.supposed.cluster.pods_on(self.asked.node))  # fmt: skip
+            if without:
+                text = f"{count(without, 'pod')} without GPUs on the node: where these go is not judged"
+                yield warning("pods-without-gpus", text)
+        if jobs := sum(pods[0].owner is not None and pods[0].owner.kind == "Job"
+                       for pods in (self.movers.pods[move.unit] for move in result.moves or ())):  # fmt: skip
+            text = "a Job counts an evicted pod as failed, unless its podFailurePolicy ignores DisruptionTarget"
+            yield warning("job-failures", f"{count(jobs, 'move')} of pods of Jobs: {text}")

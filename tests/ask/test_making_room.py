@@ -1,0 +1,165 @@
+"""plan: the cheapest moves, judged by our own filter; which pods stay, and what the command prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.ask import frozen, offline
+from extender.ask.wanted_room import WantedRoom
+from extender.cli import main
+from extender.errors import BadInput, NotFound
+from extender.objects.records import Event
+from extender.settings import Settings
+from tests.ask.whatif.test_drains import cost, held, node
+from tests.world import JSON, WALL, rfc3339
+
+URGENT = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 100}
+
+
+def owned(name: str, gpus: int, on: str, seconds: float = 3600, **facts: Any) -> JSON:
+    return held(name, gpus, on, seconds, **{"owner": "ReplicaSet"} | facts)
+
+
+def read(*items: JSON) -> list[Event]:
+    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
+    return list(frozen.parse(raw, frozenset(resource.name for resource in Settings().resources)))
+
+
+def plan(*items: JSON, settings: Settings | None = None, **query: str) -> JSON:
+    asked = WantedRoom.of({name.rstrip("_").replace("_", "-"): text for name, text in query.items()})
+    return offline.moves(settings or Settings(), read(*items), WALL, asked)
+
+
+def moves(answer: JSON) -> list[tuple[str, str, str]]:
+    return [(pod["name"], pod["from"], pod["to"]) for move in answer["moves"] for pod in move["pods"]]
+
+
+def reasons(answer: JSON) -> dict[str, int]:
+    return {entry["reason"]: entry["pods"] for entry in answer["not_moved"]}
+
+
+def test_the_pod_that_loses_least_moves_to_a_free_place() -> None:
+    answer = plan(
+        node("n0"), node("n1"), node("n2"), owned("long", 1, "n0", 7200), owned("short", 1, "n1", 600),
+        owned("there", 3, "n2"), for_="4",
+    )  # fmt: skip
+    assert answer["verdict"] == "moves"
+    assert moves(answer) == [("short", "n1", "n2")]
+    assert answer["moves"][0]["owner"]["kind"] == "ReplicaSet"
+    assert answer["places"] == [{"node": "n1", "pods": 1}]
+    assert cost(answer)["work_lost_gpu_seconds"] == 600
+    assert answer["certificate"]["proved"]
+    assert answer["certificate"]["bound_gpu_seconds"] == 600
+
+
+def test_what_fits_now_moves_nothing() -> None:
+    answer = plan(node("n0"), owned("a", 1, "n0"), for_="1x3")
+    assert (answer["verdict"], answer["moves"], answer["cost"][0]["value"]) == ("fits", [], 0)
+
+
+def test_a_place_is_free_before_its_pod_leaves() -> None:
+    """a (3 GPUs) fits on n1 once b has gone to n2, whose place is free now. n1 and n2 have bare pods."""
+    answer = plan(
+        node("n0"), node("n1"), node("n2"), owned("a", 3, "n0"), owned("b", 1, "n1", 60), held("x", 1, "n1"),
+        held("y", 3, "n2"), for_="4",
+    )  # fmt: skip
+    assert moves(answer) == [("b", "n1", "n2"), ("a", "n0", "n1")]
+    assert answer["certificate"]["proved"]
+    full = plan(node("n0"), node("n1"), owned("a", 2, "n0"), owned("b", 3, "n1"), for_="4")
+    assert (full["verdict"], full["certificate"]["proved"]) == ("cannot", True)
+    assert full["certificate"]["bound_gpu_seconds"] is None
+
+
+def test_a_gang_moves_whole_and_into_one_domain() -> None:
+    notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-min": "2"}
+    racks = [node(f"n{n}", labels={"topology.kubernetes.io/rack": f"r{n // 2}"}) for n in range(6)]
+    gang = [owned(f"g{n}", 4, f"n{n}", annotations=notes, labels=notes) for n in range(2)]
+    rest = [owned("full", 4, "n2", 9e6)]
+    answer = plan(*racks, *gang, *rest, for_="1x4", domain="rack=r0")
+    assert moves(answer) == [("g0", "n0", "n3"), ("g1", "n1", "n4")] or len(answer["moves"]) == 1
+    assert answer["moves"][0]["gang"] is not None
+    assert cost(answer)["gangs_broken"] == 1
+    assert answer["moves"][0]["work_lost_gpu_seconds"] == 2 * 4 * 3600
+
+
+def test_which_pods_stay() -> None:
+    budget = {
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b", "namespace": "default"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}, "status": {"disruptionsAllowed": 0},
+    }  # fmt: skip
+    answer = plan(
+        node("n0", 8), node("n1", 8), budget, URGENT, held("bare", 1, "n0"),
+        owned("web", 1, "n0", labels={"app": "web"}), owned("high", 1, "n0", priority=100),
+        owned("safe", 1, "n0", annotations={"gpu-extender.io/protect-for": "1h"}, seconds=60),
+        owned("daemon", 1, "n0", owner="DaemonSet"), owned("free", 1, "n0"), owned("other", 1, "n1"),
+        node="n0", priority_class="urgent",
+    )  # fmt: skip
+    assert answer["verdict"] == "cannot"
+    assert {stays["name"] for stays in answer["stays"]} == {"bare", "web", "high", "safe"}
+    assert reasons(answer) == {
+        "nothing creates it again": 1, "a PodDisruptionBudget does not allow it": 1, "of equal or higher priority": 1,
+        "protected (protect-for, preemption.minimumRunSeconds)": 1, "a DaemonSet runs it": 1,
+    }  # fmt: skip
+
+
+def test_a_node_is_emptied() -> None:
+    answer = plan(node("n0"), node("n1"), node("n2"), owned("a", 2, "n0"), owned("b", 1, "n0"), node="n0")
+    assert answer["verdict"] == "moves"
+    assert {pod for pod, _, _ in moves(answer)} == {"a", "b"}
+    assert all(to != "n0" for _, _, to in moves(answer))
+    assert answer["places"] == []
+
+
+def test_a_class_has_its_cost_ceiling() -> None:
+    items = (node("n0"), node("n1"), URGENT, owned("a", 1, "n0"), owned("b", 1, "n1", 7200))
+    settings = Settings.model_validate({"preemption": {"ceilings": {"urgent": {"gpuHours": 0.5}}}})
+    answer = plan(*items, settings=settings, for_="4", priority_class="urgent")
+    assert (answer["verdict"], answer["certificate"]["proved"]) == ("cannot", True)
+    assert plan(*items, for_="4", priority_class="urgent")["verdict"] == "moves"
+
+
+def test_a_place_that_our_filter_rejects_is_not_used() -> None:
+    """b requires links: of n1 GPUs 0 and 2 are left, which are not linked."""
+    answer = plan(
+        node("n0"), node("n1"), node("n2"), owned("b", 2, "n0", 60, links="required", held=[0, 1]),
+        held("x", 1, "n1", held=[1]), held("y", 1, "n1", held=[3]), held("z", 2, "n2", held=[0, 1]), for_="4",
+    )  # fmt: skip
+    assert moves(answer) == [("b", "n0", "n2")]
+
+
+@pytest.mark.parametrize("query", [{}, {"for": "0"}, {"for": "axb"}, {"for": "1x2x3"}, {"for": "999x1"},
+                                   {"for": "8", "node": "n"}, {"node": "n", "model": "m"}])  # fmt: skip
+def test_what_cannot_be_asked(query: dict[str, str]) -> None:
+    with pytest.raises(BadInput):
+        WantedRoom.of(query)
+
+
+def test_what_does_not_exist() -> None:
+    with pytest.raises(NotFound):
+        plan(node("n0"), node="gone")
+    for asked in (
+        WantedRoom(1, 4, level="none"),
+        WantedRoom(1, 4, model="none"),
+        WantedRoom(1, 4, priority_class="none"),
+    ):
+        with pytest.raises(BadInput):
+            offline.moves(Settings(), read(node("n0")), WALL, asked)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.json"
+    items = [node("n0"), node("n1"), node("n2"), owned("a", 1, "n0"), owned("b", 1, "n1", 60), owned("c", 3, "n2")]
+    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
+    question = ["plan", "--cluster", str(file), "--now", rfc3339(WALL)]
+    assert main([*question, "--for", "4"]) == 10
+    text = capsys.readouterr().out
+    assert "1 pod with 4 GPUs: fits after 1 move\n" in text
+    assert "  proved: no moves cost less" in text
+    assert main([*question, "--for", "2"]) == 0
+    assert main([*question, "--for", "2x4", "-o", "json"]) == 11
+    assert main([*question, "--node", "n1"]) == 10
+    assert main([*question, "--node", "gone"]) == 1

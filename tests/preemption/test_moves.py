@@ -1,0 +1,83 @@
+"""The search for moves, against its slow twin."""
+
+from __future__ import annotations
+
+import random
+
+from extender.preemption.moves import Amounts, MoveSearch, MoveSearchResult, Shape, Unit, UnitPod
+from tests.reference import moves as reference
+
+CASES = 2_400
+
+
+def drawn(rng: random.Random) -> tuple[list[Amounts], list[Unit], Shape]:
+    """A small cluster of machines with 4 GPUs and 6 CPUs, and a shape."""
+    nodes = rng.randint(2, 4)
+    every = (1 << nodes) - 1
+    left = [[6, 4] for _ in range(nodes)]
+    units: list[Unit] = []
+    for _ in range(rng.randint(2, 7)):
+        allowed = every if rng.random() < 0.7 else rng.randint(1, every)
+        pods: list[UnitPod] = []
+        for _ in range(rng.choice((1, 1, 1, 2))):
+            amounts = rng.choice((0, 1, 1, 2)), rng.choice((1, 1, 2, 2, 3, 4))
+            open_nodes = [n for n in range(nodes) if left[n][0] >= amounts[0] and left[n][1] >= amounts[1]]
+            if open_nodes:
+                node = rng.choice(open_nodes)
+                left[node] = [a - b for a, b in zip(left[node], amounts, strict=True)]
+                pods.append(UnitPod(node, amounts, allowed))
+        inside: tuple[int, ...] = (0b11, every & ~0b11) if len(pods) > 1 and rng.random() < 0.4 else ()
+        if pods:
+            units.append(Unit(tuple(pods), rng.randint(1, 9), inside))
+    domains = (every,) if rng.random() < 0.6 else (0b11, every & ~0b11)
+    shape = Shape((rng.choice((0, 0, 2)), rng.choice((2, 3, 4, 4))), 1, domains)
+    more = reference.fitting(left, shape) + (rng.random() < 0.9)
+    return [tuple(amounts) for amounts in left], units, shape._replace(pods=max(1, more))
+
+
+def carry_out(free: list[Amounts], units: list[Unit], result: MoveSearchResult) -> list[Amounts]:
+    """What is left after the moves, each of which has to find its places free. AssertionError: one has not."""
+    left = [list(amounts) for amounts in free]
+    moved: set[int] = set()
+    for move in result.moves or ():
+        unit = units[move.unit]
+        assert move.unit not in moved
+        moved.add(move.unit)
+        assert not unit.domains or any(all(d >> node & 1 for node in move.nodes) for d in unit.domains)
+        for pod, node in zip(unit.pods, move.nodes, strict=True):
+            assert node != pod.node
+            assert pod.allowed >> node & 1
+            left[node] = [a - b for a, b in zip(left[node], pod.amounts, strict=True)]
+        assert all(amount >= 0 for amounts in left for amount in amounts), "a next place is not free"
+        for pod in unit.pods:
+            left[pod.node] = [a + b for a, b in zip(left[pod.node], pod.amounts, strict=True)]
+    assert sum(units[move.unit].cost for move in result.moves or ()) == result.cost
+    return [tuple(amounts) for amounts in left]
+
+
+def test_random_small_cases_are_at_the_optimum() -> None:
+    rng = random.Random(32)
+    moved = 0
+    for case in range(CASES):
+        free, units, shape = drawn(rng)
+        result = MoveSearch(free, units).fits(shape, 10**9)
+        least = reference.cheapest_to_fit(free, units, shape)
+        assert (result.cost if result.moves is not None else None) == least, case
+        assert result.proved
+        left = carry_out(free, units, result)
+        for node, pods in result.places:
+            assert all(a >= pods * b for a, b in zip(left[node], shape.amounts, strict=True))
+        assert sum(pods for _, pods in result.places) == (shape.pods if result.moves is not None else 0)
+        moved += bool(result.moves)
+    assert moved > CASES / 8
+
+
+def test_random_small_nodes_are_emptied_at_the_optimum() -> None:
+    rng = random.Random(33)
+    for case in range(CASES // 4):
+        free, units, _ = drawn(rng)
+        result = MoveSearch(free, units).empties(0, 10**9)
+        least = reference.cheapest_to_empty(free, units, 0)
+        assert (result.cost if result.moves is not None else None) == least, case
+        carry_out(free, units, result)
+        assert all(0 not in move.nodes for move in result.moves or ())
