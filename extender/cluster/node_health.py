@@ -243,7 +243,7 @@ class NodeHealth:
                 self._add(pod, now, pod.fault, now)
             elif wall is not None and pod.start is not None:  # listed after it failed: its start is when that was
                 self._add(pod, now - max(0.0, wall - pod.start), pod.fault, now)
-        elif start is not None and now - start.bound <= YOUNG_SECONDS:
+        elif (bound := _bound(pod, before, start, now, wall)) is not None and now - bound <= YOUNG_SECONDS:
             self._add(pod, now, "died", now)
 
     def _add(self, pod: PodRecord, at: float, what: What, now: float) -> None:
@@ -277,6 +277,18 @@ class NodeHealth:
             if failures.keep(other, party.namespace, lambda failure: not _is_of(failure, party.owner)):
                 self.stale.add(other)
         return True
+
+
+def _bound(
+    pod: PodRecord, before: PodRecord | None, start: _Start | None, now: float, wall: float | None
+) -> float | None:
+    """When a pod that has ended was bound; None: that is not known. Of one that waited as far as we know, the watch of
+    failed pods is ahead of the one that brings its binding: kubelet says when it started, or it is bound just now."""
+    if start is not None:
+        return start.bound
+    if before is None or before.node:
+        return None
+    return now if wall is None or pod.start is None else now - max(0.0, wall - pod.start)
 
 
 def _runs(running: list[tuple[float, str]], uid: str, start: _Start, since: float) -> None:

@@ -182,6 +182,18 @@ def test_the_end_may_be_told_after_the_pod_has_left() -> None:
     assert not health.failures("n")
 
 
+@pytest.mark.parametrize(("age", "counts"), [(None, True), (60.0, True), (61.0, False)])
+def test_the_end_may_be_told_before_the_binding(age: float | None, counts: bool) -> None:
+    """The same two watches, the other way round."""
+    health = NodeHealth()
+    waiting, start = record("p", ""), None if age is None else WALL - age
+    health.pod(waiting, None, 0.0, WALL - 100)
+    health.pod(record("p", status=DEAD, start=start), waiting, 100.0, WALL)
+    health.pod(record("p"), waiting, 100.1, WALL)
+    health.gone(record("p"), 100.2)
+    assert health.counts["died"] == counts
+
+
 # -- what clears it ----------------------------------------------------------------------------------------------------
 
 
