@@ -9,7 +9,8 @@
 seed replays `--gangs` jobs of another part of the file, beginning after `--skip` (the first 1,000 jobs of philly.csv
 come over 48 days, all others over 9), on 16 nodes with eight GPUs: a replay then spans a day or more. Arrivals are
 stretched to the load and shaken by up to a minute. Runs are cut to 4 hours, as in `benchmarks.queue`. Users state one
-to ten times the run time, rounded up. A job of more than eight GPUs is a gang of pods of a node each.
+to ten times the run time, rounded up. A job of more than eight GPUs is a gang of pods of a node each; none has more
+than half of the GPUs.
 
 Which gang starts is decided by the product's order and backfill (`extender/queue/order.py`, `backfill.py`), each user a
 queue of its own as namespaces are by default; where is decided by the rivals' placement (`queue_sim/places.py`), not by
@@ -79,15 +80,30 @@ class BadJobs(Exception):
 
 
 def read(path: Path) -> list[Row]:
-    """(interval, user, GPUs, run time) of each job."""
+    """(interval, number of the user, GPUs, run time) of each job with GPUs."""
+    users: dict[str, int] = {}
     with path.open(newline="") as lines:
         try:
-            return [
-                (float(row["interval"]), int(row["user"]), int(row["gpu_num"]), float(row["run_time"]))
+            rows = [
+                (
+                    float(row["interval"]),
+                    int(row["user"]) if row["user"].isdigit() else users.setdefault(row["user"], -1 - len(users)),
+                    int(row["gpu_num"]),
+                    float(row["run_time"]),
+                )
                 for row in csv.DictReader(lines)
             ]
         except (KeyError, TypeError, ValueError) as error:
             raise BadJobs(f"{path}: {error!r}") from error
+    with_gpus, interval = list[Row](), 0.0
+    for between, user, gpus, seconds in rows:
+        interval += between
+        if gpus > 0:
+            with_gpus.append((interval, user, gpus, seconds))
+            interval = 0.0
+    if not any(row[0] for row in with_gpus[1:]):
+        raise BadJobs(f"{path}: no jobs with GPUs that come one after the other")
+    return with_gpus
 
 
 def gangs_of(rows: Sequence[Row], load: float, shape: Shape, seed: int) -> list[Gang]:
@@ -95,6 +111,7 @@ def gangs_of(rows: Sequence[Row], load: float, shape: Shape, seed: int) -> list[
     gangs, now = [], 0.0
     for number, (interval, user, gpus, seconds) in enumerate(rows):
         now += interval if number else 0.0
+        gpus = min(gpus, shape.capacity // 2)
         pods = math.ceil(gpus / shape.gpus)
         seconds = max(1.0, min(LONGEST, seconds))
         gangs.append(Gang(number, now, user, pods, math.ceil(gpus / pods), seconds, seconds))
@@ -445,8 +462,9 @@ def targets(lines: Sequence[Mapping[str, float | str]]) -> list[tuple[bool, str]
 
 def _part(rows: Sequence[Row], asked: argparse.Namespace, seed: int) -> Sequence[Row]:
     """The jobs that a seed replays."""
-    parts = max(1, (len(rows) - asked.skip) // asked.gangs)
-    first = asked.skip + (seed - 1) % parts * asked.gangs
+    skip = asked.skip if len(rows) - asked.skip >= asked.gangs else 0
+    parts = max(1, (len(rows) - skip) // asked.gangs)
+    first = skip + (seed - 1) % parts * asked.gangs
     return rows[first : first + asked.gangs]
 
 

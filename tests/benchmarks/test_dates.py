@@ -66,9 +66,16 @@ def test_shares_are_of_what_is_known() -> None:
     assert list(met.values()) == [False, False, False, True, False]
 
 
-def test_a_file_without_jobs_is_an_error(tmp_path: Path) -> None:
+def test_jobs_without_gpus_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
-    path.write_text("interval,gpu_num\n1,2\n")
+    path.write_text("user,interval,gpu_num,run_time\nann,1,2,5\nbob,2,0,6\n7,3,1,7.5\n")
+    assert read(path) == [(1.0, -1, 2, 5.0), (5.0, 7, 1, 7.5)]
+
+
+@pytest.mark.parametrize("text", ["interval,gpu_num\n1,2\n", "user,interval,gpu_num,run_time\na,1,2,5\na,0,1,5\n", ""])
+def test_a_file_without_jobs_is_an_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(text)
     with pytest.raises(BadJobs):
         read(path)
     assert dates.main(["--jobs", str(path)]) == 2
