@@ -80,7 +80,7 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "filter": {"namespace": namespace, **wanted._asdict()},
         "choices": _choices(cluster),
         "matches": matches,
-        "summary": _summary(fleet["models"], pods_waiting, content.times.wall()),
+        "summary": _summary(fleet["models"], groups, pods_waiting, content.times.wall()),
         "heat": _heat(cluster, groups, _held(cluster, namespace), _marked(matches)),
         "trend": _trend(content.trend),
         "models": fleet["models"],
@@ -95,13 +95,17 @@ def fleet_view(content: Content, query: Query) -> JSON:
     }
 
 
-def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRecord, Why]], wall: float) -> JSON:
-    """The fleet in six numbers, over the nodes that take pods. `waiting`: as `Explainer.waiting` gives them."""
+def _summary(
+    models: Sequence[Mapping[str, Any]], groups: Sequence[Rack], waiting: Sequence[tuple[PodRecord, Why]], wall: float
+) -> JSON:
+    """The fleet in six numbers, over the nodes that take pods. `waiting`: as `Explainer.waiting` gives them.
+    `reserved_gpus`: of the free ones."""
     gpus, free = (sum(model[field] for model in models) for field in ("gpus", "free_gpus"))
     created = [pod.created for pod, _ in waiting if pod.created is not None]
     return {
         "gpus": gpus,
         "free_gpus": free,
+        "reserved_gpus": sum(node.reserved for group in groups for node in group.nodes if not node.closed),
         "allocated_gpus": gpus - free,
         "allocated_percent": round(100 * (gpus - free) / gpus) if gpus else 0,
         "whole_nodes": sum(model["whole_nodes"] for model in models),

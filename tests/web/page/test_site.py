@@ -395,6 +395,10 @@ def test_the_fleet_in_six_numbers(world: World) -> None:
     assert summary["waiting_gpus"] == sum(reason["gpus"] for reason in shown["waiting"])
     assert summary["oldest_wait_seconds"] == 7_000
     assert summary["largest_linked_set"] == max(part["gpus"] for model in models for part in model["linked_sets"])
+    assert summary["reserved_gpus"] == 3
+    assert summary["free_gpus"] - summary["reserved_gpus"] == sum(rack["free_gpus"] for rack in shown["racks"])
+    rows = re.findall(r'>(v100-1|a100-1|h100-1)</a>.*?(\d)<span class="unit"> free', html(world, "/"), re.DOTALL)
+    assert rows == [("v100-1", "0"), ("a100-1", "2"), ("h100-1", "2")]
 
 
 def cells(fleet: Any) -> dict[str, Any]:
