@@ -12,7 +12,9 @@ Theory of operation:
    has one of the units of a short node, so the branches are these units: the first one leaves, or stays for good.
 3. Where no node is short the moves are put in an order. Where no order exists, another unit has to leave one of the
    nodes that they go to.
-4. A branch whose cost and bounds are not below the best known set ends. The search ends where the bound of the next
+4. All targets are searched with moves of their own units first, then with a few others, then with any: cheap moves
+   are known early.
+5. A branch whose cost and bounds are not below the best known set ends. The search ends where the bound of the next
    target is not: then the best is proved. Otherwise the lowest bound that was left is stated.
 
 Nodes are numbers from 0 up, sets of nodes are bits. What is equal for the cost goes to the first node.
@@ -30,8 +32,14 @@ NEVER: Final = 1 << 120
 """More than any set of moves costs."""
 MOST_STEPS: Final = 40_000
 """Steps of one search: branches, and looks at many nodes."""
-PARTS: Final = 10
-"""A target gets this part of all steps, before the next one is tried."""
+PASSES: Final = ((0, 0.5, 400), (1, 0.7, 100), (3, 0.85, 30), (1 << 30, 1.0, 10), (1 << 30, 1.0, 1))
+"""All targets are searched with few other units that move, then with more: how many, by which part of the steps, and
+which of so many equal parts of all steps one target gets."""
+MOST_TARGETS: Final = 4_096
+PRICES_A_STEP: Final = 32
+"""Nodes where others would have to leave that are looked at in one step."""
+MOST_PODS: Final = 192
+"""Pods of one set of moves: further ones are not looked for. It bounds the depth of calls, 3 for each."""
 NODES_A_STEP: Final = 256
 """Nodes that are looked at in one step: so the steps bound the time."""
 EXACT_COVER: Final = 256
@@ -121,14 +129,19 @@ class MoveSearch:
         self._touched: dict[int, int] = defaultdict(int)
         self._short: set[int] = set()
         self._best: tuple[int, tuple[Move, ...], Target] | None = None
-        self._steps = self._until = 0
+        self._steps = self._until = self._pods = 0
         self._known: dict[tuple[int, Amounts], int] = {}
         self._target = Target(0, ())
+        self._others = 0  # as many units that stand on no node of the target may move
+        self._cut = False  # whether more of them might have helped
 
     # -- questions
 
     def fits(self, shape: Shape, steps: int = MOST_STEPS) -> MoveSearchResult:
         """The cheapest moves after which the shape fits."""
+        free = next(filter(None, (self._fitting(shape, domain) for domain in shape.domains)), ())
+        if free:
+            return MoveSearchResult((), 0, 0, free, 1)
         streams = [self._targets(shape, domain) for domain in shape.domains]
         return self._search(heapq.merge(*streams), shape.amounts, steps)
 
@@ -145,24 +158,37 @@ class MoveSearch:
         return self._search(iter([Target(price, ((node, 1),))]), amounts, steps)
 
     def _search(self, targets: Iterator[Target], amounts: Amounts, steps: int) -> MoveSearchResult:
-        left = NEVER
-        for target in targets:
-            if target.bound >= self._most or target.bound >= NEVER:
-                break
-            if self._steps >= steps:
-                left = min(left, target.bound)
-                break
-            self._until = min(steps, self._steps + max(1, steps // PARTS))
-            self._target = target
-            self._take(target, amounts, -1)
-            complete = self._branch(0)
-            self._take(target, amounts, 1)
-            if not complete:
-                left = min(left, target.bound)
+        waiting: list[Target] = []  # not searched to the end, by their bounds
+        beyond = NEVER
+        for number, (others, part, parts) in enumerate(PASSES):
+            again, waiting, self._others = waiting, [], others
+            for target in targets if not number else again:
+                if target.bound >= self._most or target.bound >= NEVER:
+                    break
+                if self._steps >= steps * part or len(waiting) == MOST_TARGETS:
+                    if number:
+                        waiting.append(target)
+                        continue
+                    beyond = target.bound
+                    break
+                if not self._complete(target, amounts, steps // parts):
+                    waiting.append(target)
+        left = min([beyond, *(target.bound for target in waiting)])
         if self._best is None:
             return MoveSearchResult(None, 0, left, (), self._steps)
         cost, moves, target = self._best
         return MoveSearchResult(moves, cost, min(cost, left), target.places, self._steps)
+
+    def _complete(self, target: Target, amounts: Amounts, steps: int) -> bool:
+        """Search one target, for so many steps or a few more. False: not to the end."""
+        units = sum(len(self._on[node]) for node, _ in target.places)
+        straight = 4 * units * (2 + len(self._now) // NODES_A_STEP)  # enough for a place of each without a way back
+        self._until = self._steps + max(straight, steps)
+        self._target, self._cut = target, False
+        self._take(target, amounts, -1)
+        complete = self._branch(0)
+        self._take(target, amounts, 1)
+        return complete and not self._cut
 
     @property
     def _most(self) -> int:
@@ -170,6 +196,19 @@ class MoveSearch:
         return self._ceiling + 1 if self._best is None else self._best[0]
 
     # -- targets, those with the lowest bound first
+
+    def _fitting(self, shape: Shape, domain: int) -> tuple[tuple[int, int], ...]:
+        """The first nodes of the domain that take the shape now, with its pods there; (): they do not take it."""
+        pods, places = shape.pods, []
+        asked = [(self._free[r], amount) for r, amount in enumerate(shape.amounts) if amount]
+        for node in _members(domain):
+            fitting = min(pods, *(column[node] // amount for column, amount in asked))
+            if fitting > 0:
+                places.append((node, fitting))
+                pods -= fitting
+            if not pods:
+                return tuple(places)
+        return ()
 
     def _targets(self, shape: Shape, domain: int) -> Iterator[Target]:
         """The choices of nodes of one domain. Best first: `rest[j][r]` is what r pods cost at least on the nodes from
@@ -194,11 +233,11 @@ class MoveSearch:
                     column[r] = min(column[r], price + after[r - pods])
             rest.append(column)
         rest.reverse()
-        heap: list[tuple[int, tuple[tuple[int, int], ...], int, int, int]] = []
+        heap: list[tuple[int, int, tuple[tuple[int, int], ...], int, int]] = []
         if rest[0][shape.pods] < NEVER:
-            heap.append((rest[0][shape.pods], (), 0, shape.pods, 0))
+            heap.append((rest[0][shape.pods], shape.pods, (), 0, 0))
         while heap:
-            bound, places, at, pods, cost = heapq.heappop(heap)
+            bound, pods, places, at, cost = heapq.heappop(heap)  # of equal bounds the one with the fewest pods left
             if not pods:
                 yield Target(bound, tuple(sorted(places)))
                 continue
@@ -208,7 +247,7 @@ class MoveSearch:
                 least = price + rest[at + 1][pods - taken]
                 if least < NEVER:
                     there = (*places, (node, taken)) if taken else places
-                    heapq.heappush(heap, (least, there, at + 1, pods - taken, price))
+                    heapq.heappush(heap, (least, pods - taken, there, at + 1, price))
 
     def _take(self, target: Target, amounts: Amounts, sign: int) -> None:
         """Count what the shape takes, or does not any more."""
@@ -221,7 +260,7 @@ class MoveSearch:
     def _branch(self, cost: int) -> bool:
         """Search on from the moves so far. False: the steps have ended before it was complete."""
         self._steps += 1
-        if self._steps > self._until:
+        if self._steps > self._until or self._pods > MOST_PODS:
             return False
         if self._least(cost) >= self._most:
             return True
@@ -232,6 +271,8 @@ class MoveSearch:
             order = self._order()
             if order is not None:
                 self._best = cost, order, self._target
+                return True
+            if not self._another():
                 return True
             entered = sorted({node for nodes in self._moved.values() for node in nodes})
             leaving = list(dict.fromkeys(n for node in entered for n in self._on[node] if self._stands(n)))
@@ -291,14 +332,26 @@ class MoveSearch:
                 others.append(node)
         seen: set[int] = set()
         yield from (node for _, node in sorted(room) if self._first(node, seen))
-        if self._least(cost) >= self._most:
+        least = self._least(cost)
+        if least >= self._most or not others:
             return
+        if not self._another():
+            return
+        self._steps += len(others) // PRICES_A_STEP
         priced = []
         for node in others:
             price = self._leaves(node, self._lacking(node, pod.amounts))
-            if price < NEVER:
+            if least + price < self._most:
                 priced.append((price, node))
         yield from (node for _, node in sorted(priced) if self._first(node, seen))
+
+    def _another(self) -> bool:
+        """Whether one more unit that stands on no node of the target may move."""
+        nodes = {node for node, _ in self._target.places}
+        moved = (self._units[number].pods for number in self._moved)
+        others = sum(nodes.isdisjoint(pod.node for pod in pods) for pods in moved)
+        self._cut |= others >= self._others
+        return others < self._others
 
     def _first(self, node: int, seen: set[int]) -> bool:
         """Whether the node is the first of its kind, or moves concern it."""
@@ -334,6 +387,7 @@ class MoveSearch:
             self._moved[number] = ()
         else:
             del self._moved[number]
+        self._pods += sign * len(self._units[number].pods)
         for pod in self._units[number].pods:
             self._touched[pod.node] += sign
             self._put(pod, pod.node, sign)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from extender.preemption.moves import Amounts, MoveSearch, MoveSearchResult, Shape, Unit, UnitPod
+from extender.preemption.moves import NEVER, Amounts, MoveSearch, MoveSearchResult, Shape, Unit, UnitPod
 from tests.reference import moves as reference
 
 CASES = 2_400
@@ -81,3 +81,28 @@ def test_random_small_nodes_are_emptied_at_the_optimum() -> None:
         assert (result.cost if result.moves is not None else None) == least, case
         carry_out(free, units, result)
         assert all(0 not in move.nodes for move in result.moves or ())
+
+
+def test_where_the_steps_end_the_bound_holds() -> None:
+    rng = random.Random(34)
+    open_cases = 0
+    for _ in range(CASES // 8):
+        free, units, shape = drawn(rng)
+        least = reference.cheapest_to_fit(free, units, shape)
+        result = MoveSearch(free, units).fits(shape, rng.randint(1, 40))
+        assert result.bound <= (NEVER if least is None else least)
+        assert result.moves is None or result.cost >= (least or 0)
+        carry_out(free, units, result)
+        open_cases += not result.proved
+    assert open_cases > CASES / 100
+
+
+def test_sets_above_the_ceiling_are_left_out() -> None:
+    rng = random.Random(35)
+    for _ in range(CASES // 8):
+        free, units, shape = drawn(rng)
+        least = reference.cheapest_to_fit(free, units, shape)
+        ceiling = rng.randint(0, 9)
+        result = MoveSearch(free, units, ceiling).fits(shape, 10**9)
+        assert (result.moves is None) == (least is None or least > ceiling)
+        assert result.proved
