@@ -12,7 +12,6 @@ from extender.ask.text import count, short
 from extender.cli.options import add_output, show, warned
 from extender.cli.screen import Line, aligned
 from extender.cli.sources import add_now, add_sources, answer_of
-from extender.queue.levels import short_names
 
 EXAMPLES = (
     "gpu-extender capacity",
@@ -74,6 +73,8 @@ def _largest(pod: Mapping[str, Any]) -> str:
 def _gangs(answer: Mapping[str, Any]) -> Iterator[Line]:
     """A line for each size of pods: how many fit in all, and in one domain of each level. Where several GPU models have
     room, a line for each of them follows."""
+    from extender.queue.levels import short_names  # here: it loads the core
+
     inside: dict[tuple[int, str], Mapping[str, int]] = {}
     names = short_names(gangs["level"] for gangs in answer["gangs"])
     for gangs in answer["gangs"]:
