@@ -105,7 +105,7 @@ def test_a_gang_is_counted_on_each_model_too() -> None:
     zone = {"pod_gpus": 4, "level": ZONE, "pods": 3, "by_model": {"A": 2, "B": 1}, "domain": "z"}
     assert zone in shown["gangs"]
     rows = [re.split("  +", str(line).strip()) for line in _lines(shown)]
-    assert ["pods of", "model", "in all", "hostname", "zone"] in rows
+    assert ["pods of", "model", "in all", "node", "zone"] in rows
     at = rows.index(["4 GPUs", "any", "3", "1", "3"])
     assert rows[at + 1 : at + 3] == [["4 GPUs", "A", "2", "1", "2"], ["4 GPUs", "B", "1", "1", "1"]]
 
@@ -162,7 +162,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     head, row, *_ = [re.split("  +", line.strip()) for line in text.splitlines()]
     assert head == ["model", "largest pod", "largest linked pod", "whole nodes"]
     assert row == ["A100", "4 GPUs on 1 node", "2 GPUs on 1 node", "1"]
-    assert "  2 GPUs        2         2\n" in text
+    assert "  2 GPUs        2     2\n" in text
     assert "  default/w (1 pod with 4 GPUs) never fits" in text
     with serving() as url:
         answer(shown)
