@@ -40,6 +40,7 @@ NO_PLACE: Final[Mapping[Code, str]] = {
 }
 """Why the start of a gang is not estimated, by why it waits."""
 FEW_STARTS: Final = "too few gangs have waited and started so far"
+NOT_SEEN: Final = "most of the schedules that are drawn end before it starts"
 KEY: Final = "start-windows"
 EVERY_SECONDS: Final = 60.0  # it is stored
 _ANY: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -100,11 +101,12 @@ class LiveDates:
                 yield
             known[ref] = _known(of)
         stated = yield from self._book.state(gangs, known, now)
+        why = NOT_SEEN if stated else FEW_STARTS  # what windows need to be known counts for all gangs
         for waiting, pause in pauses(report.waiting):
             if pause:
                 yield
             if waiting.gang.ref.text not in stated:
-                stated[waiting.gang.ref.text] = StartDates(why=NO_PLACE.get(waiting.code, FEW_STARTS))
+                stated[waiting.gang.ref.text] = StartDates(why=NO_PLACE.get(waiting.code, why))
         self.stated = stated
 
 
