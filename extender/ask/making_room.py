@@ -35,7 +35,7 @@ from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted
 from extender.preemption.candidates import Preemptor
 from extender.preemption.cost_inputs import CostCeiling, ceiling_of
 from extender.preemption.draining import stays
-from extender.preemption.moves import NEVER, Move, MoveSearch, MoveSearchResult, Shape, Unit, UnitPod
+from extender.preemption.moves import MOST_STEPS, NEVER, Move, MoveSearch, MoveSearchResult, Shape, Unit, UnitPod
 from extender.preemption.search import loss
 from extender.queue.gang import formed
 from extender.queue.levels import domain_of_node, keys_of
@@ -43,6 +43,8 @@ from extender.queue.placement import not_modelled
 
 MOST_TRIES: Final = 16
 """Searches of one answer: after each our filter has rejected a place."""
+STEPS_AGAIN: Final = 8
+"""A search after the first has this part of its steps: a server has 60 s of CPU for an answer."""
 WORK: Final = 1 << 48
 GPU: Final = 1 << 24
 """What a GPU-second of lost work, and a GPU that moves, count as in the cost of a search; a pod counts as 1."""
@@ -251,7 +253,7 @@ class _Searching:
         """The cheapest moves that our filter passes."""
         bound, steps = 0, 0
         for tried in range(MOST_TRIES):
-            result, resource = self._search()
+            result, resource = self._search(MOST_STEPS if not tried else MOST_STEPS // STEPS_AGAIN)
             steps += result.steps
             bound = bound if tried else result.bound
             if result.moves is None:
@@ -263,21 +265,21 @@ class _Searching:
         self.cost = []
         return MoveSearchResult(None, 0, bound, (), steps)
 
-    def _search(self) -> tuple[MoveSearchResult, str]:
+    def _search(self, most_steps: int) -> tuple[MoveSearchResult, str]:
         """(the cheapest moves, the resource of the shape)."""
         movers, most = self.movers, NEVER - 1
         if self.ceiling is not None:
             most = (self.ceiling.most + 1) * WORK - 1
         if self.asked.node:
             search = MoveSearch(movers.free, movers.units, most)
-            return search.empties(movers.names.index(self.asked.node)), ""
+            return search.empties(movers.names.index(self.asked.node), most_steps), ""
         best, of, bound, steps = MoveSearchResult(None, 0, NEVER, (), 0), "", NEVER, 0
         for resource, sets in sorted(self._sets().items()):
             index = self.supposed.cluster.resources.index(resource)
             amounts = [0] * len(self.supposed.cluster.resources)
             amounts[FIRST_GPU - 1], amounts[index] = 1, self.asked.gpus
             shape = Shape(tuple(amounts), self.asked.pods, tuple(sets))
-            result = MoveSearch(movers.free, movers.units, most).fits(shape)
+            result = MoveSearch(movers.free, movers.units, most).fits(shape, most_steps)
             bound, steps = min(bound, result.bound), steps + result.steps
             if result.moves is not None:
                 best, of, most = result, resource, result.cost - 1
@@ -402,6 +404,9 @@ class _Searching:
     def _warnings(self, result: MoveSearchResult) -> Iterator[dict[str, str]]:
         """What the answer leaves out."""
         yield from divided(self.fleet.divided)
+        if self.ceiling is not None and result.moves is None:
+            text = f"{self.ceiling.setting} allows {self.ceiling.allows} GPU-hours of lost work"
+            yield warning("cost-ceiling", f"{text}: moves that lose more are left out")
         if self.asked.node:
             without = sum(not any(self.supposed.cluster.amounts(pod)[FIRST_GPU:]) and not stays(pod)
                           for pod in self.supposed.cluster.pods_on(self.asked.node))  # fmt: skip

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from extender.cli.options import add_output, show, warned
 from extender.cli.screen import Line, aligned
-from extender.cli.sources import add_now, add_sources, answer_of
+from extender.cli.sources import WORK_SECONDS, add_now, add_sources, answer_of
 
 EXAMPLES = (
     "gpu-extender plan --for 8",
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     query = {name: text for name, text in stated.items() if text is not None}
     asked = WantedRoom.of(query)
     page = f"/debug/plan?{urlencode(query)}"
-    answer = answer_of(options, page, lambda offline, *cluster: offline.moves(*cluster, asked))
+    answer = answer_of(options, page, lambda offline, *cluster: offline.moves(*cluster, asked), WORK_SECONDS)
     show(answer, options.output, _lines)
     return EXIT_CODES[answer["verdict"]]
 

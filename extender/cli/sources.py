@@ -75,9 +75,10 @@ def pod_of(text: str) -> tuple[str, str]:
     return namespace, name
 
 
-def ask(server: str, path: str) -> dict[str, Any]:
-    """The JSON object at a path of the server; Unreachable when there is none, or the server's own error."""
-    return _answer(server, path, None)
+def ask(server: str, path: str, seconds: float = TIMEOUT_SECONDS) -> dict[str, Any]:
+    """The JSON object at a path of the server; Unreachable when there is none, or the server's own error. `seconds`:
+    for which it waits."""
+    return _answer(server, path, None, seconds=seconds)
 
 
 NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
@@ -86,7 +87,7 @@ NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_
 
 def post(server: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """As `ask`, of a question in JSON."""
-    return _answer(server, path, orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS))
+    return _answer(server, path, orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS), seconds=WORK_SECONDS)
 
 
 def readiness(server: str) -> dict[str, Any]:
@@ -94,7 +95,9 @@ def readiness(server: str) -> dict[str, Any]:
     return _answer(server, "/readyz", None, NOT_READY)
 
 
-def _answer(server: str, path: str, body: bytes | None, also: int = 0) -> dict[str, Any]:
+def _answer(
+    server: str, path: str, body: bytes | None, also: int = 0, seconds: float = TIMEOUT_SECONDS
+) -> dict[str, Any]:
     """`also`: a status whose body is an answer, too."""
     try:
         scheme = urlsplit(server).scheme
@@ -105,7 +108,7 @@ def _answer(server: str, path: str, body: bytes | None, also: int = 0) -> dict[s
     headers = {"Accept": "application/json"} | ({} if body is None else {"Content-Type": "application/json"})
     request = Request(server.rstrip("/") + path, data=body, headers=headers)
     try:
-        answer = _decoded(server, _read(request, TIMEOUT_SECONDS if body is None else WORK_SECONDS))
+        answer = _decoded(server, _read(request, seconds))
     except HTTPError as error:
         with error:
             text = error.read()
@@ -180,11 +183,12 @@ def add_now(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def answer_of(options: argparse.Namespace, page: str, read: Read) -> dict[str, Any]:
-    """The JSON object at `page` of the server; else what `read` makes of a cluster that is read once: invalid objects
-    come first in its `warnings`. BadInput, BadSettings, BadCluster, Unreachable, or the server's own error."""
+def answer_of(options: argparse.Namespace, page: str, read: Read, seconds: float = TIMEOUT_SECONDS) -> dict[str, Any]:
+    """The JSON object at `page` of the server, for which it waits so many seconds; else what `read` makes of a cluster
+    that is read once: invalid objects come first in its `warnings`. BadInput, BadSettings, BadCluster, Unreachable, or
+    the server's own error."""
     if of_server(options):
-        return ask(options.server, page)
+        return ask(options.server, page, seconds)
     from extender.ask import offline  # here: --help need not load the core
     from extender.objects import tolerant
 

@@ -119,6 +119,8 @@ def test_a_class_has_its_cost_ceiling() -> None:
     settings = Settings.model_validate({"preemption": {"ceilings": {"urgent": {"gpuHours": 0.5}}}})
     answer = plan(*items, settings=settings, for_="4", priority_class="urgent")
     assert (answer["verdict"], answer["certificate"]["proved"]) == ("cannot", True)
+    [warning] = answer["warnings"]
+    assert warning["message"].startswith("preemption.ceilings.urgent.gpuHours allows 0.5 GPU-hours of lost work")
     assert plan(*items, for_="4", priority_class="urgent")["verdict"] == "moves"
 
 
