@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -272,6 +272,8 @@ class MoveSearch:
             if order is not None:
                 self._best = cost, order, self._target
                 return True
+            if self._steps > self._until:
+                return False  # an order may exist
             if not self._another():
                 return True
             entered = sorted({node for nodes in self._moved.values() for node in nodes})
@@ -450,12 +452,18 @@ class MoveSearch:
         for move in moves:
             for pod in self._units[move.unit].pods:
                 free.setdefault(pod.node, list(self._now[pod.node]))
+        first: tuple[Move, ...] = ()
+        while never_late := self._never_late(moves, free):
+            for move in never_late:
+                self._enter(move, free)
+            first += never_late
+            moves = [move for move in moves if move not in never_late]
         failed: set[int] = set()
 
         def follow(done: int, order: tuple[Move, ...]) -> tuple[Move, ...] | None:
-            if len(order) == len(moves):
+            if len(order) == len(first) + len(moves):
                 return order
-            if done in failed:
+            if done in failed or self._steps > self._until:
                 return None
             self._steps += 1
             for at, move in enumerate(moves):
@@ -469,7 +477,16 @@ class MoveSearch:
             failed.add(done)
             return None
 
-        return follow(0, ())
+        return follow(0, first)
+
+    def _never_late(self, moves: Sequence[Move], free: Mapping[int, Sequence[int]]) -> tuple[Move, ...]:
+        """Those that only go to nodes where there is room now for all that come: no order of the others hinders them,
+        and they hinder none."""
+        left = dict(free)
+        for move in moves:
+            for pod, node in zip(self._units[move.unit].pods, move.nodes, strict=True):
+                left[node] = [amount - asked for amount, asked in zip(left[node], pod.amounts, strict=True)]
+        return tuple([move for move in moves if all(min(left[node]) >= 0 for node in move.nodes)])
 
     def _enter(self, move: Move, free: dict[int, list[int]]) -> bool:
         """Move a unit, where there is room for all its pods before it leaves."""

@@ -106,3 +106,33 @@ def test_sets_above_the_ceiling_are_left_out() -> None:
         result = MoveSearch(free, units, ceiling).fits(shape, 10**9)
         assert (result.moves is None) == (least is None or least > ceiling)
         assert result.proved
+
+
+def test_moves_that_hinder_no_others_do_not_multiply_the_orders() -> None:
+    """30 units go to node 1. Those of nodes 2 and 3 need each other's places, so no order exists."""
+    units = [Unit((UnitPod(0, (1,), 0b10),), 10) for _ in range(30)]
+    units += [
+        Unit((UnitPod(0, (1,), 0b100),), 5), Unit((UnitPod(2, (2,), 0b1000),), 5), Unit((UnitPod(3, (1,), 0b100),), 5)
+    ]  # fmt: skip
+    result = MoveSearch([(0,), (30,), (0,), (1,)], units).fits(Shape((31,), 1, (0b1,)))
+    assert (result.moves, result.proved) == (None, True)
+    assert result.steps < 200
+
+
+def test_the_steps_bound_the_orders_that_are_tried() -> None:
+    """Ten times three units with an order of their own: the first goes to the one free GPU of a node, whose unit goes
+    to the place of the first, then the third comes. Two more units need each other's places."""
+    units, free, nodes = list[Unit](), list[Amounts](), dict[int, tuple[int, ...]]()
+    for at in range(0, 30, 3):
+        free += [(0,), (1,), (0,)]
+        for source, target in ((at, at + 1), (at + 1, at), (at + 2, at + 1)):
+            nodes[len(units)] = (target,)
+            units.append(Unit((UnitPod(source, (1,), 1 << target),), 1))
+    search = MoveSearch(free, units)
+    search._until, search._moved = 5_000, dict(nodes)
+    assert len(search._order() or ()) == 30
+    units += [Unit((UnitPod(30, (1,), 1 << 31),), 1), Unit((UnitPod(31, (1,), 1 << 30),), 1)]
+    search = MoveSearch([*free, (0,), (0,)], units)
+    search._until, search._moved = 5_000, {**nodes, 30: (31,), 31: (30,)}
+    assert search._order() is None
+    assert search._steps == 5_001
