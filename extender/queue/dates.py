@@ -180,6 +180,10 @@ class DateBook:
         self.changes = Changes()
         self._dates: dict[Ref, _Date] = {}
 
+    def left(self, ref: Ref) -> None:
+        """The gang does not wait any more."""
+        self._dates.pop(ref, None)
+
     def state(
         self, order: Sequence[WaitingGang], windows: Mapping[Ref, Sequence[Window]], now: float
     ) -> Sliced[dict[str, StartDates]]:

@@ -191,6 +191,8 @@ class RunTimes:
                 continue
             before = len(members)
             total = sum([weights[i] for i in members])
+            if not total:  # all of them are from decades ago, as by a clock that was wrong
+                continue
             decided = rest * total / (total + BELIEF)
             for i in members:
                 masses[i] += decided * weights[i] / total

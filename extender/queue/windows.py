@@ -50,6 +50,8 @@ LEAST_SPREAD: Final = 1.0
 PACE: Final = 0.05
 """How much one start changes the logarithm of a factor, in standard deviations of a hit."""
 MOST_FACTOR: Final = 3.0  # of its logarithm
+MOST_WAIT: Final = math.log(10 * 366 * 86_400.0)
+"""Of which a window may speak, in logarithms of seconds: ten years, so that its end has a date."""
 LEAST_HALF: Final = 0.02  # spreads: a window is not narrower on each side
 SOON: Final = 30.0
 """Seconds that are added to waits before their logarithm is taken."""
@@ -173,7 +175,7 @@ class StartWindows:
         low, center, high = (_quantile(ordered, part * total) for part in (tail, 0.5, 1.0 - tail))
         factor = math.exp((self._classes[kind].factors[i] + self._every.factors[i]) / 2.0)
         scores = center - factor * max(LEAST_HALF, center - low), center + factor * max(LEAST_HALF, high - center)
-        ends = [now + math.exp(min(30.0, middle + score * spread)) - SOON for score in scores]
+        ends = [now + math.exp(min(MOST_WAIT, middle + score * spread)) - SOON for score in scores]
         return StartWindow(max(now, ends[0]), max(now, ends[1]))
 
     # -- what became of them
@@ -233,9 +235,10 @@ class StartWindows:
         numbers += [part for of in stored.classes for known in of.scores for part in (known.middle, known.score)]
         if stored.format != FORMAT or not all(map(math.isfinite, numbers)):
             raise ValueError("another format, or impossible numbers")
-        *self._classes, self._every = stored.classes
-        for of in self._classes:
+        for of in stored.classes:
             del of.scores[:-OF_CLASS]
+            of.factors = [max(-MOST_FACTOR, min(MOST_FACTOR, factor)) for factor in of.factors]
+        *self._classes, self._every = stored.classes
         self._near.clear()
 
 

@@ -285,3 +285,10 @@ def test_quantiles_rise(runs: list[tuple[int, str, str, float, float | None, boo
         values = [law.quantile(i / 50, elapsed) for i in range(1, 50)]
         assert all(low <= high * (1 + 1e-9) for low, high in pairwise(values))
         assert values[0] >= elapsed
+
+
+def test_runs_that_a_wrong_clock_dated_decide_nothing() -> None:
+    learned = RunTimes()
+    learned.ended(RunClass("a", 8), 100.0, 5.0)
+    now = 57 * 365 * DAY
+    assert learned.expect(RunClass("a", 8), now).quantile(0.5) == RunTimes().expect(RunClass("a", 8), now).quantile(0.5)

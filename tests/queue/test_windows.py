@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from extender.cluster.slices import finish
@@ -188,3 +189,21 @@ def test_a_stored_text_gives_the_same_windows() -> None:
 def test_a_text_that_is_damaged_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"text|format"):
         StartWindows().load(text)
+
+
+def test_a_window_ends_on_a_date_however_often_windows_have_missed() -> None:
+    known = StartWindows()
+    for number in range(200):
+        known.of(ref(number), 1, 0.0, 0.0, [3600.0] * windows.FUTURES)
+        known.started(ref(number), 100.0 if number % 2 else 1e9)
+    for middle in (3600.0, 1e15):
+        stated = known.of(ref(-1), 1, 0.0, 0.0, [middle] * windows.FUTURES)
+        known.left(ref(-1))
+        assert all(window is not None and window.high <= math.exp(windows.MOST_WAIT) for window in stated.values())
+
+
+def test_stored_factors_are_bounded() -> None:
+    known = StartWindows()
+    known.load(StartWindows().dump().replace("[0.0,0.0,0.0]", "[1e9,-1e9,0.5]"))
+    most = windows.MOST_FACTOR
+    assert msgspec.json.decode(known.dump())["classes"][0]["factors"] == [most, -most, 0.5]

@@ -80,11 +80,12 @@ class LiveDates:
 
     def _look(self, report: QueueReport) -> Sliced[None]:
         now = self._clock.wall()
-        self._windows.passed(now)
-        waits = {waiting.gang.ref for waiting in report.waiting}
-        for ref in [ref for ref in self._created if ref not in waits]:
-            del self._created[ref]
+        waits = {waiting.gang.ref: waiting.gang.created for waiting in report.waiting}
+        for ref in [ref for ref, created in self._created.items() if waits.get(ref) != created]:
+            del self._created[ref]  # one that was created again has the name, not the date
             self._windows.left(ref)
+            self._book.left(ref)
+        self._windows.passed(now)  # what left while another instance led may have started in time
         gangs = [waiting.gang for waiting in report.waiting if waiting.code not in NO_PLACE]
         windows: dict[Ref, Windows] = {}
         if gangs:

@@ -206,3 +206,30 @@ async def test_the_report_of_the_queue_has_them() -> None:
     report = replace(case.report(), dates={"pod:default/first": StartDates(why="x")})
     assert report.entry(1)["start"]["text"] == "its start is not known: x"
     assert list(report.start_texts().values()) == ["its start is not known: x"]
+
+
+async def test_what_left_while_another_instance_led_has_not_missed_its_window() -> None:
+    case = Case()
+    case.windows.load(evidence())
+    await case.stated()
+    before = case.windows.dump()
+    await case.passes(9e6)
+    case.world.gone("first")
+    await case.dates.look(case.report())
+    assert case.windows.dump() == before
+
+
+async def test_a_gang_that_is_created_again_has_a_date_of_its_own() -> None:
+    case = Case()
+    case.windows.load(evidence())
+    await case.stated()
+    before = case.windows.dump()
+    case.world.gone("first")
+    await case.passes(9e6)
+    case.comes("first", 8)
+    dates = await case.stated()
+    assert dates.move is None
+    first = case.windows.first(case.report().waiting[0].gang.ref)
+    assert first is not None
+    assert first[80] == tuple(dates.windows[1][1:])
+    assert case.windows.dump() == before
