@@ -5,8 +5,9 @@ Theory of operation
 1. FUTURES schedules are drawn (`sampled.py`). Of the waits that they give, in logarithms, a gang has a middle and a
    spread. Its score is how many spreads its wait lies above its middle, once it starts.
 2. A window is the middle with the quantiles of the scores of gangs that have started: those of its class of sizes
-   count most, others a little, those with a middle like its own more (conformal prediction; Vovk et al., 2005). So
-   whatever the futures leave out moves and widens the windows, by as much as it has moved starts.
+   count most, others a little, those with a middle like its own more (conformal prediction; Vovk et al., 2005). Its own
+   score may be any, so windows are wide while few scores are known. Whatever the futures leave out moves and widens the
+   windows, by as much as it has moved starts.
 3. Each level has a factor by which its windows are widened or narrowed: it rises with every start outside, and falls
    with the others, by what the level allows (adaptive conformal inference, Gibbs and Candes, 2021). Half of it is that
    of the class of sizes, half that of all. So in the long run windows hold as often as is stated, also where users lie,
@@ -50,6 +51,11 @@ LEAST_SPREAD: Final = 1.0
 PACE: Final = 0.05
 """How much one start changes the logarithm of a factor, in standard deviations of a hit."""
 MOST_FACTOR: Final = 3.0  # of its logarithm
+LEAST_FACTOR: Final[Mapping[int, float]] = {50: -3.0, 80: -1.0, 95: -0.5}
+"""By level: where few starts are outside, a row of hits shows little, and a rush that misses costs much."""
+OWN: Final = 1.0
+"""The weight of the gang's own score, which may be any: as much as a start just seen that was alike."""
+UNSEEN: Final = 0.5  # spreads beyond all scores, where that weight takes the end of a window there
 MOST_WAIT: Final = math.log(10 * 366 * 86_400.0)
 """Of which a window may speak, in logarithms of seconds: ten years, so that its end has a date."""
 LEAST_HALF: Final = 0.02  # spreads: a window is not narrower on each side
@@ -172,7 +178,10 @@ class StartWindows:
         if len(ordered) < EVIDENCE[LEVELS[i]]:
             return None
         tail, total = (1.0 - LEVELS[i] / 100.0) / 2.0, ordered[-1][1]
-        low, center, high = (_quantile(ordered, part * total) for part in (tail, 0.5, 1.0 - tail))
+        below = tail * total - (1.0 - tail) * OWN
+        low = _quantile(ordered, below) if below > 0.0 else ordered[0][0] - UNSEEN
+        center = _quantile(ordered, 0.5 * total)
+        high = _quantile(ordered, total - below) if below > 0.0 else ordered[-1][0] + UNSEEN
         factor = math.exp((self._classes[kind].factors[i] + self._every.factors[i]) / 2.0)
         scores = center - factor * max(LEAST_HALF, center - low), center + factor * max(LEAST_HALF, high - center)
         ends = [now + math.exp(min(MOST_WAIT, middle + score * spread)) - SOON for score in scores]
@@ -206,7 +215,7 @@ class StartWindows:
         missed = 1.0 - LEVELS[i] / 100.0
         change = PACE * ((not held) - missed) / math.sqrt(missed * (1.0 - missed))
         for of in (self._classes[kind], self._every):
-            of.factors[i] = max(-MOST_FACTOR, min(MOST_FACTOR, of.factors[i] + change))
+            of.factors[i] = _bounded(i, of.factors[i] + change)
 
     def left(self, ref: Ref) -> None:
         """The gang does not wait any more, and has not started."""
@@ -237,9 +246,14 @@ class StartWindows:
             raise ValueError("another format, or impossible numbers")
         for of in stored.classes:
             del of.scores[:-OF_CLASS]
-            of.factors = [max(-MOST_FACTOR, min(MOST_FACTOR, factor)) for factor in of.factors]
+            of.factors = [_bounded(i, factor) for i, factor in enumerate(of.factors)]
         *self._classes, self._every = stored.classes
         self._near.clear()
+
+
+def _bounded(i: int, factor: float) -> float:
+    """The logarithm of the factor of a level."""
+    return max(LEAST_FACTOR[LEVELS[i]], min(MOST_FACTOR, factor))
 
 
 def _nested(windows: Sequence[StartWindow | None]) -> tuple[StartWindow | None, ...]:

@@ -205,5 +205,5 @@ def test_a_window_ends_on_a_date_however_often_windows_have_missed() -> None:
 def test_stored_factors_are_bounded() -> None:
     known = StartWindows()
     known.load(StartWindows().dump().replace("[0.0,0.0,0.0]", "[1e9,-1e9,0.5]"))
-    most = windows.MOST_FACTOR
-    assert msgspec.json.decode(known.dump())["classes"][0]["factors"] == [most, -most, 0.5]
+    expected = [windows.MOST_FACTOR, windows.LEAST_FACTOR[80], 0.5]
+    assert msgspec.json.decode(known.dump())["classes"][0]["factors"] == expected
