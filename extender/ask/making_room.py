@@ -11,7 +11,7 @@ as preemption counts it (`search.loss`), GPUs that move come second, then pods.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from extender.cluster.tables import FIRST_GPU
 from extender.errors import BadInput, NotFound
 from extender.objects.queueing import opened
 from extender.objects.records import Event, PodRecord
-from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted
+from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted, repelled
 from extender.preemption.candidates import Preemptor
 from extender.preemption.cost_inputs import CostCeiling, ceiling_of
 from extender.preemption.draining import stays
@@ -73,6 +73,25 @@ class Movers:
             return other._replace(allowed=other.allowed & ~(1 << node)) if alike else other
 
         self.units = [unit._replace(pods=tuple(map(closed, unit.pods))) for unit in self.units]
+
+    def keep_off(self, of: tuple[int, int], node: int, there: Set[int]) -> None:
+        """Pods that others repel as they do this one may not go to this node, as it may not itself. `of`: its unit and
+        its place in it; `there`: the units that have moved before it, and are not concerned."""
+        at, place = of
+        kind = repelled_by(self.pods[at][place])
+        for number, (unit, pods) in enumerate(zip(self.units, self.pods, strict=True)):
+            first = place if number == at else 0
+            if number not in there and any(repelled_by(pod) == kind for pod in pods[first:]):
+                kept = [
+                    read._replace(allowed=read.allowed & ~(1 << node)) if repelled_by(pod) == kind else read
+                    for read, pod in zip(unit.pods[first:], pods[first:], strict=True)
+                ]
+                self.units[number] = unit._replace(pods=(*unit.pods[:first], *kept))
+
+
+def repelled_by(pod: PodRecord) -> object:
+    """What decides which pods keep it off their nodes by anti-affinity."""
+    return pod.namespace, pod.labels, pod.anti_affinity_terms
 
 
 class _Reader:
@@ -312,7 +331,9 @@ class _Searching:
         """Whether our filter passes each place in turn. If not, the place is closed, and the cluster is as before."""
         placed: list[PodRecord] = []
         gone: list[PodRecord] = []
-        passed = all(self._moved(move, placed, gone) for move in result.moves or ())
+        moves = result.moves or ()
+        order = [move.unit for move in moves]
+        passed = all(self._moved(move, {*order[:at]}, placed, gone) for at, move in enumerate(moves))
         passed = passed and all(self._shape_fits(node, pods, resource, placed) for node, pods in result.places)
         if not passed:
             back = [Event("Pod", "set", pod) for pod in gone]
@@ -320,10 +341,14 @@ class _Searching:
             self.supposed.apply([*(Event("Pod", "delete", pod) for pod in copies), *back])
         return passed
 
-    def _moved(self, move: Move, placed: list[PodRecord], gone: list[PodRecord]) -> bool:
+    def _moved(self, move: Move, before: Set[int], placed: list[PodRecord], gone: list[PodRecord]) -> bool:
+        """Move a unit. `before`: the units that have moved."""
         pods = self.movers.pods[move.unit]
         for at, (pod, node) in enumerate(zip(pods, move.nodes, strict=True)):
             (copy,) = created_again(self.supposed, [msgspec.structs.replace(pod, uid=f"{pod.uid}/moved")])
+            if self.supposed.cluster.row(self.movers.names[node]) in repelled(self.supposed.cluster, copy):
+                self.movers.keep_off((move.unit, at), node, before)  # by one that has moved there
+                return False
             mask = self._judged(copy, self.movers.names[node], placed)
             if mask is None:
                 self.movers.close(self.movers.units[move.unit].pods[at], node)

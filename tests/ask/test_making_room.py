@@ -133,6 +133,19 @@ def test_a_place_that_our_filter_rejects_is_not_used() -> None:
     assert moves(answer) == [("b", "n0", "n2")]
 
 
+def test_pods_that_repel_each_other_do_not_move_to_one_node() -> None:
+    """One pod of web on each host: n2 has room for both, and takes one."""
+    hosts = [node(f"n{n}", labels={"kubernetes.io/hostname": f"n{n}"}) for n in range(4)]
+    term = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
+    webs = [owned(f"web{n}", 1, f"n{n}", labels={"app": "web"}) for n in range(2)]
+    for web in webs:
+        web["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    here = [*hosts[:3], *webs, held("x", 2, "n2")]
+    answer = plan(*here, for_="2x4")
+    assert (answer["verdict"], answer["certificate"]["proved"]) == ("cannot", False)
+    assert {to for _, _, to in moves(plan(*here, hosts[3], held("y", 1, "n3"), for_="2x4"))} == {"n2", "n3"}
+
+
 @pytest.mark.parametrize("query", [{}, {"for": "0"}, {"for": "axb"}, {"for": "1x2x3"}, {"for": "999x1"},
                                    {"for": "8", "node": "n"}, {"node": "n", "model": "m"}])  # fmt: skip
 def test_what_cannot_be_asked(query: dict[str, str]) -> None:
