@@ -117,9 +117,13 @@ def spelled(parser: argparse.ArgumentParser) -> Iterator[tuple[list[str], list[s
 def test_options_stand_before_between_and_behind_arguments(command: str) -> None:
     """argparse of Python 3.11 itself rejects `config explain -o json queue`."""
     for parser in (cli.parser_of(command), *([kubectl.parser_of(command)] if command in kubectl.OFFERED else [])):
-        needed = [word for action in parser._actions if action.required and action.option_strings
-                  for word in (action.option_strings[-1], "1")]  # fmt: skip
+        groups = [group._group_actions for group in parser._mutually_exclusive_groups if group.required]
+        required = [action for action in parser._actions if action.required] + [actions[0] for actions in groups]
+        needed = [word for action in required if action.option_strings for word in (action.option_strings[-1], "1")]
+        others = {option for actions in groups for action in actions for option in action.option_strings}
         for option, words in spelled(parser):
+            if others.intersection(option):
+                continue
             read = [
                 vars(cli.parsed(parser, [*needed, *words[:at], *option, *words[at:]])) for at in range(len(words) + 1)
             ]
