@@ -37,7 +37,7 @@ class WantedRoom(NamedTuple):
         BadInput."""
         shape, node = query.get("for", ""), query.get("node", "")
         if bool(shape) == bool(node):
-            raise BadInput("state one: a shape (for) or a node", path="for")
+            raise BadInput("state a shape that is to fit (for), or a node that is to be emptied (node)", path="for")
         level, _, value = query.get("domain", "").partition("=")
         if node and (level or query.get("model")):
             raise BadInput("a domain and a model belong to a shape", path="node")

@@ -32,7 +32,7 @@ QUERY: Final = ("for", "domain", "model", "priority-class", "node")
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     add_sources(parser)
-    what = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--for", metavar="SHAPE", dest="shape",
         help="GPUs of one pod, or PODSxGPUS: 8 is one pod with 8 GPUs, 4x8 are four of them, on one GPU model",
