@@ -80,7 +80,11 @@ class RunClass(NamedTuple):
 def class_of(pods: Sequence[PodRecord], objects: gangs.Objects) -> RunClass:
     """The class of a gang of these pods, one or more: all of its pods, whether they wait or run. `objects`: as of
     `gangs.gang`. Two gangs run from the same images under the same account count as of one template."""
-    first = next((pod for pod in pods if pod.gpus), pods[0])
+    # of unlike pods always the same one, whichever leaves first
+    first = min(
+        [pod for pod in pods if pod.gpus] or pods,
+        key=lambda pod: (pod.images, pod.service_account, pod.gpu_count, pod.priority_class, pod.namespace, pod.name),
+    )
     return RunClass(
         first.namespace,
         sum(pod.gpu_count for pod in pods),

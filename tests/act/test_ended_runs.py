@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.act import ended_runs
@@ -12,7 +13,7 @@ from extender.act.ended_runs import EndedRuns, RunTimesStore
 from extender.kube.client import NoAnswer
 from extender.objects import records
 from extender.objects.records import Event, PodRecord
-from extender.queue.runtimes import RunClass, RunTimes
+from extender.queue.runtimes import RunClass, RunTimes, class_of
 from tests.act.test_learned import PATH, map_of
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
@@ -207,3 +208,13 @@ async def test_what_was_learned_outlives_the_server() -> None:
         later.ended(RunClass("default", 8, "Job"), 700.0, WALL, 3600.0)
         await after.save()
     assert objects.stored[PATH]["data"] == {"run-times": newer}
+
+
+async def test_the_class_of_a_gang_does_not_depend_on_which_pod_leaves_first() -> None:
+    case = Case()
+    for name, gpus in (("g-driver", 1), ("g-worker", 4)):
+        case.runs_since(name, 0.0, gpus=gpus, annotations=GANG)
+    pods, objects = list(case.world.cluster.pods.values()), case.world.cluster.gangs.objects
+    pods = [msgspec.structs.replace(pod, images=(f"example/{pod.name}",)) for pod in pods]
+    assert class_of(pods, objects) == class_of(pods[::-1], objects)
+    assert class_of(pods, objects) != class_of(pods[:1] * 2, objects)
