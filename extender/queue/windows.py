@@ -187,6 +187,11 @@ class StartWindows:
         ends = [now + math.exp(min(MOST_WAIT, middle + score * spread)) - SOON for score in scores]
         return StartWindow(max(now, ends[0]), max(now, ends[1]))
 
+    @property
+    def learned(self) -> bool:
+        """Whether so many gangs have started that a level is known of a gang whose start futures see."""
+        return sum(len(of.scores) for of in self._classes) >= min(EVIDENCE.values())
+
     # -- what became of them
 
     def started(self, ref: Ref, at: float) -> None:

@@ -102,7 +102,7 @@ class LiveDates:
                 yield
             known[ref] = _known(of)
         stated = yield from self._book.state(gangs, known, now)
-        why = NOT_SEEN if stated else FEW_STARTS  # what windows need to be known counts for all gangs
+        why = NOT_SEEN if self._windows.learned else FEW_STARTS
         for waiting, pause in pauses(report.waiting):
             if pause:
                 yield
