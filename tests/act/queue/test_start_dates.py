@@ -103,9 +103,9 @@ async def test_a_gang_that_no_schedule_sees_start_has_no_date() -> None:
     case.windows.load(evidence())
     case.comes("wide", 9)  # more than a node has
     assert await case.stated(order=("first", "wide")) == StartDates(why=start_dates.NOT_SEEN)
+    assert case.dates.stated["pod:default/first"].windows
     case.world.gone("first")
     assert await case.stated() == StartDates(why=start_dates.NOT_SEEN)
-    assert case.dates.stated["pod:default/first"].windows
 
 
 async def test_what_became_of_it_is_counted_and_learned() -> None:
