@@ -32,7 +32,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from benchmarks.openb_trace import read_nodes, read_pods, select
-from extender.preemption.moves import MoveSearch, Shape, Unit, UnitPod
+from extender.preemption.moves import Movable, MovablePod, MoveSearch, Shape
 
 GPUS = 8
 """Of the shape, and of a node of philly."""
@@ -177,9 +177,9 @@ def ours(state: State) -> Found | None:
         if job.allowed not in bits:
             bits[job.allowed] = every if not job.allowed else sum(
                 1 << n for n, model in enumerate(state.models) if model in job.allowed)  # fmt: skip
-        pods = [UnitPod(node, job.asks(at), bits[job.allowed]) for at, node in enumerate(job.nodes)]
+        pods = [MovablePod(node, job.asks(at), bits[job.allowed]) for at, node in enumerate(job.nodes)]
         cost = (int(job.seconds * job.gpus) << 48) + (job.gpus << 24) + len(pods)
-        units.append(Unit(tuple(pods), cost))
+        units.append(Movable(tuple(pods), cost))
     result = MoveSearch(state.free, units).fits(Shape((0, 0, GPUS), 1, (every,)))
     if result.moves is None:
         return None

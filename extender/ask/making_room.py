@@ -35,7 +35,7 @@ from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted, rep
 from extender.preemption.candidates import Preemptor
 from extender.preemption.cost_inputs import CostCeiling, ceiling_of
 from extender.preemption.draining import stays
-from extender.preemption.moves import MOST_STEPS, NEVER, Move, MoveSearch, MoveSearchResult, Shape, Unit, UnitPod
+from extender.preemption.moves import MOST_STEPS, NEVER, Movable, MovablePod, Move, MoveSearch, MoveSearchResult, Shape
 from extender.preemption.search import loss
 from extender.queue.gang import formed
 from extender.queue.levels import domain_of_node, keys_of
@@ -56,7 +56,7 @@ class Movers:
 
     names: list[str]
     free: list[tuple[int, ...]]
-    units: list[Unit] = field(default_factory=list)
+    units: list[Movable] = field(default_factory=list)
     pods: list[tuple[PodRecord, ...]] = field(default_factory=list)
     gangs: list[str] = field(default_factory=list)
     """By unit the name of its gang, "" for a pod alone."""
@@ -65,10 +65,10 @@ class Movers:
     closed: int = 0
     """Nodes where nothing goes."""
 
-    def close(self, pod: UnitPod, node: int) -> None:
+    def close(self, pod: MovablePod, node: int) -> None:
         """Pods that ask for the same, and may go to the same nodes, may not go to this one."""
 
-        def closed(other: UnitPod) -> UnitPod:
+        def closed(other: MovablePod) -> MovablePod:
             alike = other.amounts == pod.amounts and other.allowed == pod.allowed
             return other._replace(allowed=other.allowed & ~(1 << node)) if alike else other
 
@@ -142,7 +142,7 @@ class _Reader:
                     self.read.gangs.append("" if gang is None else str(gang.ref))
         return self.read
 
-    def _unit(self, pods: Sequence[PodRecord], members: Sequence[PodRecord]) -> Unit | str:
+    def _unit(self, pods: Sequence[PodRecord], members: Sequence[PodRecord]) -> Movable | str:
         """The unit of these pods, or why they stay. `members`: with those of the gang that have no GPUs."""
         cluster, gang = self._cluster, None
         if cluster.gangs.of(pods[0]) is not None and (ref := cluster.gangs.ref(pods[0])) is not None:
@@ -154,16 +154,16 @@ class _Reader:
             why = "its gang states domains of its parts"
         if why:
             return why
-        read: list[UnitPod] = []
+        read: list[MovablePod] = []
         for pod in pods:
             nodes = self._nodes_of(pod)
             if nodes is None:
                 return "its node selector has too many parts"
-            read.append(UnitPod(self._number[pod.node], cluster.amounts(pod), nodes))
+            read.append(MovablePod(self._number[pod.node], cluster.amounts(pod), nodes))
         lost = loss(cluster, members, self._wall).work
         cost = lost * WORK + sum(sum(pod.amounts[FIRST_GPU:]) for pod in read) * GPU + len(read)
         domain = None if gang is None else gang.domain
-        return Unit(tuple(read), cost, self._domains(domain.level) if domain is not None and domain.required else ())
+        return Movable(tuple(read), cost, self._domains(domain.level) if domain is not None and domain.required else ())
 
     def _stays(self, pod: PodRecord) -> str:
         """Why a pod does not move, "" where nothing of itself hinders it."""

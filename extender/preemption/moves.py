@@ -49,7 +49,7 @@ Amounts = tuple[int, ...]
 """One number for each of R resources."""
 
 
-class UnitPod(NamedTuple):
+class MovablePod(NamedTuple):
     """A pod of a unit."""
 
     node: int
@@ -58,10 +58,10 @@ class UnitPod(NamedTuple):
     """The nodes that it may be on."""
 
 
-class Unit(NamedTuple):
+class Movable(NamedTuple):
     """What moves at once."""
 
-    pods: tuple[UnitPod, ...]
+    pods: tuple[MovablePod, ...]
     cost: int
     """Above 0; costs add up."""
     domains: tuple[int, ...] = ()
@@ -114,7 +114,7 @@ class Target(NamedTuple):
 class MoveSearch:
     """One search. `free`: by node what is left, R amounts. `ceiling`: sets of moves that cost more are left out."""
 
-    def __init__(self, free: Sequence[Amounts], units: Sequence[Unit], ceiling: int = NEVER - 1) -> None:
+    def __init__(self, free: Sequence[Amounts], units: Sequence[Movable], ceiling: int = NEVER - 1) -> None:
         self._units, self._ceiling = units, ceiling
         self._free = [list(column) for column in zip(*free, strict=True)]  # by resource, by node: less than 0 is short
         self._now = [tuple(amounts) for amounts in free]  # before any move
@@ -319,7 +319,7 @@ class MoveSearch:
     def _stands(self, number: int) -> bool:
         return number not in self._moved and number not in self._stay
 
-    def _open(self, pod: UnitPod, nodes: int, cost: int) -> Iterator[int]:
+    def _open(self, pod: MovablePod, nodes: int, cost: int) -> Iterator[int]:
         """The nodes that the pod may go to: first where there is room, closest fit first; then where others have to
         leave. Of nodes that no move concerns those that are alike are tried once."""
         room: list[tuple[Amounts, int]] = []
@@ -376,10 +376,10 @@ class MoveSearch:
             number_of.append(kinds.setdefault(key, len(kinds)))
         return number_of
 
-    def _of_kind(self, number: int) -> tuple[UnitPod, ...]:
+    def _of_kind(self, number: int) -> tuple[MovablePod, ...]:
         """The pods of a unit, without its node where it is a single pod; a gang is like no other."""
         pods = self._units[number].pods
-        return (pods[0]._replace(node=-1),) if len(pods) == 1 else (*pods, UnitPod(number, (), 0))
+        return (pods[0]._replace(node=-1),) if len(pods) == 1 else (*pods, MovablePod(number, (), 0))
 
     # -- the tables
 
@@ -394,13 +394,13 @@ class MoveSearch:
             self._touched[pod.node] += sign
             self._put(pod, pod.node, sign)
 
-    def _seat_on(self, number: int, pod: UnitPod, nodes: tuple[int, ...], sign: int) -> None:
+    def _seat_on(self, number: int, pod: MovablePod, nodes: tuple[int, ...], sign: int) -> None:
         """The pod goes to the last of the nodes, or does not any more."""
         self._moved[number] = nodes if sign > 0 else nodes[:-1]
         self._touched[nodes[-1]] += sign
         self._put(pod, nodes[-1], -sign)
 
-    def _put(self, pod: UnitPod, node: int, sign: int) -> None:
+    def _put(self, pod: MovablePod, node: int, sign: int) -> None:
         self._add(node, tuple([sign * amount for amount in pod.amounts]))
 
     def _add(self, node: int, amounts: Amounts) -> None:
@@ -500,7 +500,7 @@ class MoveSearch:
         return fits
 
 
-def _shift(free: dict[int, list[int]], pod: UnitPod, source: int, node: int) -> None:
+def _shift(free: dict[int, list[int]], pod: MovablePod, source: int, node: int) -> None:
     """The pod is on `node` and no more on `source`."""
     free[source] = [left + amount for left, amount in zip(free[source], pod.amounts, strict=True)]
     free[node] = [left - amount for left, amount in zip(free[node], pod.amounts, strict=True)]

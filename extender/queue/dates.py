@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 1. A date is the window that is shown. It stands until the gang's median is beyond its end: then it has moved, and
    the window of now is the date. A window that ends before the date does is the date from then on, and did not move.
-2. Why it moved is what has changed since the date was stated (`Changes`), in this order: a gang came that is before
+2. Why it moved is what has changed since the date was stated (`DelayCauses`), in this order: a gang came that is before
    it; a node left; a gang runs longer than was expected. Where none of these did it is not known.
 3. What happened longer than MOST changes ago is forgotten. It is no cause then.
 """
@@ -39,7 +39,7 @@ class Window(NamedTuple):
     end: float
 
 
-class Move(NamedTuple):
+class Delay(NamedTuple):
     """That a date was stated later than before."""
 
     seconds: float  # by how much
@@ -52,7 +52,7 @@ class StartDates(NamedTuple):
 
     windows: Sequence[Window] = ()  # by confidence; none: it is not known
     why: str = ""  # why it is not known
-    move: Move | None = None  # the latest one
+    move: Delay | None = None  # the latest one
 
     def as_json(self, now: float) -> dict[str, Any]:
         """The JSON form. `now`: seconds since 1970."""
@@ -117,7 +117,7 @@ class _Came(NamedTuple):
     at: float  # when it was first seen in order, seconds since 1970
 
 
-class Changes:
+class DelayCauses:
     """What may have delayed gangs, and since when."""
 
     def __init__(self) -> None:
@@ -170,14 +170,14 @@ class _Date(NamedTuple):
 
     window: Window  # that is shown
     at: float  # since when, seconds since 1970
-    move: Move | None
+    move: Delay | None
 
 
 class DateBook:
     """The dates of the gangs that wait."""
 
     def __init__(self) -> None:
-        self.changes = Changes()
+        self.changes = DelayCauses()
         self._dates: dict[Ref, _Date] = {}
 
     def left(self, ref: Ref) -> None:
@@ -203,7 +203,7 @@ class DateBook:
             date = _Date(shown, now, None)
             if before is not None and (median.begin + median.end) / 2 > before.window.end + LEAST_MOVE:
                 why = self.changes.since(gang, before.at)
-                date = date._replace(move=Move(shown.end - before.window.end, now, why))
+                date = date._replace(move=Delay(shown.end - before.window.end, now, why))
             elif before is not None and shown.end < before.window.end:
                 date = date._replace(move=before.move)
             elif before is not None:

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import random
 
-from extender.preemption.moves import NEVER, Amounts, MoveSearch, MoveSearchResult, Shape, Unit, UnitPod
+from extender.preemption.moves import NEVER, Amounts, Movable, MovablePod, MoveSearch, MoveSearchResult, Shape
 from tests.reference import moves as reference
 
 CASES = 2_400
 
 
-def drawn(rng: random.Random) -> tuple[list[Amounts], list[Unit], Shape]:
+def drawn(rng: random.Random) -> tuple[list[Amounts], list[Movable], Shape]:
     """A small cluster of machines with 4 GPUs and 6 CPUs, and a shape."""
     nodes = rng.randint(2, 4)
     every = (1 << nodes) - 1
     left = [[6, 4] for _ in range(nodes)]
-    units: list[Unit] = []
+    units: list[Movable] = []
     for _ in range(rng.randint(2, 7)):
         allowed = every if rng.random() < 0.7 else rng.randint(1, every)
-        pods: list[UnitPod] = []
+        pods: list[MovablePod] = []
         for _ in range(rng.choice((1, 1, 1, 2))):
             amounts = rng.choice((0, 1, 1, 2)), rng.choice((1, 1, 2, 2, 3, 4))
             open_nodes = [n for n in range(nodes) if left[n][0] >= amounts[0] and left[n][1] >= amounts[1]]
             if open_nodes:
                 node = rng.choice(open_nodes)
                 left[node] = [a - b for a, b in zip(left[node], amounts, strict=True)]
-                pods.append(UnitPod(node, amounts, allowed))
+                pods.append(MovablePod(node, amounts, allowed))
         inside: tuple[int, ...] = (0b11, every & ~0b11) if len(pods) > 1 and rng.random() < 0.4 else ()
         if pods:
-            units.append(Unit(tuple(pods), rng.randint(1, 9), inside))
+            units.append(Movable(tuple(pods), rng.randint(1, 9), inside))
     domains = (every,) if rng.random() < 0.6 else (0b11, every & ~0b11)
     shape = Shape((rng.choice((0, 0, 2)), rng.choice((2, 3, 4, 4))), 1, domains)
     more = reference.fitting(left, shape) + (rng.random() < 0.9)
     return [tuple(amounts) for amounts in left], units, shape._replace(pods=max(1, more))
 
 
-def carry_out(free: list[Amounts], units: list[Unit], result: MoveSearchResult) -> list[Amounts]:
+def carry_out(free: list[Amounts], units: list[Movable], result: MoveSearchResult) -> list[Amounts]:
     """What is left after the moves, each of which has to find its places free. AssertionError: one has not."""
     left = [list(amounts) for amounts in free]
     moved: set[int] = set()
@@ -110,9 +110,11 @@ def test_sets_above_the_ceiling_are_left_out() -> None:
 
 def test_moves_that_hinder_no_others_do_not_multiply_the_orders() -> None:
     """30 units go to node 1. Those of nodes 2 and 3 need each other's places, so no order exists."""
-    units = [Unit((UnitPod(0, (1,), 0b10),), 10) for _ in range(30)]
+    units = [Movable((MovablePod(0, (1,), 0b10),), 10) for _ in range(30)]
     units += [
-        Unit((UnitPod(0, (1,), 0b100),), 5), Unit((UnitPod(2, (2,), 0b1000),), 5), Unit((UnitPod(3, (1,), 0b100),), 5)
+        Movable((MovablePod(0, (1,), 0b100),), 5),
+        Movable((MovablePod(2, (2,), 0b1000),), 5),
+        Movable((MovablePod(3, (1,), 0b100),), 5)
     ]  # fmt: skip
     result = MoveSearch([(0,), (30,), (0,), (1,)], units).fits(Shape((31,), 1, (0b1,)))
     assert (result.moves, result.proved) == (None, True)
@@ -122,16 +124,16 @@ def test_moves_that_hinder_no_others_do_not_multiply_the_orders() -> None:
 def test_the_steps_bound_the_orders_that_are_tried() -> None:
     """Ten times three units with an order of their own: the first goes to the one free GPU of a node, whose unit goes
     to the place of the first, then the third comes. Two more units need each other's places."""
-    units, free, nodes = list[Unit](), list[Amounts](), dict[int, tuple[int, ...]]()
+    units, free, nodes = list[Movable](), list[Amounts](), dict[int, tuple[int, ...]]()
     for at in range(0, 30, 3):
         free += [(0,), (1,), (0,)]
         for source, target in ((at, at + 1), (at + 1, at), (at + 2, at + 1)):
             nodes[len(units)] = (target,)
-            units.append(Unit((UnitPod(source, (1,), 1 << target),), 1))
+            units.append(Movable((MovablePod(source, (1,), 1 << target),), 1))
     search = MoveSearch(free, units)
     search._until, search._moved = 5_000, dict(nodes)
     assert len(search._order() or ()) == 30
-    units += [Unit((UnitPod(30, (1,), 1 << 31),), 1), Unit((UnitPod(31, (1,), 1 << 30),), 1)]
+    units += [Movable((MovablePod(30, (1,), 1 << 31),), 1), Movable((MovablePod(31, (1,), 1 << 30),), 1)]
     search = MoveSearch([*free, (0,), (0,)], units)
     search._until, search._moved = 5_000, {**nodes, 30: (31,), 31: (30,)}
     assert search._order() is None

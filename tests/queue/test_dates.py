@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.slices import finish
-from extender.queue.dates import MOST, Changes, DateBook, Move, StartDates, Window
+from extender.queue.dates import MOST, DateBook, Delay, DelayCauses, StartDates, Window
 from extender.queue.gang import WaitingGang
 from tests.queue.gangs import gang
 
@@ -34,11 +34,11 @@ def windows(begin: float, end: float) -> list[Window]:
         (StartDates(windows(-30, 20)), "starts 12:00 to 12:20 UTC (80 %)"),
         (StartDates(windows(600, 900)), "starts 22:00 to 2027-01-16 03:00 UTC (80 %)"),
         (
-            StartDates(windows(130, 170), move=Move(1200.0, NOON - 1800.0, "node n3 left")),
+            StartDates(windows(130, 170), move=Delay(1200.0, NOON - 1800.0, "node n3 left")),
             "starts 14:10 to 14:50 UTC (80 %); it moved 20 min later at 11:30 because node n3 left",
         ),
         (
-            StartDates(windows(130, 170), move=Move(80.0, NOON, "")),
+            StartDates(windows(130, 170), move=Delay(80.0, NOON, "")),
             "starts 14:10 to 14:50 UTC (80 %); it moved 1 min later at 12:00, and it is not known why",
         ),
     ],
@@ -48,7 +48,7 @@ def test_the_sentence(dates: StartDates, text: str) -> None:
 
 
 def test_the_json_form() -> None:
-    dates = StartDates(windows(130, 170), move=Move(1200.0, NOON - 1800.0, "node n3 left"))
+    dates = StartDates(windows(130, 170), move=Delay(1200.0, NOON - 1800.0, "node n3 left"))
     assert dates.as_json(NOON) == {
         "text": dates.text(NOON),
         "windows": [
@@ -154,7 +154,7 @@ def test_a_gang_without_a_window_has_no_date() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    changes = Changes()
+    changes = DelayCauses()
     many = [gang(f"g{i}") for i in range(MOST + 10)]
     changes.look(many, frozenset(map(str, range(MOST + 10))), (), NOON)
     changes.look([], frozenset(), (), NOON + 1)

@@ -6,25 +6,25 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-from extender.preemption.moves import Amounts, Shape, Unit
+from extender.preemption.moves import Amounts, Movable, Shape
 
 Places = tuple[tuple[int, ...] | None, ...]
 """By unit its next nodes, None: it has not moved."""
 
 
-def cheapest_to_fit(free: Sequence[Amounts], units: Sequence[Unit], shape: Shape) -> int | None:
+def cheapest_to_fit(free: Sequence[Amounts], units: Sequence[Movable], shape: Shape) -> int | None:
     """What the cheapest moves cost after which the shape fits; None: none help."""
     return _cheapest(free, units, -1, lambda places: _fits(_left(free, units, places), shape))
 
 
-def cheapest_to_empty(free: Sequence[Amounts], units: Sequence[Unit], node: int) -> int | None:
+def cheapest_to_empty(free: Sequence[Amounts], units: Sequence[Movable], node: int) -> int | None:
     """What the cheapest moves cost after which no unit has a pod on the node; None: none help."""
     own = [number for number, unit in enumerate(units) if any(pod.node == node for pod in unit.pods)]
     return _cheapest(free, units, node, lambda places: all(places[number] is not None for number in own))
 
 
 def _cheapest(
-    free: Sequence[Amounts], units: Sequence[Unit], closed: int, enough: Callable[[Places], bool]
+    free: Sequence[Amounts], units: Sequence[Movable], closed: int, enough: Callable[[Places], bool]
 ) -> int | None:
     start: Places = (None,) * len(units)
     heap: list[tuple[int, int, Places]] = [(0, 0, start)]
@@ -47,7 +47,7 @@ def _cheapest(
     return None
 
 
-def _next(unit: Unit, left: list[list[int]], closed: int) -> Iterator[tuple[int, ...]]:
+def _next(unit: Movable, left: list[list[int]], closed: int) -> Iterator[tuple[int, ...]]:
     """Where the unit may go now, while it still stands where it is."""
     for nodes in product(range(len(left)), repeat=len(unit.pods)):
         if closed in nodes or any(pod.node == node for pod, node in zip(unit.pods, nodes, strict=True)):
@@ -63,7 +63,7 @@ def _next(unit: Unit, left: list[list[int]], closed: int) -> Iterator[tuple[int,
             yield nodes
 
 
-def _left(free: Sequence[Amounts], units: Sequence[Unit], places: Places) -> list[list[int]]:
+def _left(free: Sequence[Amounts], units: Sequence[Movable], places: Places) -> list[list[int]]:
     left = [list(amounts) for amounts in free]
     for unit, nodes in zip(units, places, strict=True):
         for pod, node in zip(unit.pods, nodes or (), strict=False):

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from extender.objects.queueing import GATE, Domain
 from extender.queue.backfill import Code
-from extender.queue.dates import Move, StartDates, Window
+from extender.queue.dates import Delay, StartDates, Window
 from extender.queue.report import QueueReport, Waiting
 from extender.reservations.seats import Seat
 from extender.web.queue_page import queue
@@ -115,7 +115,7 @@ def dated(report: QueueReport) -> QueueReport:
     """The report with the date of its first gang, which moved; that of the others is not known."""
     first, *others = (waiting.gang.ref.text for waiting in report.waiting)
     windows = [Window(percent, WALL + 9 - percent / 10, WALL + 600 + percent) for percent in (50, 80, 95)]
-    dates = StartDates(windows, move=Move(120.0, WALL - 60, "node n3 left"))
+    dates = StartDates(windows, move=Delay(120.0, WALL - 60, "node n3 left"))
     unknown = StartDates(why="no gang has ended yet")
     return replace(report, dates={first: dates, **dict.fromkeys(others, unknown)})
 
