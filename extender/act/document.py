@@ -228,6 +228,14 @@ class Entries:
         return tuple(stated.get(name, 0) for name in self._resources)
 
 
+def is_newer(text: str, known: int) -> bool:
+    """Whether a version to come has written the text: its format is higher than the known one."""
+    try:
+        return _READ_FORMAT.decode(text).format > known
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+        return False
+
+
 def decoded(text: str, decoder: msgspec.json.Decoder[T], known: int, most: int) -> T:
     """What a text states that has at most so many characters. Raises Newer where its format is higher than the known
     one, and Damaged where it cannot be read."""

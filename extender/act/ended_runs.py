@@ -14,9 +14,11 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from extender.act.controller import Controller, repeat
+from extender.act.document import is_newer
 from extender.act.learned import LearnedStore
 from extender.act.queue.release import Reads
 from extender.cluster.cluster import ClusterView
@@ -26,7 +28,7 @@ from extender.kube.own_objects import ConfigMap
 from extender.objects.gangs import Ref
 from extender.objects.records import PodRecord, RecordError
 from extender.queue.gang import SINGLE, stated_seconds
-from extender.queue.runtimes import RunClass, RunTimes, class_of, is_newer
+from extender.queue.runtimes import FORMAT, RunClass, RunTimes, class_of
 
 LOOK_SECONDS: Final = 1.0
 MOST_OPEN: Final = 10_000  # runs of which a pod has left; those beyond are not learned
@@ -113,7 +115,9 @@ class RunTimesStore(LearnedStore):
     """Keeps what was learned, with the runs that are over by then: a restart loses none."""
 
     def __init__(self, configmap: ConfigMap, times: RunTimes, runs: EndedRuns) -> None:
-        super().__init__(configmap, times.dump, times.load, newer=is_newer, key=KEY, every=EVERY_SECONDS)
+        super().__init__(
+            configmap, times.dump, times.load, newer=partial(is_newer, known=FORMAT), key=KEY, every=EVERY_SECONDS
+        )
         self._runs = runs
 
     async def save(self) -> None:

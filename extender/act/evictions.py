@@ -375,27 +375,30 @@ class OwnEvictions(Controller):
         it within BACKOFF_SECONDS. Where it has not, all are evicted."""
         remaining, now, wall = self._remaining(plan), self._clock(), self._wall()
         needed = self._verbs.preempt.needed(plan, remaining, now, wall)
-        standing = {other.id for other in self._verbs.reservations.all()}
-        self._fits = {plan_id: at for plan_id, at in self._fits.items() if plan_id in standing}
-        if needed or any(ends(pod, wall) for pod in self._verbs.cluster.pods_on(plan.node)):
-            self._fits.pop(plan.id, None)
-            return needed
-        return remaining if now - self._fits.setdefault(plan.id, now) >= BACKOFF_SECONDS else []
+        fits = not needed and not any(ends(pod, wall) for pod in self._verbs.cluster.pods_on(plan.node))
+        return remaining if self._lasts(self._fits, plan, so=fits) else needed
 
     def _makes_room(self, evictor: Evictor, plan: Reservation) -> bool:
         """Whether the evictions of the plan leave its pod what it asks for. Until every instance has read the plan, one
         of them may pass another pod on the free GPUs that it counts on. GPUs whose plugin restarts may be back within
         BACKOFF_SECONDS."""
-        now, standing = self._clock(), {other.id for other in self._verbs.reservations.all()}
+        now = self._clock()
         if now - plan.at < evictor.reserving.spread_seconds:
             return False
-        self._torn = {plan_id: at for plan_id, at in self._torn.items() if plan_id in standing}
-        if self._verbs.preempt.possible(plan, now, self._wall()):
-            self._torn.pop(plan.id, None)
-            return True
-        if now - self._torn.setdefault(plan.id, now) >= BACKOFF_SECONDS:
+        possible = self._verbs.preempt.possible(plan, now, self._wall())
+        if self._lasts(self._torn, plan, so=not possible):
             self._verbs.releases.end(plan, "outbid")
-        return False
+        return possible
+
+    def _lasts(self, since: dict[str, float], plan: Reservation, *, so: bool) -> bool:
+        """Whether something has been so of the plan for BACKOFF_SECONDS. `since`: by plan id, since when."""
+        for plan_id in since.keys() - {other.id for other in self._verbs.reservations.all()}:
+            del since[plan_id]
+        if not so:
+            since.pop(plan.id, None)
+            return False
+        now = self._clock()
+        return now - since.setdefault(plan.id, now) >= BACKOFF_SECONDS
 
     def _need(self, plan: Reservation) -> Need:
         """The plan as the need for which pods are asked to save their work."""

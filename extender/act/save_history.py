@@ -18,11 +18,12 @@ Theory of operation
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
-from extender.act.document import Damaged, Newer, Seconds, decoded
+from extender.act.document import Damaged, Seconds, decoded, is_newer
 from extender.act.learned import LearnedStore
 from extender.cluster.cluster import Cluster
 from extender.kube.client import ApiError, NoAnswer
@@ -88,17 +89,6 @@ class _Stored(msgspec.Struct):
 
 
 _READ: Final = msgspec.json.Decoder(_Stored)
-
-
-def is_newer(text: str) -> bool:
-    """Whether a version to come has written the text."""
-    try:
-        decoded(text, _READ, FORMAT, MOST_TEXT)
-    except Newer:
-        return True
-    except Damaged:
-        pass
-    return False
 
 
 class SaveHistory:
@@ -183,7 +173,9 @@ class SaveHistoryStore(LearnedStore):
     that learn nothing: they answer verbs by it."""
 
     def __init__(self, configmap: ConfigMap, history: SaveHistory) -> None:
-        super().__init__(configmap, history.dump, history.load, newer=is_newer, key=KEY, every=EVERY_SECONDS)
+        super().__init__(
+            configmap, history.dump, history.load, newer=partial(is_newer, known=FORMAT), key=KEY, every=EVERY_SECONDS
+        )
         self._refresh = history.refresh
 
     async def save(self) -> None:

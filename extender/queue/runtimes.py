@@ -46,6 +46,7 @@ OF_ALL: Final = 512
 POINTS: Final = 48  # of a law that is kept of all namespaces
 EVEN: Final = 16  # points of the law of what was never seen
 SHORTEST: Final = 1.0
+LEAST_SPAN: Final = 1e-9  # logarithms: of values that are nearer there is no number between them to speak of
 LONGEST: Final = 366 * 86_400.0
 UNDECLARED: Final = 7 * 86_400.0
 """How long a gang of which nothing is known and declared runs at most, before it outlives that."""
@@ -114,7 +115,6 @@ class _Stored(msgspec.Struct):
 
 
 _READ: Final = msgspec.json.Decoder(_Stored)
-_READ_FORMAT: Final = msgspec.json.Decoder(dict[str, object])
 
 
 class RunTime:
@@ -154,7 +154,8 @@ class RunTime:
         i = min(bisect_left(below, target), len(below) - 1)
         low, under = (values[i - 1], below[i - 1]) if i else (min(SHORTEST, values[0]), 0.0)
         share = (target - under) / (below[i] - under) if below[i] > under else 1.0
-        value = low * math.exp(math.log(values[i] / low) * min(1.0, share))
+        span = math.log(values[i] / low)
+        value = values[i] if span < LEAST_SPAN else low * math.exp(span * min(1.0, share))
         return max(elapsed, min(self._most, value))
 
 
@@ -291,15 +292,6 @@ class RunTimes:
         for name, run in sorted([*runs, *known], key=lambda pair: pair[1].at):
             if run not in self._namespaces.get(name, ()):
                 self._note(name, run)
-
-
-def is_newer(text: str) -> bool:
-    """Whether a version to come has written the text."""
-    try:
-        stated = _READ_FORMAT.decode(text).get("format")
-    except msgspec.MsgspecError:
-        return False
-    return isinstance(stated, int) and stated > FORMAT
 
 
 def _possible(run: _Run) -> bool:

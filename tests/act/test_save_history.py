@@ -8,16 +8,16 @@ import random
 import pytest
 
 from ext_core.rows import NOT_ASKED
-from extender.act.document import Damaged
+from extender.act.document import Damaged, is_newer
 from extender.act.learned import LearnedStore
 from extender.act.save_history import (
+    FORMAT,
     HALF_LIFE_SECONDS,
     KEY,
     MOST_NAMESPACES,
     MOST_OWNERS,
     SaveHistory,
     SaveHistoryStore,
-    is_newer,
 )
 from extender.ask.fleet import MOST_IGNORING
 from extender.cli.top import _lines as top_lines
@@ -212,12 +212,12 @@ def test_it_survives_a_restart_and_two_instances_keep_the_latest() -> None:
 def test_a_damaged_text_is_none(text: str) -> None:
     with pytest.raises(Damaged):
         Case().history.load(text)
-    assert not is_newer(text)
+    assert not is_newer(text, FORMAT)
 
 
 def test_a_text_of_a_version_to_come_stays() -> None:
     objects, case, text = Objects(), Case(), '{"format":2,"what":3}'
-    assert is_newer(text)
+    assert is_newer(text, FORMAT)
 
     async def whole() -> None:
         async with connected(objects) as server:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
-import msgspec
-
 from extender.act.controller import Controller, repeat
-from extender.act.document import Damaged, Newer, decoded
+from extender.act.document import is_newer
 from extender.act.learned import LearnedStore
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Sliced, Timed, pauses
@@ -24,7 +23,7 @@ from extender.queue.report import QueueReport
 from extender.queue.runtimes import RunTimes
 from extender.queue.scene import Scenes
 from extender.queue.usage import rules_of
-from extender.queue.windows import FORMAT, LEAST_WAIT, MOST_TEXT, StartWindows, Windows
+from extender.queue.windows import FORMAT, LEAST_WAIT, StartWindows, Windows
 from extender.reservations.seats import Seats
 from extender.times import Clock
 
@@ -43,7 +42,6 @@ FEW_STARTS: Final = "too few gangs have waited and started so far"
 NOT_SEEN: Final = "most of the schedules that are drawn end before it starts"
 KEY: Final = "start-windows"
 EVERY_SECONDS: Final = 60.0  # it is stored
-_ANY: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class LiveDates:
@@ -139,23 +137,14 @@ class DatesTask(Controller):
 # -- how windows came true outlives us
 
 
-def is_newer(text: str) -> bool:
-    """Whether a version to come has written the text of windows."""
-    try:
-        decoded(text, _ANY, FORMAT, MOST_TEXT)
-    except Newer:
-        return True
-    except Damaged:
-        pass
-    return False
-
-
 class WindowStore(LearnedStore):
     """Keeps how windows came true. Only the instance that releases gangs learns that; the others take over what it has
     stored, so that each of them goes on from there."""
 
     def __init__(self, configmap: ConfigMap, windows: StartWindows, leads: Callable[[], bool]) -> None:
-        super().__init__(configmap, windows.dump, windows.load, newer=is_newer, key=KEY, every=EVERY_SECONDS)
+        super().__init__(
+            configmap, windows.dump, windows.load, newer=partial(is_newer, known=FORMAT), key=KEY, every=EVERY_SECONDS
+        )
         self._leads = leads
 
     async def save(self) -> None:
