@@ -1,8 +1,8 @@
 """Every metric, in one place. Base units (seconds, bytes), names with our own prefix, and labels from closed lists.
 
 Nothing is labelled by pod or node: a label must not grow with the cluster. kube-scheduler has no latency series for
-its extenders, so `gpu_extender_request_duration_seconds` is the only one there is. `python -m extender.metrics` prints
-docs/metrics.md.
+its extenders, so `gpu_extender_request_duration_seconds` is the only one there is. docs/metrics.md
+lists them.
 """
 
 from __future__ import annotations
@@ -490,111 +490,3 @@ class Metrics:
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         self.labels[name] = labels
         return Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)
-
-
-# ---- docs/metrics.md
-
-VALUES: Final = {
-    "record_lost cause": "`memory`, `disk`, `defect`",
-    "verb": "`filter`, `prioritize`, `preempt`, `bind`",
-    "by": "`kube-scheduler`, `gpu-extender`",
-    "preemption_victims by": "`kube-scheduler`, `gpu-extender`, `queue`",
-    "preemption_work_lost_gpu_seconds by": "`kube-scheduler`, `gpu-extender`, `queue`",
-    "kind": "the kinds of objects that are watched",
-    "request_duration_seconds result": "`ok`, `error`, `bad_request`, `not_ready`, `gone`",
-    "decisions reason": "filter: `fits`, `refused`, `try-again`; prioritize: `scored`; preempt: `evict`, "
-    "`standing-plan`, `none`, `not-reserved`, `dark` (pods, nodes or budgets are not watched); bind: `bound`, "
-    "`refused`; `untouched` without GPUs; `not-judged` in shadow mode, before all is known or after a defect",
-    "refused_nodes code": "the keys of [reasons.md](reasons.md)",
-    "bad_requests code": "`bad-request`, `body-too-large`, `body-too-late`, `bodies-full`",
-    "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
-    "`unused`, too many requests `pipelined`; or the `client-name` in its certificate is not accepted",
-    "reviews kind": "`token`, `access`",
-    "save_requests result": "`asked`, `saved` (by an annotation), `exited` (a container ended), `late` (after the "
-    "deadline), `ignored`, `withdrawn`, `refused` (the API server did not allow the request)",
-    "save_requests_gpu_seconds result": "`saved`, `lost`",
-    "save_requests_gpu_seconds priority_class": "names, and `none`; `(others)` beyond 500 pairs with a namespace",
-    "save_requests_gpu_seconds namespace": "names; `(others)` beyond 500 pairs with a PriorityClass",
-    "reviews result": "`accepted`, `rejected`, `failed` (the request is answered with 503)",
-    "certificate_not_after_seconds file": "the files of the settings `server.*tls` (certificate, client CA)",
-    "gpus model": "what nodes state (`mix.modelLabels`), the 100 with the most GPUs",
-    "gpus state": "`allocated`, `free`, `closed` (all GPUs of nodes that take no pods)",
-    "whole_nodes model": "as above",
-    "linked_sets model": "as above",
-    "linked_sets gpus": "GPUs of a set: `2`, `4`, `8`, `16`",
-    "nodes_wanted model": "what nodes state (`mix.modelLabels`), the 100 of which most are wanted",
-    "waiting_pods reason": "as `gpu-extender top` shows: a key of [reasons.md](reasons.md), what a node has too little "
-    "of beside GPUs, `fits`, `gated`, `not-admitted`, `not-judged`, `evicting`, `saving`, or `queue: ` and why the "
-    "gang waits",
-    "pending_pods priority_class": "the 50 PriorityClasses of the highest value, `none`, `other`",
-    "pending_pods outranks": "`true` where pods of a lower priority hold GPUs meanwhile, else `false`",
-    "pending_oldest_seconds priority_class": "as above",
-    "pending_oldest_seconds outranks": "as above",
-    "waiting_pods gpus": "`1`, `2`, `3-4`, `5-8`, `9-16`, `17+`",
-    "certificate_reads result": "`ok`, `failed` (the certificates before stay in use)",
-    "watch_defects kind": "the kinds of objects that are watched, `source` for all of them, and names of controllers",
-    "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
-    "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
-    "(a defect)",
-    "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
-    "no relay enforces plans, `other`",
-    "failing_node_rejections scope": "`all`, `namespace`",
-    "pod_failures what": "`admission`, `runtime` count for all pods; `refused`, `died` for those of their namespace, "
-    "unless pods of independent parties failed there",
-    "queue_waiting reason": "[why a gang waits](queue.md#why-a-gang-waits)",
-    "queue_wanted_gpus queue": "names of queues; `(others)` beyond 500 series",
-    "queue_wanted_gpus model": "what the node selector names (`mix.modelLabels`); empty: any",
-    "queue_wanted_gpus place": "`none` (the gangs fit nowhere, whatever ends: only new nodes help), `taken` (they fit "
-    "once others have ended)",
-    "queue_waiting pods": "`1`, `2-8`, `9-64`, `65+`",
-    "queue_share queue": "names of queues, the 500 with the largest shares",
-    "queue_failed_pins outcome": "`evicted`, `rejected` (a budget, or another error)",
-    "queue_wait_seconds pods": "`1`, `2-8`, `9-64`, `65+`",
-    "queue_seats_ended cause": "`bound`, `elsewhere` (on another node, or another seat), `deleted`, `not-used`, "
-    "`not-created` (the pod does not exist after `queue.absentSeatSeconds`)",
-    "queue_held_gpu_seconds state": "`releasing`, `late`, `in-use` (by pods that are evicted for the gang), `evicting` "
-    "(those on the node are gone, others are not)",
-    "shadow_placements outcome": "`same` node, `equal` (another node of the same score), `other`, `wait` (we would "
-    "reject all nodes), `not-judged`",
-    "settings_info hash": "16 hexadecimal digits, as `gpu-extender config validate` prints them",
-    "degraded part": "`rights`, `settings`, `certificates`, `reservations`, `queue`, `evictions`, `events`",
-    "settings_reloads result": "`loaded`, `partly` (some fields count from the next start on), `invalid` (nothing "
-    "of it)",
-    "queue_evictions outcome": "`started`, `in-vain`",
-    "queue_start_windows percent": "`50`, `80`, `95`",
-    "queue_start_windows outcome": "`held`, `early` (before the window), `late` (after it)",
-    "reservation_writes result": "`ok`, `late`, `failed`, `forbidden`, `refused`",
-    "reservations_released cause": "`bound`, `deleted`, `outbid`, `replaced`, `not-used`, `not-carried-out`, "
-    "`victims-stay`, `node-lost`",
-    "victim_searches result": "`evict`, `none`",
-    "victim_searches proved": "`true`, `false` where the budget ended first",
-    "events result": "`ok`, `failed`, `forbidden`, `left_out` by the rate limit",
-    "evictions result": "`evicted`, `gone`, `blocked` by a budget, `refused`, `unknown`; what a dry run did not allow: "
-    "`dry-run-blocked`, `dry-run-refused`, `dry-run-unknown`",
-}
-"""What a label may say: of one metric ("name label"), or of all that have it."""
-
-HEAD = """# Metrics
-
-What `/metrics` prints, in Prometheus' text format. [Alerts](alerts.md) has what to watch. No label grows with the
-cluster. This page is printed by `python -m extender.metrics`.
-
-| metric | kind | what it counts | labels |
-|---|---|---|---|
-"""
-
-
-def page() -> str:
-    """docs/metrics.md."""
-    metrics = Metrics()
-    lines = []
-    for family in metrics.registry.collect():
-        short = family.name.removeprefix(f"{PREFIX}_")
-        labels = [f"`{label}`: {VALUES.get(f'{short} {label}') or VALUES[label]}" for label in metrics.labels[short]]
-        name = family.name + "_total" * (family.type == "counter")
-        lines.append(f"| `{name}` | {family.type} | {family.documentation} | {'; '.join(labels)} |\n")
-    return HEAD + "".join(lines)
-
-
-if __name__ == "__main__":
-    print(page(), end="")

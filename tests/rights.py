@@ -1,7 +1,6 @@
-"""Every rule of every role in manifests/, with the comment that justifies it. `python -m tests.rights` prints them.
+"""Every rule of every role in manifests/, with the comment that justifies it: docs/rights.md.
 
-docs/rights.md is what it prints. tests/e2e/test_rights.py shows on the real API server that each right of the server is
-used, and that none is missing.
+tests/e2e/test_rights.py shows on the real API server that each right of the server is used, and that none is missing.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ ROOT: Final = Path(__file__).parents[1]
 MANIFESTS: Final = ROOT / "manifests"
 _HEAD: Final = """# Rights
 
-Every rule of every role in `manifests/`, and its reason. This page is printed by `python -m tests.rights`, from the
-comments of the roles. A Role counts in its own namespace, a ClusterRole everywhere. A rule that an earlier role has
+Every rule of every role in `manifests/`, and its reason. This page is printed by `python -m tests.pages rights`, from
+the comments of the roles. A Role counts in its own namespace, a ClusterRole everywhere. A rule that an earlier role has
 with the same reason is only named. [Security](security.md#who-may-ask) states whose accounts they are. A test with the
 API server's audit log shows that no request is denied and that each right is used ([internals](internals/tested.md)).
 """
@@ -87,7 +86,3 @@ def page() -> str:
         text += f"\n| may | what | why |\n|---|---|---|\n{rows}" if rows else ""
         text += "".join(f"\nMay also {how}: {'; '.join(objects)}.\n" for how, objects in repeated.items())
     return text
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -11,8 +11,9 @@ from prometheus_client import generate_latest
 from extender.cluster.ledger import Drift
 from extender.cluster.pod_failures import What
 from extender.kube.pod_writes import EvictionOutcome
-from extender.metrics import BUCKETS, VALUES, Metrics
+from extender.metrics import BUCKETS, Metrics
 from extender.reservations.release import CAUSES
+from tests.pages.reference import LABEL_VALUES
 from tests.world import World
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -51,13 +52,13 @@ def test_the_page_lists_exactly_what_a_server_prints() -> None:
 
 def test_the_values_on_the_page_are_those_of_the_code() -> None:
     def told(label: str) -> set[str]:
-        return set(re.findall(r"`([\w-]+)`", VALUES[label]))
+        return set(re.findall(r"`([\w-]+)`", LABEL_VALUES[label]))
 
     assert told("reservations_released cause") == set(CAUSES)
     assert told("plans outcome") == set(get_args(Drift))
     assert told("pod_failures what") == set(get_args(What))
     outcomes = set(get_args(EvictionOutcome))
     assert told("evictions result") == outcomes | {f"dry-run-{one}" for one in outcomes - {"evicted", "gone"}}
-    assert {key.partition(" ")[0] for key in VALUES if " " in key} <= {
+    assert {key.partition(" ")[0] for key in LABEL_VALUES if " " in key} <= {
         family.name.removeprefix("gpu_extender_") for family in Metrics().registry.collect()
     }

@@ -4,52 +4,38 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from extender import metrics
-from extender.cli import page as commands
-from extender.objects import annotations as names
+from extender.cli import config
 from extender.objects.annotations import NAMES, PREFIX
-from extender.policy import __main__ as policy
-from extender.policy import reasons
 from extender.policy.costs import COSTS
 from extender.policy.rules import RULES
 from extender.policy.scorers import SCORERS
-from extender.settings import __main__ as settings
+from tests.pages import commands, reference
+from tests.pages.__main__ import DOCS, PAGES
 
-ROOT = Path(__file__).parents[1]
-PAGES: dict[str, tuple[Callable[[], str], str]] = {
-    "annotations.md": (names.page, "extender.objects.annotations"),
-    "commands.md": (commands.page, "extender.cli.page"),
-    "metrics.md": (metrics.page, "extender.metrics"),
-    "policy.md": (policy.page, "extender.policy"),
-    "reasons.md": (reasons.page, "extender.policy.reasons"),
-    "settings.md": (settings.page, "extender.settings"),
-}
+ROOT = DOCS.parent
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_the_code_prints(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NODE_NAME", raising=False)
-    page, module = PAGES[name]
-    assert (ROOT / "docs" / name).read_text() == page(), f"run: python -m {module} > docs/{name}"
+    assert (DOCS / f"{name}.md").read_text() == PAGES[name](), f"run: python -m tests.pages {name} > docs/{name}.md"
 
 
 def test_every_field_of_the_settings_has_a_meaning() -> None:
-    assert [field for field, _, _, meaning in settings.rows() if len(meaning) < 9] == []
+    assert [field for field, _, _, meaning in config.rows() if len(meaning) < 9] == []
 
 
 def test_bounds_of_a_class_or_namespace_are_listed_once() -> None:
-    page = settings.page()
+    page = reference.settings_page()
     assert "`claims.byNamespace`" in page
     assert "`claims.byNamespace.NAMESPACE.gangMin`" not in page
 
 
 def test_every_rule_scorer_and_cost_term_has_a_meaning() -> None:
-    rows = [line for line in policy.page().splitlines() if line.startswith("| `")]
+    rows = [line for line in reference.policy_page().splitlines() if line.startswith("| `")]
     assert len(rows) == len(RULES) + len(SCORERS) + len(COSTS)
     assert [row for row in rows if len(row.split(" | ")[-1]) < 9] == []
 

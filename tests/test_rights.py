@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import rights
-from tests.rights import ROOT, Rule
+from tests.rights import Rule
 
 RULES = list(rights.rules())
 
@@ -33,7 +33,3 @@ def test_no_rule_has_a_wildcard() -> None:
 def test_a_comment_ends_at_the_line_before() -> None:
     assert rights._comment(["# other", "- a", "# for one", "# reason"]) == "for one reason"
     assert rights._comment(["# reason", "- a"]) == ""
-
-
-def test_the_page_has_every_rule() -> None:
-    assert (ROOT / "docs" / "rights.md").read_text() == rights.page(), "python -m tests.rights > docs/rights.md"

@@ -1,5 +1,4 @@
-"""The annotations, labels and other names of ours on Kubernetes objects, for docs/annotations.md, which
-`python -m extender.objects.annotations` prints.
+"""The annotations, labels and other names of ours on Kubernetes objects, for docs/annotations.md.
 
 Each name is defined beside the code that reads or writes it; a test compares this list with the code."""
 
@@ -115,25 +114,3 @@ NAMES: Final = (
          "The intended order of the classes, higher = more important. `gpu-extender check` compares their values.",
          ("label",)),
 )  # fmt: skip
-
-
-HEAD: Final = """# Annotations
-
-The annotations of pods and nodes that gpu-extender reads and writes, all with the prefix `gpu-extender.io/`. An invalid
-value is ignored, and `whatif` and `check` warn of it; `check` and `explain` find [typos](capacity.md#typos). This page
-is printed by `python -m extender.objects.annotations`.
-
-| annotation | on | written by | values | meaning |
-|---|---|---|---|---|
-"""
-
-
-def page() -> str:
-    """docs/annotations.md."""
-    return HEAD + "".join(
-        f"| `{PREFIX}{name.name}` | {name.on} | {name.writer} | {name.values} | {name.meaning} |\n" for name in NAMES
-    )
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -1,6 +1,6 @@
 """Reasons: why a node is rejected. What `kubectl describe pod` shows of us.
 
-A new reason: a constant at its place in the order; `python -m extender.policy.reasons` prints docs/reasons.md. Codes
+A new reason: a constant at its place in the order; docs/reasons.md lists them. Codes
 are the values of columns, 1..255, never reused.
 """
 
@@ -302,35 +302,3 @@ def texts(failing: FailingNodes) -> list[str]:
     for code, reason in REASONS.items():
         sentences[code] = reason.text.replace("three times within ten minutes", limit)
     return sentences
-
-
-HEAD = """# Why a node is rejected
-
-What `kubectl describe pod` shows of us, as kube-scheduler counts it ("3 gpu-extender: ..."). This page is printed by
-`python -m extender.policy.reasons`.
-
-- **hopeless**: no eviction helps (`FailedAndUnresolvableNodes`).
-- **evictable**: evicting pods of lower priority would help, or pods that are terminating already do. Up to
-  kube-scheduler 1.37 it is in `FailedAndUnresolvableNodes` too, except on the pod's own nominated node: there, and from
-  1.38 on, in `FailedNodes`.
-- **transient**: it passes by itself. When no node is feasible the answer is an Error: the pod is retried within
-  seconds, and no pod is evicted. `node-failing` and `node-failing-namespace` last for minutes: there the pod may evict
-  others elsewhere.
-
-| key (metric label) | class | text | what to do |
-|---|---|---|---|
-"""
-
-
-def page() -> str:
-    """docs/reasons.md."""
-    order = [Class.HOPELESS, Class.EVICTABLE, Class.TRANSIENT]
-    reasons = sorted(REASONS.values(), key=lambda reason: (order.index(reason.cls), reason.code))
-    return HEAD + "".join(
-        f"| `{reason.key}` | {reason.cls.value} | {reason.text.removeprefix('gpu-extender: ')} | {reason.remedy} |\n"
-        for reason in reasons
-    )
-
-
-if __name__ == "__main__":
-    print(page(), end="")

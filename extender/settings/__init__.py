@@ -5,7 +5,7 @@ empty file is a valid one. A field that is unknown, repeated, of the wrong type 
 server that runs with half of what was meant is worse than one that does not start. All problems are reported at once.
 
 The names of scorers and cost terms are checked against the registries, which the caller passes in (`Known`): they
-stand above this package. docs/settings.md is printed by `python -m extender.settings`.
+stand above this package. docs/settings.md is printed by `python -m tests.pages`.
 """
 
 from extender.settings.checks import Known

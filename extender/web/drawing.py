@@ -6,10 +6,10 @@ Colours and patterns are in the stylesheet. No style attribute is written, becau
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, product
 from math import ceil, cos, pi, sin
 from typing import Any, Final
 
-from extender.topologies.picture import around
 from extender.topologies.topology import Topology
 
 SIZE: Final = 320.0
@@ -62,6 +62,38 @@ def widths(node: Mapping[str, Any]) -> list[JSON]:
 def _width(links: int, most: int) -> float:
     """`most`: the links of the pair that has most."""
     return 1 + 4 * links / most
+
+
+def around(topology: Topology) -> list[int]:
+    """The GPUs in their order on the circle: NUMA nodes together, each turned so that the lines are short."""
+    assert topology.links is not None
+    groups = numa_groups(topology)
+    best: tuple[float, list[int]] | None = None
+    for turned in product((False, True), repeat=min(len(groups), 4)):
+        order = [
+            gpu
+            for i, (_, members) in enumerate(groups)
+            for gpu in (members[::-1] if i < len(turned) and turned[i] else members)
+        ]
+        place = {gpu: i for i, gpu in enumerate(order)}
+        long = sum(
+            topology.links[a][b] * sin(pi * abs(place[a] - place[b]) / len(order))
+            for a, b in combinations(range(topology.gpus), 2)
+        )
+        if best is None or long < best[0] - 1e-9:
+            best = long, order
+    assert best is not None
+    return best[1]
+
+
+def numa_groups(topology: Topology) -> list[tuple[int | None, list[int]]]:
+    """(NUMA node, its GPUs), in the order of their first GPUs; one group where NUMA is unknown."""
+    if topology.numa is None:
+        return [(None, list(range(topology.gpus)))]
+    groups: dict[int | None, list[int]] = {}
+    for gpu, node in enumerate(topology.numa):
+        groups.setdefault(node, []).append(gpu)
+    return list(groups.items())
 
 
 def _point(angle: float) -> tuple[float, float]:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from extender.topologies.__main__ import details, page, write
 from extender.topologies.catalogue import entries
-from extender.topologies.picture import around, caption, numa_groups, picture, switch_groups
+from extender.web.drawing import around, numa_groups
+from tests.pages.machines import details, page, write
+from tests.pages.pictures import caption, picture, switch_groups
 
 DOCS = Path(__file__).parents[2] / "docs"
 KNOWN = {entry.id: entry.topology for entry in entries()}
@@ -20,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_page_and_the_pictures_are_up_to_date(tmp_path: Path) -> None:
-    write(tmp_path)  # `python -m extender.topologies` writes them anew
+    write(tmp_path)  # `python -m tests.pages` writes them anew
     assert (tmp_path / "machines.md").read_text() == (DOCS / "machines.md").read_text()
     assert (tmp_path / "results/topologies.csv").read_text() == (DOCS / "results/topologies.csv").read_text()
     made, there = (sorted(path.name for path in (top / "machines").iterdir()) for top in (tmp_path, DOCS))

@@ -1,4 +1,4 @@
-"""`python -m extender.topologies` writes docs/machines.md, its pictures, and docs/results/topologies.csv.
+"""docs/machines.md, its pictures, and docs/results/topologies.csv.
 
 The machines of the catalogue: how their GPUs are linked, what the extender takes of the empty machine, and what the
 stock device plugin would hand out.
@@ -6,18 +6,16 @@ stock device plugin would hand out.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ext_core.links import LinkShapes
 from extender.topologies.catalogue import Entry, entries
-from extender.topologies.picture import picture
 from extender.topologies.topology import Plugin
+from tests.pages.pictures import picture
 
 MOST_SIZE = 8
 SHOWN_SETS = 4
@@ -26,7 +24,7 @@ SIZES = (2, 4, 8)
 COLUMNS = ("machine", "gpus", "takes", "ring_gbps", "left_gbps", "stock_plugin_sets", "stock_plugin_gbps")
 HEAD = """# Machines
 
-The machines of the catalogue with their product labels, as `python -m extender.topologies` draws them. What a node's
+The machines of the catalogue with their product labels, as `python -m tests.pages` draws them. What a node's
 agent or administrator states has priority. Gaudi 2 and 3 are in the catalogue too, without a picture: their links are
 Ethernet.
 
@@ -162,15 +160,3 @@ def write(folder: Path) -> None:
         (pictures / f"{entry.id}.svg").write_text(picture(entry.topology))
     (folder / "machines.md").write_text(page())
     (results / "topologies.csv").write_text(details())
-
-
-def main() -> int:
-    """Writes the page and the pictures into the folder."""
-    parser = argparse.ArgumentParser(prog="extender.topologies", description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs"), help="default: docs")
-    write(parser.parse_args().folder)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m extender.cli.page` prints docs/commands.md."""
+"""docs/commands.md: each command with its arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD: Final = """# Commands
 
 `gpu-extender COMMAND --help` prints the same. Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `whatif`,
 `check` and `compare` have more. Errors go to standard error, with `-o json` or `-o yaml` in that form. This page is
-printed by `python -m extender.cli.page`.
+printed by `python -m tests.pages commands`.
 
 """
 COMMON: Final = """
@@ -126,7 +126,3 @@ def _written(action: argparse.Action) -> str:
 
 def _help(action: argparse.Action) -> str:
     return ((action.help or "") % {"default": action.default}).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import combinations, product
+from itertools import combinations
 from math import cos, pi, sin
 
 from extender.topologies.topology import LEVELS, Topology
+from extender.web.drawing import around, numa_groups
 
 SIZE = 360  # of the picture without its caption
 CENTRE = SIZE / 2
@@ -58,38 +59,6 @@ def caption(topology: Topology) -> list[str]:
     pairs = {n: sum(row.count(n) for row in topology.links) // 2 for n in counts}
     pair_counts = ", ".join(f"{n} {'link' if n == 1 else 'links'}: {pairs[n]} pairs" for n in counts)
     return [f"{name}, {pair_counts.replace(': 1 pairs', ': 1 pair')}", speed]
-
-
-def around(topology: Topology) -> list[int]:
-    """The GPUs in their order on the circle: NUMA nodes together, each turned so that the lines are short."""
-    assert topology.links is not None
-    groups = numa_groups(topology)
-    best: tuple[float, list[int]] | None = None
-    for turned in product((False, True), repeat=min(len(groups), 4)):
-        order = [
-            gpu
-            for i, (_, members) in enumerate(groups)
-            for gpu in (members[::-1] if i < len(turned) and turned[i] else members)
-        ]
-        place = {gpu: i for i, gpu in enumerate(order)}
-        long = sum(
-            topology.links[a][b] * sin(pi * abs(place[a] - place[b]) / len(order))
-            for a, b in combinations(range(topology.gpus), 2)
-        )
-        if best is None or long < best[0] - 1e-9:
-            best = long, order
-    assert best is not None
-    return best[1]
-
-
-def numa_groups(topology: Topology) -> list[tuple[int | None, list[int]]]:
-    """(NUMA node, its GPUs), in the order of their first GPUs; one group where NUMA is unknown."""
-    if topology.numa is None:
-        return [(None, list(range(topology.gpus)))]
-    groups: dict[int | None, list[int]] = {}
-    for gpu, node in enumerate(topology.numa):
-        groups.setdefault(node, []).append(gpu)
-    return list(groups.items())
 
 
 def switch_groups(topology: Topology, path: str) -> list[list[int]]:

@@ -1,0 +1,257 @@
+"""The reference pages that are tables of what the code has: annotations, metrics, policy, reasons, settings."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+from typing import Final
+
+from extender.cli import config
+from extender.metrics import PREFIX, Metrics
+from extender.objects import annotations as names
+from extender.policy.contracts import Class
+from extender.policy.costs import COSTS
+from extender.policy.reasons import REASONS
+from extender.policy.rules import RULES
+from extender.policy.scorers import SCORERS
+from extender.settings import Settings
+
+ANNOTATIONS: Final = """# Annotations
+
+The annotations of pods and nodes that gpu-extender reads and writes, all with the prefix `gpu-extender.io/`. An invalid
+value is ignored, and `whatif` and `check` warn of it; `check` and `explain` find [typos](capacity.md#typos). This page
+is printed by `python -m tests.pages annotations`.
+
+| annotation | on | written by | values | meaning |
+|---|---|---|---|---|
+"""
+
+
+def annotations_page() -> str:
+    """docs/annotations.md."""
+    return ANNOTATIONS + "".join(
+        f"| `{names.PREFIX}{name.name}` | {name.on} | {name.writer} | {name.values} | {name.meaning} |\n"
+        for name in names.NAMES
+    )
+
+
+LABEL_VALUES: Final = {
+    "record_lost cause": "`memory`, `disk`, `defect`",
+    "verb": "`filter`, `prioritize`, `preempt`, `bind`",
+    "by": "`kube-scheduler`, `gpu-extender`",
+    "preemption_victims by": "`kube-scheduler`, `gpu-extender`, `queue`",
+    "preemption_work_lost_gpu_seconds by": "`kube-scheduler`, `gpu-extender`, `queue`",
+    "kind": "the kinds of objects that are watched",
+    "request_duration_seconds result": "`ok`, `error`, `bad_request`, `not_ready`, `gone`",
+    "decisions reason": "filter: `fits`, `refused`, `try-again`; prioritize: `scored`; preempt: `evict`, "
+    "`standing-plan`, `none`, `not-reserved`, `dark` (pods, nodes or budgets are not watched); bind: `bound`, "
+    "`refused`; `untouched` without GPUs; `not-judged` in shadow mode, before all is known or after a defect",
+    "refused_nodes code": "the keys of [reasons.md](reasons.md)",
+    "bad_requests code": "`bad-request`, `body-too-large`, `body-too-late`, `bodies-full`",
+    "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
+    "`unused`, too many requests `pipelined`; or the `client-name` in its certificate is not accepted",
+    "reviews kind": "`token`, `access`",
+    "save_requests result": "`asked`, `saved` (by an annotation), `exited` (a container ended), `late` (after the "
+    "deadline), `ignored`, `withdrawn`, `refused` (the API server did not allow the request)",
+    "save_requests_gpu_seconds result": "`saved`, `lost`",
+    "save_requests_gpu_seconds priority_class": "names, and `none`; `(others)` beyond 500 pairs with a namespace",
+    "save_requests_gpu_seconds namespace": "names; `(others)` beyond 500 pairs with a PriorityClass",
+    "reviews result": "`accepted`, `rejected`, `failed` (the request is answered with 503)",
+    "certificate_not_after_seconds file": "the files of the settings `server.*tls` (certificate, client CA)",
+    "gpus model": "what nodes state (`mix.modelLabels`), the 100 with the most GPUs",
+    "gpus state": "`allocated`, `free`, `closed` (all GPUs of nodes that take no pods)",
+    "whole_nodes model": "as above",
+    "linked_sets model": "as above",
+    "linked_sets gpus": "GPUs of a set: `2`, `4`, `8`, `16`",
+    "nodes_wanted model": "what nodes state (`mix.modelLabels`), the 100 of which most are wanted",
+    "waiting_pods reason": "as `gpu-extender top` shows: a key of [reasons.md](reasons.md), what a node has too little "
+    "of beside GPUs, `fits`, `gated`, `not-admitted`, `not-judged`, `evicting`, `saving`, or `queue: ` and why the "
+    "gang waits",
+    "pending_pods priority_class": "the 50 PriorityClasses of the highest value, `none`, `other`",
+    "pending_pods outranks": "`true` where pods of a lower priority hold GPUs meanwhile, else `false`",
+    "pending_oldest_seconds priority_class": "as above",
+    "pending_oldest_seconds outranks": "as above",
+    "waiting_pods gpus": "`1`, `2`, `3-4`, `5-8`, `9-16`, `17+`",
+    "certificate_reads result": "`ok`, `failed` (the certificates before stay in use)",
+    "watch_defects kind": "the kinds of objects that are watched, `source` for all of them, and names of controllers",
+    "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
+    "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
+    "(a defect)",
+    "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
+    "no relay enforces plans, `other`",
+    "failing_node_rejections scope": "`all`, `namespace`",
+    "pod_failures what": "`admission`, `runtime` count for all pods; `refused`, `died` for those of their namespace, "
+    "unless pods of independent parties failed there",
+    "queue_waiting reason": "[why a gang waits](queue.md#why-a-gang-waits)",
+    "queue_wanted_gpus queue": "names of queues; `(others)` beyond 500 series",
+    "queue_wanted_gpus model": "what the node selector names (`mix.modelLabels`); empty: any",
+    "queue_wanted_gpus place": "`none` (the gangs fit nowhere, whatever ends: only new nodes help), `taken` (they fit "
+    "once others have ended)",
+    "queue_waiting pods": "`1`, `2-8`, `9-64`, `65+`",
+    "queue_share queue": "names of queues, the 500 with the largest shares",
+    "queue_failed_pins outcome": "`evicted`, `rejected` (a budget, or another error)",
+    "queue_wait_seconds pods": "`1`, `2-8`, `9-64`, `65+`",
+    "queue_seats_ended cause": "`bound`, `elsewhere` (on another node, or another seat), `deleted`, `not-used`, "
+    "`not-created` (the pod does not exist after `queue.absentSeatSeconds`)",
+    "queue_held_gpu_seconds state": "`releasing`, `late`, `in-use` (by pods that are evicted for the gang), `evicting` "
+    "(those on the node are gone, others are not)",
+    "shadow_placements outcome": "`same` node, `equal` (another node of the same score), `other`, `wait` (we would "
+    "reject all nodes), `not-judged`",
+    "settings_info hash": "16 hexadecimal digits, as `gpu-extender config validate` prints them",
+    "degraded part": "`rights`, `settings`, `certificates`, `reservations`, `queue`, `evictions`, `events`",
+    "settings_reloads result": "`loaded`, `partly` (some fields count from the next start on), `invalid` (nothing "
+    "of it)",
+    "queue_evictions outcome": "`started`, `in-vain`",
+    "queue_start_windows percent": "`50`, `80`, `95`",
+    "queue_start_windows outcome": "`held`, `early` (before the window), `late` (after it)",
+    "reservation_writes result": "`ok`, `late`, `failed`, `forbidden`, `refused`",
+    "reservations_released cause": "`bound`, `deleted`, `outbid`, `replaced`, `not-used`, `not-carried-out`, "
+    "`victims-stay`, `node-lost`",
+    "victim_searches result": "`evict`, `none`",
+    "victim_searches proved": "`true`, `false` where the budget ended first",
+    "events result": "`ok`, `failed`, `forbidden`, `left_out` by the rate limit",
+    "evictions result": "`evicted`, `gone`, `blocked` by a budget, `refused`, `unknown`; what a dry run did not allow: "
+    "`dry-run-blocked`, `dry-run-refused`, `dry-run-unknown`",
+}
+"""What a label may say: of one metric ("name label"), or of all that have it."""
+
+METRICS: Final = """# Metrics
+
+What `/metrics` prints, in Prometheus' text format. [Alerts](alerts.md) has what to watch. No label grows with the
+cluster. This page is printed by `python -m tests.pages metrics`.
+
+| metric | kind | what it counts | labels |
+|---|---|---|---|
+"""
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    counted = Metrics()
+    lines = []
+    for family in counted.registry.collect():
+        short = family.name.removeprefix(f"{PREFIX}_")
+        labels = [
+            f"`{label}`: {LABEL_VALUES.get(f'{short} {label}') or LABEL_VALUES[label]}"
+            for label in counted.labels[short]
+        ]
+        name = family.name + "_total" * (family.type == "counter")
+        lines.append(f"| `{name}` | {family.type} | {family.documentation} | {'; '.join(labels)} |\n")
+    return METRICS + "".join(lines)
+
+
+POLICY: Final = """# Policy: rules, scorers, cost terms
+
+What decides, each in one short class of `extender/policy/`. This page is printed by `python -m tests.pages policy`.
+"""
+RULES_HEAD: Final = """
+## Rules
+
+A rule rejects nodes. The first rule in this order that rejects a node gives its reason ([reasons.md](reasons.md)).
+
+| rule | meaning |
+|---|---|
+"""
+SCORERS_HEAD: Final = """
+## Scorers
+
+A scorer values each feasible node from 0 to 1. The weighted sum ranks the nodes. The setting `scorers` chooses them;
+the weight is the default, "none" means not used by default.
+
+| scorer | weight | meaning |
+|---|--:|---|
+"""
+COSTS_HEAD: Final = """
+## Costs
+
+Terms of what an eviction costs, less is better. They are compared one by one in the order of the setting `costs`, by
+default in this order.
+
+| term | unit | meaning |
+|---|---|---|
+"""
+
+
+def policy_page() -> str:
+    """docs/policy.md."""
+    settings = Settings()
+    weights = {scorer.name: f"{scorer.weight:.15g}" for scorer in settings.scorers}
+    used = [*weights, *(name for name in SCORERS if name not in weights)]
+    terms = [*settings.costs, *(name for name in COSTS if name not in settings.costs)]
+    return "".join(
+        (
+            POLICY,
+            RULES_HEAD,
+            *(f"| `{rule.name}` | {_meaning(rule)} |\n" for rule in RULES),
+            SCORERS_HEAD,
+            *(f"| `{name}` | {weights.get(name, 'none')} | {_meaning(SCORERS[name])} |\n" for name in used),
+            COSTS_HEAD,
+            *(f"| `{name}` | {COSTS[name].unit} | {_meaning(COSTS[name])} |\n" for name in terms),
+        )
+    )
+
+
+def _meaning(part: type[object]) -> str:
+    """The first paragraph of its docstring."""
+    return " ".join(cleandoc(part.__doc__ or "").partition("\n\n")[0].split())
+
+
+REASONS_HEAD: Final = """# Why a node is rejected
+
+What `kubectl describe pod` shows of us, as kube-scheduler counts it ("3 gpu-extender: ..."). This page is printed by
+`python -m tests.pages reasons`.
+
+- **hopeless**: no eviction helps (`FailedAndUnresolvableNodes`).
+- **evictable**: evicting pods of lower priority would help, or pods that are terminating already do. Up to
+  kube-scheduler 1.37 it is in `FailedAndUnresolvableNodes` too, except on the pod's own nominated node: there, and from
+  1.38 on, in `FailedNodes`.
+- **transient**: it passes by itself. When no node is feasible the answer is an Error: the pod is retried within
+  seconds, and no pod is evicted. `node-failing` and `node-failing-namespace` last for minutes: there the pod may evict
+  others elsewhere.
+
+| key (metric label) | class | text | what to do |
+|---|---|---|---|
+"""
+
+
+def reasons_page() -> str:
+    """docs/reasons.md."""
+    order = [Class.HOPELESS, Class.EVICTABLE, Class.TRANSIENT]
+    ordered = sorted(REASONS.values(), key=lambda reason: (order.index(reason.cls), reason.code))
+    return REASONS_HEAD + "".join(
+        f"| `{reason.key}` | {reason.cls.value} | {reason.text.removeprefix('gpu-extender: ')} | {reason.remedy} |\n"
+        for reason in ordered
+    )
+
+
+SETTINGS: Final = """# Settings
+
+`gpu-extender serve --config FILE` reads YAML or JSON. Every field has a default. A field that is unknown, repeated, of
+a wrong type or out of range rejects the file, with its line, its path and a suggestion. This page is printed by
+`python -m tests.pages settings`. `gpu-extender config explain FIELD` prints a part of it.
+
+```yaml
+apiVersion: gpu-extender.io/v1
+kind: GpuExtenderConfiguration
+```
+
+Name GPU resources both in `resources` and in the scheduler's `managedResources`. MIG instances of strategy mixed are
+named one by one (`nvidia.com/mig-1g.5gb` ...), replicas as `nvidia.com/gpu.shared`
+([details](operations.md#other-gpu-resources)).
+
+| field | default | unit, range | meaning |
+|---|---|---|---|
+"""
+_AS_ABOVE: Final = ("`claims.byPriorityClass.", "`claims.byNamespace.")
+"""Fields with the meaning of those of `claims` itself, which the page does not list."""
+
+
+def settings_page() -> str:
+    """docs/settings.md."""
+    fields_of: dict[tuple[str, ...], list[str]] = {}
+    for field, *cells in config.rows():  # parts of one class, such as the TLS of each listener, share their rows
+        if field.startswith(_AS_ABOVE):
+            continue
+        fields_of.setdefault((field.rpartition(".")[2], *cells), []).append(field)
+    return SETTINGS + "".join(
+        f"| {', '.join(same)} | {' | '.join(cells)} |\n" for (_, *cells), same in fields_of.items()
+    )
