@@ -6,6 +6,9 @@ the search, which is then made again; the bound of the first one stays true.
 
 A move begins when the pods of the one before run again: so each needs only the budgets of its own pods. Work is counted
 as preemption counts it (`search.loss`), GPUs that move come second, then pods.
+
+Where the room is for a time, pods that are declared to end before (`queue.endings`) leave their GPUs to the shape. Pods
+that move do not count on these: they move before.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
+from operator import add
 from typing import Any, Final
 
 import msgspec
@@ -31,12 +35,14 @@ from extender.cluster.tables import FIRST_GPU
 from extender.errors import BadInput, NotFound
 from extender.objects.queueing import opened
 from extender.objects.records import Event, PodRecord
+from extender.objects.save_request import time_text
 from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted, repelled
 from extender.preemption.candidates import Preemptor
 from extender.preemption.cost_inputs import CostCeiling, ceiling_of
 from extender.preemption.draining import stays
 from extender.preemption.moves import MOST_STEPS, NEVER, Movable, MovablePod, Move, MoveSearch, MoveSearchResult, Shape
 from extender.preemption.search import loss
+from extender.queue.endings import stated
 from extender.queue.gang import formed
 from extender.queue.levels import domain_of_node, keys_of
 from extender.queue.placement import not_modelled
@@ -64,6 +70,16 @@ class Movers:
     """Pods with GPUs that do not move, by the reason."""
     closed: int = 0
     """Nodes where nothing goes."""
+    ended: list[PodRecord] = field(default_factory=list)
+    """Pods that end before the room is needed."""
+    ending: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """What these hold, by node."""
+
+    def end(self, pod: PodRecord, node: int, amounts: tuple[int, ...]) -> None:
+        """The pod ends before the room is needed. `amounts`: R amounts."""
+        self.ended.append(pod)
+        before = self.ending.get(node)
+        self.ending[node] = amounts if before is None else tuple(map(add, before, amounts))
 
     def close(self, pod: MovablePod, node: int) -> None:
         """Pods that ask for the same, and may go to the same nodes, may not go to this one."""
@@ -95,9 +111,12 @@ def repelled_by(pod: PodRecord) -> object:
 
 
 class _Reader:
-    """Reads which pods may move, where to, and at what cost. `most_priority`: those of this priority and above stay."""
+    """Reads which pods may move, where to, and at what cost. `most_priority`: those of this priority and above stay;
+    `at`: those that are declared to end until then are gone, 0.0: none is."""
 
-    def __init__(self, supposed: SupposedCluster, fleet: Fleet, wall: float, most_priority: int | None) -> None:
+    def __init__(
+        self, supposed: SupposedCluster, fleet: Fleet, wall: float, most_priority: int | None, at: float = 0.0
+    ) -> None:
         self._cluster, self._wall, self._most_priority = supposed.cluster, wall, most_priority
         names = sorted(fleet.gpus)
         _, lowest = machines.probe(supposed.judge, min(self._cluster.gpu_names), 1)
@@ -110,6 +129,8 @@ class _Reader:
         self._classes = LabelClasses(self._cluster)
         self._allowed: dict[object, int | None] = {}
         self._levels: dict[str, tuple[int, ...]] = {}
+        ends = stated(self._cluster, wall) if at else ()
+        self._ended = {pod.uid for pod, end in ends if end is not None and end <= at}
 
     def _rejecting(self, supposed: SupposedCluster, fleet: Fleet) -> int:
         """The nodes with a free GPU where our filter rejects any pod, as where a device plugin has a fault."""
@@ -127,12 +148,18 @@ class _Reader:
         seen: set[str] = set()
         for name in self.read.names:
             for pod in sorted(self._cluster.pods_on(name), key=lambda pod: (pod.namespace, pod.name, pod.uid)):
+                if pod.terminating and pod.uid in self._ended:
+                    self.read.end(pod, self._number[name], self._cluster.amounts(pod))
                 if pod.uid not in seen and not pod.terminating and any(self._cluster.amounts(pod)[FIRST_GPU:]):
                     gang = self._cluster.gangs.of(pod)
                     members = [pod] if gang is None else self._cluster.gangs.running(pod)
                     pods = [member for member in members if any(self._cluster.amounts(member)[FIRST_GPU:])]
                     pods.sort(key=lambda pod: (pod.node, pod.namespace, pod.name, pod.uid))
                     seen.update(member.uid for member in pods)
+                    if all(member.uid in self._ended and member.node in self._number for member in pods):
+                        for member in pods:
+                            self.read.end(member, self._number[member.node], self._cluster.amounts(member))
+                        continue
                     unit = self._unit(pods, members)
                     if isinstance(unit, str):
                         self.read.staying[unit] += pods
@@ -229,8 +256,10 @@ def answer(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> dict[st
         raise NotFound("the cluster has no such node", path=f"node {asked.node}")
     if asked.node and asked.node not in fleet.gpus:
         raise BadInput("it offers no whole GPUs", path=f"node {asked.node}")
+    if asked.at and asked.at <= wall:
+        raise BadInput("this time has passed", path="at")
     priority, ceiling = _bounds(supposed, asked)
-    movers = _Reader(supposed, fleet, wall, priority).movers()
+    movers = _Reader(supposed, fleet, wall, priority, asked.at).movers()
     fixed = [
         (pod, why) for why, pods in movers.staying.items() for pod in pods if pod.node == asked.node and not pod.daemon
     ]
@@ -298,7 +327,7 @@ class _Searching:
             amounts = [0] * len(self.supposed.cluster.resources)
             amounts[FIRST_GPU - 1], amounts[index] = 1, self.asked.gpus
             shape = Shape(tuple(amounts), self.asked.pods, tuple(sets))
-            result = MoveSearch(movers.free, movers.units, most).fits(shape, most_steps)
+            result = MoveSearch(movers.free, movers.units, most, movers.ending).fits(shape, most_steps)
             bound, steps = min(bound, result.bound), steps + result.steps
             if result.moves is not None:
                 best, of, most = result, resource, result.cost - 1
@@ -334,6 +363,9 @@ class _Searching:
         moves = result.moves or ()
         order = [move.unit for move in moves]
         passed = all(self._moved(move, {*order[:at]}, placed, gone) for at, move in enumerate(moves))
+        if passed and self.movers.ended:
+            gone += self.movers.ended
+            self.supposed.apply([Event("Pod", "delete", pod) for pod in self.movers.ended])
         passed = passed and all(self._shape_fits(node, pods, resource, placed) for node, pods in result.places)
         if not passed:
             back = [Event("Pod", "set", pod) for pod in gone]
@@ -394,6 +426,8 @@ class _Searching:
             "shape": shape,
             "domain": {"level": asked.level, "value": asked.value or None} if asked.level else None,
             "node": asked.node or None,
+            "at": time_text(asked.at) if asked.at else None,
+            "ended": {"pods": len(self.movers.ended), "gpus": self._gpus_ended()},
             "verdict": "cannot" if result.moves is None else "moves" if result.moves else "fits",
             "places": [{"node": names[node], "pods": pods} for node, pods in result.places] if shape else [],
             "moves": [self._move(move) for move in result.moves or ()],
@@ -402,6 +436,9 @@ class _Searching:
             "stays": [{"namespace": pod.namespace, "name": pod.name, "reason": why} for pod, why in fixed],
             "not_moved": [{"reason": why, "pods": number} for why, number in staying.items()],
         }
+
+    def _gpus_ended(self) -> int:
+        return sum(sum(amounts[FIRST_GPU:]) for amounts in self.movers.ending.values())
 
     def _move(self, move: Move) -> dict[str, Any]:
         unit, pods = self.movers.units[move.unit], self.movers.pods[move.unit]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from extender.errors import BadInput
+from extender.objects.progress import checkpoint
 
 MOST_PODS: Final = 128
 """Pods of a shape."""
@@ -30,18 +31,21 @@ class WantedRoom(NamedTuple):
     """Only pods of a lower priority move, and its cost ceiling counts; "": pods of any priority, without a ceiling."""
     node: str = ""
     """It is to be emptied."""
+    at: float = 0.0
+    """When, seconds since 1970: what is declared to end before counts as gone; 0.0: now."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> WantedRoom:
-        """`for` (GPUS or PODSxGPUS) with `domain` (LEVEL or LEVEL=VALUE) and `model`, or `node`; `priority-class`.
-        BadInput."""
+        """`for` (GPUS or PODSxGPUS) with `domain` (LEVEL or LEVEL=VALUE) and `model`, or `node`; `priority-class`;
+        `at` (RFC 3339). BadInput."""
         shape, node = query.get("for", ""), query.get("node", "")
         if bool(shape) == bool(node):
             raise BadInput("state a shape that is to fit (for), or a node that is to be emptied (node)", path="for")
         level, _, value = query.get("domain", "").partition("=")
         if node and (level or query.get("model")):
             raise BadInput("a domain and a model belong to a shape", path="node")
-        asked = cls(0, 0, level, value, query.get("model", ""), query.get("priority-class", ""), node)
+        at = time_of(query["at"], "at") if query.get("at") else 0.0
+        asked = cls(0, 0, level, value, query.get("model", ""), query.get("priority-class", ""), node, at)
         if not shape:
             return asked
         *pods, gpus = shape.split("x")
@@ -51,3 +55,10 @@ class WantedRoom(NamedTuple):
         if len(numbers) > 1 and numbers[0] > MOST_PODS:
             raise BadInput(f"more than {MOST_PODS} pods", path="for")
         return asked._replace(pods=numbers[0] if len(numbers) > 1 else 1, gpus=numbers[-1])
+
+
+def time_of(text: str, path: str) -> float:
+    """Seconds since 1970 of an RFC 3339 time with its zone. BadInput, at `path`."""
+    if not (milliseconds := checkpoint(text)):
+        raise BadInput(f"{text[:40]!r} is not a time like 2026-12-01T08:00:00Z", path=path)
+    return milliseconds / 1000

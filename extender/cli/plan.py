@@ -1,7 +1,10 @@
 """The cheapest set and order of moves of running pods after which a shape fits, or a node has no pod with GPUs left.
-Nothing is changed: this prints which pods to evict in which order, and where each fits next. Each next place is free
-when its turn comes. A move begins when the pods of the one before run again. Exit codes: 0 no move is needed, 10 moves
-help, 11 they do not (or none was found), 1 an error, 2 wrong usage.
+This prints which pods to evict in which order, and where each fits next. Each next place is free when its turn comes. A
+move begins when the pods of the one before run again. Exit codes: 0 no move is needed, 10 moves help, 11 they do not
+(or none was found), 1 an error, 2 wrong usage.
+
+With --at the room is for that time: pods that are declared to end before (duration, deadlines) count as gone.
+Nothing is changed.
 
 A pod stays where it is if no controller creates it again, if a DaemonSet or kubelet runs it, while it is protected
 (protect-for, preemption.minimumRunSeconds), where a disruption budget does not allow its eviction, and where it asks
@@ -24,9 +27,9 @@ EXAMPLES = (
     "gpu-extender plan --for 4x8 --domain rack",
     "gpu-extender plan --for 8 --priority-class urgent --cluster cluster.json",
     "gpu-extender plan --node node-1",
+    "gpu-extender plan --for 4x8 --at 2026-12-01T08:00:00Z",
 )
 EXIT_CODES: Final = {"fits": 0, "moves": 10, "cannot": 11}
-QUERY: Final = ("for", "domain", "model", "priority-class", "node")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="only pods of a lower priority move, at the cost that preemption.ceilings allows the class "
         "(default: of any priority, at any cost)",
     )  # fmt: skip
+    parser.add_argument("--at", metavar="RFC3339", help="when the room is needed (default: now)")
     add_now(parser)
     add_output(parser)
 
@@ -56,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     from extender.ask.wanted_room import WantedRoom
 
     stated = {"for": options.shape, "domain": options.domain, "model": options.model,
-              "priority-class": options.priority_class, "node": options.node}  # fmt: skip
+              "priority-class": options.priority_class, "node": options.node, "at": options.at}  # fmt: skip
     query = {name: text for name, text in stated.items() if text is not None}
     asked = WantedRoom.of(query)
     page = f"/debug/plan?{urlencode(query)}"
@@ -88,6 +92,9 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
     if moves:
         yield ""
         yield from aligned([(label(term["term"]), value(term)) for term in answer["cost"]], "<>", (), "  ")
+    if (ended := answer["ended"])["pods"]:
+        which = f"{count(ended['pods'], 'pod')} with {count(ended['gpus'], 'GPU')}"
+        yield f"  gone by {answer['at']}, as declared by duration or deadline: {which}"
     for place in answer["places"]:
         yield f"  place: {short(place['node'])}, {count(place['pods'], 'pod')}"
     steps, bound = count(certificate["steps"], "search step"), certificate["bound_gpu_seconds"]
@@ -123,4 +130,5 @@ def _verdict(answer: Mapping[str, Any]) -> str:
         return {"fits": "no pod with GPUs moves", "moves": f"empty after {number}"}.get(
             answer["verdict"], "not emptied"
         )
-    return {"fits": "fits now", "moves": f"fits after {number}"}.get(answer["verdict"], "no moves were found that help")
+    fits = "fits now" if answer["at"] is None else f"fits at {answer['at']}"
+    return {"fits": fits, "moves": f"fits after {number}"}.get(answer["verdict"], "no moves were found that help")

@@ -26,6 +26,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 NEVER: Final = 1 << 120
@@ -112,10 +113,17 @@ class Target(NamedTuple):
 
 
 class MoveSearch:
-    """One search. `free`: by node what is left, R amounts. `ceiling`: sets of moves that cost more are left out."""
+    """One search. `free`: by node what is left, R amounts. `ceiling`: sets of moves that cost more are left out.
+    `ending`: by node what is left besides when the shape needs it, and not before: no unit goes there."""
 
-    def __init__(self, free: Sequence[Amounts], units: Sequence[Movable], ceiling: int = NEVER - 1) -> None:
-        self._units, self._ceiling = units, ceiling
+    def __init__(
+        self,
+        free: Sequence[Amounts],
+        units: Sequence[Movable],
+        ceiling: int = NEVER - 1,
+        ending: Mapping[int, Amounts] = MappingProxyType({}),
+    ) -> None:
+        self._units, self._ceiling, self._ending = units, ceiling, ending
         self._free = [list(column) for column in zip(*free, strict=True)]  # by resource, by node: less than 0 is short
         self._now = [tuple(amounts) for amounts in free]  # before any move
         self._on: list[list[int]] = [[] for _ in free]  # units by node
@@ -200,9 +208,11 @@ class MoveSearch:
     def _fitting(self, shape: Shape, domain: int) -> tuple[tuple[int, int], ...]:
         """The first nodes of the domain that take the shape now, with its pods there; (): they do not take it."""
         pods, places = shape.pods, []
-        asked = [(self._free[r], amount) for r, amount in enumerate(shape.amounts) if amount]
+        asked = [(r, self._free[r], amount) for r, amount in enumerate(shape.amounts) if amount]
+        nothing = (0,) * len(self._free)
         for node in _members(domain):
-            fitting = min(pods, *(column[node] // amount for column, amount in asked))
+            later = self._ending.get(node, nothing)
+            fitting = min(pods, *((column[node] + later[r]) // amount for r, column, amount in asked))
             if fitting > 0:
                 places.append((node, fitting))
                 pods -= fitting
@@ -217,7 +227,7 @@ class MoveSearch:
         for node in _members(domain):
             prices: list[int] = []
             for pods in range(1, shape.pods + 1):
-                price = self._leaves(node, self._lacking(node, tuple([pods * amount for amount in shape.amounts])))
+                price = self._leaves(node, self._lacking(node, self._taken(node, pods, shape.amounts)))
                 if price >= NEVER:
                     break
                 prices.append(price)
@@ -253,7 +263,14 @@ class MoveSearch:
         """Count what the shape takes, or does not any more."""
         for node, pods in target.places:
             self._touched[node] -= sign
-            self._add(node, tuple([sign * pods * amount for amount in amounts]))
+            self._add(node, tuple([sign * amount for amount in self._taken(node, pods, amounts)]))
+
+    def _taken(self, node: int, pods: int, amounts: Amounts) -> Amounts:
+        """What so many pods take of the node beyond what ends there before them."""
+        later = self._ending.get(node)
+        if later is None:
+            return tuple([pods * amount for amount in amounts])
+        return tuple([max(0, pods * amount - ends) for amount, ends in zip(amounts, later, strict=True)])
 
     # -- one target
 

@@ -61,6 +61,50 @@ def test_what_fits_now_moves_nothing() -> None:
     assert (answer["verdict"], answer["moves"], answer["cost"][0]["value"]) == ("fits", [], 0)
 
 
+def at(seconds: float) -> str:
+    return rfc3339(WALL + seconds)
+
+
+def test_what_is_declared_to_end_before_counts_as_gone() -> None:
+    """`ends` states two hours and has run one. Who moves before may not count on its GPUs."""
+    ends = owned("ends", 3, "n0", annotations={"gpu-extender.io/duration": "2h"})
+    items = node("n0"), node("n1"), ends, held("bare", 2, "n1"), owned("stays", 1, "n0", 600)
+    assert moves(plan(*items, for_="4")) == []
+    later = plan(*items, for_="4", at=at(3600))
+    assert moves(later) == [("stays", "n0", "n1")]
+    assert (later["at"], later["ended"]) == (at(3600), {"pods": 1, "gpus": 3})
+    assert later["places"] == [{"node": "n0", "pods": 1}]
+    assert plan(*items, for_="4", at=at(3599))["verdict"] == "cannot"
+    assert plan(*items, for_="3", at=at(3600))["verdict"] == "fits"
+    assert moves(plan(*items, node="n0", at=at(3600))) == [("stays", "n0", "n1")]
+    full = plan(node("n0"), ends, node("n1"), owned("x", 2, "n1"), held("y", 2, "n1"), for_="4", at=at(3600))
+    assert full["verdict"] == "fits"
+    assert plan(*items[:3], held("all", 4, "n1"), items[4], for_="4", at=at(3600))["verdict"] == "cannot"
+
+
+def test_terminating_pods_and_gangs_end_as_a_whole() -> None:
+    gang = {"gpu-extender.io/gang": "g"}
+    some = [
+        owned(f"g{n}", 2, f"n{n}", labels=gang, annotations={"gpu-extender.io/duration": f"{n + 2}h"}) for n in (0, 1)
+    ]
+    assert plan(node("n0"), node("n1"), *some, for_="4", at=at(3600))["verdict"] == "cannot"
+    assert plan(node("n0"), node("n1"), *some, for_="4", at=at(7200))["ended"] == {"pods": 2, "gpus": 4}
+    leaving = owned("leaving", 4, "n0", terminating=WALL + 30)
+    assert plan(node("n0"), leaving, for_="4", at=at(60))["verdict"] == "fits"
+    assert plan(node("n0"), leaving, for_="4")["verdict"] == "cannot"
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "2026-12-01", "08:00"])
+def test_a_time_has_its_zone(text: str) -> None:
+    with pytest.raises(BadInput, match="not a time like"):
+        plan(node("n0"), for_="4", at=text)
+
+
+def test_a_time_that_has_passed() -> None:
+    with pytest.raises(BadInput, match="has passed"):
+        plan(node("n0"), for_="4", at=at(-1))
+
+
 def test_a_place_is_free_before_its_pod_leaves() -> None:
     """a (3 GPUs) fits on n1 once b has gone to n2, whose place is free now. n1 and n2 have bare pods."""
     answer = plan(
@@ -178,3 +222,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*question, "--for", "2x4", "-o", "json"]) == 11
     assert main([*question, "--node", "n1"]) == 10
     assert main([*question, "--node", "gone"]) == 1
+
+
+def test_the_command_for_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.json"
+    ends = owned("a", 3, "n0", annotations={"gpu-extender.io/duration": "2h"})
+    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [node("n0"), ends]}))
+    question = ["plan", "--cluster", str(file), "--now", rfc3339(WALL), "--for", "4"]
+    assert main(question) == 11
+    assert main([*question, "--at", at(3600)]) == 0
+    text = capsys.readouterr().out
+    assert f"1 pod with 4 GPUs: fits at {at(3600)}\n" in text
+    assert f"  gone by {at(3600)}, as declared by duration or deadline: 1 pod with 3 GPUs\n" in text
+    assert main([*question, "--at", "tomorrow"]) == 1

@@ -72,6 +72,30 @@ def test_random_small_cases_are_at_the_optimum() -> None:
     assert moved > CASES / 8
 
 
+def test_what_ends_before_leaves_its_gpus_to_the_shape_alone() -> None:
+    """Single pods of the drawn clusters end: the shape may have what they hold, and no pod moves there."""
+    rng = random.Random(35)
+    fewer = 0
+    for case in range(CASES // 2):
+        free, units, shape = drawn(rng)
+        gone = [unit for unit in units if len(unit.pods) == 1 and rng.random() < 0.4]
+        stay = [unit for unit in units if unit not in gone]
+        ending: dict[int, Amounts] = {}
+        for (pod,) in (unit.pods for unit in gone):
+            before = ending.get(pod.node, (0, 0))
+            ending[pod.node] = before[0] + pod.amounts[0], before[1] + pod.amounts[1]
+        result = MoveSearch(free, stay, ending=ending).fits(shape, 10**9)
+        least = reference.cheapest_to_fit(free, stay, shape, ending)
+        assert (result.cost if result.moves is not None else None) == least, case
+        assert result.proved
+        left = carry_out(free, stay, result)
+        for node, pods in result.places:
+            there = [a + b for a, b in zip(left[node], ending.get(node, (0, 0)), strict=True)]
+            assert all(a >= pods * b for a, b in zip(there, shape.amounts, strict=True))
+        fewer += least is not None and least != reference.cheapest_to_fit(free, stay, shape)
+    assert fewer > CASES / 20
+
+
 def test_random_small_nodes_are_emptied_at_the_optimum() -> None:
     rng = random.Random(33)
     for case in range(CASES // 4):

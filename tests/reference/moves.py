@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 from extender.preemption.moves import Amounts, Movable, Shape
@@ -12,9 +12,18 @@ Places = tuple[tuple[int, ...] | None, ...]
 """By unit its next nodes, None: it has not moved."""
 
 
-def cheapest_to_fit(free: Sequence[Amounts], units: Sequence[Movable], shape: Shape) -> int | None:
-    """What the cheapest moves cost after which the shape fits; None: none help."""
-    return _cheapest(free, units, -1, lambda places: _fits(_left(free, units, places), shape))
+def cheapest_to_fit(
+    free: Sequence[Amounts], units: Sequence[Movable], shape: Shape, ending: Mapping[int, Amounts] | None = None
+) -> int | None:
+    """What the cheapest moves cost after which the shape fits; None: none help. `ending`: as of a `MoveSearch`."""
+
+    def fits(places: Places) -> bool:
+        left = _left(free, units, places)
+        for node, amounts in (ending or {}).items():
+            left[node] = [a + b for a, b in zip(left[node], amounts, strict=True)]
+        return _fits(left, shape)
+
+    return _cheapest(free, units, -1, fits)
 
 
 def cheapest_to_empty(free: Sequence[Amounts], units: Sequence[Movable], node: int) -> int | None:
