@@ -33,7 +33,6 @@ from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, named_gpus, no_gpus, no_such_pod, seconds
 from extender.ask.trend import FleetCounts, FleetPoint
-from extender.ask.wanted_room import WantedRoom
 from extender.ask.ways import gang, machines, of_pod
 from extender.ask.ways.evict import evict
 from extender.ask.ways.way import Way, in_order
@@ -48,6 +47,7 @@ from extender.objects import typos
 from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
+from extender.objects.wanted_room import WantedRoom
 from extender.preemption.candidates import Preemptor
 from extender.preemption.draining import leaves
 from extender.queue.gang import together

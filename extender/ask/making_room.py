@@ -26,7 +26,6 @@ from extender.ask.capacity import divided
 from extender.ask.machines import Fleet
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count
-from extender.ask.wanted_room import WantedRoom
 from extender.ask.whatif.drains import created_again, eviction_cost
 from extender.ask.whatif.single import warning
 from extender.cluster.cluster import ClusterView
@@ -36,6 +35,7 @@ from extender.errors import BadInput, NotFound
 from extender.objects.queueing import opened
 from extender.objects.records import Event, PodRecord
 from extender.objects.save_request import time_text
+from extender.objects.wanted_room import WantedRoom
 from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted, repelled
 from extender.preemption.candidates import Preemptor
 from extender.preemption.cost_inputs import CostCeiling, ceiling_of

@@ -14,7 +14,6 @@ from extender.ask.explain import Explainer, Times
 from extender.ask.judge import over
 from extender.ask.place import QueueLook
 from extender.ask.suppose import NOW, SupposedCluster, frozen_verbs
-from extender.ask.wanted_room import WantedRoom
 from extender.ask.whatif import engine
 from extender.ask.whatif.question import Question
 from extender.cluster.cluster import ClusterView
@@ -22,6 +21,7 @@ from extender.cluster.statements import gpus_of
 from extender.decide.verbs import Verbs
 from extender.objects.queueing import GATE
 from extender.objects.records import Event
+from extender.objects.wanted_room import WantedRoom
 from extender.queue.backfill import HeadReservation
 from extender.queue.report import QueueReport
 from extender.queue.starts import GangStart

@@ -57,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the moves."""
-    from extender.ask.wanted_room import WantedRoom
+    from extender.objects.wanted_room import WantedRoom
 
     stated = {"for": options.shape, "domain": options.domain, "model": options.model,
               "priority-class": options.priority_class, "node": options.node, "at": options.at}  # fmt: skip

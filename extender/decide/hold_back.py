@@ -6,6 +6,7 @@
 - The node was freed for a preemptor of a lower priority, and the pod leaves it (`preemption/outbid.py`).
 - The devices that are left do not meet the claims of the pod, as far as these are not counted as GPUs.
 - The pod has a seat on another node: its gang was placed as a whole.
+- GPUs are held for the pod on other nodes, by an advance reservation.
 - The pod gets another seat, and does not state it yet.
 - The pod waits in the queue without our gate, so that an autoscaler sees it: it has no seat yet.
 - The first pods of a burst after a start: that bind is ours is not known yet, and they would break a whole node each.
@@ -78,6 +79,8 @@ class HoldBack:
                 # Whatever the rules state: no pod is evicted for a part of a gang.
                 decision.judged.codes[i] = reasons.QUEUED.code
             return HeldBack(frozenset(), left=False, soon=False)
+        if self._claims.advance and (held := self._claims.held_rows(request, now)):
+            _prefer(decision, held)
         reserved: frozenset[int] = frozenset()
         if self._claims.reservations:
             reserved = self.reserved(preemptor.request, fit.passed(decision.judged.rows, decision.judged.codes), now)
@@ -236,6 +239,16 @@ class HoldBack:
             return False
         free = node.healthy & ~(node.sure | planned)
         return shapes.certain(node.shape, free, request.wanted, 0, request.containers) == CERTAIN
+
+
+def _prefer(decision: Decision, held: frozenset[int]) -> None:
+    """Where the pod fits on nodes with GPUs that are held for it, it takes one of those."""
+    judged = decision.judged
+    if held.isdisjoint(fit.passed(judged.rows, judged.codes)):
+        return
+    for i, row in enumerate(judged.rows):
+        if row not in held:
+            judged.codes[i] = judged.codes[i] or reasons.SEATED.code
 
 
 def promise_no_links(decision: Decision) -> None:

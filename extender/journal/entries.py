@@ -14,6 +14,7 @@ import msgspec
 from extender.cluster.saved import SavedCluster
 from extender.objects import records
 from extender.objects.records import Event, Kind, PodRecord, Record
+from extender.reservations.advance import Held
 from extender.reservations.assumed import AssumedPod, Attempt, Staleness
 from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat
@@ -69,6 +70,10 @@ class Sweep(msgspec.Struct, frozen=True, array_like=True, tag="sweep"):
     now: float
 
 
+AdvanceState = tuple[float, tuple[Held, ...]]
+"""Seconds since 1970 at 0 of the server's clock, and what is held for dates."""
+
+
 class Store(msgspec.Struct, frozen=True, array_like=True, tag="store"):
     """A store was changed by neither a verb nor an event. `value`: an uid, or what was reserved."""
 
@@ -77,6 +82,7 @@ class Store(msgspec.Struct, frozen=True, array_like=True, tag="store"):
     forget: str | None = None
     seat: Seat | None = None
     unseat: str | None = None
+    advance: AdvanceState | None = None
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
@@ -169,6 +175,7 @@ class Remembered(NamedTuple):
     assumed: list[AssumedPod]
     reservations: list[Reservation]
     seats: list[Seat]
+    advance: AdvanceState
     attempts: list[tuple[str, Attempt]]
     unknown: list[tuple[str, float, float]]
     """Name, first and last time."""
@@ -237,6 +244,6 @@ def form() -> str:
     """Names the fields of all entries and records: another program version may have others, and cannot read them."""
     every = [
         *_RECORDS, Batch, Tick, Sweep, Store, Start, Choice, Reply, Asked, UnderWay, Remembered, Snapshot, Objects,
-        SavedCluster, Reservation, AssumedPod, Seat, Attempt,
+        SavedCluster, Reservation, AssumedPod, Seat, Held, Attempt,
     ]  # fmt: skip
     return hashlib.sha256("".join(map(_fields, every)).encode()).hexdigest()[:16]

@@ -156,6 +156,7 @@ def _remember(verbs: Verbs, remembered: Remembered) -> None:
     for reservation in remembered.reservations:
         verbs.reservations.add(reservation)
     verbs.claims.seats.reserve(remembered.seats)
+    verbs.claims.advance.take(remembered.advance[1], remembered.advance[0])
     verbs.attempts.restore(remembered.attempts)
     verbs.filter.unknown_nodes.restore(remembered.unknown)
 
@@ -171,3 +172,5 @@ def _store(verbs: Verbs, entry: entries.Store) -> None:
         verbs.claims.seats.reserve([entry.seat])
     if entry.unseat is not None:
         verbs.claims.seats.drop(entry.unseat)
+    if entry.advance is not None:
+        verbs.claims.advance.take(entry.advance[1], entry.advance[0])

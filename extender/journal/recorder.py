@@ -64,6 +64,7 @@ class Recorder(Journal):
         """Record what happens to them from now on."""
         self._cluster, self._verbs = cluster, verbs
         verbs.assumed.journal = verbs.reservations.journal = verbs.claims.seats.journal = self
+        verbs.claims.advance.journal = self
 
     def take(self, settings: Settings) -> None:
         """These settings count from now on: what follows is in a file that states them."""
@@ -275,6 +276,7 @@ def _remembered(verbs: Verbs, binds: list[UnderWay]) -> Remembered:
         verbs.assumed.kept,
         [replace(reservation) for reservation in verbs.reservations.all()],
         list(verbs.claims.seats),
+        (verbs.claims.advance.epoch, tuple(verbs.claims.advance)),
         verbs.attempts.kept,
         verbs.filter.unknown_nodes.kept,
         binds,

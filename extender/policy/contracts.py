@@ -81,6 +81,8 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False):
     """(resource, amount) that it asks for of resources that are no columns of the tables, above 0, by name."""
     most_wait: int = 0  # seconds for which it waits at most until victims that it asks have saved their work; 0: never
     nics: str = ""  # required, preferred or ignore; "" = the pod states nothing, and has no gang
+    owner: str = ""  # what creates the pod again if it is deleted, as `owner_key` names it
+    lasts: float | None = None  # seconds for which it runs at most; None: nothing states it
     ask: Ask = Ask((0, 0, 0))  # the same request as the kernels read it; follows from the other fields
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from extender.cluster.listener import Listener
 from extender.cluster.other_resources import plain
 from extender.cluster.pod_kinds import links_of, nics_of
 from extender.objects import gangs
+from extender.objects.queueing import duration_of
 from extender.objects.records import PodRecord as PodRecord
 from extender.policy.contracts import PodRequest
 
@@ -111,7 +112,14 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
         most_wait=cluster.limits.most_wait(pod),
         others=plain(pod.others, cluster.device_classes.values()),
         nics=nics_of(pod),
+        owner=owner_key(pod),
+        lasts=duration_of(pod),
     )
+
+
+def owner_key(pod: PodRecord) -> str:
+    """Names what creates the pod again if it is deleted: "NAMESPACE/KIND/NAME", "" for nothing."""
+    return "" if pod.owner is None else f"{pod.namespace}/{pod.owner.kind}/{pod.owner.name}"
 
 
 def _is_partly_known(pod: PodRecord) -> bool:

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import RUN, STEP, Sliced, collected, in_order, pauses
+from extender.objects import gangs
 from extender.objects.gangs import Ref
 from extender.objects.queueing import duration_of
 from extender.objects.records import SEAT_REJECTED, UNSCHEDULABLE, Owner, PodRecord
-from extender.queue.gang import ends_at
 
 NO_GANG: Final = Ref("", "", "")
 OVERRUN_SECONDS: Final = 30.0
@@ -103,7 +103,7 @@ def without_gpus(cluster: ClusterView, now: float) -> Sliced[list[Ending]]:
         for pod in cluster.pods_on(node) if row >= 0 else ():
             seen += 1
             if not (pod.gpus or pod.daemon or pod.mirror):
-                at = _end(pod, _or_never(ends_at(pod, cluster)), now)
+                at = _end(pod, _or_never(gangs.ends_at(pod, cluster.gangs.objects)), now)
                 plain.append(Ending(pod.uid, row, at if at < inf else None))
         if seen >= STEP:
             seen = 0
@@ -115,7 +115,7 @@ def _of_owner(pod: PodRecord, owner: Owner, deadlines: dict[tuple[str, Owner], f
     key = (pod.namespace, owner)
     deadline = deadlines.get(key)
     if deadline is None:
-        deadline = deadlines[key] = _or_never(ends_at(pod, cluster))
+        deadline = deadlines[key] = _or_never(gangs.ends_at(pod, cluster.gangs.objects))
     return deadline
 
 
@@ -171,7 +171,7 @@ def takes_pods(node: str, cluster: ClusterView) -> bool:
 
 def seated(pod: PodRecord, row: int, cluster: ClusterView, now: float) -> Ending:
     """The ending of a pod that has a seat and is not bound yet: it counts as started now."""
-    at = _end(pod, _or_never(ends_at(pod, cluster)), now)
+    at = _end(pod, _or_never(gangs.ends_at(pod, cluster.gangs.objects)), now)
     if at == inf:
         return Ending(pod.uid, row, None, cluster.workloads.gang_of(pod.uid))
     return Ending(pod.uid, row, at, rejected=is_rejected(pod))

@@ -187,13 +187,6 @@ def single(cluster: ClusterView, pod: PodRecord) -> WaitingGang:
     return finish(_gang(cluster, _alone(pod), _Pods([pod]), (1, 1)))
 
 
-def ends_at(pod: PodRecord, cluster: ClusterView) -> float | None:
-    """When the deadline of one of the pod's owners ends it, seconds since the epoch; None without one."""
-    objects = cluster.gangs.objects
-    owners = (objects.get(key) for key in gangs.owners(pod.namespace, pod.owner, objects))
-    return min((owner.ends_at for owner in owners if owner is not None and owner.ends_at is not None), default=None)
-
-
 def stated_seconds(pods: Sequence[PodRecord]) -> float | None:
     """How long the pods of a gang run at most; None: not all of its pods with GPUs state it."""
     return _latest(duration_of(pod) for pod in [pod for pod in pods if pod.gpus] or pods)
@@ -415,7 +408,7 @@ def job_of(pod: PodRecord) -> Hashable:
 
 def _owners_ends(pods: Sequence[PodRecord], cluster: ClusterView) -> Iterator[float | None]:
     by_owner = {pod.owner: pod for pod in pods}  # the pods of one owner end alike
-    return (ends_at(pod, cluster) for pod in by_owner.values())
+    return (gangs.ends_at(pod, cluster.gangs.objects) for pod in by_owner.values())
 
 
 def _latest(stated: Iterable[float | None]) -> float | None:

@@ -9,11 +9,12 @@ from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import STEP, Sliced
+from extender.objects import gangs
 from extender.objects.gangs import Ref
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
 from extender.queue.endings import NO_GANG
-from extender.queue.gang import ends_at, stated_seconds
+from extender.queue.gang import stated_seconds
 from extender.queue.runtimes import RunClass, class_of
 
 MANY: Final = 8  # gangs that are read anew between two pauses: one costs what many that are known do
@@ -80,7 +81,7 @@ class GangRuns:
             gpus[pod.node] = gpus.get(pod.node, 0) + pod.gpu_count
         begun = min([now if pod.start is None else pod.start for pod in pods])
         first = pods[0]
-        ends = first.deletion_at if first.terminating else ends_at(first, cluster)
+        ends = first.deletion_at if first.terminating else gangs.ends_at(first, cluster.gangs.objects)
         return GangRun(
             f"{first.namespace}/{first.name}" if named == NO_GANG else str(named),
             class_of(pods, cluster.gangs.objects),

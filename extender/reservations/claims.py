@@ -29,6 +29,7 @@ from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import PodRequests
+from extender.reservations.advance import ANY_POD, AdvanceReservations, Eligibility
 from extender.reservations.assumed import AssumedPod, AssumedPods
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation, Reservations
@@ -50,6 +51,7 @@ class Claims:
     ) -> None:
         self._cluster, self._requests = cluster, requests
         self.assumed, self.reservations, self.seats = assumed, reservations, Seats()
+        self.advance = AdvanceReservations()
         self.counting = Counting(cluster, assumed, reservations, self.seats, releases, requests)
         self._counted: Counted | None = None
         self.is_bind_called = False
@@ -63,6 +65,14 @@ class Claims:
         """The request of a pod, with the absent seat that it takes over, if there is one."""
         seat = taken_over(self.seats, pod, self._cluster)
         return request if seat is None else msgspec.structs.replace(request, seat=seat.uid)
+
+    def eligibility(self, requests: Sequence[PodRequest], now: float) -> Eligibility:
+        """For which advance reservations pods that start together are eligible."""
+        return self.advance.eligibility(requests, self._cluster, now)
+
+    def held_rows(self, request: PodRequest, now: float) -> frozenset[int]:
+        """The rows that are held for the pod, and others, by an advance reservation that has begun."""
+        return self.advance.rows(request, self._cluster, now)
 
     def alone(self, pod: PodRecord) -> PodRequest:
         """The request of a pod without siblings and kin."""
@@ -85,7 +95,10 @@ class Claims:
         which are made again on leaving."""
         uids = frozenset([claim.uid for claim in as_equal]) if as_equal else NONE
         few = frozenset(rows) if rows is not None and len(rows) <= FEW else None
-        return Counted(self, request, now, uids, without, taken, few)
+        eligible = self.eligibility((request,), now)
+        if self.advance and self.seats.of(request.seat or request.uid) is not None:  # it was placed beside them
+            eligible = Eligibility(usable=frozenset([held.name for held in self.advance]))
+        return Counted(self, request, now, uids, without, taken, few, eligible)
 
     def begin(self, counted: Counted) -> Counted | None:
         """Make these claims. Gives those that they stand instead of; an exception leaves those."""
@@ -148,7 +161,9 @@ def of_others(
         first = msgspec.structs.replace(first, tolerances=tolerances, claim_specs=())
     if not first.others and (others := next((request.others for request in requests if request.others), ())):
         first = msgspec.structs.replace(first, others=others)  # the claims of any pod of it count
-    return claims.of(first, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
+    counted = claims.of(first, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
+    counted.eligible = claims.eligibility(requests, now)
+    return counted
 
 
 # -- what the claims of one request are made of ------------------------------------------------------------------------
@@ -167,6 +182,7 @@ class Counted(msgspec.Struct):
     without: frozenset[str]  # uids of pods whose claims do not count
     taken: tuple[str, tuple[int, ...]] | None  # the node and the amounts of one more claim
     rows: Collection[int] | None  # of the only nodes that are read, at most FEW; None: all
+    eligible: Eligibility = ANY_POD  # which advance reservations do not count
     outer: Counted | None = None  # the claims that these stand instead of
 
     def __enter__(self) -> None:
@@ -223,6 +239,8 @@ class Counting:
                 self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid), counted)
         if self._seats:
             self._count_seats(counted, seen)
+        if advance := counted.claims.advance:
+            self._count_advance(advance, counted, seen)
         if cluster.placements.nominated:
             count = self._count_nominated if counted.rows is None else self._count_nominated_there
             count(counted, seen)
@@ -295,6 +313,13 @@ class Counting:
             if seat.uid not in seen and counted.counts(seat, "" if pod is None else pod.node):
                 seen.add(seat.uid)
                 self._reserve(seat.node, seat.amounts, pod, counted, seat.gpus, seat.others)
+
+    def _count_advance(self, advance: AdvanceReservations, counted: Counted, seen: set[str]) -> None:
+        """What is held for a date."""
+        taken = advance.taken(counted.request.priority, counted.eligible, self._cluster, counted.now, seen)
+        for node, amounts in taken:
+            if _is_read(row := self._cluster.row(node), counted):
+                self._cluster.tables.nodes.add_claim(row, amounts, 0, False)
 
     def _counted_seat(self, uid: str, counted: Counted) -> Seat | None:
         """The seat of the pod, on whatever row; None where it has none that counts."""

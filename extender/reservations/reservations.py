@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Literal
 
-Change = Literal["reserve", "release", "forget", "seat", "unseat"]
+Change = Literal["reserve", "release", "forget", "seat", "unseat", "advance"]
 
 
 class Journal:

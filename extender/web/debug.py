@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.ask.shadow_report import Report
-from extender.ask.wanted_room import WantedRoom
 from extender.cluster import dump
 from extender.cluster.cluster import ClusterView
 from extender.objects import yaml_documents
+from extender.objects.wanted_room import WantedRoom
 from extender.web import decisions_page, pod_page
 from extender.web.health import InvalidObjects
 from extender.web.node_pages import node_maps

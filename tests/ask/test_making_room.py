@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from extender.ask import frozen, offline
-from extender.ask.wanted_room import WantedRoom
 from extender.cli import main
 from extender.errors import BadInput, NotFound
 from extender.objects.records import Event
+from extender.objects.wanted_room import WantedRoom
 from extender.settings import Settings
 from tests.ask.whatif.test_drains import cost, held, node
 from tests.world import JSON, WALL, rfc3339

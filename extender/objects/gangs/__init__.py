@@ -222,6 +222,12 @@ def owners(namespace: str, owner: Owner | None, objects: Objects) -> Iterator[Ob
         owner = above.owner if above is not None else None
 
 
+def ends_at(pod: PodRecord, objects: Objects) -> float | None:
+    """When the deadline of one of the pod's owners ends it, seconds since the epoch; None without one."""
+    above = (objects.get(key) for key in owners(pod.namespace, pod.owner, objects))
+    return min((owner.ends_at for owner in above if owner is not None and owner.ends_at is not None), default=None)
+
+
 def top_owner(pod: PodRecord, objects: Objects) -> str:
     """The highest known owner, "Kind/name", of a pod without one the pod itself. OWNER_TEXT characters at most; special
     ones are written as in a URL."""

@@ -1,0 +1,105 @@
+"""Advance reservations: GPUs for a date, as operators state them in a ConfigMap, one key each, and tenants on a gang.
+
+An entry that cannot be used states why, and stops no other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from extender.errors import BadInput
+from extender.objects import yaml_documents
+from extender.objects.progress import checkpoint
+from extender.objects.records import PodRecord
+from extender.objects.wanted_room import WantedRoom
+
+CONFIG_MAP: Final = "gpu-extender-advance-reservations"
+START_AT: Final = "gpu-extender.io/start-at"
+MOST_ENTRIES: Final = 64
+"""That are read of the ConfigMap: the first by name."""
+LONGEST: Final = 4_096
+"""Characters of one entry."""
+MOST_NAMESPACES: Final = 64
+_ROOM: Final = {"for": "for", "node": "node", "model": "model", "domain": "domain", "priorityClass": "priority-class"}
+"""The words of `plan`, by field."""
+_FIELDS: Final = (*_ROOM, "from", "until", "namespaces")
+
+
+class AdvanceEntry(NamedTuple):
+    """One entry of the ConfigMap."""
+
+    name: str  # its key
+    room: WantedRoom
+    since: float  # `from`, seconds since 1970
+    until: float  # the same
+    namespaces: tuple[str, ...] = ()  # whose pods may use it; none where a node is emptied
+
+
+def entries(data: Mapping[str, str]) -> tuple[list[AdvanceEntry], dict[str, str]]:
+    """(the entries by name, why each other key is none). `data`: of the ConfigMap."""
+    found: list[AdvanceEntry] = []
+    faults: dict[str, str] = {}
+    for name, text in sorted(data.items()):
+        try:
+            if len(found) == MOST_ENTRIES:
+                raise BadInput(f"more than {MOST_ENTRIES} advance reservations", path=name)
+            found.append(entry(name, text))
+        except BadInput as error:
+            faults[name] = error.message if error.path in ("", name) else f"{error.path}: {error.message}"
+    return found, faults
+
+
+def entry(name: str, text: str) -> AdvanceEntry:
+    """What one key states, as YAML or JSON. BadInput."""
+    stated = _fields(text)
+    if unknown := [str(key)[:40] for key in stated if key not in _FIELDS]:
+        raise BadInput(f"unknown: {', '.join(unknown[:8])}; fields: {', '.join(_FIELDS)}", path="fields")
+    asked = WantedRoom.of({word: _text(stated, field) for field, word in _ROOM.items() if field in stated})
+    since, until = _moment(stated, "from"), _moment(stated, "until")
+    if until <= since:
+        raise BadInput("until is not after from", path="until")
+    named = stated.get("namespaces", [])
+    if not isinstance(named, list) or not all(isinstance(namespace, str) and namespace for namespace in named):
+        raise BadInput("not a list of names", path="namespaces")
+    if len(named) > MOST_NAMESPACES:
+        raise BadInput(f"more than {MOST_NAMESPACES}", path="namespaces")
+    if bool(named) == bool(asked.node):
+        why = "no pod uses a node that is emptied" if named else "none is stated: no pod could use the GPUs"
+        raise BadInput(why, path="namespaces")
+    return AdvanceEntry(name, asked, since, until, tuple(sorted(set(named))))
+
+
+def starts_at(pod: PodRecord) -> float | None:
+    """The date for which the pod's gang asks, seconds since 1970; None: for none."""
+    text = pod.annotations.get(START_AT)
+    return (checkpoint(text) / 1000.0 or None) if text else None
+
+
+def _fields(text: str) -> Mapping[Any, Any]:
+    if len(text) > LONGEST:
+        raise BadInput(f"longer than {LONGEST} characters", path="")
+    try:
+        stated = list(yaml_documents.documents(text.encode(), aliases=False))
+    except (yaml_documents.Error, RecursionError, UnicodeEncodeError, ValueError) as error:
+        raise BadInput(f"neither YAML nor JSON: {' '.join(str(error).split())[:200]}", path="") from error
+    if len(stated) != 1 or not isinstance(stated[0], dict):
+        raise BadInput("not one mapping of fields", path="")
+    return stated[0]
+
+
+def _text(stated: Mapping[Any, Any], field: str) -> str:
+    text = stated[field]
+    if isinstance(text, datetime):  # YAML has times of its own
+        text = text.isoformat()
+    if isinstance(text, bool) or not isinstance(text, str | int) or str(text) == "":
+        raise BadInput("not a text", path=field)
+    return str(text)
+
+
+def _moment(stated: Mapping[Any, Any], field: str) -> float:
+    seconds = checkpoint(_text(stated, field)) / 1000.0 if field in stated else 0.0
+    if not seconds:
+        raise BadInput("not a time with its offset, like 2026-12-01T08:00:00Z", path=field)
+    return seconds

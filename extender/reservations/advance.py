@@ -1,0 +1,190 @@
+"""Advance reservations in force: GPUs that are held for a date, or for pods that are moved.
+
+Each holds absent seats. They count as taken for every request that is not known to end before `since`, whatever its
+priority; those of a tenant's gang for requests of equal and lower priority. From `since` to `until` its own pods may
+use them: they do not count for these, and what these use of them counts no longer for others. Both follow from the
+pods that the watch shows: there is no state of who has taken what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from operator import add, le, sub
+from typing import Final, NamedTuple
+
+from extender.cluster.cluster import ClusterView
+from extender.cluster.tables import FIRST_GPU
+from extender.objects.gangs import ends_at
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
+from extender.policy.pod_request import owner_key
+from extender.reservations.reservations import SILENT, Journal
+from extender.reservations.seats import ABSENT, Seat
+
+TOP: Final = 2**31 - 1
+"""The priority of seats that count for every request."""
+
+
+class Held(NamedTuple):
+    """One advance reservation, or the next place of pods that are moved. Times are seconds since 1970."""
+
+    name: str
+    seats: tuple[Seat, ...]
+    since: float  # from when its pods may use the seats
+    until: float  # from when it holds nothing
+    namespaces: frozenset[str] = frozenset()  # whose pods may use them
+    owner: str = ""  # or: the pods that this owner creates anew (`owner_key`); "": of none
+    before: frozenset[str] = frozenset()
+    """Uids of pods that are there already: they use none of the seats."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the seats are of pods that exist: of a gang that waits for its date."""
+        return not (self.seats and self.seats[0].absent)
+
+    def is_for(self, uid: str, namespace: str, owner: str) -> bool:
+        """Whether the pod may use the seats from `since` on."""
+        named = namespace in self.namespaces or (bool(self.owner) and owner == self.owner)
+        return named and uid not in self.before
+
+
+def seat(name: str, number: int, node: str, amounts: tuple[int, ...], at: float) -> Seat:
+    """A seat that counts for every request. `name`: of its reservation; `amounts`: R; `at`: on the server's clock."""
+    return Seat(f"{ABSENT}{name}:{number}", name, name, node, amounts, 0, TOP, at)
+
+
+class Eligibility(NamedTuple):
+    """What decides which seats count for pods that would start now."""
+
+    ends: float = inf  # when they have ended at the latest, seconds since 1970; inf: not known
+    usable: frozenset[str] = frozenset()  # names of those whose seats they may use
+
+
+ANY_POD: Final = Eligibility()
+"""It runs for ever, and nothing is held for it."""
+Amounts = dict[str, tuple[int, ...]]
+"""R amounts by node."""
+
+
+@dataclass(slots=True)
+class AdvanceReservations:
+    """All that are in force, by name. `epoch`: seconds since 1970 at 0 of the server's clock."""
+
+    journal: Journal = SILENT
+    epoch: float = 0.0
+    _of: dict[str, Held] = field(default_factory=dict)
+    _left: dict[tuple[str, bool], Amounts] = field(default_factory=dict)
+    _generation: int = -1  # of the cluster, for which `_left` is true
+
+    def __bool__(self) -> bool:
+        """Whether there is any, ended ones too."""
+        return bool(self._of)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(self._of.values())
+
+    def of(self, name: str) -> Held | None:
+        """The one of this name."""
+        return self._of.get(name)
+
+    def take(self, held: Iterable[Held], epoch: float) -> None:
+        """These are in force, and no others."""
+        by_name = {reservation.name: reservation for reservation in held}
+        if by_name == self._of and epoch == self.epoch:
+            return
+        self.journal.changed("advance", (epoch, tuple(by_name.values())))
+        self._of, self.epoch, self._generation = by_name, epoch, -1
+
+    def current(self, now: float) -> list[Held]:
+        """Those that have not ended. `now`: on the server's clock."""
+        return [held for held in self._of.values() if now + self.epoch < held.until]
+
+    def usable(self, request: PodRequest, now: float) -> list[Held]:
+        """Those whose seats the pod may use now."""
+        wall = now + self.epoch
+        return [
+            held
+            for held in self._of.values()
+            if held.since <= wall < held.until and held.is_for(request.uid, request.namespace, request.owner)
+        ]
+
+    def eligibility(self, requests: Sequence[PodRequest], cluster: ClusterView, now: float) -> Eligibility:
+        """That of pods that start together."""
+        if not self._of:
+            return ANY_POD
+        usable = frozenset(held.name for request in requests for held in self.usable(request, now))
+        return Eligibility(_ends(requests, cluster, now + self.epoch), usable)
+
+    def rows(self, request: PodRequest, cluster: ClusterView, now: float) -> frozenset[int]:
+        """The rows with seats that the pod may use now: those of as many GPUs as it asks for, where there are any."""
+        rows: dict[bool, set[int]] = {True: set(), False: set()}
+        for held in self.usable(request, now) if self._of else ():
+            left = self._left_of(held, cluster, begun=True)
+            for seat in held.seats:
+                if all(map(le, request.amounts[FIRST_GPU:], left[seat.node][FIRST_GPU:])):
+                    rows[seat.amounts[FIRST_GPU:] == request.amounts[FIRST_GPU:]].add(cluster.row(seat.node))
+        return frozenset((rows[True] or rows[False]) - {-1})
+
+    def taken(
+        self, priority: int, eligible: Eligibility, cluster: ClusterView, now: float, without: Collection[str]
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """(node, R amounts) of what counts as taken for pods of a priority. `without`: uids of pods whose seats do not
+        count."""
+        wall = now + self.epoch
+        for held in self._of.values():
+            begun = held.since <= wall
+            if wall >= held.until or held.name in eligible.usable or (not begun and eligible.ends <= held.since):
+                continue
+            if not held.exists:
+                yield from self._left_of(held, cluster, begun=begun).items()
+                continue
+            for seat in held.seats:
+                pod = cluster.pods.get(seat.uid)
+                if seat.uid not in without and seat.priority >= priority and (pod is None or not pod.node):
+                    yield seat.node, seat.amounts
+
+    def _left_of(self, held: Held, cluster: ClusterView, *, begun: bool) -> Amounts:
+        """What its pods have not used of it; all of it before it has `begun`."""
+        if self._generation != cluster.generation:
+            self._left, self._generation = {}, cluster.generation
+        left = self._left.get((held.name, begun))
+        if left is None:
+            left = self._left[held.name, begun] = _left(held, cluster, begun=begun)
+        return left
+
+
+def _ends(requests: Sequence[PodRequest], cluster: ClusterView, wall: float) -> float:
+    """As of an `Eligibility`."""
+    objects, latest = cluster.gangs.objects, wall
+    for request in requests:
+        if request.gpus:
+            pod = cluster.pods.get(request.uid)
+            deadline = None if pod is None else ends_at(pod, objects)
+            stated = (None if request.lasts is None else wall + request.lasts, deadline)
+            latest = max(latest, min((at for at in stated if at is not None), default=inf))
+    return latest
+
+
+def _left(held: Held, cluster: ClusterView, *, begun: bool) -> Amounts:
+    amounts: Amounts = {}
+    for seat in held.seats:
+        before = amounts.get(seat.node)
+        amounts[seat.node] = seat.amounts if before is None else tuple(map(add, before, seat.amounts))
+    for node in amounts if begun else ():
+        for pod in cluster.pods_on(node):
+            if held.is_for(pod.uid, pod.namespace, owner_key(pod)):
+                used = cluster.amounts(pod)
+                if any(used[FIRST_GPU:]):
+                    amounts[node] = tuple(max(0, left) for left in map(sub, amounts[node], used))
+    return amounts
+
+
+def present(held: Held, cluster: ClusterView) -> list[PodRecord]:
+    """The pods that use its seats."""
+    nodes = {seat.node for seat in held.seats}
+    return [
+        pod for node in sorted(nodes) for pod in cluster.pods_on(node)
+        if any(cluster.amounts(pod)[FIRST_GPU:]) and held.is_for(pod.uid, pod.namespace, owner_key(pod))
+    ]  # fmt: skip

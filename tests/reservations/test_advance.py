@@ -1,0 +1,179 @@
+"""What an advance reservation holds, and against which pods."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from extender.reservations.advance import Held, seat
+from tests.world import JSON, WALL, World, workload
+
+MOST = 1_000_000
+
+
+def hold(world: World, name: str, nodes: dict[str, int], since: float, until: float, **facts: Any) -> Held:
+    """Held GPUs by node, one seat each."""
+    amounts = [0] * len(world.cluster.resources)
+    seats = []
+    for number, (node, gpus) in enumerate(nodes.items()):
+        amounts[3] = gpus
+        seats.append(seat(name, number, node, tuple(amounts), world.now))
+    return Held(name, tuple(seats), since, until, **facts)
+
+
+def take(world: World, *held: Held) -> None:
+    world.verbs.claims.advance.take(held, world.wall - world.now)
+
+
+def passes(world: World, pod: JSON) -> set[str]:
+    """The nodes that filter passes; the pod is not assumed on one of them."""
+    names = set(world.filter(pod)["NodeNames"] or ())
+    world.verbs.assumed.forget(pod["metadata"]["uid"])
+    return names
+
+
+def lasting(name: str, gpus: int, seconds: float | None, **facts: Any) -> JSON:
+    notes = {} if seconds is None else {"gpu-extender.io/duration": f"{int(seconds)}s"}
+    return workload(name, gpus, annotations=notes, **facts)
+
+
+def two_nodes() -> World:
+    world = World()
+    for name in ("n1", "n2"):
+        world.node(name, 8)
+    return world
+
+
+def test_before_its_date_only_pods_that_end_before_use_the_gpus() -> None:
+    world = two_nodes()
+    take(world, hold(world, "big", {"n1": 8}, WALL + 600, WALL + 1200, namespaces=frozenset({"ml"})))
+    assert passes(world, lasting("short", 8, 600)) == {"n1", "n2"}
+    assert passes(world, lasting("long", 8, 601)) == {"n2"}
+    assert passes(world, lasting("unknown", 1, None, priority=MOST)) == {"n2"}
+    assert passes(world, lasting("own", 8, None, namespace="ml")) == {"n2"}
+
+
+def test_from_its_date_on_its_namespaces_take_the_gpus_and_first_those() -> None:
+    world = two_nodes()
+    take(world, hold(world, "big", {"n1": 8}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
+    assert passes(world, lasting("short", 8, 1)) == {"n2"}
+    own = workload("own", 8, namespace="ml")
+    assert passes(world, own) == {"n1"}
+    assert passes(world, workload("large", 9, namespace="ml")) == set()
+
+
+def test_what_its_pods_use_counts_once() -> None:
+    world = two_nodes()
+    take(world, hold(world, "big", {"n1": 4}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
+    world.pod("own", 4, "n1", namespace="ml")
+    assert passes(world, workload("other", 4)) == {"n1", "n2"}
+    assert passes(world, workload("second", 8, namespace="ml")) == {"n2"}
+    world.gone("own")
+    assert passes(world, workload("other", 8)) == {"n2"}
+
+
+def test_a_pod_that_was_there_before_uses_nothing_of_it() -> None:
+    world = two_nodes()
+    world.pod("old", 4, "n1", namespace="ml")
+    facts = {"namespaces": frozenset({"ml"}), "before": frozenset({"uid-old"})}
+    take(world, hold(world, "big", {"n1": 4}, WALL, WALL + 1200, **facts))
+    assert passes(world, workload("other", 1)) == {"n2"}
+
+
+def test_it_holds_nothing_from_its_end_on() -> None:
+    world = two_nodes()
+    take(world, hold(world, "big", {"n1": 8}, WALL, WALL + 60, namespaces=frozenset({"ml"})))
+    world.now += 60
+    world.wall += 60
+    assert passes(world, workload("other", 8)) == {"n1", "n2"}
+
+
+def test_a_node_that_is_emptied_takes_no_pod_until_the_end() -> None:
+    world = two_nodes()
+    take(world, hold(world, "fan", {"n1": 8}, WALL + 60, WALL + 120))
+    assert passes(world, lasting("short", 1, 30)) == {"n1", "n2"}
+    world.now += 61
+    world.wall += 61
+    assert passes(world, lasting("other", 1, 30)) == {"n2"}
+
+
+def test_the_next_place_of_a_pod_that_moves_is_for_the_pods_of_its_owner() -> None:
+    world = two_nodes()
+    facts = {"owner": "default/ReplicaSet/owner", "before": frozenset({"uid-old"})}
+    world.pod("old", 8, "n1", owner="ReplicaSet")
+    take(world, hold(world, "move", {"n2": 8}, 0.0, WALL + 600, **facts))
+    assert passes(world, workload("other", 8, priority=MOST)) == set()
+    again = workload("new", 8, owner="ReplicaSet")
+    assert passes(world, again) == {"n2"}
+    world.gone("old")
+    assert passes(world, again) == {"n2"}  # its own place, though n1 is free
+    world.pod("new", 8, "n2", owner="ReplicaSet")
+    assert passes(world, workload("other", 8)) == {"n1"}
+
+
+def test_no_pod_is_evicted_for_gpus_that_are_held() -> None:
+    world = two_nodes()
+    world.pod("low", 8, "n1")
+    world.pod("other", 8, "n2")
+    take(world, hold(world, "big", {"n1": 8}, WALL + 600, WALL + 1200, namespaces=frozenset({"ml"})))
+    urgent = world.pod("urgent", 8, priority=100)
+    world.filter(urgent, ["n1", "n2"])
+    assert set(world.preempt(world_pod("urgent"), {"n1": ["low"], "n2": ["other"]})) == {"n2"}
+
+
+def world_pod(name: str) -> JSON:
+    return workload(name, 8, priority=100)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_pods_beside_a_plain_count(seed: int) -> None:
+    """Nodes that filter passes, beside one loop over pods and seats. A pod that ends before every date is judged as if
+    there were none; a pod that does not end gets no GPU that is held."""
+    chance = random.Random(seed)
+    world = World()
+    names = [f"n{at}" for at in range(chance.randint(1, 4))]
+    for name in names:
+        world.node(name, 8)
+    running: list[tuple[str, str, int]] = []
+    for at in range(chance.randrange(8)):
+        node, gpus, namespace = chance.choice(names), chance.randint(1, 4), chance.choice(("ml", "lab"))
+        if sum(used for _, there, used in running if there == node) + gpus <= 8:
+            world.pod(f"r{at}", gpus, node, namespace=namespace)
+            running.append((namespace, node, gpus))
+    held = []
+    for at in range(chance.randint(1, 3)):
+        since = WALL + chance.choice((-60, 0, 60, 600))
+        namespaces = frozenset(chance.sample(("ml", "lab"), chance.randrange(3)))
+        nodes = {name: chance.randint(1, 8) for name in chance.sample(names, chance.randint(1, len(names)))}
+        held.append(hold(world, f"h{at}", nodes, since, since + chance.choice((30, 900)), namespaces=namespaces))
+    for at in range(12):
+        gpus, seconds = chance.randint(1, 8), chance.choice((None, 1, 59, 60, 61, 600, 5000))
+        namespace = chance.choice(("ml", "lab", "web"))
+        pod = lasting(f"p{at}", gpus, seconds, namespace=namespace, priority=chance.choice((0, MOST)))
+        take(world)
+        free = passes(world, pod)
+        take(world, *held)
+        wanted, preferred = set(), set()
+        for name in names:
+            left = 8 - sum(used for _, there, used in running if there == name)
+            for one in held:
+                on = sum(seat.amounts[3] for seat in one.seats if seat.node == name)
+                begun, mine = one.since <= WALL, namespace in one.namespaces
+                if not on or one.until <= WALL or (not begun and seconds is not None and WALL + seconds <= one.since):
+                    continue
+                if begun:
+                    on -= sum(used for of, there, used in running if there == name and of in one.namespaces)
+                if begun and mine:
+                    if gpus <= on:
+                        preferred.add(name)
+                    continue
+                left -= max(0, on)
+            if gpus <= left:
+                wanted.add(name)
+        found = passes(world, pod)
+        assert found <= free
+        assert found == wanted or (found <= wanted & preferred and found), (pod, held)
+        if seconds is not None and all(one.since >= WALL + seconds for one in held if one.until > WALL):
+            assert found == free
