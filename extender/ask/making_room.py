@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import add
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -46,6 +46,7 @@ from extender.queue.endings import stated
 from extender.queue.gang import formed
 from extender.queue.levels import domain_of_node, keys_of
 from extender.queue.placement import not_modelled
+from extender.reservations.moves import MovedPod, PlannedMove
 
 MOST_TRIES: Final = 16
 """Searches of one answer: after each our filter has rejected a place."""
@@ -246,9 +247,29 @@ def domains(cluster: ClusterView, level: str, names: Sequence[str]) -> dict[str,
     return dict(sorted(found.items()))
 
 
+class Room(NamedTuple):
+    """The room, and how it is made."""
+
+    found: bool
+    """Whether it is there, or moves make it."""
+    places: tuple[tuple[str, int], ...]
+    """(node, pods of the shape there)."""
+    amounts: tuple[int, ...]
+    """R amounts of a pod of the shape; () where a node is emptied, or no room was found."""
+    moves: tuple[PlannedMove, ...]
+    """In order."""
+    shown: dict[str, Any]
+    """`kind: Moves`."""
+
+
 def answer(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> dict[str, Any]:
     """`kind: Moves`. The cluster is changed by it, and serves no second question. `wall`: the time at which it is
     asked, seconds since 1970. BadInput, NotFound."""
+    return room(supposed, asked, wall).shown
+
+
+def room(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> Room:
+    """As `answer`, with its records."""
     cluster = supposed.cluster
     cluster.at(wall)
     fleet = machines.read(supposed.judge)
@@ -265,7 +286,13 @@ def answer(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> dict[st
     ]
     search = _Searching(supposed, asked, fleet, movers, wall, ceiling)
     result = MoveSearchResult(None, 0, NEVER, (), 0) if fixed else search.found()
-    return search.as_json(result, fixed)
+    shown = search.as_json(result, fixed)
+    places = tuple((place["node"], place["pods"]) for place in shown["places"])
+    planned = (
+        PlannedMove(tuple(MovedPod(pod["uid"], f"{pod['namespace']}/{pod['name']}", pod["to"]) for pod in move["pods"]))
+        for move in shown["moves"]
+    )
+    return Room(result.moves is not None, places, search.amounts, tuple(planned), shown)
 
 
 def _bounds(supposed: SupposedCluster, asked: WantedRoom) -> tuple[int | None, CostCeiling | None]:
@@ -296,6 +323,8 @@ class _Searching:
     """By uid of a pod that moves: its next GPUs, () where these are not known."""
     cost: list[dict[str, Any]] = field(default_factory=list)
     """Of the moves."""
+    amounts: tuple[int, ...] = ()
+    """R amounts of a pod of the shape that was found."""
 
     def found(self) -> MoveSearchResult:
         """The cheapest moves that our filter passes."""
@@ -310,7 +339,7 @@ class _Searching:
             self.cost = eviction_cost(loss(self.supposed.cluster, moving, self.wall), 0, moving)
             if self._carried_out(result, resource):
                 return replace(result, bound=min(bound, result.cost), steps=steps)
-        self.cost = []
+        self.cost, self.amounts = [], ()
         return MoveSearchResult(None, 0, bound, (), steps)
 
     def _search(self, most_steps: int) -> tuple[MoveSearchResult, str]:
@@ -330,7 +359,7 @@ class _Searching:
             result = MoveSearch(movers.free, movers.units, most, movers.ending).fits(shape, most_steps)
             bound, steps = min(bound, result.bound), steps + result.steps
             if result.moves is not None:
-                best, of, most = result, resource, result.cost - 1
+                best, of, most, self.amounts = result, resource, result.cost - 1, shape.amounts
         return MoveSearchResult(best.moves, best.cost, bound, best.places, steps), of
 
     def _sets(self) -> dict[str, list[int]]:

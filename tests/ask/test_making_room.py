@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from extender.ask import frozen, offline
+from extender.ask import frozen, making_room, offline
+from extender.ask.suppose import SupposedCluster
 from extender.cli import main
 from extender.errors import BadInput, NotFound
 from extender.objects.records import Event
 from extender.objects.wanted_room import WantedRoom
+from extender.reservations.moves import MovedPod, PlannedMove
 from extender.settings import Settings
 from tests.ask.whatif.test_drains import cost, held, node
 from tests.world import JSON, WALL, rfc3339
@@ -235,3 +237,15 @@ def test_the_command_for_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f"1 pod with 4 GPUs: fits at {at(3600)}\n" in text
     assert f"  gone by {at(3600)}, as declared by duration or deadline: 1 pod with 3 GPUs\n" in text
     assert main([*question, "--at", "tomorrow"]) == 1
+
+
+def test_the_room_as_records() -> None:
+    """What the controller of advance reservations keeps."""
+    events = read(node("n0"), node("n1"), node("n2"), owned("a", 1, "n0"), owned("b", 1, "n1", 60), owned("c", 3, "n2"))
+    supposed = SupposedCluster.of(Settings(), events)
+    found = making_room.room(supposed, WantedRoom(1, 4), WALL)
+    assert (found.found, found.places) == (True, (("n1", 1),))
+    assert found.moves == (PlannedMove((MovedPod("uid-b", "default/b", "n2"),)),)
+    assert dict(zip(supposed.cluster.resources, found.amounts, strict=True))["nvidia.com/gpu"] == 4
+    none = making_room.room(SupposedCluster.of(Settings(), events), WantedRoom(9, 4), WALL)
+    assert (none.found, none.places, none.moves, none.amounts) == (False, (), (), ())
