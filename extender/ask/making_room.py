@@ -175,7 +175,7 @@ class _Reader:
         cluster, gang = self._cluster, None
         if cluster.gangs.of(pods[0]) is not None and (ref := cluster.gangs.ref(pods[0])) is not None:
             gang = formed(cluster, ref, members)
-        why = next(filter(None, map(self._stays, pods)), "") or self._budget(members)
+        why = next(filter(None, map(self._stays, pods)), "") or self._budget(members) or self._fails(members)
         if not why and gang is not None and len(gang.pods) > len(members):
             why = "its gang has pods that wait"
         elif not why and gang is not None and (gang.apart or gang.part_domains or gang.unchecked):
@@ -216,6 +216,15 @@ class _Reader:
         taken = Counter(key for pod in pods for key in cluster.budgets.of(pod))
         full = any(number > cluster.budgets.records[key].disruptions_allowed for key, number in taken.items())
         return "a PodDisruptionBudget does not allow it" if full else ""
+
+    def _fails(self, pods: Iterable[PodRecord]) -> str:
+        objects = self._cluster.gangs.objects
+        owners = Counter((pod.namespace, pod.owner.kind, pod.owner.name) for pod in pods if pod.owner is not None)
+        for (namespace, kind, name), number in owners.items():
+            job = objects.get(("batch", "Job", namespace, name)) if kind == "Job" else None
+            if job is not None and job.failures_left is not None and number > job.failures_left:
+                return "its Job fails by evictions, and creates no more pods (backoffLimit, podFailurePolicy)"
+        return ""
 
     def _domains(self, level: str) -> tuple[int, ...]:
         if level not in self._levels:

@@ -144,6 +144,8 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What it requires of parts of its pods."""
     unchecked: tuple[str, ...] = ()
     """What it states of the places of its pods and is not read, for people."""
+    failures_left: int | None = None
+    """How many of its pods may be evicted before it creates no others; None: any number."""
 
 
 # -- the kinds of objects, and lists of them

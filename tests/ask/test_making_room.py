@@ -249,3 +249,28 @@ def test_the_room_as_records() -> None:
     assert dict(zip(supposed.cluster.resources, found.amounts, strict=True))["nvidia.com/gpu"] == 4
     none = making_room.room(SupposedCluster.of(Settings(), events), WantedRoom(9, 4), WALL)
     assert (none.found, none.places, none.moves, none.amounts) == (False, (), (), ())
+
+
+IGNORES = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
+FAILS = {"rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "failed", "comes"),
+    [
+        ({}, 0, True), ({}, 5, True), ({}, 6, False), ({"backoffLimit": 0}, 0, False), ({"backoffLimit": 1}, 0, True),
+        ({"backoffLimit": 0, "podFailurePolicy": IGNORES}, 0, True), ({"podFailurePolicy": FAILS}, 0, False),
+        ({"backoffLimitPerIndex": 0}, 0, False), ({"backoffLimitPerIndex": 1}, 9, True),
+    ],
+)  # fmt: skip
+def test_the_pod_of_a_job_that_would_fail_stays(spec: JSON, failed: int, comes: bool) -> None:
+    job = {
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "owner", "namespace": "default", "uid": "uid-owner"},
+        "spec": spec, "status": {"failed": failed},
+    }  # fmt: skip
+    pod = owned("a", 1, "n0", owner="Job")
+    pod["metadata"]["ownerReferences"][0]["apiVersion"] = "batch/v1"
+    answer = plan(node("n0"), node("n1"), job, pod, held("bare", 1, "n1"), for_="4")
+    assert bool(answer["moves"]) == comes
+    assert bool([why for why in reasons(answer) if "backoffLimit" in why]) == (not comes)

@@ -11,6 +11,9 @@ from extender.objects.records import LONGEST_DEADLINE, PodRecord
 
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 KUEUE_LEAST: Final = "kueue.x-k8s.io/job-min-parallelism"
+DISRUPTED: Final = "DisruptionTarget"
+BACKOFF_LIMIT: Final = 6
+"""Of a Job that states none."""
 COMPLETION: Final = "batch.kubernetes.io/job-completion-index"
 
 
@@ -36,6 +39,7 @@ class Job(GangSource):
             size=role.count,
             ends_at=_ends_at(owner),
             domain=stated_domain(scheduling),
+            failures_left=_failures_left(owner),
         )
 
 
@@ -88,6 +92,22 @@ def _ends_at(owner: OwnerObject) -> float | None:
     it runs from the Job's start, be its pods gated or not."""
     start, seconds = owner.status.moment("startTime"), owner.spec.number("activeDeadlineSeconds")
     return None if start is None or seconds is None else start + min(max(seconds, 0), LONGEST_DEADLINE)
+
+
+def _failures_left(owner: OwnerObject) -> int | None:
+    """How many of its pods may be evicted before the Job fails instead of creating another one; None: any number. An
+    evicted pod counts as failed, unless a rule on its condition DisruptionTarget states otherwise."""
+    for rule in owner.spec.section("podFailurePolicy").sections("rules"):
+        conditions = rule.sections("onPodConditions")
+        if any(one.text("type") == DISRUPTED and one.text("status") in ("", "True") for one in conditions):
+            if (action := rule.text("action")) in ("Ignore", "FailJob", "FailIndex"):
+                return None if action == "Ignore" else 0
+            break
+    limit = owner.spec.number("backoffLimitPerIndex")  # of each index: how often one has failed is not read
+    if limit is None:
+        limit = owner.spec.number("backoffLimit")
+        limit = (BACKOFF_LIMIT if limit is None else limit) - (owner.status.number("failed") or 0)
+    return max(0, limit)
 
 
 def _indexes(text: str) -> int:

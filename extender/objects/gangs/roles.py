@@ -291,6 +291,8 @@ class OwnerRoles(NamedTuple):
     """What it requires of parts of its pods."""
     unchecked: tuple[str, ...] = ()
     """What it states of the places of its pods and is not read, for people."""
+    failures_left: int | None = None
+    """How many of its pods may be evicted before it creates no others; None: any number."""
     beside: tuple[Mapping[str, Any], ...] = ()
     """Objects that its controller creates, and that decide where the pods go: the templates of their claims."""
 
@@ -327,6 +329,7 @@ def record_of(owner: OwnerObject, stated: OwnerRoles, kinds: Mapping[Any, Any], 
         domain=stated.domain,
         part_domains=stated.part_domains,
         unchecked=stated.unchecked,
+        failures_left=stated.failures_left,
     )
 
 
