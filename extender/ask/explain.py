@@ -9,19 +9,19 @@ from typing import Any, Final
 
 from extender.ask import (
     evictions,
+    explanation,
     fleet,
     gpu_notes,
     making_room,
     pending,
     place,
-    preferred,
     quotas,
-    sentence,
     unchecked,
 )
 from extender.ask import nodes as judged_nodes
 from extender.ask.capacity import advice, capacity, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict, before, latest, runs
+from extender.ask.fleet import FleetCounts, FleetPoint
 from extender.ask.judge import over
 from extender.ask.largest import example
 from extender.ask.machines import Look, read
@@ -32,7 +32,6 @@ from extender.ask.place import GangCase, QueueLook, by_itself
 from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, named_gpus, no_gpus, no_such_pod, seconds
-from extender.ask.trend import FleetCounts, FleetPoint
 from extender.ask.ways import gang, machines, of_pod
 from extender.ask.ways.evict import evict
 from extender.ask.ways.way import Way, in_order
@@ -43,7 +42,7 @@ from extender.cluster.tables import FIRST_GPU
 from extender.decide.decisions import Decision
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, NotFound
-from extender.objects import typos
+from extender.objects.annotations import typos_of_pod
 from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
@@ -240,9 +239,11 @@ class Explainer:
         """Why the best node is before the second; "" where there is no second."""
         room = shown.verdict == "fits" and len(shown.best) > 1
         kept = (
-            preferred.kept_sets(self._judge, self._asked(shown.pod), [best.node for best in shown.best]) if room else ()
+            explanation.kept_sets(self._judge, self._asked(shown.pod), [best.node for best in shown.best])
+            if room
+            else ()
         )
-        return preferred.because(shown.best, kept)
+        return explanation.because(shown.best, kept)
 
     def _asked(self, pod: PodRecord) -> Preemptor:
         now, wall = self._moment()
@@ -273,7 +274,7 @@ class Explainer:
         earlier = self._evicted.latest(pod.namespace, pod.name)
         if earlier is not None and earlier.pod.uid != pod.uid:
             shown = replace(shown, warnings=[*shown.warnings, evictions.before(earlier, wall)])
-        misspelt = typos.of_pod(pod, cluster.settings.topology_levels)
+        misspelt = typos_of_pod(pod, cluster.settings.topology_levels)
         unknown = [{"code": typo.code, "message": typo.text} for typo in misspelt]
         bounded = [bounded_gang.warning(pod) for bounded_gang in cluster.gangs.bounded(pod, int(wall * 1000))]
         shown = replace(shown, warnings=[*shown.warnings, *unknown, *bounded])
@@ -340,11 +341,11 @@ class Explainer:
         eviction, above = (None, "") if refused.excess else evict(judge, asked, nodes)
         miss = nearest(judge, asked, nodes)
         ordered = of_pod(judge, asked, nodes, on_empty, eviction)
-        why = sentence.cause(asked, nodes, ordered) if on_empty.fits else sentence.never(asked, nodes)
+        why = explanation.cause(asked, nodes, ordered) if on_empty.fits else explanation.never(asked, nodes)
         verdict: Verdict = "waits" if on_empty.fits else "never"
         denied = evictions.not_allowed(judge, asked, nodes) if on_empty.fits else None
         more = above if denied is None else f"it may not evict: {denied['why']}"
-        text = sentence.whole(f"{why}; {more}" if more else why, miss, ordered)
+        text = explanation.whole(f"{why}; {more}" if more else why, miss, ordered)
         return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=ordered, preemption=denied)
 
     def _gated(self, pod: PodRecord, asked: Preemptor, shown: Explanation, refused: Absent) -> Explanation:
@@ -368,12 +369,14 @@ class Explainer:
                 gpus=gpus_of(seat.gpus) or None, best=[], nearest=None,
             )  # fmt: skip
         ways, over, alone = self._ways_of_gang(asked, shown, refused)
-        holds.insert(0, sentence.queued(entry, over, len(() if report is None else report.waiting)))
+        holds.insert(0, explanation.queued(entry, over, len(() if report is None else report.waiting)))
         if alone:
-            base = _said(shown).removesuffix(sentence.helped(shown.ways))
-            holds.append(f"by itself it {_said(shown) if ways == shown.ways else f'{base}{sentence.cheapest(ways)}'}")
+            base = _said(shown).removesuffix(explanation.helped(shown.ways))
+            holds.append(
+                f"by itself it {_said(shown) if ways == shown.ways else f'{base}{explanation.cheapest(ways)}'}"
+            )
         else:  # the verdict on one pod is not that on its gang
-            holds.append(f"it starts with its gang{sentence.cheapest(ways, caused=False)}")
+            holds.append(f"it starts with its gang{explanation.cheapest(ways, caused=False)}")
         return replace(
             shown,
             verdict="gated",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from typing import Any, Final
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from ext_core import survey
 from ext_core.link_sets import LinkSets
@@ -110,3 +110,48 @@ def ignoring_fields(cluster: ClusterView, namespace: str = "") -> dict[str, Any]
         for ignores, name, owner in found[:MOST_IGNORING]
     ]
     return {"ignores_requests": shown, "ignores_requests_left_out": max(0, len(found) - MOST_IGNORING)}
+
+
+# -- the fleet over the last hours: it is kept in memory, within a bound, so it begins when the server starts
+
+
+EVERY_SECONDS: Final = 90.0
+"""Between two points, at least."""
+MOST_POINTS: Final = 240
+"""Six hours of them."""
+
+
+class FleetPoint(NamedTuple):
+    """The fleet at a moment. GPUs are those of nodes that take pods."""
+
+    at: float
+    """Seconds since 1970."""
+    gpus: int
+    allocated_gpus: int
+    waiting_pods: int
+    waiting_gpus: int
+
+
+class FleetCounts(NamedTuple):
+    """One look at the fleet."""
+
+    models: Sequence[Mapping[str, Any]]
+    """What is left of each GPU model, as `extender.ask.fleet.models` has it."""
+    point: FleetPoint
+
+
+class Trend:
+    """The latest points, the oldest first."""
+
+    def __init__(self) -> None:
+        self._points: deque[FleetPoint] = deque(maxlen=MOST_POINTS)
+
+    def add(self, point: FleetPoint) -> None:
+        """A look has ended. A point that follows the latest one too closely is left out."""
+        if not self._points or point.at - self._points[-1].at >= EVERY_SECONDS:
+            self._points.append(point)
+
+    @property
+    def points(self) -> Sequence[FleetPoint]:
+        """What is known, the oldest first."""
+        return tuple(self._points)

@@ -21,22 +21,21 @@ from extender.act.surveys import (
     show_waiting_pods,
 )
 from extender.ask.explain import Explainer, Times
+from extender.ask.fleet import FleetCounts
 from extender.ask.forks import Forks
 from extender.ask.pending import PartialGang, WaitingPods
-from extender.ask.trend import FleetCounts
 from extender.journal.recorder import RecordedCluster
 from extender.queue.report import QueueReport
 from extender.server.acting import Outside
 from extender.server.connections import lost
 from extender.server.deciding import Core
 from extender.server.shadow import ShadowWatch
-from extender.web.debug import debug_pages
+from extender.web.debug import ZPages, debug_pages
 from extender.web.health import Health, InvalidObjects
 from extender.web.live import Live
 from extender.web.metrics_page import Counts, MetricsPage
 from extender.web.pages import Content, Pages, ServedPage
 from extender.web.site import Site
-from extender.web.status import ZPages
 from extender.web.whatif_page import WhatIfPage
 
 

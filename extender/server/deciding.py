@@ -11,7 +11,7 @@ from extender.act.controller import ClusterSource, Frozen, Supervisor
 from extender.act.events import EventRecorder, NodeEvents
 from extender.act.reservations import released
 from extender.act.save_history import SaveHistory
-from extender.ask.trend import Trend
+from extender.ask.fleet import Trend
 from extender.cluster.cluster import Cluster
 from extender.decide.verbs import Verbs
 from extender.journal.recorder import RecordedCluster, Recorder, header_of

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from extender.ask.fleet import Trend
 from extender.ask.pending import pods_that_wait
-from extender.ask.trend import Trend
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
 from extender.cluster.tables import FIRST_GPU

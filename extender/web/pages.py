@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from extender.ask.explain import Explainer, Times
+from extender.ask.fleet import Trend
 from extender.ask.forks import RETRY_SECONDS, ClientLeft, Forks, Question, StreamedAnswer
-from extender.ask.trend import Trend
 from extender.decide.verbs import Verbs
 from extender.errors import BadRequest, Busy, ExtenderError
 from extender.queue.report import QueueLeader, QueueReport

@@ -1,19 +1,27 @@
-"""What waits: pods by reason; the queues with their gangs in order, and what is being released."""
+"""What waits: pods by reason; the queues with their gangs in order, and what is being released; what starts next."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
+from typing import Any, Final, Literal
 
 from extender.cluster.cluster import ClusterView
+from extender.cluster.tables import FIRST_GPU
 from extender.objects.gangs import Ref
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
-from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
+from extender.queue.backfill import HeadReservation
+from extender.queue.endings import seated, stated
+from extender.queue.gang import SINGLE
+from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
+from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, Seats
-from extender.web.next_starts import next_starts
 from extender.web.pages import JSON, Content, Query
+from extender.web.racks import Groups
 
 MOST: Final = 200
 """Pods, or gangs, that a view shows."""
@@ -119,3 +127,190 @@ def _pod_entry(pod: PodRecord, why: Why, start: str) -> JSON:
         "text": why.text,
         "start": start,
     }
+
+
+# -- what starts and ends next, by rack: the gangs that are released, the head of the queue, preemptions with a
+# -- reservation, and the pods that state when they end
+
+
+MOST_LANES: Final = 12
+"""Racks that are shown."""
+MOST_BARS: Final = 10
+"""In one of them."""
+MOST_WINDOWS: Final = 10
+"""Gangs whose expected starts are drawn, the first ones in order."""
+MOST_NAMED: Final = 5
+LEAST_SECONDS: Final = 1_800.0
+MOST_SECONDS: Final = 48 * 3_600.0
+"""Of the axis."""
+Kind = Literal["head", "starts", "reserved", "ends"]
+ORDER: Final[Mapping[Kind, int]] = {"head": 0, "starts": 1, "reserved": 2, "ends": 3}
+
+
+@dataclass(slots=True)
+class Bar:
+    """GPUs of one rack that a gang or pod takes or gives up. Times are in seconds since 1970, None: not known."""
+
+    kind: Kind
+    name: str
+    is_pod: bool
+    begin: float | None
+    end: float | None
+    gpus: int = 0
+    nodes: set[str] = field(default_factory=set)
+    awaited: bool = False
+    """Whether the head waits for its end."""
+
+    def add(self, node: str, gpus: int) -> None:
+        """GPUs on one more node."""
+        self.gpus += gpus
+        self.nodes.add(node)
+
+    @property
+    def key(self) -> tuple[int, bool, float, str]:
+        """What its place in its rack follows from: of ends, those that the head waits for come first."""
+        at = self.end if self.kind == "ends" else self.begin
+        return ORDER[self.kind], not self.awaited, inf if at is None else at, self.name
+
+    def as_json(self) -> JSON:
+        """The JSON form."""
+        return {
+            "kind": self.kind, "name": self.name, "is_pod": self.is_pod, "begin": self.begin, "end": self.end,
+            "gpus": self.gpus, "nodes": len(self.nodes), "awaited": self.awaited,
+        }  # fmt: skip
+
+
+class Lanes:
+    """The bars of each rack."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster, self._racks = cluster, Groups(cluster, "rack")
+        self._rack_of: dict[str, str] = {}
+        self._bars: dict[str, dict[tuple[Kind, str, float | None], Bar]] = {}
+        self.unstated: dict[str, int] = {}
+        """By rack, the GPUs of pods that do not state when they end."""
+
+    def rack(self, node: str) -> str:
+        """The rack of a node, "" without one."""
+        rack = self._rack_of.get(node)
+        if rack is None:
+            record = self._cluster.nodes.get(node)
+            rack = self._rack_of[node] = "" if record is None else self._racks.of(record)
+        return rack
+
+    def bar(self, node: str, kind: Kind, name: str, begin: float | None, end: float | None, *, pod: bool) -> Bar:
+        """The bar of a gang or pod in the rack of a node; a new one where there is none."""
+        bars = self._bars.setdefault(self.rack(node), {})
+        key = kind, name, end
+        if key not in bars:
+            bars[key] = Bar(kind, name, pod, begin, end)
+        return bars[key]
+
+    def shown(self) -> list[tuple[str, list[Bar]]]:
+        """The racks with their bars: first those in which something starts, then those in which the first pods end."""
+        lanes = [(rack, sorted(bars.values(), key=lambda bar: bar.key)) for rack, bars in self._bars.items()]
+        return sorted(lanes, key=lambda lane: (lane[1][0].key, lane[0]))
+
+
+def next_starts(cluster: ClusterView, claims: Claims, report: QueueReport | None, now: float, wall: float) -> JSON:
+    """`report`: of the latest look of the queue, None: it is not known here; `now`: on the server's clock; `wall`:
+    seconds since 1970."""
+    lanes, head = Lanes(cluster), None if report is None else report.head
+    if head is not None:
+        _head(lanes, head)
+    for seat in list(claims.seats):
+        pod, row = cluster.pods.get(seat.uid), cluster.row(seat.node)
+        if row >= 0 and (pod is None or not pod.node):
+            end = None if pod is None else seated(pod, row, cluster, wall).at
+            ref = Ref.of(seat.gang)
+            begin = None if seat.awaits else wall
+            bar = lanes.bar(seat.node, "starts", str(ref), begin, end, pod=ref.source == SINGLE)
+            bar.add(seat.node, sum(seat.amounts[FIRST_GPU:]))
+    for reservation in claims.reservations.current(now):
+        pod = cluster.pods.get(reservation.uid)
+        if pod is None or not pod.node:
+            bar = lanes.bar(reservation.node, "reserved", reservation.pod, None, None, pod=True)
+            bar.add(reservation.node, sum(reservation.amounts[FIRST_GPU:]))
+    _endings(lanes, cluster, head, wall)
+    shown, windows = lanes.shown(), [] if report is None else list(_windows(report, wall))
+    return {
+        "at": wall,
+        "until": _until([bar for _, bars in shown[:MOST_LANES] for bar in bars[:MOST_BARS]], windows, wall),
+        "windows": windows,
+        "head": None if head is None else _of_head(head),
+        "lanes": [
+            {
+                "rack": rack,
+                "bars": [bar.as_json() for bar in bars[:MOST_BARS]],
+                "bars_left_out": max(0, len(bars) - MOST_BARS),
+                "unstated_gpus": lanes.unstated.get(rack, 0),
+            }
+            for rack, bars in shown[:MOST_LANES]
+        ],
+        "lanes_left_out": max(0, len(shown) - MOST_LANES),
+    }
+
+
+def _windows(report: QueueReport, wall: float) -> Iterator[JSON]:
+    """When the first gangs in order start, as far as that is known."""
+    known = (
+        (waiting.gang.ref, dates)
+        for waiting in report.waiting
+        if (dates := report.dates.get(waiting.gang.ref.text)) is not None and dates.windows
+    )
+    for ref, dates in islice(known, MOST_WINDOWS):
+        windows = [window._asdict() for window in dates.windows]
+        yield {"gang": str(ref), "is_pod": ref.source == SINGLE, "text": dates.text(wall), "windows": windows}
+
+
+def _of_head(head: HeadReservation) -> JSON:
+    """The head in a line, and why its start is not known."""
+    why = ""
+    if head.start is None:
+        why = "pods before which it waits state no end, or have no place of their own yet"
+    elif head.displaced:
+        why = f"released gangs get other seats before it: {first_names(head.displaced, MOST_NAMED)}"
+    elif head.after:
+        why = f"gangs may start before it within the guarantees of {first_names(head.after, MOST_NAMED)}"
+    ref = head.gang.ref
+    awaited = len(head.blocked_by)
+    return {"gang": str(ref), "is_pod": ref.source == SINGLE, "start": head.stated, "why": why, "awaited": awaited}
+
+
+def _head(lanes: Lanes, head: HeadReservation) -> None:
+    """The seats that the head gets."""
+    start, placed, ref = head.stated, head.seats.placed, head.gang.ref
+    end = None if start is None else head.gang.end(start)
+    for at, (pod, node) in enumerate(zip(head.seats.pods, placed.nodes, strict=True)):
+        gpus = sum(placed.amounts[at][FIRST_GPU:]) if placed.amounts else pod.gpu_count
+        lanes.bar(node, "head", str(ref), start, end, pod=ref.source == SINGLE).add(node, gpus)
+
+
+def _endings(lanes: Lanes, cluster: ClusterView, head: HeadReservation | None, wall: float) -> None:
+    """The running pods that state when they end; those of one gang at one time together."""
+    awaited = frozenset(() if head is None else head.blocked_by)
+    for pod, at in stated(cluster, wall):
+        gpus = sum(cluster.amounts(pod)[FIRST_GPU:])
+        if at is None:
+            rack = lanes.rack(pod.node)
+            lanes.unstated[rack] = lanes.unstated.get(rack, 0) + gpus
+            continue
+        gang = cluster.workloads.gang_of(pod.uid)
+        name = f"{pod.namespace}/{pod.name}" if gang is None else str(gang)
+        bar = lanes.bar(pod.node, "ends", name, wall, at, pod=gang is None)
+        bar.add(pod.node, gpus)
+        bar.awaited |= pod.uid in awaited
+
+
+def _until(bars: Sequence[Bar], windows: Sequence[JSON], wall: float) -> float:
+    """The end of the axis: all starts are within it, and four of five ends."""
+    starts = list(_offsets((bar.begin for bar in bars if bar.kind == "head"), wall))
+    starts += [window["end"] - wall for of_gang in windows for window in of_gang["windows"]]
+    ends = sorted(_offsets((bar.end for bar in bars), wall))
+    needed = max([LEAST_SECONDS, *(1.2 * start for start in starts), *ends[: int(0.8 * len(ends)) + 1][-1:]])
+    return wall + min(MOST_SECONDS, needed)
+
+
+def _offsets(times: Iterable[float | None], wall: float) -> Iterator[float]:
+    """How long it is until each time that is known."""
+    return (at - wall for at in times if at is not None)

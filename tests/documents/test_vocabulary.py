@@ -88,7 +88,7 @@ def test_the_texts_are_all_read() -> None:
     assert len(texts) > 200
     assert "GPUs" in texts["docs/page/demo.svg"]
     assert "Only the holder of this Lease evicts." in texts["manifests/evictions/rights.yaml"]
-    assert "is unknown, and no name" in texts["extender/objects/typos.py"]
+    assert "is unknown, and no name" in texts["extender/objects/annotations.py"]
     assert "What could start now" in texts["docs/commands.md"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from extender.objects.queueing import duration_of
 from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat
-from extender.web import next_starts as page
+from extender.web import queue_page as page
 from tests.web.page.scene import RACK, scene
 from tests.world import WALL, World
 

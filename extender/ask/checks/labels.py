@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from extender.ask.checks.finding import Finding, Posture
 from extender.cluster.slices import finish
+from extender.objects.annotations import Typo, typos_of_node, typos_of_pod
 from extender.objects.queueing import domain_of
-from extender.objects.typos import Typo, of_node, of_pod
 from extender.queue.levels import Layout, unread
 
 
@@ -22,9 +22,9 @@ def _typos(posture: Posture) -> Iterator[Finding]:
     """One for each object and name; equal ones are grouped."""
     cluster = posture.cluster
     for name in sorted(cluster.nodes):
-        yield from (_finding(f"Node/{name}", typo) for typo in of_node(cluster.nodes[name]))
+        yield from (_finding(f"Node/{name}", typo) for typo in typos_of_node(cluster.nodes[name]))
     for pod in posture.pods:
-        typos = of_pod(pod, cluster.settings.topology_levels)
+        typos = typos_of_pod(pod, cluster.settings.topology_levels)
         yield from (_finding(f"Pod/{pod.namespace}/{pod.name}", typo) for typo in typos)
 
 

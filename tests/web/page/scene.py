@@ -9,7 +9,7 @@ import json
 import random
 from typing import Any, NamedTuple
 
-from extender.ask.trend import FleetPoint
+from extender.ask.fleet import FleetPoint
 from extender.objects.queueing import GATE
 from extender.objects.save_request import SAVE_REQUESTED, SaveRequest
 from extender.queue.placement import JointPlacement

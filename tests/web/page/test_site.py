@@ -12,9 +12,9 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
+from extender.ask.fleet import EVERY_SECONDS, MOST_POINTS, FleetPoint
 from extender.ask.growth import sentence
 from extender.ask.text import label, value
-from extender.ask.trend import EVERY_SECONDS, MOST_POINTS, FleetPoint
 from extender.decide.decisions import Decision
 from extender.policy import pod_request
 from extender.reservations.seats import Seat

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.ask.whatif import asked
 from extender.errors import BadInput
+from extender.web import whatif_page
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from extender.errors import BadInput
 )  # fmt: skip
 def test_a_body_that_is_no_question(body: bytes) -> None:
     with pytest.raises(BadInput):
-        asked.question(body, frozenset({"nvidia.com/gpu"}))
+        whatif_page.question(body, frozenset({"nvidia.com/gpu"}))

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from extender.cluster.pod_kinds import MODES
-from extender.objects import records, typos
+from extender.objects import annotations as names
+from extender.objects import records
 from extender.objects.annotations import NAMES, PREFIX
 from extender.objects.queueing import GATE
 from extender.queue.levels import SHORT, short_names
@@ -19,10 +20,10 @@ GPUS = frozenset({GPU})
 
 def pod(
     annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, gate: str = ""
-) -> list[typos.Typo]:
+) -> list[names.Typo]:
     spec: JSON = {"schedulingGates": [{"name": gate}]} if gate else {}
     made = workload("p", 1, annotations=annotations, labels=labels, spec=spec)
-    return typos.of_pod(records.pod(made, GPUS), Settings().topology_levels)
+    return names.typos_of_pod(records.pod(made, GPUS), Settings().topology_levels)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_nodes() -> None:
     node = machine(
         "n", 8, annotations={PREFIX + "toplogy-stated": "{}"}, labels={PREFIX + "device-plugin-version": "1"}
     )
-    [found] = typos.of_node(records.node(node, GPUS))
+    [found] = names.typos_of_node(records.node(node, GPUS))
     assert found.suggestion == PREFIX + "topology-stated"
 
 
@@ -103,9 +104,9 @@ def test_a_hostile_object_costs_little() -> None:
     notes = {f"{PREFIX}links{number}": "x" for number in range(5_000)} | {PREFIX + "links": "\x1b[31m" * 10_000}
     made = records.pod(workload("p", 1, annotations=notes), GPUS)
     began = time.process_time()
-    found = typos.of_pod(made)
+    found = names.typos_of_pod(made)
     assert time.process_time() - began < 0.1
-    assert len(found) == typos.MOST
+    assert len(found) == names.MOST
     [shown] = pod({PREFIX + "links": "\x1b[31m" * 10_000})
     assert "\x1b" not in shown.text
     assert len(shown.text) < 300
@@ -116,12 +117,12 @@ def test_a_hostile_object_costs_little() -> None:
 def test_the_words_are_those_that_the_code_reads() -> None:
     words = {one.name: one.words for one in NAMES if one.words}
     assert set(words["links"]) == set(MODES)
-    assert set(typos.LEVELS) == set(SHORT)
+    assert set(names.LEVELS) == set(SHORT)
     for one in NAMES:
         assert all(f"`{word}`" in one.values for word in one.words)
         assert one.places
         assert one.kind in ("pod", "node", "namespace", "priorityclass", "resourceclaim")
-    assert {PREFIX + one.name for one in NAMES} >= typos.FORMS.keys()
+    assert {PREFIX + one.name for one in NAMES} >= names.FORMS.keys()
 
 
 def test_people_read_the_short_name_of_a_label() -> None:
