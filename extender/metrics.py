@@ -259,6 +259,14 @@ class Metrics:
         self.reservations_damaged = self._counter(
             "reservations_damaged", "Entries that could not be read, or that contradict the cluster."
         )
+        self.advance_reservations = self._counter(
+            "advance_reservations",
+            "Advance reservations whose date has come, by outcome: their GPUs were free on time, late, or never.",
+            "outcome",
+        )
+        self.advance_leader = self._gauge(
+            "advance_leader", "1 while this instance holds the Lease of the advance reservations."
+        )
 
     def _preemptions(self) -> None:
         self.preemption_victims = self._histogram(

@@ -123,7 +123,7 @@ def test_no_generated_name_is_in_a_role() -> None:
 def test_what_we_keep_is_what_the_role_allows() -> None:
     [role] = [made for made in of_kind("Role") if made["metadata"]["name"] == "gpu-extender"]
     assert role["metadata"]["namespace"] == DEPLOYMENT["metadata"]["namespace"]  # our pod's own
-    [named] = [rule for rule in role["rules"] if rule["resources"] == ["configmaps"] and "resourceNames" in rule]
+    named = next(rule for rule in role["rules"] if rule["resources"] == ["configmaps"] and "resourceNames" in rule)
     assert named["resourceNames"] == [Settings().reservations.name, MIX]
     assert set(named["verbs"]) == {"get", "patch"}
 

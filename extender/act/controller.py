@@ -165,6 +165,7 @@ QUEUE: Final = LeaseTask("queue", "queue", "no pod is released from the queue", 
 QUEUE_OFF: Final = LeaseTask(
     "queue", "requests to save of the queue, which is off", "they are not withdrawn", "manifests/queue/controller.yaml"
 )
+ADVANCE: Final = LeaseTask("reservations", "advance reservations", "none is planned", "manifests/deployment.yaml")
 
 
 class Leadership:

@@ -356,7 +356,7 @@ class ReservationStore(Controller):
 
     async def _read(self) -> None:
         fetched = await self._document.fetch()
-        theirs, version = fetched[0]
+        theirs, version, _ = fetched[0]
         stored, newer = dict(self._document.items()), self._document.newer
         reservations, now = self._verbs.reservations, self._clock()
         plans = {plan.uid: plan for plan in reservations.all()}

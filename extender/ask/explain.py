@@ -210,9 +210,13 @@ class Explainer:
     def moves(self, asked: WantedRoom) -> dict[str, Any]:
         """`kind: Moves`: the cheapest moves that make the room. The cluster serves no second question. BadInput,
         NotFound."""
-        now, wall = self._moment()
-        shown = making_room.answer(SupposedCluster(self._judge, now, live=self._live), asked, wall)
+        shown = self.room(asked).shown
         return shown | {"warnings": [*shown["warnings"], *self._queue_unknown()]}
+
+    def room(self, asked: WantedRoom) -> making_room.Room:
+        """As `moves`, with its records."""
+        now, wall = self._moment()
+        return making_room.room(SupposedCluster(self._judge, now, live=self._live), asked, wall)
 
     def examples(self, largest: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
         """For each entry of `largest`, a field of `capacity`: (a node where such a pod fits, "" without one; its GPUs

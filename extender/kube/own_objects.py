@@ -22,10 +22,12 @@ class StoredTexts(NamedTuple):
 
     data: dict[str, str]
     version: str  # its resourceVersion, "" where there is no such ConfigMap
+    uid: str = ""
 
 
 class _Versioned(msgspec.Struct):
     resourceVersion: str
+    uid: str = ""
 
 
 class _ConfigMap(msgspec.Struct):
@@ -45,7 +47,7 @@ class ConfigMap:
     """Reads and writes the ConfigMap ``name``. All raise ApiError and NoAnswer."""
 
     def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
-        self.name = name
+        self.name, self.namespace = name, namespace
         self._server = server
         self._where = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
         self._path = f"{self._where}/{quote(name, safe='')}"
@@ -57,7 +59,7 @@ class ConfigMap:
         if body is None:
             return StoredTexts({}, "")
         configmap = _decoded(body, _READ)
-        return StoredTexts(configmap.data or {}, configmap.metadata.resourceVersion)
+        return StoredTexts(configmap.data or {}, configmap.metadata.resourceVersion, configmap.metadata.uid)
 
     async def change(self, changes: Mapping[str, str | None], version: str) -> str:
         """Writes these keys alone, None removes one; VersionConflict where it is no more what was read with ``version``

@@ -81,11 +81,13 @@ class Endings:
         return list(self._order)
 
 
-def stated(cluster: ClusterView, now: float) -> Iterator[tuple[PodRecord, float | None]]:
+def stated(
+    cluster: ClusterView, now: float, nodes: Iterable[str] | None = None
+) -> Iterator[tuple[PodRecord, float | None]]:
     """Each bound GPU pod on a node that is known, and when it has ended at the latest, as `Ending.at`. In the order of
-    the nodes. `now`: seconds since the epoch."""
+    the nodes. `now`: seconds since the epoch; `nodes`: None: all."""
     deadlines: dict[tuple[str, Owner], float] = {}
-    for node in cluster.gpus.topologies:
+    for node in cluster.gpus.topologies if nodes is None else nodes:
         for pod in cluster.pods_on(node) if cluster.row(node) >= 0 else ():
             if pod.gpus:
                 deadline = inf if pod.owner is None else _of_owner(pod, pod.owner, deadlines, cluster)

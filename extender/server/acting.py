@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from extender.act.controller import EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
+from extender.act.advance import AdvanceController, Keeping
+from extender.act.advance_store import STATE, AdvanceStore
+from extender.act.controller import ADVANCE, EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
 from extender.act.ended_runs import EndedRuns, RunTimesStore
 from extender.act.events import EventRecorder
 from extender.act.eviction_requests import EvictionRequests
@@ -39,6 +41,7 @@ from extender.kube.pod_writes import Bindings, DeviceTaintRuleWrites, PodEvictio
 from extender.kube.reviews import Reviews
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.objects.advance import CONFIG_MAP
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement
@@ -50,6 +53,7 @@ from extender.server.writes import ApiBinder, Binder, ReservationKeeper
 from extender.settings import Settings
 from extender.times import Clock
 
+ADVANCE_LEASE: Final = "gpu-extender-advance"
 MIX: Final = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 log = get_log()
 
@@ -73,6 +77,7 @@ class Outside:
     """What runs beside the source, in the order in which it begins."""
     reviews: Asks | None = None
     """Whose a token is, and what that user may do."""
+    advance: AdvanceController | None = None
     forbidden: Callable[[], str] = str
     """Which writes were not allowed, in words; "" for none."""
     close: Callable[[], Awaitable[None]] = _nothing
@@ -129,7 +134,10 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         ),
         clock=clock,
     )
+    advance = _advance(core, watches, server, namespace, identity) if stored else None
     controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
+    if advance is not None:
+        controllers.append(advance)
     queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
     controllers.append(queue or _left_of_queue(core, server, namespace, identity))
     leader = QueueLeader(settings.queue.enabled, settings.queue.lease)
@@ -149,7 +157,21 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         await server.close()
 
     acts = Outside(binder, reservations, evictions, parked, queue, leader, tuple(controllers), Reviews(server))
-    return replace(acts, forbidden=server.forbidden.problem, close=close)
+    return replace(acts, advance=advance, forbidden=server.forbidden.problem, close=close)
+
+
+def _advance(core: Core, watches: Watches, server: ApiServer, namespace: str, identity: str) -> AdvanceController:
+    """What keeps advance reservations. `namespace`: of its ConfigMaps and its Lease."""
+    cluster, metrics, clock = core.cluster, core.metrics, core.clock
+    staleness = cluster.settings.watch.staleness_seconds
+    lease = Lease(server, namespace, ADVANCE_LEASE, identity, clock=clock)
+    keeping = Keeping(
+        ConfigMap(server, namespace, CONFIG_MAP),
+        AdvanceStore(ConfigMap(server, namespace, STATE), cluster.resources, metrics, clock.monotonic),
+        Leadership(lease, ADVANCE, metrics.advance_leader, metrics.degraded, clock.monotonic),
+    )
+    ready = lambda: watches.listed() and watches.dark() < staleness  # noqa: E731
+    return AdvanceController(core.verbs, keeping, ready, core.events, metrics, clock=clock)
 
 
 def _can_evict(settings: Settings, watches: Watches, reservations: ReservationStore) -> Callable[[], bool]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import time
 from collections.abc import Sequence
 from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from extender import log
+from extender.act.advance import FoundRoom, Search
+from extender.act.advance_store import MOVE
 from extender.act.controller import Controller, Supervisor
 from extender.act.parked import ParkedPods
 from extender.act.surveys import (
@@ -23,9 +27,11 @@ from extender.act.surveys import (
 from extender.ask.explain import Explainer, Times
 from extender.ask.fleet import FleetCounts
 from extender.ask.forks import Forks
+from extender.ask.making_room import Room
 from extender.ask.pending import PartialGang, WaitingPods
 from extender.journal.recorder import RecordedCluster
-from extender.queue.report import QueueReport
+from extender.objects.wanted_room import WantedRoom
+from extender.queue.report import QueueReport, first_names
 from extender.server.acting import Outside
 from extender.server.connections import lost
 from extender.server.deciding import Core
@@ -37,6 +43,8 @@ from extender.web.metrics_page import Counts, MetricsPage
 from extender.web.pages import Content, Pages, ServedPage
 from extender.web.site import Site
 from extender.web.whatif_page import WhatIfPage
+
+MOST_REASONS: Final = 3  # why no pods move, in a text
 
 
 class Views(NamedTuple):
@@ -67,8 +75,39 @@ def explaining(core: Core, outside: Outside, asks: Forks) -> Answering:
     times = Times(core.clock.monotonic, core.clock.wall)
     explainer = Explainer(core.verbs, times, report, leader=leader)
     asks.begin = partial(_stand_still, core, times)
+    if outside.advance is not None:
+        outside.advance.search = search_of(explainer, core, asks)
     surveys = _surveys(explainer, core, asks, outside.parked)
     return Answering(Content(core.verbs, explainer, times, report, leader, core.trend), asks, surveys)
+
+
+def search_of(explainer: Explainer, core: Core, asks: Forks) -> Search:
+    """Searches the places of advance reservations in forks, where none counts that is over by then."""
+
+    def found(name: str, asked: WantedRoom, until: float) -> tuple[bytes]:
+        began, advance = time.process_time(), core.verbs.claims.advance
+        others = [held for held in advance if held.name.partition(MOVE)[0] != name and held.since < until]
+        advance.take([held for held in others if held.until > asked.at], advance.epoch)
+        room = _found(asked, explainer.room(asked))
+        return (pickle.dumps(room._replace(spent=time.process_time() - began)),)
+
+    question = asks.add(found)
+
+    async def search(name: str, asked: WantedRoom, until: float) -> FoundRoom:
+        room: FoundRoom = pickle.loads(await asks.whole(question, name, asked, until, fresh=True))
+        return room
+
+    return search
+
+
+def _found(asked: WantedRoom, room: Room) -> FoundRoom:
+    """What a reservation keeps of it."""
+    if not room.found:
+        stays = [f"{pod['namespace']}/{pod['name']}: {pod['reason']}" for pod in room.shown["stays"]]
+        stays += [f"{reason['pods']} x {reason['reason']}" for reason in room.shown["not_moved"]]
+        because = f" (not moved: {first_names(stays, MOST_REASONS)})" if stays else ""
+        return FoundRoom(why=f"no room for it, and no moves were found that make it{because}")
+    return FoundRoom(room.places or ((asked.node, 0),), room.amounts, room.moves)
 
 
 def _stand_still(core: Core, times: Times) -> None:

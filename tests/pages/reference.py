@@ -101,6 +101,7 @@ LABEL_VALUES: Final = {
     "settings_reloads result": "`loaded`, `partly` (some fields count from the next start on), `invalid` (nothing "
     "of it)",
     "queue_evictions outcome": "`started`, `in-vain`",
+    "advance_reservations outcome": "`on-time`, `late`, `missed` (never until its end)",
     "queue_start_windows percent": "`50`, `80`, `95`",
     "queue_start_windows outcome": "`held`, `early` (before the window), `late` (after it)",
     "reservation_writes result": "`ok`, `late`, `failed`, `forbidden`, `refused`",

@@ -1,0 +1,468 @@
+"""Advance reservations: GPUs for a date, as operators state them in a ConfigMap.
+
+Theory of operation
+-------------------
+1. Every instance reads what is kept of each reservation (advance_store.py), and holds its GPUs
+   (`extender.reservations.advance`). The holder of the Lease also reads what is asked for, and writes what is kept.
+2. A fork of the server searches the place and the moves that make it (`ask/making_room.py`); what is declared to end
+   before the date counts as gone. That is done when an entry is first seen, and again when its place no longer stands.
+3. The moves are carried out at the latest useful moment (moves.py). From `from` on the namespaces of the entry use the
+   GPUs, until `until`.
+4. A state is a phase in the kept text, and all that a phase needs follows from the cluster: the next holder of the
+   Lease goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from math import inf
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from extender.act.advance_store import AdvanceStore, Kept, KeptSeat, Phase
+from extender.act.controller import Controller, Leadership, repeat
+from extender.act.events import EventRecorder
+from extender.ask.text import count
+from extender.cluster.cluster import ClusterView
+from extender.cluster.tables import FIRST_GPU
+from extender.decide.verbs import Verbs
+from extender.errors import BadInput, ExtenderError, NotFound
+from extender.kube.client import ApiError, NoAnswer
+from extender.kube.own_objects import ConfigMap, Regarding, VersionConflict
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.objects.advance import AdvanceEntry, entries
+from extender.objects.records import PodRecord
+from extender.objects.wanted_room import WantedRoom
+from extender.policy.pod_request import owner_key
+from extender.queue.endings import stated, takes_pods
+from extender.queue.report import first_names
+from extender.reservations.advance import Held
+from extender.reservations.moves import PlannedMove
+from extender.times import Clock, rfc3339
+
+LOOK_SECONDS: Final = 1.0
+READ_SECONDS: Final = 5.0
+"""Between two readings of the ConfigMaps."""
+AGAIN_SECONDS: Final = 30.0
+"""Between two searches for one reservation."""
+REST: Final = 19.0
+"""Times as long as a search took no other one is made: they have a twentieth of one processor."""
+ON_TIME_SECONDS: Final = 30.0
+"""A reservation whose GPUs are free so soon after its date is kept on time."""
+DRIFT_SECONDS: Final = 1.0  # by which the two clocks may have moved against each other
+MOST_NAMED: Final = 3
+REASONS: Final[Mapping[str, str]] = {
+    "no-place": "AdvanceReservationWithoutPlace",
+    "planned": "AdvanceReservationPlanned",
+    "moving": "AdvanceReservationMovesPods",
+    "ready": "AdvanceReservationReady",
+    "late": "AdvanceReservationLate",
+    "in-use": "AdvanceReservationBegins",
+    "ended": "AdvanceReservationEnds",
+    "invalid": "AdvanceReservationInvalid",
+}
+"""Of the Events, by phase."""
+WARNINGS: Final = frozenset({"no-place", "late", "invalid"})
+log = get_log()
+
+
+class FoundRoom(NamedTuple):
+    """What a search found."""
+
+    places: Sequence[tuple[str, int]] = ()  # (node, pods of the shape); one without pods: the node that is emptied
+    amounts: tuple[int, ...] = ()  # R amounts of a pod of the shape
+    moves: tuple[PlannedMove, ...] = ()
+    why: str = ""  # why there is none, for people
+    spent: float = 0.0  # CPU time, in seconds
+
+
+Search = Callable[[str, WantedRoom, float], Awaitable[FoundRoom]]
+"""Searches a place for the reservation of this name, until the time stated. ExtenderError."""
+
+
+class MovesState(NamedTuple):
+    """How far the moves of a reservation are."""
+
+    phase: Literal["waits", "moving", "done", "lost", "stuck"]  # lost: another place is to be searched
+    text: str = ""  # for people
+
+
+class Moving(Protocol):
+    """Carries out moves."""
+
+    async def turn(
+        self, name: str, moves: tuple[PlannedMove, ...], since: float, until: float, may_act: Callable[[], bool]
+    ) -> MovesState:
+        """One turn for the reservation of this name. `may_act`: asked before each write."""
+
+
+class Keeping(NamedTuple):
+    """Where reservations are asked for and kept, and which instance may write."""
+
+    asked: ConfigMap
+    store: AdvanceStore
+    leadership: Leadership
+    moving: Moving | None = None  # None: no pod is evicted
+
+
+class AdvanceController(Controller):
+    """Looks after all advance reservations. `search`: set by the wiring."""
+
+    name = "advance"
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        keeping: Keeping,
+        ready: Callable[[], bool],
+        events: EventRecorder,
+        metrics: Metrics,
+        *,
+        clock: Clock,
+    ) -> None:
+        """`ready`: whether the cluster's state is known and current."""
+        self._cluster, self._advance = verbs.cluster, verbs.claims.advance
+        self._asked, self._store, self._leadership, self._moving = keeping
+        self._ready, self._events, self._metrics = ready, events, metrics
+        self._clock = clock
+        self.search: Search | None = None
+        self._entries: dict[str, AdvanceEntry] | None = None  # None: not read yet
+        self._faults: dict[str, str] = {}
+        self._uid = ""  # of the ConfigMap
+        self._read_at = -inf
+        self._leads = False
+        self._wanting: dict[str, str] = {}  # for which a search is due, by name: for what
+        self._searching: asyncio.Task[None] | None = None
+        self._found: dict[str, tuple[str, FoundRoom]] = {}  # by name: for what it was searched
+        self._searched: dict[str, tuple[str, float]] = {}  # the same, and from when on it is searched again
+        self._rests_until = -inf
+        self._moves: dict[str, MovesState] = {}  # by name, as of the turn before
+        self._told: dict[str, str] = {}
+        self._failed = ""
+
+    # -- what people see ------------------------------------------------------------------------------------------
+
+    @property
+    def report(self) -> list[dict[str, Any]]:
+        """Each reservation, by the time at which it begins, and each entry that is none."""
+        shown = [_as_json(kept) for kept in sorted(self._store.kept.values(), key=lambda kept: (kept.since, kept.name))]
+        return shown + [{"name": name, "phase": "invalid", "text": why} for name, why in self._faults.items()]
+
+    # -- the task -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look again and again."""
+        try:
+            await repeat(self.turn, LOOK_SECONDS)
+        finally:
+            if self._searching is not None:
+                self._searching.cancel()
+            await self._leadership.resign()
+
+    async def turn(self) -> None:
+        """One look. What cannot be read or written stays as it is, and is held on."""
+        if not self._ready():
+            return
+        try:
+            await self._read()
+            await self._leadership.campaign(bool(self._entries or self._faults or self._store.kept))
+            if not self._leadership.held:
+                self._leads = False
+            elif self._entries is not None:
+                await self._lead(self._entries)
+            self._failed = ""
+        except VersionConflict:  # another instance has written
+            self._leads, self._read_at = False, -inf
+        except (ApiError, NoAnswer) as error:
+            self._leads = False
+            if not self._failed:
+                self._failed = str(error)
+                log.warning("the advance reservations cannot be read or written", err=str(error))
+        self._hold()
+
+    async def _read(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._read_at < READ_SECONDS:
+            return
+        self._read_at = now
+        asked = await self._asked.read()
+        if not self._leads:  # else nobody but us writes it
+            await self._store.read()
+        found, self._faults = entries(asked.data)
+        self._entries, self._uid = {entry.name: entry for entry in found}, asked.uid
+        for name, why in self._faults.items():
+            self._tell(name, "invalid", why)
+
+    def _hold(self) -> None:
+        """What is kept is in force."""
+        epoch = self._clock.wall() - self._clock.monotonic()
+        if abs(epoch - self._advance.epoch) < DRIFT_SECONDS:
+            epoch = self._advance.epoch
+        self._advance.take(self._store.held(), epoch)
+
+    # -- what the holder of the Lease does ------------------------------------------------------------------------
+
+    async def _lead(self, asked: Mapping[str, AdvanceEntry]) -> None:
+        if not self._leads:
+            await self._store.read()
+            self._leads = True
+            self._told |= {name: _told(kept.phase, kept.text) for name, kept in self._store.kept.items()}
+        changes: dict[str, Kept | None] = {}
+        self._wanting.clear()
+        for entry in sorted(asked.values(), key=lambda entry: (entry.since, entry.name)):
+            if not self._store.is_newer(entry.name):
+                before = self._store.kept.get(entry.name)
+                kept = self._step(entry, before, changes)
+                if kept != before:
+                    changes[entry.name] = kept
+        changes |= dict.fromkeys(name for name in self._store.kept if name not in asked)
+        if not changes or await self._write(changes):
+            self._hold()
+            self._begin_search(asked)
+            await self._move()
+
+    async def _write(self, changes: Mapping[str, Kept | None]) -> bool:
+        """Keep what has changed; whether it is kept."""
+        outcomes = {name: before.outcome for name, before in self._store.kept.items()}
+        if why := await self._store.write(changes):
+            log.warning("advance reservations are not kept", err=why)
+            return False
+        for name, change in changes.items():
+            if change is None:
+                self._told.pop(name, None)
+            else:
+                self._tell(name, change.phase, change.text)
+                if change.outcome and outcomes.get(name) != change.outcome:
+                    self._metrics.advance_reservations.labels(change.outcome).inc()
+        return True
+
+    async def _move(self) -> None:
+        """One turn of the moves of each reservation. They begin once their reservation is kept."""
+        moving, states = self._moving, dict[str, MovesState]()
+        for kept in list(self._store.kept.values()) if moving is not None else ():
+            if kept.moves and kept.phase != "ended":
+                assert moving is not None
+                states[kept.name] = await moving.turn(kept.name, kept.moves, kept.since, kept.until, self._may_act)
+        self._moves = states
+
+    def _may_act(self) -> bool:
+        return self._leadership.held and self._ready()
+
+    def _step(self, entry: AdvanceEntry, kept: Kept | None, changes: Mapping[str, Kept | None]) -> Kept:
+        """What is to be kept of one entry now. `changes`: of entries before it."""
+        wall, stated_now = self._clock.wall(), _digest(entry)
+        if kept is None or kept.stated != stated_now:
+            kept = Kept(1, entry.name, stated_now, entry.since, entry.until, namespaces=entry.namespaces)
+        if wall >= entry.until:
+            outcome = kept.outcome or "missed"
+            return replace(kept, phase="ended", text="it has ended", seats=(), held=(), outcome=outcome)
+        users = self._users(kept)
+        if not kept.seats or (not users and self._lost(kept)):
+            kept = self._placed(entry, kept, changes)
+            if kept.phase == "no-place" and (wall < entry.since or not kept.seats):
+                return kept
+        return self._phase(entry, kept, users)
+
+    def _phase(self, entry: AdvanceEntry, kept: Kept, users: Sequence[PodRecord]) -> Kept:
+        """The phase of a reservation with a place."""
+        wall = self._clock.wall()
+        in_the_way = self._in_the_way(kept)
+        where = _where(kept, entry)
+        if in_the_way and not kept.outcome:
+            state, late = self._moves.get(kept.name), wall >= entry.since
+            moving = state is not None and state.phase == "moving" and not late
+            phase: Phase = "late" if late else "moving" if moving else "planned"
+            why = "evictions.enabled is false" if self._moving is None else "" if state is None else state.text
+            moves = f"; {count(len(kept.moves), 'move')}{f': {why}' if why else ''}" if kept.moves else ""
+            return replace(kept, phase=phase, text=f"{where}: {_named(in_the_way)} still there{moves}")
+        if wall < entry.since:
+            return replace(kept, phase="ready", text=f"{where}: free")
+        on_time = kept.phase == "ready" or wall - entry.since <= ON_TIME_SECONDS  # no turn may have been at its date
+        outcome = kept.outcome or ("on-time" if on_time else "late")
+        used = f", used by {_named(users)}" if users else ""
+        return replace(kept, phase="in-use", text=f"{where}{used}", outcome=outcome)
+
+    # -- where it is ----------------------------------------------------------------------------------------------
+
+    def _placed(self, entry: AdvanceEntry, kept: Kept, changes: Mapping[str, Kept | None]) -> Kept:
+        """With the place that was found, where it stands; else a search is begun. What it has is held meanwhile."""
+        found = self._found.pop(entry.name, None)
+        if found is None or found[0] != kept.stated:
+            self._wanting[entry.name] = kept.stated
+            why = self._lost(kept) if kept.seats else ""
+            known = kept.text if kept.phase == "no-place" else ""
+            return replace(kept, phase="no-place", text=known or why or "its place is searched")
+        room = found[1]
+        if room.why and not entry.room.node:
+            return replace(kept, phase="no-place", text=room.why)
+        seats = self._seats(entry, room if not room.why else FoundRoom(((entry.room.node, 0),)))
+        if seats is None:
+            return replace(kept, phase="no-place", text="a node of its place is gone")
+        nodes = {seat.node for seat in seats}
+        before = tuple(sorted({
+            pod.uid for node in nodes for pod in self._cluster.pods_on(node) if pod.namespace in entry.namespaces
+        }))  # fmt: skip
+        phase: Phase = "no-place" if room.why else "planned"  # no pod comes to a node that is to be emptied
+        placed = replace(kept, seats=seats, before=before, moves=room.moves, held=(), phase=phase, text=room.why)
+        if self._overlaps(placed, changes):
+            return replace(kept, phase="no-place", text="its place went to another reservation")
+        return placed
+
+    def _seats(self, entry: AdvanceEntry, room: FoundRoom) -> tuple[KeptSeat, ...] | None:
+        cluster, seats = self._cluster, list[KeptSeat]()
+        for name, pods in room.places:
+            node = cluster.nodes.get(name)
+            if node is None or cluster.row(name) < 0:
+                return None
+            whole = [node.gpus.get(resource, 0) for resource in cluster.resources]
+            seats += [self._store.kept_seat(name, room.amounts if pods else whole)] * max(1, pods)
+        return tuple(seats)
+
+    def _begin_search(self, asked: Mapping[str, AdvanceEntry]) -> None:
+        """Begin one search, where none is under way and it is due: what was found before is held by now."""
+        now, under_way = self._clock.monotonic(), self._searching is not None and not self._searching.done()
+        if self.search is None or under_way or now < self._rests_until:
+            return
+        due = {
+            name: -inf if before is None or before[0] != stated_now else before[1]
+            for name, stated_now in self._wanting.items()
+            if (before := self._searched.get(name)) is None or before[0] != stated_now or now >= before[1]
+        }
+        if due:  # the one that has waited longest: none of them starves the others
+            name = min(due, key=due.__getitem__)
+            self._searched[name] = self._wanting[name], now + AGAIN_SECONDS
+            self._searching = asyncio.create_task(self._find(self.search, asked[name], self._wanting[name]))
+
+    async def _find(self, search: Search, entry: AdvanceEntry, stated_now: str) -> None:
+        at = 0.0 if entry.since <= self._clock.wall() else entry.since
+        try:
+            room = await search(entry.name, entry.room._replace(at=at), entry.until)
+        except (BadInput, NotFound) as error:
+            room = FoundRoom(why=str(error))
+        except ExtenderError as error:  # too little memory, or too many questions: it is searched again
+            log.warning("an advance reservation has no place yet", name=entry.name, err=error.message)
+            return
+        self._rests_until = self._clock.monotonic() + REST * room.spent
+        self._found[entry.name] = stated_now, room
+
+    # -- whether it stands ----------------------------------------------------------------------------------------
+
+    def _lost(self, kept: Kept) -> str:
+        """Why its place no longer stands; "" where it does."""
+        needed, wall = _needed(kept, self._cluster), self._clock.wall()
+        emptied = not kept.namespaces
+        for node in needed:
+            if self._cluster.row(node) < 0 or not (emptied or takes_pods(node, self._cluster)):
+                return f"node {node} takes no pods any more"
+        state = self._moves.get(kept.name)
+        if state is not None and state.phase == "lost":
+            return state.text
+        staying, moved = Counter[str](), {pod.uid for move in kept.moves for pod in move.pods}
+        for pod, end in stated(self._cluster, wall, needed):
+            if (end is None or end > kept.since) and not pod.terminating and pod.uid not in moved:
+                if emptied and pod.daemon:
+                    continue
+                staying[pod.node] += sum(self._cluster.amounts(pod)[FIRST_GPU:])
+        for node, amounts in needed.items():
+            if sum(amounts) + staying[node] > sum(self._cluster.nodes[node].gpus.values()):
+                return f"pods that do not end before its date are on node {node}"
+        return ""
+
+    def _in_the_way(self, kept: Kept) -> list[PodRecord]:
+        """The pods with GPUs that have to leave before its GPUs are free."""
+        found: list[PodRecord] = []
+        for node, amounts in _needed(kept, self._cluster).items():
+            others = [pod for pod in self._with_gpus([node]) if not _is_for(kept, pod)]
+            record = self._cluster.nodes.get(node)
+            gpus = 0 if record is None else sum(record.gpus.values())
+            if sum(amounts) + sum(sum(self._cluster.amounts(pod)[FIRST_GPU:]) for pod in others) > gpus:
+                found += [pod for pod in others if kept.namespaces or not pod.daemon]
+        return found
+
+    def _users(self, kept: Kept) -> list[PodRecord]:
+        """The pods that use it, from its date on."""
+        if self._clock.wall() < kept.since:
+            return []
+        nodes = sorted({seat.node for seat in kept.seats})
+        return [pod for pod in self._with_gpus(nodes) if _is_for(kept, pod)]
+
+    def _with_gpus(self, nodes: Iterable[str]) -> Iterator[PodRecord]:
+        for node in nodes:
+            yield from (pod for pod in self._cluster.pods_on(node) if any(self._cluster.amounts(pod)[FIRST_GPU:]))
+
+    def _overlaps(self, placed: Kept, changes: Mapping[str, Kept | None]) -> bool:
+        """Whether another reservation has GPUs of the place at the same time."""
+        needed = _needed(placed, self._cluster)
+        others = {name: kept for name, kept in {**self._store.kept, **changes}.items() if kept is not None}
+        for name, kept in others.items():
+            if name == placed.name or kept.phase == "ended" or kept.since >= placed.until or placed.since >= kept.until:
+                continue
+            for node, amounts in _needed(kept, self._cluster).items():
+                if node in needed:
+                    needed[node] = [one + other for one, other in zip(needed[node], amounts, strict=True)]
+        return any(sum(amounts) > sum(self._cluster.nodes[node].gpus.values()) for node, amounts in needed.items())
+
+    # -- Events on the ConfigMap ----------------------------------------------------------------------------------
+
+    def _tell(self, name: str, phase: Phase | str, text: str) -> None:
+        """Write an Event where the phase is another one than before, or why it has no place."""
+        told = _told(phase, text)
+        if self._told.get(name) != told and self._uid:
+            self._told[name] = told
+            regarding = Regarding("ConfigMap", self._asked.namespace, self._asked.name, self._uid)
+            self._events.tell(
+                regarding, REASONS[phase], "Reserving", f"{name}: {text}"[:1000], warning=phase in WARNINGS
+            )
+
+
+def _told(phase: str, text: str) -> str:
+    """Of what one Event is written."""
+    return f"{phase} {text}" if phase in ("no-place", "invalid") else phase
+
+
+def _digest(entry: AdvanceEntry) -> str:
+    return sha256(repr(entry).encode()).hexdigest()[:16]
+
+
+def _is_for(kept: Kept, pod: PodRecord) -> bool:
+    held = Held(kept.name, (), kept.since, kept.until, frozenset(kept.namespaces), before=frozenset(kept.before))
+    return held.is_for(pod.uid, pod.namespace, owner_key(pod))
+
+
+def _needed(kept: Kept, cluster: ClusterView) -> dict[str, list[int]]:
+    """GPUs by resource that it has on each node."""
+    names = cluster.resources[FIRST_GPU:]
+    needed: dict[str, list[int]] = {}
+    for seat in kept.seats:
+        before = needed.setdefault(seat.node, [0] * len(names))
+        needed[seat.node] = [had + seat.amounts.get(name, 0) for had, name in zip(before, names, strict=True)]
+    return needed
+
+
+def _where(kept: Kept, entry: AdvanceEntry) -> str:
+    nodes = first_names(sorted({seat.node for seat in kept.seats}), MOST_NAMED)
+    if entry.room.node:
+        return f"node {entry.room.node} is emptied"
+    return f"{entry.room.pods} x {entry.room.gpus} GPUs on {nodes}"
+
+
+def _named(pods: Sequence[PodRecord]) -> str:
+    return first_names([f"{pod.namespace}/{pod.name}" for pod in pods], MOST_NAMED)
+
+
+def _as_json(kept: Kept) -> dict[str, Any]:
+    return {
+        "name": kept.name,
+        "phase": kept.phase,
+        "text": kept.text,
+        "from": rfc3339(kept.since),
+        "until": rfc3339(kept.until),
+        "namespaces": list(kept.namespaces),
+        "nodes": sorted({seat.node for seat in kept.seats}),
+        "outcome": kept.outcome or None,
+    }

@@ -1,0 +1,212 @@
+"""What is known of each advance reservation, in one ConfigMap: its place, its moves and how far they are.
+
+The holder of the Lease writes it; every instance reads it, and holds the GPUs that it states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from math import inf
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from extender.act.document import NEWER_SECONDS, Amount, Damaged, Entries, KeptDocument, Name, Newer, decoded
+from extender.kube.own_objects import ConfigMap
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.reservations.advance import TOP, Held, seat
+from extender.reservations.moves import PlannedMove
+from extender.reservations.seats import Seat
+
+STATE: Final = "gpu-extender-advance-state"
+FORMAT: Final = 1
+MOST_TEXT: Final = 200_000
+"""Characters of one reservation."""
+MOVE: Final = "/move-"
+"""Stands between the name of a reservation and the number of a move, in the name of what is held for the move."""
+Phase = Literal["no-place", "planned", "moving", "ready", "late", "in-use", "ended"]
+Outcome = Literal["", "on-time", "late", "missed"]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
+_Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+log = get_log()
+
+
+class KeptSeat(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """GPUs on a node."""
+
+    node: Name
+    amounts: dict[Name, Amount]  # by resource
+    uid: str = ""  # of the pod that they are for; "": it does not exist
+    pod: str = ""  # its namespace/name
+    priority: _Priority = TOP
+
+
+class KeptMove(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+    """The next place of pods that move, as a `Held`."""
+
+    name: Name
+    seats: tuple[KeptSeat, ...]
+    until: _Seconds
+    owner: str = ""  # "": no pod may use them
+    since: _Seconds | None = None  # None: no pod may use them yet
+    before: tuple[Name, ...] = ()
+
+
+class Kept(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+    """One reservation. Times are seconds since 1970."""
+
+    format: Literal[1]
+    name: Name
+    stated: Name  # names what was asked for: something else is planned anew
+    since: _Seconds
+    until: _Seconds
+    phase: Phase = "no-place"
+    text: str = ""  # about the phase, for people
+    gang: str = ""  # the gang that asks for it; "": an operator does
+    namespaces: tuple[Name, ...] = ()
+    seats: tuple[KeptSeat, ...] = ()
+    before: tuple[Name, ...] = ()  # as of a `Held`
+    moves: tuple[PlannedMove, ...] = ()  # in order
+    held: tuple[KeptMove, ...] = ()
+    outcome: Outcome = ""
+
+
+_READ: Final = msgspec.json.Decoder(Kept)
+
+
+def key_of(kept: Kept) -> str:
+    """Its key in the ConfigMap: an operator's name is one."""
+    return kept.name if not kept.gang else f"gang-{sha256(kept.gang.encode()).hexdigest()[:24]}"
+
+
+class AdvanceStore(Entries):
+    """The reservations by name, as they were last read or written. What reads or writes raises as `KeptDocument`."""
+
+    def __init__(
+        self,
+        configmap: ConfigMap,
+        resources: tuple[str, ...],
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock`: seconds."""
+        super().__init__(resources, 0.0)
+        self._document = KeptDocument([configmap], clock)
+        self._metrics, self._clock = metrics, clock
+        self._warned: set[str] = set()
+        self._damaged: set[str] = set()  # keys that the next write removes
+        self.kept: dict[str, Kept] = {}
+
+    async def read(self) -> None:
+        """Read all. A text that cannot be used is left out, and planned anew."""
+        await self._document.read()
+        self.kept, self._damaged = {}, set()
+        newer: dict[str, float] = {}
+        for key, text in self._document.items():
+            try:
+                kept = decoded(text, _READ, FORMAT, MOST_TEXT)
+                self._held_of(kept)
+            except Newer as error:
+                newer[key] = self._document.newer.get(key, self._clock())
+                self._warn(key, "an advance reservation of a newer version is left as it is", error)
+            except Damaged as error:
+                self._damaged.add(key)
+                self._metrics.reservations_damaged.inc()
+                self._warn(key, "an advance reservation cannot be read, and is planned anew", error)
+            else:
+                self.kept[kept.name] = kept
+        self._document.newer = newer
+
+    def _warn(self, key: str, problem: str, error: Damaged) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            log.warning(problem, key=key[:80], err=str(error))
+
+    def is_newer(self, name: str) -> bool:
+        """Whether a version to come keeps this reservation: it is left alone for NEWER_SECONDS."""
+        return name in self._document.newer and self._clock() - self._document.newer[name] < NEWER_SECONDS
+
+    async def write(self, changes: Mapping[str, Kept | None]) -> str:
+        """Keep these, None: no more; "" once they are written, else why they have no room."""
+        texts: dict[str, str | None] = {}
+        for name, kept in changes.items():
+            before = self.kept.get(name)
+            if (of := kept or before) is not None:
+                texts[key_of(of)] = None if kept is None else msgspec.json.encode(kept).decode()
+        texts = dict.fromkeys(self._damaged) | texts
+        too_long = any(text is not None and len(text) > MOST_TEXT for text in texts.values())
+        if too_long or not self._document.has_room(texts):
+            return "it does not fit into its ConfigMap"
+        await self._document.write(texts)
+        self._damaged = set()
+        for name, kept in changes.items():
+            self.kept.pop(name, None)
+            if kept is not None:
+                self.kept[name] = kept
+        return ""
+
+    # -- what the moves hold: their next places, before a pod is evicted
+
+    async def hold(self, held: Sequence[Held]) -> str:
+        """Keep the next places of moves, instead of those of the same names; "" once they are written, else why not."""
+        changes: dict[str, Kept | None] = {}
+        for next_place in held:
+            name = next_place.name.partition(MOVE)[0]
+            kept = changes.get(name) or self.kept.get(name)
+            if kept is None:
+                return f"there is no advance reservation {name}"
+            others = tuple(move for move in kept.held if move.name != next_place.name)
+            changes[name] = msgspec.structs.replace(kept, held=(*others, self._move(next_place)))
+        return await self.write(changes)
+
+    async def drop(self, names: Iterable[str]) -> None:
+        """Keep these next places no more."""
+        dropped = set(names)
+        changes: dict[str, Kept | None] = {}
+        for name, kept in self.kept.items():
+            left = tuple(move for move in kept.held if move.name not in dropped)
+            if left != kept.held:
+                changes[name] = msgspec.structs.replace(kept, held=left)
+        if changes:
+            await self.write(changes)
+
+    def _move(self, held: Held) -> KeptMove:
+        seats = tuple(KeptSeat(seat.node, self._stated(seat.amounts)) for seat in held.seats)
+        since = None if held.since == inf else held.since
+        return KeptMove(held.name, seats, held.until, held.owner, since, tuple(sorted(held.before)))
+
+    # -- what is in force
+
+    def held(self) -> list[Held]:
+        """What every instance holds."""
+        return [held for kept in self.kept.values() for held in self._held_of(kept)]
+
+    def _held_of(self, kept: Kept) -> list[Held]:
+        """What one reservation holds, and its moves. Raises Damaged."""
+        moves = [
+            Held(
+                move.name, self._seats(move.name, move.seats), inf if move.since is None else move.since, move.until,
+                owner=move.owner, before=frozenset(move.before),
+            )
+            for move in kept.held
+        ]  # fmt: skip
+        if not kept.seats or kept.phase == "ended":
+            return moves
+        seats = self._seats(kept.gang or kept.name, kept.seats)
+        own = Held(kept.name, seats, kept.since, kept.until, frozenset(kept.namespaces), before=frozenset(kept.before))
+        return [own, *moves]
+
+    def _seats(self, name: str, kept: Iterable[KeptSeat]) -> tuple[Seat, ...]:
+        return tuple(
+            seat(name, number, of.node, self._amounts(of.amounts), 0.0) if not of.uid
+            else Seat(of.uid, of.pod, name, of.node, self._amounts(of.amounts), 0, of.priority, 0.0)
+            for number, of in enumerate(kept)
+        )  # fmt: skip
+
+    def kept_seat(
+        self, node: str, amounts: Sequence[int], uid: str = "", pod: str = "", priority: int = TOP
+    ) -> KeptSeat:
+        """R amounts on a node."""
+        return KeptSeat(node, self._stated(amounts), uid, pod, priority)

@@ -1,0 +1,415 @@
+"""Advance reservations from their ConfigMap to their end: places, phases, restarts, and what is invalid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from extender.act.advance import AdvanceController, FoundRoom, Keeping, MovesState
+from extender.act.advance_store import STATE, AdvanceStore
+from extender.act.controller import ADVANCE, Leadership
+from extender.ask.explain import Explainer, Times
+from extender.errors import Busy
+from extender.kube.own_objects import ConfigMap, Lease
+from extender.objects.advance import CONFIG_MAP
+from extender.objects.wanted_room import WantedRoom
+from extender.reservations.moves import PlannedMove
+from extender.server import asking
+from extender.times import Clock
+from tests.act.test_evictions import Ear
+from tests.act.test_reservations import connected
+from tests.kube.objects import Objects
+from tests.reservations.test_advance import lasting, passes
+from tests.waiting import run_bounded
+from tests.world import JSON, WALL, InPlace, World, machine, rfc3339, workload
+
+MAPS = "/api/v1/namespaces/kube-system/configmaps/"
+
+
+class Instance:
+    """One instance of the server."""
+
+    def __init__(self, case: Case, world: World, controller: AdvanceController, lease: Lease) -> None:
+        self.case, self.world, self.controller, self.lease = case, world, controller, lease
+
+    async def turn(self, seconds: float = 6.0, *, times: int = 1) -> None:
+        for _ in range(times):
+            self.case.passed += seconds
+            self.world.now, self.world.wall = 1000.0 + self.case.passed, WALL + self.case.passed
+            await self.controller.turn()
+            task = self.controller._searching
+            if task is not None:
+                await task
+
+    def phase(self, name: str = "big") -> str:
+        return str(self.shown(name)["phase"])
+
+    def shown(self, name: str = "big") -> JSON:
+        return next((shown for shown in self.controller.report if shown["name"] == name), {"phase": ""})
+
+    def held(self, name: str = "big") -> list[str]:
+        held = self.world.verbs.claims.advance.of(name)
+        return [] if held is None else sorted(seat.node for seat in held.seats)
+
+    def count(self, outcome: str) -> float:
+        return self.world.metric("advance_reservations_total", outcome=outcome)
+
+
+class Moved:
+    """Moves of which the test states how far they are."""
+
+    def __init__(self) -> None:
+        self.state = MovesState("waits")
+        self.asked: list[tuple[str, tuple[PlannedMove, ...]]] = []
+
+    async def turn(
+        self, name: str, moves: tuple[PlannedMove, ...], since: float, until: float, may_act: Callable[[], bool]
+    ) -> MovesState:
+        assert may_act()
+        self.asked.append((name, moves))
+        return self.state
+
+
+class Case:
+    """Three nodes with 8 GPUs each."""
+
+    def __init__(self) -> None:
+        self.objects, self.ear, self.passed = Objects(), Ear(), 0.0
+        self.nodes = [machine(f"n{at}", 8) for at in range(3)]
+        self.pods: list[JSON] = []
+        self.moving: Moved | None = None
+
+    def ask(self, **entries: JSON | str | None) -> None:
+        """What the operator states; None: no more. A mapping: `since` and `until` are seconds from the beginning."""
+        before = self.objects.stored.get(MAPS + CONFIG_MAP, {"data": {}})
+        data = dict(before["data"])
+        for name, entry in entries.items():
+            if entry is None:
+                del data[name]
+            elif isinstance(entry, str):
+                data[name] = entry
+            else:
+                times = {"from": rfc3339(WALL + entry["since"]), "until": rfc3339(WALL + entry["until"])}
+                rest = {key: value for key, value in entry.items() if key not in ("since", "until")}
+                data[name] = json.dumps(rest | times)
+        meta = {"name": CONFIG_MAP, "namespace": "kube-system", "uid": "uid-asked"}
+        self.objects.put(MAPS + CONFIG_MAP, {"kind": "ConfigMap", "metadata": meta, "data": data})
+
+    def kept(self) -> JSON:
+        data = self.objects.stored.get(MAPS + STATE, {"data": {}})["data"]
+        return {name: json.loads(text) for name, text in data.items()}
+
+    @asynccontextmanager
+    async def server(self, name: str = "me") -> AsyncIterator[Instance]:
+        world = World(events=self.ear)
+        for node in self.nodes:
+            world.set("Node", node)
+        for pod in self.pods:
+            world.set("Pod", pod)
+        world.now, world.wall = 1000.0 + self.passed, WALL + self.passed
+        clock = Clock(lambda: world.now, lambda: world.wall)
+        async with connected(self.objects) as api:
+            lease = Lease(api, "kube-system", "gpu-extender-advance", name, clock=clock)
+            metrics = world.metrics
+            keeping = Keeping(
+                ConfigMap(api, "kube-system", CONFIG_MAP),
+                AdvanceStore(ConfigMap(api, "kube-system", STATE), world.cluster.resources, metrics, clock.monotonic),
+                Leadership(lease, ADVANCE, metrics.advance_leader, metrics.degraded, clock.monotonic),
+                self.moving,
+            )
+            controller = AdvanceController(world.verbs, keeping, lambda: True, self.ear, metrics, clock=clock)
+            times = Times(clock.monotonic, clock.wall)
+            explainer = Explainer(world.verbs, times, lambda: None)
+            controller.search = searching(asking.search_of(explainer, world.core, InPlace(world.cluster)), world)
+            yield Instance(self, world, controller, lease)
+
+    def run(self, test: Callable[[Instance], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with self.server() as instance:
+                await test(instance)
+
+        run_bounded(whole())
+
+
+def searching(search: Any, world: World) -> Any:
+    """A search in this process, which leaves the cluster as it was."""
+
+    async def found(name: str, asked: WantedRoom, until: float) -> FoundRoom:
+        advance, pods = world.verbs.claims.advance, dict(world.cluster.pods)
+        before = list(advance)
+        try:
+            room: FoundRoom = await search(name, asked, until)
+            return room
+        finally:
+            advance.take(before, advance.epoch)
+            from extender.objects.records import Event
+
+            new = [Event("Pod", "delete", pod) for uid, pod in world.cluster.pods.items() if uid not in pods]
+            world.cluster.apply([*new, *(Event("Pod", "set", pod) for pod in pods.values())], world.now)
+
+    return found
+
+
+BIG: JSON = {"for": "2x8", "namespaces": ["ml"], "since": 600, "until": 1200}
+
+
+def test_from_its_entry_to_its_end() -> None:
+    case = Case()
+    case.ask(big=BIG)
+
+    async def test(instance: Instance) -> None:
+        world = instance.world
+        await instance.turn(times=3)
+        assert (instance.phase(), len(instance.held())) == ("ready", 2)
+        nodes = set(instance.held())
+        assert passes(world, lasting("short", 8, 500)) == {"n0", "n1", "n2"}
+        assert passes(world, lasting("long", 8, None)) == {"n0", "n1", "n2"} - nodes
+        await instance.turn(600.0)
+        assert (instance.phase(), instance.count("on-time")) == ("in-use", 1)
+        assert passes(world, workload("own", 8, namespace="ml")) == nodes
+        assert passes(world, lasting("short", 8, 1)) == {"n0", "n1", "n2"} - nodes
+        world.pod("own", 8, min(nodes), namespace="ml")
+        await instance.turn()
+        assert "used by ml/own" in instance.shown()["text"]
+        await instance.turn(600.0)
+        assert (instance.phase(), instance.held()) == ("ended", [])
+        assert passes(world, workload("other", 8)) == {"n0", "n1", "n2"} - {min(nodes)}
+        case.ask(big=None)
+        await instance.turn()
+        assert (case.kept(), instance.controller.report) == ({}, [])
+        reasons = [reason for _, reason, _ in case.ear.heard]
+        assert reasons == [
+            "AdvanceReservationWithoutPlace", "AdvanceReservationReady", "AdvanceReservationBegins",
+            "AdvanceReservationEnds",
+        ]  # fmt: skip
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_restart_in_each_phase_changes_nothing(at: int) -> None:
+    """Another instance takes over after each phase: the place stays, and the date counts once."""
+    case = Case()
+    case.ask(big=BIG)
+    phases, nodes, counted = [], set[tuple[str, ...]](), 0.0
+
+    async def whole() -> None:
+        nonlocal counted
+        steps = [6.0, 6.0, 600.0, 6.0, 600.0, 6.0]
+        async with case.server("first") as first:
+            for seconds in steps[: at + 1]:
+                await first.turn(seconds)
+                phases.append(first.phase())
+                nodes.add(tuple(first.held()))
+            counted += first.count("on-time")
+        case.passed += 30.0  # its Lease has expired
+        async with case.server("second") as second:
+            await second.turn(times=5)  # by then the Lease has expired
+            for seconds in steps[at + 1 :]:
+                await second.turn(seconds)
+                phases.append(second.phase())
+                nodes.add(tuple(second.held()))
+            await second.turn(times=3)
+            counted += second.count("on-time")
+            assert second.phase() == "ended"
+
+    run_bounded(whole())
+    assert len({held for held in nodes if held}) == 1
+    assert counted == 1
+
+
+def test_an_instance_that_does_not_lead_holds_the_same() -> None:
+    case = Case()
+    case.ask(big=BIG)
+
+    async def whole() -> None:
+        async with case.server("first") as first, case.server("second") as second:
+            await first.turn(times=3)
+            await second.turn(times=2)
+            assert first.held() == second.held() != []
+            assert not second.lease.held
+            assert second.phase() == "ready"
+
+    run_bounded(whole())
+
+
+def test_what_ends_before_makes_room_and_what_does_not_is_in_the_way() -> None:
+    case = Case()
+    case.pods = [
+        lasting("short", 8, 300, node="n0", start=WALL, phase="Running"),
+        lasting("bare", 8, None, node="n1", start=WALL, phase="Running"),
+        lasting("long", 4, 5000, node="n2", start=WALL, phase="Running"),
+    ]
+    case.ask(big=BIG | {"for": "8"}, more=BIG | {"for": "8"})
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(times=6)
+        assert (instance.held("big"), instance.phase("big")) == (["n0"], "planned")
+        assert "default/short still there" in instance.shown("big")["text"]
+        assert (instance.held("more"), instance.phase("more")) == ([], "no-place")
+        assert "no moves were found" in instance.shown("more")["text"]
+        instance.world.gone("bare")
+        await instance.turn(40.0, times=2)
+        assert (instance.held("more"), instance.phase("more")) == (["n1"], "ready")
+        await instance.turn(600.0)  # default/short runs longer than it states
+        assert instance.phase("big") == "no-place" or instance.phase("big") == "late"
+        instance.world.gone("short")
+        await instance.turn(40.0, times=2)
+        assert (instance.phase("big"), instance.count("late")) == ("in-use", 1)
+
+    case.run(test)
+
+
+def test_moves_are_carried_out_only_once_they_are_kept() -> None:
+    case = Case()
+    case.moving = Moved()
+    case.pods = [
+        lasting(f"p{at}", 4, None, node=f"n{at}", start=WALL, phase="Running", owner="ReplicaSet") for at in range(3)
+    ]
+    case.ask(big=BIG | {"for": "8"})
+
+    async def test(instance: Instance) -> None:
+        assert case.moving is not None
+        await instance.turn()
+        assert not case.moving.asked
+        await instance.turn()
+        (node,) = instance.held()
+        name, (move,) = case.moving.asked[0]
+        (pod,) = move.pods
+        assert (name, pod.pod) == ("big", f"default/p{node[1:]}")
+        assert case.kept()["big"]["moves"]
+        assert instance.phase() == "planned"
+        case.moving.state = MovesState("moving", "default/p1 is asked to save")
+        await instance.turn(times=2)
+        assert instance.phase() == "moving"
+        case.moving.state = MovesState("lost", "its next place is taken")
+        await instance.turn(40.0, times=3)
+        assert instance.held() == [node]  # it is searched again, and nothing else is found
+        case.moving.state = MovesState("done")
+        instance.world.gone(pod.pod.partition("/")[2])
+        await instance.turn(times=2)
+        assert instance.phase() == "ready"
+
+    case.run(test)
+
+
+def test_a_node_that_is_emptied_is_closed_also_while_no_moves_help() -> None:
+    case = Case()
+    case.pods = [lasting("bare", 2, None, node="n1", start=WALL, phase="Running")]
+    case.ask(fan={"node": "n1", "since": 600, "until": 1200})
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(times=3)
+        assert (instance.phase("fan"), instance.held("fan")) == ("no-place", ["n1"])
+        assert "default/bare: nothing creates it again" in instance.shown("fan")["text"]
+        assert passes(instance.world, workload("other", 1)) == {"n0", "n2"}
+        await instance.turn(600.0)
+        assert (instance.phase("fan"), instance.count("on-time")) == ("late", 0)
+        instance.world.gone("bare")
+        await instance.turn(40.0)
+        assert instance.phase("fan") == "in-use"
+
+    case.run(test)
+
+
+def test_a_place_that_is_lost_is_searched_again() -> None:
+    case = Case()
+    case.ask(big=BIG)
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(times=3)
+        (first, second) = instance.held()
+        instance.world.node(first, 8, unschedulable=True)
+        await instance.turn(40.0, times=2)
+        assert instance.phase() == "ready"
+        assert set(instance.held()) == {"n0", "n1", "n2"} - {first}
+        instance.world.node(second, 8, unschedulable=True)
+        await instance.turn(40.0, times=2)
+        assert instance.phase() == "no-place"
+        assert instance.held()  # what it has is held on
+
+    case.run(test)
+
+
+def test_an_entry_that_changes_is_planned_anew_and_invalid_ones_stop_none() -> None:
+    case = Case()
+    case.ask(big=BIG, bad="for: [", large=BIG | {"for": "1x9"}, model=BIG | {"for": "8", "model": "H9"})
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(40.0, times=4)
+        assert instance.phase() == "ready"
+        assert (instance.phase("bad"), instance.phase("large")) == ("invalid", "no-place")
+        assert "no node has GPUs of this model" in instance.shown("model")["text"]
+        assert any(reason == "AdvanceReservationInvalid" for _, reason, _ in case.ear.heard)
+        case.ask(big=BIG | {"for": "3x8"})
+        await instance.turn(40.0, times=3)
+        assert instance.held() == ["n0", "n1", "n2"]
+
+    case.run(test)
+
+
+def test_no_two_reservations_get_one_gpu_at_a_time() -> None:
+    case = Case()
+    case.ask(**{f"r{at}": BIG | {"for": "1x6"} for at in range(5)}, late=BIG | {"since": 1200, "until": 1300})
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(40.0, times=14)
+        held = [node for at in range(5) for node in instance.held(f"r{at}")]
+        assert sorted(held) == ["n0", "n1", "n2"]
+        assert len(instance.held("late")) == 2  # the others have ended by then
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 2, "name": "big"}', "x" * 300_000])
+def test_a_kept_text_that_cannot_be_read_is_planned_anew_and_one_of_a_newer_version_stays(text: str) -> None:
+    case = Case()
+    case.ask(big=BIG)
+    meta = {"name": STATE, "namespace": "kube-system", "uid": "uid-state"}
+    case.objects.put(MAPS + STATE, {"kind": "ConfigMap", "metadata": meta, "data": {"big": text}})
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(times=3)
+        newer = '"format": 2' in text
+        assert instance.phase() == ("" if newer else "ready")
+        if newer:
+            assert case.objects.stored[MAPS + STATE]["data"]["big"] == text
+
+    case.run(test)
+
+
+def test_a_search_that_cannot_be_made_is_made_later() -> None:
+    case = Case()
+    case.ask(big=BIG)
+
+    async def test(instance: Instance) -> None:
+        search, instance.controller.search = instance.controller.search, busy
+        await instance.turn(times=3)
+        assert instance.phase() == "no-place"
+        instance.controller.search = search
+        await instance.turn(40.0, times=2)
+        assert instance.phase() == "ready"
+
+    case.run(test)
+
+
+async def busy(name: str, asked: WantedRoom, until: float) -> FoundRoom:
+    raise Busy("many questions are being answered")
+
+
+def test_while_the_api_server_is_away_the_gpus_stay_held() -> None:
+    case = Case()
+    case.ask(big=BIG)
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(times=3)
+        nodes = instance.held()
+        case.objects.fail = lambda request: 503
+        await instance.turn(times=2)
+        assert instance.held() == nodes
+
+    case.run(test)
