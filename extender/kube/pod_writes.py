@@ -245,7 +245,7 @@ BindingOutcome = Literal["bound", "conflict", "not-found", "refused", "unknown"]
 _OUTCOMES: Final[dict[int, BindingOutcome]] = {404: "not-found", 409: "conflict"}
 
 
-class Result(NamedTuple):
+class BindResult(NamedTuple):
     """What became of a binding.
 
     ``conflict``: the pod is bound already, is being deleted, or is another one with the same name. ``unknown``: no
@@ -264,7 +264,7 @@ class Bindings:
         self._server = server
         self._gpus = gpus
 
-    async def bind(self, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> Result:
+    async def bind(self, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> BindResult:
         """Binds the pod with this uid to the node; the API server copies the annotations onto the pod with it."""
         body = msgspec.json.encode(
             {
@@ -278,10 +278,10 @@ class Bindings:
             await self._server.post(f"{_path(namespace, name)}/binding", body)
         except ApiError as error:
             otherwise: BindingOutcome = "unknown" if error.status >= 500 else "refused"
-            return Result(_OUTCOMES.get(error.status, otherwise), str(error))
+            return BindResult(_OUTCOMES.get(error.status, otherwise), str(error))
         except NoAnswer as error:
-            return Result("unknown", str(error))
-        return Result("bound")
+            return BindResult("unknown", str(error))
+        return BindResult("bound")
 
     async def get_pod(self, namespace: str, name: str) -> PodRecord | None:
         """The pod as the API server has it now, None when there is none; one that is nested too deep is read as well.

@@ -12,39 +12,16 @@ from ext_core import fit, hazard, places
 from ext_core.reasons import CountCodes, FailingCodes, HazardCodes, LinkCodes, NicCodes, ResourceCodes
 from extender.cluster.device_plugins import partial
 from extender.cluster.tables import Tables
+from extender.policy import reasons as why
 from extender.policy.contracts import PodRequest, Reason, Rule
-from extender.policy.reasons import (
-    DEVICE_PLUGIN_AWAY,
-    GPUS_BUSY,
-    GPUS_HELD,
-    GPUS_PROMISED,
-    GPUS_RELEASING,
-    GPUS_RESERVED,
-    LINKS_BUSY,
-    LINKS_HELD,
-    LINKS_NEVER,
-    LINKS_PENDING,
-    LINKS_SHARED,
-    LINKS_UNKNOWN,
-    NICS_HELD,
-    NICS_NEVER,
-    NICS_PENDING,
-    NICS_UNKNOWN,
-    NO_GPU_RESOURCE,
-    NODE_FAILING,
-    NODE_FAILING_NAMESPACE,
-    PLUGIN_LOST_GPU,
-    PLUGIN_PANICS,
-    TOO_FEW_GPUS,
-)
 
 
 class ResourceOffered:
     """Rejects a node that is not known yet, or that offers no GPUs of the requested name."""
 
     name: ClassVar[str] = "resource"
-    reasons: ClassVar[tuple[Reason, ...]] = (NO_GPU_RESOURCE, DEVICE_PLUGIN_AWAY)
-    _codes: ClassVar = ResourceCodes(none=NO_GPU_RESOURCE.code, away=DEVICE_PLUGIN_AWAY.code)
+    reasons: ClassVar[tuple[Reason, ...]] = (why.NO_GPU_RESOURCE, why.DEVICE_PLUGIN_AWAY)
+    _codes: ClassVar = ResourceCodes(none=why.NO_GPU_RESOURCE.code, away=why.DEVICE_PLUGIN_AWAY.code)
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
         """Never: any row may offer no such GPUs."""
@@ -59,8 +36,8 @@ class Shares:
     """Rejects a node that offers shares of GPUs (replicas, MIG), for pods with `links: required`."""
 
     name: ClassVar[str] = "shares"
-    reasons: ClassVar[tuple[Reason, ...]] = (LINKS_SHARED,)
-    _unless_rejected: ClassVar = bytes([LINKS_SHARED.code, *range(1, 256)])  # by an earlier rule: its code stays
+    reasons: ClassVar[tuple[Reason, ...]] = (why.LINKS_SHARED,)
+    _unless_rejected: ClassVar = bytes([why.LINKS_SHARED.code, *range(1, 256)])  # by an earlier rule: its code stays
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
         """For a pod that does not require links, or has one GPU."""
@@ -73,7 +50,7 @@ class Shares:
         if partial(tables.resources[request.resource]):
             out[:] = array("B", out.tobytes().translate(self._unless_rejected))
         else:
-            places.split(tables.places, rows, out, LINKS_SHARED.code)
+            places.split(tables.places, rows, out, why.LINKS_SHARED.code)
 
 
 class Failing:
@@ -85,8 +62,8 @@ class Failing:
     """
 
     name: ClassVar[str] = "failing"
-    reasons: ClassVar[tuple[Reason, ...]] = (NODE_FAILING, NODE_FAILING_NAMESPACE)
-    _codes: ClassVar = FailingCodes(node=NODE_FAILING.code, namespace=NODE_FAILING_NAMESPACE.code)
+    reasons: ClassVar[tuple[Reason, ...]] = (why.NODE_FAILING, why.NODE_FAILING_NAMESPACE)
+    _codes: ClassVar = FailingCodes(node=why.NODE_FAILING.code, namespace=why.NODE_FAILING_NAMESPACE.code)
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
         """While no node fails, for all pods or for those of the namespace."""
@@ -105,11 +82,11 @@ class Count:
 
     name: ClassVar[str] = "count"
     reasons: ClassVar[tuple[Reason, ...]] = (
-        TOO_FEW_GPUS, GPUS_PROMISED, GPUS_RESERVED, GPUS_RELEASING, GPUS_BUSY, GPUS_HELD,
+        why.TOO_FEW_GPUS, why.GPUS_PROMISED, why.GPUS_RESERVED, why.GPUS_RELEASING, why.GPUS_BUSY, why.GPUS_HELD,
     )  # fmt: skip
     _codes: ClassVar = CountCodes(
-        few=TOO_FEW_GPUS.code, assumed=GPUS_PROMISED.code, reserved=GPUS_RESERVED.code, releasing=GPUS_RELEASING.code,
-        busy=GPUS_BUSY.code, held=GPUS_HELD.code,
+        few=why.TOO_FEW_GPUS.code, assumed=why.GPUS_PROMISED.code, reserved=why.GPUS_RESERVED.code,
+        releasing=why.GPUS_RELEASING.code, busy=why.GPUS_BUSY.code, held=why.GPUS_HELD.code,
     )  # fmt: skip
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
@@ -130,10 +107,16 @@ class Links:
     """
 
     name: ClassVar[str] = "links"
-    reasons: ClassVar[tuple[Reason, ...]] = (LINKS_UNKNOWN, LINKS_NEVER, LINKS_PENDING, LINKS_BUSY, LINKS_HELD)
+    reasons: ClassVar[tuple[Reason, ...]] = (
+        why.LINKS_UNKNOWN,
+        why.LINKS_NEVER,
+        why.LINKS_PENDING,
+        why.LINKS_BUSY,
+        why.LINKS_HELD,
+    )
     _codes: ClassVar = LinkCodes(
-        unknown=LINKS_UNKNOWN.code, never=LINKS_NEVER.code, pending=LINKS_PENDING.code, busy=LINKS_BUSY.code,
-        held=LINKS_HELD.code,
+        unknown=why.LINKS_UNKNOWN.code, never=why.LINKS_NEVER.code, pending=why.LINKS_PENDING.code,
+        busy=why.LINKS_BUSY.code, held=why.LINKS_HELD.code,
     )  # fmt: skip
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
@@ -157,9 +140,9 @@ class Nics:
     """
 
     name: ClassVar[str] = "nics"
-    reasons: ClassVar[tuple[Reason, ...]] = (NICS_UNKNOWN, NICS_NEVER, NICS_PENDING, NICS_HELD)
+    reasons: ClassVar[tuple[Reason, ...]] = (why.NICS_UNKNOWN, why.NICS_NEVER, why.NICS_PENDING, why.NICS_HELD)
     _codes: ClassVar = NicCodes(
-        unknown=NICS_UNKNOWN.code, never=NICS_NEVER.code, pending=NICS_PENDING.code, held=NICS_HELD.code
+        unknown=why.NICS_UNKNOWN.code, never=why.NICS_NEVER.code, pending=why.NICS_PENDING.code, held=why.NICS_HELD.code
     )
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
@@ -183,8 +166,8 @@ class Hazard:
     """
 
     name: ClassVar[str] = "hazard"
-    reasons: ClassVar[tuple[Reason, ...]] = (PLUGIN_PANICS, PLUGIN_LOST_GPU)
-    _codes: ClassVar = HazardCodes(panics=PLUGIN_PANICS.code, lost=PLUGIN_LOST_GPU.code)
+    reasons: ClassVar[tuple[Reason, ...]] = (why.PLUGIN_PANICS, why.PLUGIN_LOST_GPU)
+    _codes: ClassVar = HazardCodes(panics=why.PLUGIN_PANICS.code, lost=why.PLUGIN_LOST_GPU.code)
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
         """While no device plugin is known to fail."""

@@ -9,14 +9,10 @@ import ssl
 import sys
 import tempfile
 import time
+import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any, Final
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from extender.act.controller import Controller
 from extender.errors import BadInput
@@ -170,8 +166,6 @@ def _read(tls: Tls) -> ssl.SSLContext:
     if tls.cert_file:
         context.load_cert_chain(tls.cert_file, tls.key_file, password="")  # never ask for one on a terminal
     else:
-        from extender.server.certificates import load_self_signed  # here: its library takes 10 MiB of memory
-
         load_self_signed(context, time.time(), VALID_SECONDS)
     return context
 
@@ -182,56 +176,24 @@ def common_names(connection: ssl.SSLObject) -> set[str]:
     return {value for part in subject for key, value in part if key == "commonName"}
 
 
-# -- when they expire: the standard library reads no date of a certificate that it serves -----------------------------
+# -- when they expire. The library is imported where it is used: it takes 10 MiB, and a server without TLS needs none
 
 PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-SEQUENCE, VERSION, UTC_TIME, GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18  # tags of DER (X.690)
-LONG: Final = 0x80
-"""Bit of a length that is stated in the bytes after it."""
 
 
 def not_after(text: str) -> float | None:
     """When the first certificate in a PEM text expires, seconds since 1970; None: it has none that can be read."""
-    expiries = [time for part in PEM.findall(text) if (time := _of_certificate(part)) is not None]
-    return min(expiries, default=None)
+    return min(filter(None, map(_end_of, PEM.findall(text))), default=None)
 
 
-def _of_certificate(pem: str) -> float | None:
-    """Its validity's second time: Certificate > TBSCertificate > [version], serial number, signature, issuer, validity
-    (RFC 5280, 4.1)."""
+def _end_of(pem: str) -> float | None:
+    from cryptography import x509
+
     try:
-        signed, _ = _value(ssl.PEM_cert_to_DER_cert(pem), SEQUENCE)
-        parts, _ = _value(signed, SEQUENCE)
-        if parts[0] == VERSION:
-            _, parts = _value(parts, VERSION)
-        for _ in range(3):
-            _, parts = _value(parts, parts[0])
-        validity, _ = _value(parts, SEQUENCE)
-        _, end = _value(validity, validity[0])
-        time, _ = _value(end, end[0])
-        return _seconds(end[0], time.decode("ascii"))
-    except (ValueError, IndexError):
+        with warnings.catch_warnings(action="ignore"):  # of what a later version of the library rejects
+            return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc.timestamp()
+    except (ValueError, x509.InvalidVersion):
         return None
-
-
-def _value(der: bytes, tag: int) -> tuple[bytes, bytes]:
-    """(the content of the first element, what follows it). ValueError: it has another tag, or is cut off."""
-    length, start = der[1], 2
-    if length & LONG:
-        start += length & ~LONG
-        length = int.from_bytes(der[2:start], "big")
-    if der[0] != tag or len(der) < start + length:
-        raise ValueError(tag)
-    return der[start : start + length], der[start + length :]
-
-
-def _seconds(tag: int, text: str) -> float:
-    """Both times end in Z. ValueError: it is no such time. A year of two digits is 1950 to 2049."""
-    if tag == UTC_TIME:
-        text = ("19" if text[:2] >= "50" else "20") + text
-    elif tag != GENERALIZED_TIME:
-        raise ValueError(tag)
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 # -- those that the server makes for itself ---------------------------------------------------------------------------
@@ -254,6 +216,11 @@ def load_self_signed(context: ssl.SSLContext, now: float, seconds: float) -> Non
 
 def self_signed(now: float, seconds: float) -> bytes:
     """A key and its certificate, in PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
     key, since = ec.generate_private_key(ec.SECP256R1()), datetime.fromtimestamp(now, UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
     builder = (

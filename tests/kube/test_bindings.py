@@ -11,7 +11,7 @@ import pytest
 
 from extender.kube import pod_writes
 from extender.kube.client import ApiError, ApiServer, NoAnswer
-from extender.kube.pod_writes import Bindings, Result, Turns
+from extender.kube.pod_writes import Bindings, BindResult, Turns
 from tests.kube.api_server import Answer, Script, failed, hung_up, serving, watched, whole
 from tests.waiting import run_bounded
 
@@ -32,13 +32,13 @@ def asked(answer: Answer, ask: Callable[[Bindings], Awaitable[T]], timeout: floa
     return run_bounded(run()), script
 
 
-def bound(answer: Answer, timeout: float = 5) -> tuple[Result, Script]:
+def bound(answer: Answer, timeout: float = 5) -> tuple[BindResult, Script]:
     return asked(answer, lambda it: it.bind("ns", "p", "u-1", "n1", {"gpu-extender.io/gpus": "0,3"}), timeout)
 
 
 def test_a_binding_names_the_uid_the_node_and_the_plan() -> None:
     result, script = bound(whole(201, {"kind": "Status", "status": "Success"}))
-    assert result == Result("bound")
+    assert result == BindResult("bound")
     (request,) = script.requests
     assert (request.method, request.path) == ("POST", "/api/v1/namespaces/ns/pods/p/binding")
     assert request.headers["content-type"] == "application/json"
@@ -54,15 +54,15 @@ def test_a_binding_names_the_uid_the_node_and_the_plan() -> None:
 @pytest.mark.parametrize(
     ("answer", "result"),
     [
-        (failed(409, "already assigned"), Result("conflict", "409: already assigned")),
-        (failed(404, "no such pod"), Result("not-found", "404: no such pod")),
-        (failed(403, "forbidden"), Result("refused", "403: forbidden")),
-        (failed(500, "etcd"), Result("unknown", "500: etcd")),
-        (whole(502, b"<html>bad gateway"), Result("unknown", "502: <html>bad gateway")),
-        (failed(302, "elsewhere"), Result("refused", "302: elsewhere")),
+        (failed(409, "already assigned"), BindResult("conflict", "409: already assigned")),
+        (failed(404, "no such pod"), BindResult("not-found", "404: no such pod")),
+        (failed(403, "forbidden"), BindResult("refused", "403: forbidden")),
+        (failed(500, "etcd"), BindResult("unknown", "500: etcd")),
+        (whole(502, b"<html>bad gateway"), BindResult("unknown", "502: <html>bad gateway")),
+        (failed(302, "elsewhere"), BindResult("refused", "302: elsewhere")),
     ],
 )
-def test_refusals(answer: Answer, result: Result) -> None:
+def test_refusals(answer: Answer, result: BindResult) -> None:
     assert bound(answer)[0] == result
 
 

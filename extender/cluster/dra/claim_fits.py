@@ -118,7 +118,7 @@ class _Absent(NamedTuple):
     reads: frozenset[Place] = frozenset()
 
     def judge(self, device: DeviceProperties) -> Verdict:
-        """As of `cel.Judge`."""
+        """As of `cel.DeviceJudge`."""
         return self.verdict
 
 
@@ -390,7 +390,7 @@ class ClaimFits:
     def _judge(self, choice: DeviceChoice, candidate: Candidate) -> Verdict:
         return cel.judged(self._selectors(choice), candidate.properties)
 
-    def _selectors(self, choice: DeviceChoice) -> Sequence[cel.Judge]:
+    def _selectors(self, choice: DeviceChoice) -> Sequence[cel.DeviceJudge]:
         record = self._classes.get(choice.device_class)
         if record is None:
             why = f"DeviceClass {choice.device_class} does not exist"

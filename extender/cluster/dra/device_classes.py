@@ -24,7 +24,7 @@ WHOLE: Final[Mapping[str, Mark]] = {NVIDIA: ("type", "gpu"), AMD: ("type", "amdg
 _OTHER_VALUES: Final = ("mig", "vfio", "(another)")  # of the mark, of devices that are no whole GPUs
 
 
-class Kind(NamedTuple):
+class PublishedKind(NamedTuple):
     """Of devices. `whole`: they are whole GPUs, which one claim gets alone."""
 
     driver: str
@@ -42,26 +42,28 @@ class Selected(NamedTuple):
     every: bool = False
 
 
-def kind_of(device: DeviceRecord, driver: str, mark: Mark | None) -> Kind:
+def kind_of(device: DeviceRecord, driver: str, mark: Mark | None) -> PublishedKind:
     """`mark`: None where no device of the driver counts as a GPU."""
     if mark is None:
-        return Kind(driver)
+        return PublishedKind(driver)
     name, value = mark
     if not name:
-        return Kind(driver, not device.shared, device.shared)
+        return PublishedKind(driver, not device.shared, device.shared)
     own = f"{driver}/{name}"
     stated = next((attribute for its, attribute in device.attributes if its in (name, own)), None)
     marked = stated is not None and value in (stated.value, str(stated.value).lower())
-    return Kind(driver, marked and not device.shared, device.shared, name, stated)
+    return PublishedKind(driver, marked and not device.shared, device.shared, name, stated)
 
 
-def selected(record: DeviceClassRecord, kinds: Collection[Kind], marks: Mapping[str, Mark] = WHOLE) -> Selected:
+def selected(
+    record: DeviceClassRecord, kinds: Collection[PublishedKind], marks: Mapping[str, Mark] = WHOLE
+) -> Selected:
     """Of devices of these kinds, which are published. Of a class that selects none of them, of what drivers that have
     not published any may publish: whole GPUs and others."""
     drivers = {kind.driver for kind in kinds}
     expected = [kind for driver, mark in marks.items() if driver not in drivers for kind in _expected(driver, mark)]
-    answers: dict[Kind, bool | None] = {}
-    perhaps: list[Kind] = []
+    answers: dict[PublishedKind, bool | None] = {}
+    perhaps: list[PublishedKind] = []
     for asked in (kinds, expected):
         if not perhaps:
             answers = {kind: selects(record.selectors, _device(kind)) for kind in asked}
@@ -71,23 +73,25 @@ def selected(record: DeviceClassRecord, kinds: Collection[Kind], marks: Mapping[
     return Selected(perhaps[0].driver, all(answers[kind] is True for kind in perhaps))
 
 
-def drivers_of(record: DeviceClassRecord, kinds: Collection[Kind], marks: Mapping[str, Mark] = WHOLE) -> set[str]:
+def drivers_of(
+    record: DeviceClassRecord, kinds: Collection[PublishedKind], marks: Mapping[str, Mark] = WHOLE
+) -> set[str]:
     """The drivers of which the class may select devices of these kinds, or of those that drivers with whole GPUs may
     publish."""
     expected = (kind for driver, mark in marks.items() for kind in _expected(driver, mark))
     return {kind.driver for kind in (*kinds, *expected) if selects(record.selectors, _device(kind)) is not False}
 
 
-def _expected(driver: str, mark: Mark) -> list[Kind]:
+def _expected(driver: str, mark: Mark) -> list[PublishedKind]:
     name, value = mark
     if not name:
-        return [Kind(driver, whole=True)]
+        return [PublishedKind(driver, whole=True)]
     whole, others = Attribute("string", value), [Attribute("string", other) for other in _OTHER_VALUES]
     if value in ("true", "false"):
         whole, others = Attribute("bool", value == "true"), [Attribute("bool", value != "true")]
-    return [Kind(driver, attribute is whole, name=name, value=attribute) for attribute in (whole, *others)]
+    return [PublishedKind(driver, attribute is whole, name=name, value=attribute) for attribute in (whole, *others)]
 
 
 @lru_cache(maxsize=1024)
-def _device(kind: Kind) -> DeviceKind:
+def _device(kind: PublishedKind) -> DeviceKind:
     return DeviceKind(kind.driver, {kind.name: kind.value} if kind.name else {}, multiple=kind.shared)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
-from extender.cluster.dra.device_classes import Kind, Mark, kind_of
+from extender.cluster.dra.device_classes import Mark, PublishedKind, kind_of
 from extender.objects.records import (
     FENCE,
     AllocatedDevice,
@@ -54,7 +54,7 @@ class Slices:
         what their slices state, kept up to date by the caller."""
         self.records: dict[str, ResourceSliceRecord] = {}
         self.node_of: dict[str, str] = {}
-        self.kinds: Counter[Kind] = Counter()
+        self.kinds: Counter[PublishedKind] = Counter()
         self.of_any_node: Counter[str] = Counter()
         self._drivers, self._rules = drivers, rules
         self._foreign: dict[str, str] = {}  # name of a slice of any other driver -> the driver
@@ -149,10 +149,10 @@ class Slices:
             del self._pools[key][before.name]
             self._renew(key, touched)
         if foreign := self._foreign.pop(record.name, ""):
-            self._count_kinds([Kind(foreign)], -1)
+            self._count_kinds([PublishedKind(foreign)], -1)
         if change == "set" and not (record.driver in self._drivers or record.driver in NIC_DRIVERS):
             self._foreign[record.name] = record.driver
-            self._count_kinds([Kind(record.driver)], 1)
+            self._count_kinds([PublishedKind(record.driver)], 1)
         elif change == "set":
             self.records[record.name] = record
             self.of_any_node[record.driver] += not record.node
@@ -162,10 +162,10 @@ class Slices:
             self._renew(key, touched)
         return touched
 
-    def _kind(self, record: ResourceSliceRecord, device: DeviceRecord) -> Kind:
+    def _kind(self, record: ResourceSliceRecord, device: DeviceRecord) -> PublishedKind:
         return kind_of(device, record.driver, self._drivers.get(record.driver))
 
-    def _count_kinds(self, kinds: Iterable[Kind], by: int) -> None:
+    def _count_kinds(self, kinds: Iterable[PublishedKind], by: int) -> None:
         for kind in kinds:
             self.kinds[kind] += by
             if not self.kinds[kind]:

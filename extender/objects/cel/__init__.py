@@ -145,7 +145,7 @@ def selector(expression: str) -> Selector:
     return _SELECTORS(expression)
 
 
-class Judge(Protocol):
+class DeviceJudge(Protocol):
     """A selector, or what takes its place."""
 
     @property
@@ -156,7 +156,7 @@ class Judge(Protocol):
         """What it says of a device."""
 
 
-def judged(selectors: Iterable[Judge], device: DeviceProperties) -> Verdict:
+def judged(selectors: Iterable[DeviceJudge], device: DeviceProperties) -> Verdict:
     """What the selectors together say of a device: as kube-scheduler, up to the first that does not select it."""
     for one in selectors:
         verdict = one.judge(device)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from extender.objects.cel.library import FUNCTIONS, Overload, Type, pattern, type_of
 from extender.objects.cel.properties import EVERYTHING, DeviceProperties
-from extender.objects.cel.syntax import Call, Index, ListOf, Literal, MapOf, Name, Node, Select
+from extender.objects.cel.syntax import Call, Identifier, Index, ListOf, Literal, MapOf, Node, Select
 from extender.objects.cel.values import NONE, EvaluationError, Optional, Unsupported
 
 Run = Callable[[list[Any]], Any]
@@ -79,7 +79,7 @@ class _Compiler:
         if isinstance(node, Literal):
             value = node.value
             return Part(type_of(value), lambda _: value, 1, value)
-        if isinstance(node, Name):
+        if isinstance(node, Identifier):
             return self._named(node.name)
         if isinstance(node, Select):
             return self._select(self.part(node.operand), _literal(node.field), optional=node.optional)
@@ -102,7 +102,7 @@ class _Compiler:
     def _variable(self, node: Node, kind: Type, lazily: Run | None = None) -> Iterator[int]:
         """A variable, named by a node, while its body is compiled; its slot. `lazily`: what it is set to when it is
         read first."""
-        if not isinstance(node, Name):
+        if not isinstance(node, Identifier):
             raise Unsupported("the variable of a macro is no name")
         if kind == "any":
             raise Unsupported("a variable without a type")
@@ -171,8 +171,8 @@ class _Compiler:
         special = self._special(target, name, arguments)
         if special is not None:
             return special
-        namespace = isinstance(target, Name) and target.name not in self._scope and target.name != "device"
-        if isinstance(target, Name) and namespace:
+        namespace = isinstance(target, Identifier) and target.name not in self._scope and target.name != "device"
+        if isinstance(target, Identifier) and namespace:
             name, target = f"{target.name}.{name}", None
         parts = [self.part(argument) for argument in ([] if target is None else [target]) + list(arguments)]
         if name == "in" and parts[1].type in (*_VALUE, *_ITEMS):
@@ -199,7 +199,7 @@ class _Compiler:
             if name == "has" and len(arguments) == 1:
                 return self._has(arguments[0])
             return None
-        if isinstance(target, Name) and (target.name, name, len(arguments)) == ("cel", "bind", 3):
+        if isinstance(target, Identifier) and (target.name, name, len(arguments)) == ("cel", "bind", 3):
             return self._bind(*arguments)
         if name in _MACROS and len(arguments) in (2, 3, 4):
             return self._loop(self.part(target), name, arguments)

@@ -48,7 +48,7 @@ class Literal(NamedTuple):
     value: Any
 
 
-class Name(NamedTuple):
+class Identifier(NamedTuple):
     """A variable."""
 
     name: str
@@ -90,7 +90,7 @@ class MapOf(NamedTuple):
     entries: tuple[tuple[Node, Node], ...]
 
 
-Node = Literal | Name | Select | Index | Call | ListOf | MapOf
+Node = Literal | Identifier | Select | Index | Call | ListOf | MapOf
 
 
 def parse(text: str) -> Node:
@@ -265,7 +265,7 @@ class _Parser:
             return Literal({"true": True, "false": False, "null": None}[name])
         if name in _RESERVED:
             raise self._unreadable()
-        return Call(None, name, self._list(")")) if self._takes("(") else Name(name)
+        return Call(None, name, self._list(")")) if self._takes("(") else Identifier(name)
 
     def _entries(self) -> tuple[tuple[Node, Node], ...]:
         entries: list[tuple[Node, Node]] = []

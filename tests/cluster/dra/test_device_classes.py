@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.dra.device_classes import Kind, Selected, kind_of, selected
+from extender.cluster.dra.device_classes import PublishedKind, Selected, kind_of, selected
 from extender.objects.records import Attribute, DeviceClassRecord, DeviceRecord, device_class
 from extender.sim import claims as dra
 from tests.cluster.dra.world import MACHINE, DraWorld
@@ -10,9 +10,9 @@ from tests.cluster.dra.world import MACHINE, DraWorld
 DRIVER = "device.driver == 'gpu.nvidia.com'"
 TYPE = "device.attributes['gpu.nvidia.com'].type == 'gpu'"
 NAME = "device.attributes['gpu.nvidia.com'].productName"
-GPU = Kind("gpu.nvidia.com", whole=True, name="type", value=Attribute("string", "gpu"))
+GPU = PublishedKind("gpu.nvidia.com", whole=True, name="type", value=Attribute("string", "gpu"))
 MIG = GPU._replace(whole=False, value=Attribute("string", "mig"))
-OTHERS = (Kind("dra.net"), Kind("gpu.amd.com"))
+OTHERS = (PublishedKind("dra.net"), PublishedKind("gpu.amd.com"))
 NOTHING, SOME, EVERY = Selected(), Selected("gpu.nvidia.com"), Selected("gpu.nvidia.com", True)
 
 
@@ -50,7 +50,7 @@ def of(*selectors: str) -> DeviceClassRecord:
         (("(" * 5000,), NOTHING),
     ],
 )
-def test_what_a_class_selects(selectors: tuple[str, ...], expected: Selected, kinds: tuple[Kind, ...]) -> None:
+def test_what_a_class_selects(selectors: tuple[str, ...], expected: Selected, kinds: tuple[PublishedKind, ...]) -> None:
     assert selected(of(*selectors), kinds) == expected
 
 
@@ -66,7 +66,7 @@ def test_classes_of_other_drivers() -> None:
     """AMD's driver marks its whole GPUs, each device of Intel's is one."""
     amd = of("device.driver == 'gpu.amd.com'")
     assert selected(amd, ()) == NOTHING
-    whole = Kind("gpu.amd.com", whole=True, name="type", value=Attribute("string", "amdgpu"))
+    whole = PublishedKind("gpu.amd.com", whole=True, name="type", value=Attribute("string", "amdgpu"))
     assert selected(amd, (GPU, whole)) == Selected("gpu.amd.com", True)
     assert selected(of("device.driver == 'gpu.intel.com'"), (GPU,)) == Selected("gpu.intel.com", True)
     marks = {"gpu.example.com": ("healthy", "true")}
