@@ -46,6 +46,7 @@ from extender.queue.endings import stated
 from extender.queue.gang import formed
 from extender.queue.levels import domain_of_node, keys_of
 from extender.queue.placement import not_modelled
+from extender.queue.report import first_names
 from extender.reservations.moves import MovedPod, PlannedMove
 
 MOST_TRIES: Final = 16
@@ -380,9 +381,15 @@ class _Searching:
         within = {"": (1 << len(names)) - 1}
         if asked.level:
             within = domains(self.supposed.cluster, asked.level, names)
-            within = {asked.value: within.get(asked.value, 0)} if asked.value else within
-        if not any(within.values()):
-            raise BadInput("no node with GPUs is in such a domain", path=f"domain {asked.level}")
+            if not any(within.values()):
+                raise BadInput("no node with GPUs is in such a domain", path=f"domain {asked.level}")
+            if asked.value:
+                if not within.get(asked.value):
+                    known = first_names(sorted(within), 8)
+                    raise BadInput(
+                        f"no node with GPUs is in it; there are: {known}", path=f"domain {asked.level}={asked.value}"
+                    )
+                within = {asked.value: within[asked.value]}
         number = {name: at for at, name in enumerate(names)}
         by_resource: dict[str, list[int]] = {}
         for model in [asked.model] if asked.model else sorted(self.fleet.models):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from extender.cli.options import complain
 from extender.cli.sources import CLUSTER_FILE
@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from extender.cli import completion
 
         completion.complete()
+    if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
         overview().print_help(sys.stderr)
@@ -79,12 +81,30 @@ def command(name: str) -> Any:
 def parser_of(name: str, prog: str = PROGRAM) -> argparse.ArgumentParser:
     """What reads the arguments of a command. `prog`: the program as its user calls it."""
     module = command(name)
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=f"{prog} {name}", description=(module.__doc__ or "").strip(), epilog=examples(module.EXAMPLES),
         allow_abbrev=False, formatter_class=Help,
     )  # fmt: skip
     module.arguments(parser)
     return parser
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Names the option that a misspelt one is like."""
+
+    def error(self, message: str) -> NoReturn:
+        """See argparse."""
+        if message.startswith("unrecognized arguments: "):
+            words = message.partition(": ")[2].split()
+            meant = [near[0] for word in words if (near := self._like(word.partition("=")[0]))]
+            if meant:
+                message += f". Did you mean {', '.join(meant)}?"
+            elif not words[0].startswith("-") and "-f" in self._option_string_actions:
+                message += f". A file is named by -f: -f {words[0]}"
+        super().error(message)
+
+    def _like(self, word: str) -> list[str]:
+        return get_close_matches(word, self._option_string_actions, n=1) if word.startswith("--") else []
 
 
 def examples(commands: Iterable[str]) -> str:

@@ -51,8 +51,6 @@ def console(width: int = 10_000) -> Console:
     from rich.console import Console  # here: what is piped need not load rich
 
     terminal = sys.stdout.isatty()
-    if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     plain = bool(os.environ.get("NO_COLOR")) or not terminal
     return Console(force_terminal=False if plain else None, width=None if terminal else width, highlight=False)
 

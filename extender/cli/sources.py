@@ -49,7 +49,7 @@ class Unanswered(Unreachable):
     def __init__(self, reason: str, server: str) -> None:
         super().__init__(
             f"{reason}: no gpu-extender serves there; --server names another address, and `kubectl port-forward` makes "
-            "a server in a pod reachable",
+            "a server in a pod reachable. Most commands also read a cluster without a server: --kubeconfig, --cluster",
             path=server,
         )
         self.reason = reason
@@ -124,6 +124,8 @@ def _answer(
                 f"it closes the connection without an answer. If it speaks TLS, write https://{urlsplit(server).netloc}",
                 path=server,
             ) from None
+        if isinstance(reason, TimeoutError):
+            raise Unreachable(f"no answer within {seconds:g} s", path=server) from None
         raise Unanswered(getattr(reason, "strerror", None) or str(reason), server) from None
     if not isinstance(answer, dict):
         raise Unreachable("the answer is not an object; is this a gpu-extender?", path=server)
@@ -161,7 +163,8 @@ def _refusal(server: str, status: int, body: bytes) -> ExtenderError:
         error = orjson.loads(body)["error"]
         return ExtenderError(f"{error['message']}{later}", path=str(error["path"]), code=str(error["code"]))
     except (ValueError, KeyError, TypeError):
-        return Unreachable(f"it is not ready{later}" if later else f"answered {status}", path=server)
+        answered = f"it answered with HTTP status {status}; is this a gpu-extender?"
+        return Unreachable(f"it is not ready{later}" if later else answered, path=server)
 
 
 # -- a server, or a cluster that is read once

@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     change = parser.add_argument_group("changes of the nodes, made first")
     change.add_argument(
         "--add", metavar=("N", "TOPOLOGY|NODE"), nargs=2, action="append", default=[],
-        help="N nodes more: catalogue:ID, a description of GPUs as `topo` reads it, or a node like which they are",
+        help="N nodes more: catalogue:ID, a description of GPUs as `topo` reads it, or the name of a node to copy",
     )  # fmt: skip
     change.add_argument(
         "--cordon", metavar="NODE", nargs="+", action="extend", default=[], help="no pod is placed there any more"

@@ -40,7 +40,10 @@ class WantedRoom(NamedTuple):
         `at` (RFC 3339). BadInput."""
         shape, node = query.get("for", ""), query.get("node", "")
         if bool(shape) == bool(node):
-            raise BadInput("state a shape that is to fit (for), or a node that is to be emptied (node)", path="for")
+            raise BadInput(
+                "state a shape that is to fit, like --for 4x8, or a node that is to be emptied, like --node n7",
+                path="for",
+            )
         level, _, value = query.get("domain", "").partition("=")
         if node and (level or query.get("model")):
             raise BadInput("a domain and a model belong to a shape", path="node")

@@ -130,6 +130,8 @@ def test_a_gang_moves_whole_and_into_one_domain() -> None:
     assert answer["moves"][0]["gang"] is not None
     assert cost(answer)["gangs_broken"] == 1
     assert answer["moves"][0]["work_lost_gpu_seconds"] == 2 * 4 * 3600
+    with pytest.raises(BadInput, match="there are: r0, r1, r2"):
+        plan(*racks, for_="1x4", domain="rack=r9")
 
 
 def test_which_pods_stay() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import socket
 import ssl
 import subprocess
@@ -163,6 +164,32 @@ def test_a_command_that_does_not_exist_gets_the_nearest(
     assert f"{word!r} is not a command. Did you mean {near!r}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["explain", "ns/pod", "--clutser", "cluster.yaml"], "Did you mean --cluster?"),
+        (["map", "--kubeconfg=config"], "Did you mean --kubeconfig?"),
+        (["whatif", "pod.yaml"], "A file is named by -f: -f pod.yaml"),
+        (["map", "--nothing-like-it"], "unrecognized arguments: --nothing-like-it\n"),
+    ],
+)
+def test_a_misspelt_option_gets_the_nearest(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_an_ascii_output_shows_what_it_can() -> None:
+    """Drawings have characters that such a terminal lacks."""
+    done = subprocess.run(
+        [sys.executable, "-m", "extender", "map", "h100-0", "--cluster", "docs/examples/cluster.yaml"],
+        capture_output=True, check=False, timeout=60, env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?" in done.stdout
+
+
 def test_http_and_https_mixed_up(tmp_path: Path, cli: Cli) -> None:
     """One sentence says which one to write."""
     with serving() as url:
@@ -191,6 +218,8 @@ def test_a_server_that_is_not_ready_or_not_there_names_the_way_out(monkeypatch: 
             answer(body, 503)
             said = cli.err(["top", "--server", url], 1)
             assert "try again, `gpu-extender check --live` shows what it waits for" in said
+        answer(b"nothing here", 404)
+        assert "HTTP status 404; is this a gpu-extender?" in cli.err(["top", "--server", url], 1)
     said = cli.err(["top", "--server", "http://127.0.0.1:9"], 1)
     assert "Connection refused: no gpu-extender serves there; --server names another address" in said
     assert "Errno" not in said
