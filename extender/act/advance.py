@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -249,6 +249,18 @@ class AdvanceController(Controller):
                 assert moving is not None
                 states[kept.name] = await moving.turn(kept.name, kept.moves, kept.since, kept.until, self._may_act)
         self._moves = states
+
+    async def hold(self, held: Sequence[Held]) -> str:
+        """As `AdvanceStore.hold`; they are in force here when it returns."""
+        why = await self._store.hold(held)
+        self._hold()
+        return why
+
+    async def drop(self, names: Collection[str]) -> str:
+        """As `AdvanceStore.drop`; they are in force here no longer when it returns."""
+        why = await self._store.drop(names)
+        self._hold()
+        return why
 
     def _may_act(self) -> bool:
         return self._leadership.held and self._ready()

@@ -161,16 +161,15 @@ class AdvanceStore(Entries):
             changes[name] = msgspec.structs.replace(kept, held=(*others, self._move(next_place)))
         return await self.write(changes)
 
-    async def drop(self, names: Iterable[str]) -> None:
-        """Keep these next places no more."""
+    async def drop(self, names: Iterable[str]) -> str:
+        """Keep these next places no more; "" once that is written, else why it is not."""
         dropped = set(names)
         changes: dict[str, Kept | None] = {}
         for name, kept in self.kept.items():
             left = tuple(move for move in kept.held if move.name not in dropped)
             if left != kept.held:
                 changes[name] = msgspec.structs.replace(kept, held=left)
-        if changes:
-            await self.write(changes)
+        return (await self.write(changes)) if changes else ""
 
     def _move(self, held: Held) -> KeptMove:
         seats = tuple(KeptSeat(seat.node, self._stated(seat.amounts)) for seat in held.seats)

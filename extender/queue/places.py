@@ -39,9 +39,10 @@ class Places:
         requests: Sequence[PodRequest],
         counted: Counted,
         allowances: Sequence[GpuAllowance] = (),
+        among: Collection[int] | None = None,
     ) -> Steps:
         """A place for every one of these pods of the gang, or none, beside its members. `requests`: of the pods;
-        `allowances`: as of a `Choice`."""
+        `allowances`, `among`: as of a `Choice`; a gang whose parts are kept apart or together gets any nodes."""
         members = self._members(gang)
         holders = frozenset(row for pod, row in members if pod.gpu_count)
         if gang.part_domains and not gang.apart:
@@ -50,7 +51,7 @@ class Places:
             return (yield from search.steps(gang.part_domains, gang.domain, beside))
         if not gang.apart:
             rows = [row for _, row in members]
-            choice = NodeChoice(allowances=allowances, mixes=gang.mixes, holders=holders)
+            choice = NodeChoice(among, allowances, mixes=gang.mixes, holders=holders)
             return (yield from self.placement.steps(pods, requests, gang.domain, rows, counted(()), choice=choice))
         running: dict[Hashable, list[int]] = {}
         for pod, row in members:
@@ -65,12 +66,13 @@ class Places:
         requests: Sequence[PodRequest],
         counted: Counted,
         allowances: Sequence[GpuAllowance] = (),
+        among: Collection[int] | None = None,
     ) -> Steps:
         """A place for all pods of the gang, else for the first of them, as many as fit, if these are enough to start
         it. `requests`: of all its pods; the others as of `steps`."""
         most = len(gang.pods)
         while True:
-            result = yield from self.steps(gang, gang.pods[:most], requests[:most], counted, allowances)
+            result = yield from self.steps(gang, gang.pods[:most], requests[:most], counted, allowances, among)
             if isinstance(result, Placed):
                 return result
             most = min(result.most, most - 1)

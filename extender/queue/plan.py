@@ -181,6 +181,7 @@ class Planner:
             needs_positions=_needs_positions,
             guaranteed=partial(_guaranteed, queues),
         )
+        situation = replace(situation, gangs=(yield from self._at_their_dates(situation, running, look)))
         decision = yield from self._schedule(situation, running, look)
         yield from self._hopeless(decision, to_place, running, look)
         if decision.head is not None:
@@ -367,7 +368,6 @@ class Planner:
         self, situation: QueueSituation, ends: list[Ending], look: _Look
     ) -> Generator[GangStart | None, None, StartDecision]:
         """The starts of `looks`. `ends`: those of the situation, to which the pods that start are added."""
-        queues = look.queues
         steps = schedule(situation, lambda gang, trial: self._place(gang, trial, look))
         started: bool | None = None
         while True:
@@ -380,15 +380,55 @@ class Planner:
             if held is None:
                 yield None
                 continue
-            seats = held.seats
-            start = yield from self.starts.begin(held.gang, seats.pods, seats.placed)
+            start = yield from self._begin(held, situation, ends, look)
             started = start is not None
             if start is not None:
-                if len(start.seats) >= STEP:
-                    yield None
-                queues.take(start.gang, seats.gpus(queues.models))
-                yield from put(ends, (yield from self._ends(start.seats, situation.now)))
                 yield start
+
+    def _begin(
+        self, held: TakenSeats, situation: QueueSituation, ends: list[Ending], look: _Look
+    ) -> Sliced[GangStart | None]:
+        """Reserve the seats of a gang; None: they do not stand any more."""
+        start = yield from self.starts.begin(held.gang, held.seats.pods, held.seats.placed)
+        if start is not None:
+            if len(start.seats) >= STEP:
+                yield
+            look.queues.take(start.gang, held.seats.gpus(look.queues.models))
+            yield from put(ends, (yield from self._ends(start.seats, situation.now)))
+        return start
+
+    def _at_their_dates(
+        self, situation: QueueSituation, ends: list[Ending], look: _Look
+    ) -> Generator[GangStart | None, None, Sequence[WaitingGang]]:
+        """Start the gangs that fit on GPUs that are held for them since a date, whatever the order. The other ones."""
+        if not self._claims.advance:
+            return situation.gangs
+        others: list[WaitingGang] = []
+        full: set[Hashable] = set()  # kinds of gangs that do not fit
+        for gang, pause in pauses(situation.gangs):
+            if pause:
+                yield None
+            start, tried = None, gang.complete and gang.ref not in situation.over_quota and look.kind(gang) not in full
+            if tried and (found := (yield from self._held_for(gang, look))) is not None:
+                start = yield from self._begin(TakenSeats(gang, found), situation, ends, look)
+            if start is not None:
+                yield start
+                continue
+            others.append(gang)
+            full.add(look.kind(gang))
+        return others
+
+    def _held_for(self, gang: WaitingGang, look: _Look) -> Sliced[FoundPlace | None]:
+        """A place for the gang on GPUs that are held for it; None: it does not fit on them alone."""
+        requests, now = (yield from self._requests(gang, look)), self._clock()
+        kinds = {(request.owner, request.amounts): request for request in requests}
+        rows = frozenset[int]().union(*(self._claims.held_rows(request, now) for request in kinds.values()))
+        if not rows:
+            return None
+        allowances = yield from self._allowed(gang, Trial(), look)
+        counted = yield from self._counted(gang, requests, Trial())
+        placed = yield from self._places.enough(gang, requests, counted, allowances, rows)
+        return _of_the_first(gang, requests, placed) if isinstance(placed, Placed) else None
 
     def _ends(self, seats: Sequence[Seat], wall: float) -> Sliced[list[Ending]]:
         """When the pods of seats end, as if they started now. Of those that do not exist it is not known."""

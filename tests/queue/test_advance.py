@@ -1,0 +1,78 @@
+"""Gangs of the queue beside GPUs that are held for a date, and on those that are held for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.act.queue.rig import gated
+from tests.queue.test_plan import cluster, look, wait
+from tests.reservations.test_advance import hold, take
+from tests.world import WALL, World
+
+ML = frozenset({"ml"})
+
+
+def held(world: World, since: float, *nodes: str, gpus: int = 8) -> None:
+    facts = {"namespaces": ML}
+    take(world, hold(world, "big", dict.fromkeys(nodes, gpus), WALL + since, WALL + since + 600, **facts))
+
+
+def seats(world: World, gang: str) -> set[str]:
+    return {seat.node for seat in world.verbs.claims.seats if f"/{gang}" in seat.gang}
+
+
+def test_before_the_date_a_gang_starts_there_only_if_it_ends_before() -> None:
+    world = cluster(2)
+    held(world, 600, "n0", "n1")
+    wait(world, "short", 1, 8, 300, duration="10m")
+    wait(world, "long", 1, 8, 200, duration="11m")
+    wait(world, "unknown", 1, 1, 100)
+    assert look(world)[0] == ["short"]
+
+
+def test_a_gang_ends_when_its_last_pod_does() -> None:
+    world = cluster(2)
+    held(world, 600, "n0", "n1")
+    wait(world, "g", 2, 8, 300, duration="10m")
+    world.set("Pod", gated("g-1", 8, annotations={"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}))
+    assert look(world)[0] == []
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_from_the_date_a_gang_of_its_namespace_takes_the_gpus_whatever_the_order(strict: bool) -> None:
+    world = cluster(3, strict=strict)
+    world.pod("busy", 8, "n2")
+    held(world, 0, "n0", "n1")
+    wait(world, "large", 3, 8, 900)  # the head
+    wait(world, "own", 2, 8, 100, namespace="ml")
+    wait(world, "other", 1, 8, 800)
+    started, waits = look(world)
+    assert (started, seats(world, "own")) == (["own"], {"n0", "n1"})
+    assert set(waits) == {"large", "other"}
+
+
+def test_of_many_gangs_of_its_namespace_as_many_as_fit_start_at_once() -> None:
+    world = cluster(3)
+    held(world, 0, "n0", gpus=4)
+    world.pod("busy", 8, "n1")
+    world.pod("busier", 8, "n2")
+    for at in range(5):
+        wait(world, f"g{at}", 1, 2, 300 - at, namespace="ml")
+    assert sorted(look(world)[0]) == ["g0", "g1", "g2", "g3"]  # n0 has 8 GPUs, of which 4 are held
+
+
+def test_a_gang_that_does_not_fit_on_them_alone_is_placed_as_any_other() -> None:
+    world = cluster(2)
+    held(world, 0, "n0")
+    wait(world, "own", 2, 8, 100, namespace="ml")
+    assert (look(world)[0], seats(world, "own")) == (["own"], {"n0", "n1"})
+
+
+def test_its_gang_does_not_start_before_the_date_on_what_is_held() -> None:
+    world = cluster(1)
+    held(world, 600, "n0")
+    wait(world, "own", 1, 8, 100, namespace="ml")
+    assert look(world)[0] == []
+    world.now += 600
+    world.wall += 600
+    assert look(world)[0] == ["own"]
