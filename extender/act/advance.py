@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from extender.act.advance_store import AdvanceStore, Kept, KeptSeat, Phase
+from extender.act.advance_store import AdvanceStore, Kept, KeptSeat, Phase, as_json
 from extender.act.controller import Controller, Leadership, repeat
 from extender.act.events import EventRecorder
 from extender.ask.text import count
@@ -43,7 +43,7 @@ from extender.queue.endings import stated, takes_pods
 from extender.queue.report import first_names
 from extender.reservations.advance import Held
 from extender.reservations.moves import PlannedMove
-from extender.times import Clock, rfc3339
+from extender.times import Clock
 
 LOOK_SECONDS: Final = 1.0
 READ_SECONDS: Final = 5.0
@@ -150,8 +150,10 @@ class AdvanceController(Controller):
     @property
     def report(self) -> list[dict[str, Any]]:
         """Each reservation, by the time at which it begins, and each entry that is none."""
-        shown = [_as_json(kept) for kept in sorted(self._store.kept.values(), key=lambda kept: (kept.since, kept.name))]
-        return shown + [{"name": name, "phase": "invalid", "text": why} for name, why in self._faults.items()]
+        shown = [as_json(kept) for kept in sorted(self._store.kept.values(), key=lambda kept: (kept.since, kept.name))]
+        lists, others = ("namespaces", "nodes"), ("from", "until", "gang", "outcome")
+        nothing: dict[str, Any] = {name: [] for name in lists} | dict.fromkeys(others)
+        return shown + [{"name": name, "phase": "invalid", "text": why} | nothing for name, why in self._faults.items()]
 
     # -- the task -------------------------------------------------------------------------------------------------
 
@@ -204,6 +206,7 @@ class AdvanceController(Controller):
         if abs(epoch - self._advance.epoch) < DRIFT_SECONDS:
             epoch = self._advance.epoch
         self._advance.take(self._store.held(), epoch)
+        self._advance.report = self.report
 
     # -- what the holder of the Lease does ------------------------------------------------------------------------
 
@@ -465,16 +468,3 @@ def _where(kept: Kept, entry: AdvanceEntry) -> str:
 
 def _named(pods: Sequence[PodRecord]) -> str:
     return first_names([f"{pod.namespace}/{pod.name}" for pod in pods], MOST_NAMED)
-
-
-def _as_json(kept: Kept) -> dict[str, Any]:
-    return {
-        "name": kept.name,
-        "phase": kept.phase,
-        "text": kept.text,
-        "from": rfc3339(kept.since),
-        "until": rfc3339(kept.until),
-        "namespaces": list(kept.namespaces),
-        "nodes": sorted({seat.node for seat in kept.seats}),
-        "outcome": kept.outcome or None,
-    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from math import inf
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ from extender.metrics import Metrics
 from extender.reservations.advance import TOP, Held, seat
 from extender.reservations.moves import PlannedMove
 from extender.reservations.seats import Seat
+from extender.times import rfc3339
 
 STATE: Final = "gpu-extender-advance-state"
 FORMAT: Final = 1
@@ -79,6 +80,21 @@ _READ: Final = msgspec.json.Decoder(Kept)
 def key_of(kept: Kept) -> str:
     """Its key in the ConfigMap: an operator's name is one."""
     return kept.name if not kept.gang else f"gang-{sha256(kept.gang.encode()).hexdigest()[:24]}"
+
+
+def as_json(kept: Kept) -> dict[str, Any]:
+    """As pages and `gpu-extender queue` show it."""
+    return {
+        "name": kept.name,
+        "phase": kept.phase,
+        "text": kept.text,
+        "from": rfc3339(kept.since),
+        "until": rfc3339(kept.until),
+        "namespaces": list(kept.namespaces),
+        "gang": kept.gang or None,
+        "nodes": sorted({seat.node for seat in kept.seats}),
+        "outcome": kept.outcome or None,
+    }
 
 
 class AdvanceStore(Entries):

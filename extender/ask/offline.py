@@ -85,6 +85,7 @@ def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | 
         "waiting": waiting,
         "incomplete": [entry for entry in of_queue if entry["reason"] == "incomplete"],
         "releasing": [],
+        "advance_reservations": [],
     }
 
 

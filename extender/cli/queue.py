@@ -72,6 +72,10 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
         if awaits := gang.get("awaits"):
             more = f" and {len(awaits) - SHOWN_NODES} more" if len(awaits) > SHOWN_NODES else ""
             yield f"     waits for what is evicted: {', '.join(awaits[:SHOWN_NODES])}{more}"
+    if reserved := answer.get("advance_reservations"):
+        yield "advance reservations:"
+        rows = [(one["name"], one["from"] or "", one["until"] or "", one["phase"], one["text"]) for one in reserved]
+        yield from aligned(rows, "<<<<<", ("name", "from", "until", "phase", ""), "  ")
 
 
 def _cells(queue: Mapping[str, Any]) -> tuple[str, ...]:

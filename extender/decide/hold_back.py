@@ -79,8 +79,8 @@ class HoldBack:
                 # Whatever the rules state: no pod is evicted for a part of a gang.
                 decision.judged.codes[i] = reasons.QUEUED.code
             return HeldBack(frozenset(), left=False, soon=False)
-        if self._claims.advance and (held := self._claims.held_rows(request, now)):
-            _prefer(decision, held)
+        if self._claims.advance:
+            self._for_dates(decision, now)
         reserved: frozenset[int] = frozenset()
         if self._claims.reservations:
             reserved = self.reserved(preemptor.request, fit.passed(decision.judged.rows, decision.judged.codes), now)
@@ -111,6 +111,20 @@ class HoldBack:
         """Of the rows on which the pod fits, those where a pod of a lower priority would lose what was freed for it,
         and have others evicted a second time; inside of the pod's claims."""
         return self._of_lower(request, fits, self._claims.lower(request, now), now)
+
+    def _for_dates(self, decision: Decision, now: float) -> None:
+        """Name the nodes whose GPUs are held for a date, and pass the pod on those that are held for it by now."""
+        request, judged = decision.request, decision.judged
+        if reasons.GPUS_RESERVED.code in judged.codes:
+            closed = self._claims.rows_for_dates(request, now)
+            for i, row in enumerate(judged.rows):
+                if judged.codes[i] == reasons.GPUS_RESERVED.code and row in closed:
+                    judged.codes[i] = reasons.GPUS_FOR_A_DATE.code
+        held = self._claims.held_rows(request, now)
+        if not held.isdisjoint(fit.passed(judged.rows, judged.codes)):
+            for i, row in enumerate(judged.rows):
+                if row not in held:
+                    judged.codes[i] = judged.codes[i] or reasons.SEATED.code
 
     def _only_its_seat(self, decision: Decision, pod: PodRecord, seat: Seat) -> HeldBack:
         """Pass the pod on the node of its seat alone, where it states that. Where that node is rejected the queue
@@ -239,16 +253,6 @@ class HoldBack:
             return False
         free = node.healthy & ~(node.sure | planned)
         return shapes.certain(node.shape, free, request.wanted, 0, request.containers) == CERTAIN
-
-
-def _prefer(decision: Decision, held: frozenset[int]) -> None:
-    """Where the pod fits on nodes with GPUs that are held for it, it takes one of those."""
-    judged = decision.judged
-    if held.isdisjoint(fit.passed(judged.rows, judged.codes)):
-        return
-    for i, row in enumerate(judged.rows):
-        if row not in held:
-            judged.codes[i] = judged.codes[i] or reasons.SEATED.code
 
 
 def promise_no_links(decision: Decision) -> None:

@@ -166,6 +166,15 @@ GPUS_RESERVED = Reason(
     remedy="Wait for the nominated pod to be bound, or raise this pod's priority.",
 )
 
+GPUS_FOR_A_DATE = Reason(  # of no rule: in place of `gpus-reserved`
+    code=34,
+    key="gpus-for-a-date",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the node's GPUs are held for an advance reservation, and the pod is not known to end before it",
+    remedy="State how long the pod runs at most (gpu-extender.io/duration), or wait until the reservation ends "
+    "(`gpu-extender queue` lists them).",
+)
+
 GPUS_RELEASING = Reason(
     code=13,
     key="gpus-releasing",

@@ -8,11 +8,11 @@ pods that the watch shows: there is no state of who has taken what.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from operator import add, le, sub
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
@@ -74,6 +74,8 @@ class AdvanceReservations:
 
     journal: Journal = SILENT
     epoch: float = 0.0
+    report: Sequence[Mapping[str, Any]] = ()
+    """All that operators and tenants ask for, and how it stands, as the pages state it."""
     _of: dict[str, Held] = field(default_factory=dict)
     _left: dict[tuple[str, bool], Amounts] = field(default_factory=dict)
     _generation: int = -1  # of the cluster, for which `_left` is true

@@ -74,6 +74,12 @@ class Claims:
         """The rows that are held for the pod, and others, by an advance reservation that has begun."""
         return self.advance.rows(request, self._cluster, now)
 
+    def rows_for_dates(self, request: PodRequest, now: float) -> frozenset[int]:
+        """The rows with GPUs that an advance reservation keeps from the pod."""
+        cluster, eligible = self._cluster, self.eligibility((request,), now)
+        taken = self.advance.taken(request.priority, eligible, cluster, now, (request.uid, request.seat))
+        return frozenset([cluster.row(node) for node, amounts in taken if any(amounts)])
+
     def alone(self, pod: PodRecord) -> PodRequest:
         """The request of a pod without siblings and kin."""
         return self._requests.alone(pod)

@@ -55,7 +55,7 @@ def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None
         return streamed(path, names, lambda query, own: (orjson.dumps(make(query)),))
 
     def asked_queue(query: Query) -> JSON:
-        return queue(content.report(), verbs.claims.seats, cluster, query.get("queue"), content.leader)
+        return queue(content.report(), verbs.claims, cluster, query.get("queue"), content.leader)
 
     return (
         streamed("/debug/decisions", Names.ANY, lambda query, own: decisions_page.page(content, query)),

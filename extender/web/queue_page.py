@@ -19,7 +19,7 @@ from extender.queue.endings import seated, stated
 from extender.queue.gang import SINGLE
 from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.claims import Claims
-from extender.reservations.seats import Seat, Seats
+from extender.reservations.seats import Seat
 from extender.web.pages import JSON, Content, Query
 from extender.web.racks import Groups
 
@@ -28,16 +28,20 @@ MOST: Final = 200
 
 
 def queue(
-    report: QueueReport | None, seats: Seats, cluster: ClusterView, only: str | None, leader: QueueLeader | None = None
+    report: QueueReport | None,
+    claims: Claims,
+    cluster: ClusterView,
+    only: str | None,
+    leader: QueueLeader | None = None,
 ) -> JSON:
-    """`kind: Queue`. `only`: of one queue; `leader`: which instance knows the order."""
+    """`kind: Queue`. `only`: of one queue, with all advance reservations; `leader`: which instance knows the order."""
     warnings = [not_the_leader(leader)] if report is None else []
     report = report or QueueReport()
     waiting, incomplete = list[Any](), list[Any]()
     for position, row in enumerate(report.waiting, 1):
         if only in (None, row.gang.queue):
             (incomplete if row.code == "incomplete" else waiting).append(report.entry(position))
-    gangs = {name: seats.gang(name) for name in seats.gangs}
+    gangs = {name: claims.seats.gang(name) for name in claims.seats.gangs}
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Queue",
@@ -50,6 +54,7 @@ def queue(
             for name, gang_seats in gangs.items()
             if gang_seats and only in (None, _queue_of_seats(gang_seats, cluster))
         ],
+        "advance_reservations": list(claims.advance.report),
     }
 
 
@@ -79,7 +84,7 @@ def _queue_of_seats(seats: Sequence[Seat], cluster: ClusterView) -> str | None:
 def queue_view(content: Content, query: Query) -> JSON:
     """`?queue=`: of one. As /debug/queue, with the first MOST of each list."""
     verbs, only, report = content.verbs, query.get("queue", ""), content.report()
-    whole = queue(report, verbs.claims.seats, verbs.cluster, only or None, content.leader)
+    whole = queue(report, verbs.claims, verbs.cluster, only or None, content.leader)
     now, wall = content.times.monotonic(), content.times.wall()
     queues, waiting, incomplete = whole["queues"], whole["waiting"], whole["incomplete"]
     return {
@@ -92,6 +97,7 @@ def queue_view(content: Content, query: Query) -> JSON:
         "incomplete": incomplete[:MOST],
         "waiting_left_out": sum(max(0, len(gangs) - MOST) for gangs in (waiting, incomplete)),
         "releasing": [released | {"seats": released["seats"][:MOST]} for released in whole["releasing"][:MOST]],
+        "advance_reservations": whole["advance_reservations"][:MOST],
     }
 
 

@@ -166,6 +166,9 @@ def test_from_its_entry_to_its_end() -> None:
         await instance.turn(times=3)
         assert (instance.phase(), len(instance.held())) == ("ready", 2)
         nodes = set(instance.held())
+        (shown,) = world.call("/debug/queue", method="GET").json["advance_reservations"]
+        assert (shown["phase"], shown["nodes"], shown["outcome"]) == ("ready", sorted(nodes), None)
+        assert b"2 x 8 GPUs on " in world.call("/queue", method="GET", accept="text/html").body
         assert passes(world, lasting("short", 8, 500)) == {"n0", "n1", "n2"}
         assert passes(world, lasting("long", 8, None)) == {"n0", "n1", "n2"} - nodes
         await instance.turn(600.0)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from extender.policy import reasons
 from extender.reservations.advance import Held, seat
-from tests.world import JSON, WALL, World, workload
+from tests.world import JSON, WALL, World, refused, workload
 
 MOST = 1_000_000
 
@@ -53,6 +54,7 @@ def test_before_its_date_only_pods_that_end_before_use_the_gpus() -> None:
     assert passes(world, lasting("long", 8, 601)) == {"n2"}
     assert passes(world, lasting("unknown", 1, None, priority=MOST)) == {"n2"}
     assert passes(world, lasting("own", 8, None, namespace="ml")) == {"n2"}
+    assert refused(world.filter(lasting("unknown", 8, None), ["n1"])) == {"n1": reasons.GPUS_FOR_A_DATE.text}
 
 
 def test_from_its_date_on_its_namespaces_take_the_gpus_and_first_those() -> None:

@@ -16,6 +16,7 @@ from openapi_spec_validator import validate
 from starlette.requests import Request
 from starlette.routing import Route
 
+from extender.act.advance_store import Kept, as_json
 from extender.ask import forks
 from extender.cli import main
 from extender.metrics import Metrics
@@ -125,6 +126,8 @@ def queued() -> World:
         "uid-third", "default/third", "job:default/third", "n1", amounts, 0, 0, world.now, awaits=("uid-victim",)
     )
     world.verbs.claims.seats.reserve([seat, seat._replace(uid=absent_uid("g", "worker", 1))])
+    kept = Kept(1, "big", "x", WALL, WALL + 60, "in-use", "1 x 8 GPUs on n1", namespaces=("ml",))
+    world.verbs.claims.advance.report = [as_json(kept)]
     return world
 
 

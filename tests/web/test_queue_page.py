@@ -78,7 +78,8 @@ def seats(world: World, gang_name: str, *pods: str, node: str = "n1") -> None:
 def test_its_shape(filled: World) -> None:
     seats(filled, "job:default/old", "a", "b")
     shown = page(filled)
-    assert list(shown) == ["apiVersion", "kind", "warnings", "queues", "waiting", "incomplete", "releasing"]
+    lists = ["queues", "waiting", "incomplete", "releasing", "advance_reservations"]
+    assert list(shown) == ["apiVersion", "kind", "warnings", *lists]
     assert (shown["apiVersion"], shown["kind"], shown["warnings"]) == ("gpu-extender.io/v1", "Queue", [])
     assert shown["queues"] == [entry("default", 1), entry("lab", 2)]
     assert [set(one) for one in [*shown["waiting"], *shown["incomplete"]]] == [KEYS] * 3
@@ -207,7 +208,7 @@ def test_a_long_queue() -> None:
     made = world(report)
     seats(made, "job:default/big", *(f"p{i:04}" for i in range(many)))
     seats(made, "job:default/small", "one")
-    shown = queue(report, made.verbs.claims.seats, made.cluster, None)
+    shown = queue(report, made.verbs.claims, made.cluster, None)
     assert [len(shown[name]) for name in ("queues", "waiting")] == [many, many]
     assert [(one["gang"], len(one["seats"])) for one in shown["releasing"]] == [
         ("default/big", many),

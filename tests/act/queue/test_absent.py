@@ -407,7 +407,7 @@ async def test_the_page_names_absent_seats(world: World, one: Rig) -> None:
     await one.turn()
     one.bind("g-0")
     await one.turn()
-    page = orjson.dumps(queue(one.controller.report, one.seats, world.cluster, "default"))
+    page = orjson.dumps(queue(one.controller.report, world.verbs.claims, world.cluster, "default"))
     assert page.count(b'"absent":true') == 2
     assert b'"pod":"default/g-0-1"' in page
     assert gangs.Ref.of(next(iter(one.seats.gangs))).part == "0"

@@ -72,7 +72,7 @@ def in_vain(one: Rig) -> tuple[float, float]:
 
 def page(one: Rig) -> Any:
     report = one.controller.report
-    return json.loads(json.dumps(queue_json(report, one.seats, one.world.cluster, None)))
+    return json.loads(json.dumps(queue_json(report, one.world.verbs.claims, one.world.cluster, None)))
 
 
 def kept(objects: Objects) -> list[Any]:
