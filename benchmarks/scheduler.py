@@ -31,7 +31,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from benchmarks import before, fleet
 from benchmarks.scheduler_table import report, targets
 from benchmarks.serving import Servers, cpu_of
 from benchmarks.spread import differences
+from extender.kube.client import NoAnswer
 from tests.e2e import builders, cleaning, commits
 from tests.e2e.api import Api
 from tests.e2e.build import ControlPlaneUnavailable, build
@@ -113,9 +114,9 @@ class Cluster:
         self.nodes = 0
         self._made = 0
 
-    def grow(self, nodes: int) -> None:
-        """Make nodes until there are so many."""
-        self.api.create_many(fleet.node(i) for i in range(self.nodes, nodes))
+    def grow(self, nodes: int, node: Callable[[int], dict[str, Any]] = fleet.node) -> None:
+        """Make nodes until there are so many. `node`: the i-th."""
+        self.api.create_many(map(node, range(self.nodes, nodes)))
         self.nodes = max(self.nodes, nodes)
 
     def place(self, count: int, scheduler: str, *, nominated: bool) -> int:
@@ -141,8 +142,13 @@ class Cluster:
 
     def empty(self) -> None:
         """Delete the pods."""
-        self.api.delete_all("Pod", NAMESPACE)
-        wait_for(lambda: not self.api.list("Pod", NAMESPACE), 60, "the pods are deleted")
+
+        def gone() -> bool:
+            with contextlib.suppress(NoAnswer):  # thousands take longer than one request may
+                self.api.delete_all("Pod", NAMESPACE)
+            return not self.api.list("Pod", NAMESPACE)
+
+        wait_for(gone, self._timeout, "the pods are deleted")
 
     def _all_bound(self) -> bool:
         return not self.api.list("Pod", NAMESPACE, fields="spec.nodeName=")

@@ -4,10 +4,11 @@ Theory of operation
 -------------------
 1. A gang is placed on the tables as a whole, and its seats are reserved: from then on every verb counts them.
 2. The seats are written to ConfigMaps (seat_store.py). Only then its pods are nominated and their gates open
-   (release.py). The next gang waits until all gates of this one are open, at most for BLOCKS_SECONDS. It does not wait
-   at all for a gang whose namespace has been late: a pod that cannot be written costs others nothing. A gang that is
-   refused backs off, and so does its namespace (repair.py). While gangs of several namespaces can start, a part of each
-   is released in turn. Releases run side by side, and may outlive the turn.
+   (release.py). Gangs are released together, up to BATCH pods. The next ones wait until all gates of these are open, at
+   most for BLOCKS_SECONDS. They do not wait at all for a gang whose namespace has been late: a pod that cannot be
+   written costs others nothing. A gang that is refused backs off, and so does its namespace (repair.py). While gangs
+   of several namespaces can start, a part of each is released in turn. Releases run side by side, and may outlive the
+   turn.
 3. A seat ends when its pod is bound or deleted. Where one is lost, those pods of the gang that are not bound are placed
    again, beside those that are (repair.py). The pod of a seat that is not used for `queue.seatSeconds` is left to
    kube-scheduler.
@@ -24,7 +25,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Final
 
 from extender.act.controller import Controller, repeat
@@ -56,11 +56,9 @@ LOOK_SECONDS: Final = 1.0  # between two looks at the queue while nothing in the
 BEAT_SECONDS: Final = 0.03  # between two looks whether this instance still knows the seats
 FLUSH_SECONDS: Final = 1.0
 FAILED_SECONDS: Final = 1.0  # after the seats could not be read or written
-BATCH: Final = 64  # single pods that are released together
+BATCH: Final = 64  # pods whose gangs are released together; a gang of more is released alone
 SHARED_BATCH: Final = 16  # the same, while pods of several namespaces wait
-PLAN_SECONDS: Final = (
-    0.5  # of CPU time, for which gangs of several namespaces are placed before the first one is released
-)
+PLAN_SECONDS: Final = 0.5  # of CPU time, for which gangs are placed before the first one is released
 PAUSE_SECONDS: Final = 0.001  # a verb waits no longer for single pods that start one after another
 REST: Final = 9.0  # times the CPU time of a look in which no gang started: other work has nine tenths of the time
 LONGEST_REST: Final = 3.0  # seconds: a gang that fits by now waits no longer, however large the queue is
@@ -260,8 +258,8 @@ class QueueController(Controller):
     # -- new releases ---------------------------------------------------------------------------------------------
 
     async def _release_next(self) -> None:
-        """Release the gangs that can start, in order. A gang of several pods is released before the next one is looked
-        at; single pods are released together, up to BATCH."""
+        """Release the gangs that can start, in order, up to BATCH pods together: the seats are written, and every
+        instance is asked whether it knows them, once for all of these."""
         began, times = self._time.monotonic(), self._times
         unchanged = times.generation == self._cluster.generation and began - times.looked < LOOK_SECONDS
         if unchanged or began < times.rested:
@@ -310,10 +308,9 @@ class QueueController(Controller):
     ) -> bool:
         """Whether these are released before the next gang. `namespaces`: of the pods that wait;
         `spent`: CPU time of the look."""
-        if len(namespaces) <= 1:
-            return len(start.seats) > 1 or len(planned) >= BATCH
-        shared = namespaces <= {other.gang.ref.namespace for other in planned} and len(planned) >= BATCH
-        return shared or spent > PLAN_SECONDS
+        others = {other.gang.ref.namespace for other in planned}
+        pods = sum(len(other.seats) for other in (*planned, start))
+        return (pods > BATCH and namespaces <= others) or spent > PLAN_SECONDS
 
     async def _release_in_turns(self, planned: Sequence[GangStart], later: GangStart | None = None) -> bool:
         """Release gangs, a part of each namespace after the other; whether all gates are open, and there is time for
@@ -387,15 +384,17 @@ class QueueController(Controller):
 
 
 def _parts(planned: Sequence[GangStart]) -> Iterator[list[GangStart]]:
-    """What is released together: up to BATCH gangs of one namespace; else each gang of several pods for itself, and
-    SHARED_BATCH single pods of one namespace."""
+    """What is released together: gangs of one namespace, with up to BATCH pods, or SHARED_BATCH where there are
+    several namespaces. A gang of more pods is released alone."""
     by_namespace: dict[str, list[GangStart]] = {}
     for start in planned:
         by_namespace.setdefault(start.gang.ref.namespace, []).append(start)
-    if len(by_namespace) == 1 and len(planned) <= BATCH:
-        yield list(planned)
-        return
+    most = BATCH if len(by_namespace) == 1 else SHARED_BATCH
     for starts in by_namespace.values():
-        for single, together in groupby(starts, lambda start: len(start.seats) == 1):
-            some, size = list(together), SHARED_BATCH if single else 1
-            yield from (some[at : at + size] for at in range(0, len(some), size))
+        part: list[GangStart] = []
+        for start in starts:
+            if part and sum(len(other.seats) for other in (*part, start)) > most:
+                yield part
+                part = []
+            part.append(start)
+        yield part

@@ -114,8 +114,10 @@ class Repairs:
         if self._release.all_closed(self._seats.gang(gang)) and not self.takes_back(gang):
             now = self._clock()
             self._gangs.failed(gang, now, why)
-            text = f"the API server does not let a gang of its namespace start: {why}"
-            self._namespaces.failed(_namespace(gang), now, text)
+            namespace = _namespace(gang)
+            if not self._namespaces.waits(namespace, now):  # gangs that were released together are one attempt
+                text = f"the API server does not let a gang of its namespace start: {why}"
+                self._namespaces.failed(namespace, now, text)
             self.give_back(gang)
 
     def lost(self, gang: str) -> None:
