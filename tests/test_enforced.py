@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from ext_core.links import LinkShapes
 from extender.cluster.statements import PLAN
 from extender.policy.reasons import REASONS
-from extender.topologies.annotation import KEY, RELAY, decode, encode
+from extender.topologies.annotation import KEY, RELAY, TOPOLOGY_MANAGER, decode, encode
 from extender.topologies.load import from_catalogue
 from tests.decide.test_bind import Api
 from tests.world import DGX1V, GPU, JSON, World, topology
@@ -61,6 +61,18 @@ def test_drift_is_counted_and_printed() -> None:
     text = generate_latest(world.metrics.registry).decode()
     assert 'gpu_extender_plans_total{outcome="kept"} 1.0' in text
     assert 'gpu_extender_plans_total{outcome="other"} 1.0' in text
+
+
+def test_no_relay_and_no_rule_of_a_plugin_counts_beside_a_topology_manager() -> None:
+    """kubelet may offer them GPUs of one NUMA node alone: only where every free set is linked is one certain."""
+    world = World()
+    for policy in ("none", "best-effort", "restricted", "single-numa-node", ""):
+        world.node(policy or "unreadable", annotations={**RELAYED, TOPOLOGY_MANAGER: policy})
+    needs = world.pod("needs", 2, links="required")
+    assert world.filter(needs)["NodeNames"] == ["none"]
+    for node in world.cluster.nodes:
+        world.pod(f"all-but-a-pair-{node}", 6, node, held=(1, 2, 4, 5, 6, 7))  # 0 and 3 are linked
+    assert sorted(world.filter(needs)["NodeNames"]) == sorted(world.cluster.nodes)
 
 
 def test_required_links_need_no_luck_with_a_relay() -> None:

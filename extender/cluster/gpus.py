@@ -16,7 +16,7 @@ from extender.log import Allowance, get_log
 from extender.objects.records import GpuDevice, NodeDevices, NodeRecord, PodRecord
 from extender.settings import Settings
 from extender.topologies import Topology, resolve, unknown
-from extender.topologies.annotation import near_nics, relay_ignored, relayed
+from extender.topologies.annotation import is_aligned, near_nics, relay_ignored, relayed
 from extender.topologies.topology import NearNic, Plugin
 
 MOST_GPUS: Final = 16  # of a node whose GPUs have positions
@@ -115,7 +115,8 @@ class GpuStore:
             if published:
                 healthy = usable(published, index_of, count)
             if divided.whole and topology.gpus == count:
-                model: Plugin = "relay" if by_relay else plugin.model
+                stated: Plugin = "arbitrary" if is_aligned(node.annotations) else plugin.model
+                model: Plugin = "relay" if by_relay else stated
                 if node.devices is not None and published:
                     model = allocator_of(node.devices, index_of)
                 shape = topology.intern(self._shapes, model)

@@ -110,6 +110,9 @@ NAMES: Final = (
     Name("topology-stale-since", "node", "agent", "RFC 3339 time",
          "The agent cannot renew its view of the GPUs since then."),
     Name("relay", "node", "agent", "`1`", "A relay enforces planned GPUs on the node, so they are certain there."),
+    Name("topology-manager", "node", "you", "`none`, `best-effort`, `restricted`, `single-numa-node`",
+         "The Topology Manager policy of the node's kubelet. By every one but `none` kubelet may offer the plugin the "
+         "GPUs of one NUMA node alone: every free GPU may be handed out, and no [relay](relay.md) counts."),
     Name("device-plugin-version", "node", "you", "`0.20.0`",
          "The version of the node's device plugin; a label works too. The rule `hazard` knows faults of versions.",
          ("annotation", "label")),

@@ -25,6 +25,7 @@ KEY: Final = "gpu-extender.io/topology"
 STATED: Final = "gpu-extender.io/topology-stated"
 STALE: Final = "gpu-extender.io/topology-stale-since"  # the agent: since when it cannot see the GPUs any more
 RELAY: Final = "gpu-extender.io/relay"  # the agent: "1" while a relay makes kubelet take what was planned
+TOPOLOGY_MANAGER: Final = "gpu-extender.io/topology-manager"  # an administrator: the policy of the node's kubelet
 VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024
 MOST_GPUS: Final = 16
@@ -43,9 +44,16 @@ class TopologyError(ValueError):
         self.message = message
 
 
+def is_aligned(annotations: Mapping[str, str]) -> bool:
+    """Whether kubelet's Topology Manager may withhold free GPUs from the device plugin, by NUMA node: by every policy
+    but `none`. Which ones depends on CPUs and memory too, so the node may hand out any of its free GPUs."""
+    return annotations.get(TOPOLOGY_MANAGER, "none") != "none"
+
+
 def relayed(annotations: Mapping[str, str], topology: Topology) -> bool:
-    """Whether a node hands out what we plan: its relay says so, and knows the GPUs by the ids that we have."""
-    return annotations.get(RELAY) == "1" and topology.uuids is not None
+    """Whether a node hands out what we plan: its relay says so, knows the GPUs by the ids that we have, and is offered
+    all that are free."""
+    return annotations.get(RELAY) == "1" and topology.uuids is not None and not is_aligned(annotations)
 
 
 def relay_ignored(annotations: Mapping[str, str], topology: Topology) -> str:
@@ -55,6 +63,10 @@ def relay_ignored(annotations: Mapping[str, str], topology: Topology) -> str:
         return ""
     if stated != "1":
         return f"annotation {RELAY} is {stated[:40]!r}, and only '1' counts: it is ignored"
+    if is_aligned(annotations):
+        return (
+            f"annotation {RELAY} is ignored: by {TOPOLOGY_MANAGER} kubelet may not offer the planned GPUs to the relay"
+        )
     return f"annotation {RELAY} is ignored: the believed topology has no GPU ids (uuids), which a relay needs"
 
 

@@ -185,6 +185,23 @@ def test_numa_alignment_is_kubelets_and_comes_first() -> None:
         assert rig.gpus(rig.run(pod("inside", 2, plan="0,1")).ids()) == {0, 1}
 
 
+@pytest.mark.parametrize("policy", ["best-effort", "restricted", "single-numa-node"])
+@pytest.mark.parametrize("direct", [True, False])
+def test_every_topology_manager_policy_may_withhold_linked_gpus(policy: str, direct: bool) -> None:
+    """Of the GPUs 0, 2, 4 and 5 kubelet offers those of one NUMA node, 0 and 2, which are not linked; so the annotation
+    topology-manager has all of them count (tests/test_enforced.py)."""
+    with Rig("h100-nvl-8", direct=direct, policy=policy) as rig:
+        rig.start_plugin()
+        holders = {}
+        for number in range(8):
+            holder = pod(f"p{number}", 1)
+            (gpu,) = rig.gpus(rig.run(holder).ids())
+            holders[gpu] = holder
+        for gpu in (0, 2, 4, 5):
+            rig.end(holders[gpu])
+        assert rig.gpus(rig.run(pod("linked", 2, plan="" if direct else "4,5")).ids()) == {0, 2}
+
+
 def test_what_a_plugin_must_do_before_each_start(rig: Rig) -> None:
     plugin = rig.start_plugin(pre_start=True)
     got = rig.run(pod("a", 2, plan="3,5"))

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from extender.topologies import resolve
-from extender.topologies.annotation import KEY, RELAY, STALE, STATED
+from extender.topologies.annotation import KEY, RELAY, STALE, STATED, TOPOLOGY_MANAGER
 from tests.world import World, machine
 
 H200 = {"nvidia.com/gpu.product": "NVIDIA-H200"}
@@ -138,13 +138,21 @@ def test_a_relay_that_is_ignored_is_reported(capsys: pytest.CaptureFixture[str])
     world.set("Node", machine("none", 8, annotations={KEY: said(*PAIRS), RELAY: "1"}))
     world.set("Node", machine("silent", 8, annotations={RELAY: "1"}))
     world.set("Node", machine("word", 8, annotations={KEY: said(*PAIRS, uuids=ids), RELAY: "true"}))
+    notes = {KEY: said(*PAIRS, uuids=ids), RELAY: "1"}
+    world.set("Node", machine("aligned", 8, annotations=notes | {TOPOLOGY_MANAGER: "best-effort"}))
+    world.set("Node", machine("not-aligned", 8, annotations=notes | {TOPOLOGY_MANAGER: "none"}))
     logged = capsys.readouterr().out
-    assert logged.count("does not fit together") == logged.count(f"annotation {RELAY} is") == 3
-    assert gauge(world) == 3
+    assert logged.count("does not fit together") == logged.count(f"annotation {RELAY} is") == 4
+    assert gauge(world) == 4
     page = orjson.loads(world.call("/debug/topologies", method="GET").body)
     found = {one["node"]: one["disagreements"] for one in page["topologies"]}
     no_ids = f"annotation {RELAY} is ignored: the believed topology has no GPU ids (uuids), which a relay needs"
+    offered = (
+        f"annotation {RELAY} is ignored: by {TOPOLOGY_MANAGER} kubelet may not offer the planned GPUs to the relay"
+    )
     assert found == {
+        "aligned": [offered],
+        "not-aligned": [],
         "ids": [],
         "none": [no_ids],
         "silent": [no_ids],
