@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from operator import add, le, sub
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
@@ -20,6 +21,7 @@ from extender.objects.gangs import ends_at
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import owner_key
+from extender.reservations.moves import turn_of
 from extender.reservations.reservations import SILENT, Journal
 from extender.reservations.seats import ABSENT, Seat
 
@@ -60,6 +62,9 @@ class Eligibility(NamedTuple):
 
     ends: float = inf  # when they have ended at the latest, seconds since 1970; inf: not known
     usable: frozenset[str] = frozenset()  # names of those whose seats they may use
+    beside: Mapping[tuple[str, str], float] = MappingProxyType({})
+    """By reservation and the next node of pods that move for it, which move it is: what is held there for later ones,
+    and for the reservation itself, does not count. They leave room for it before."""
 
 
 ANY_POD: Final = Eligibility()
@@ -116,8 +121,16 @@ class AdvanceReservations:
         """That of pods that start together."""
         if not self._of:
             return ANY_POD
-        usable = frozenset(held.name for request in requests for held in self.usable(request, now))
-        return Eligibility(_ends(requests, cluster, now + self.epoch), usable)
+        usable: set[str] = set()
+        beside: dict[tuple[str, str], float] = {}
+        for request in requests:
+            for held in self.usable(request, now):
+                usable.add(held.name)
+                if held.owner:
+                    left = self._left_of(held, cluster, begun=True)
+                    nodes = {seat.node for seat in held.seats if _has(left[seat.node], request)}
+                    beside |= places_of(held.name, nodes)
+        return Eligibility(_ends(requests, cluster, now + self.epoch), frozenset(usable), beside)
 
     def rows(self, request: PodRequest, cluster: ClusterView, now: float) -> frozenset[int]:
         """The rows with seats that the pod may use now: those of as many GPUs as it asks for, where there are any."""
@@ -125,7 +138,7 @@ class AdvanceReservations:
         for held in self.usable(request, now) if self._of else ():
             left = self._left_of(held, cluster, begun=True)
             for seat in held.seats:
-                if all(map(le, request.amounts[FIRST_GPU:], left[seat.node][FIRST_GPU:])):
+                if _has(left[seat.node], request):
                     rows[seat.amounts[FIRST_GPU:] == request.amounts[FIRST_GPU:]].add(cluster.row(seat.node))
         return frozenset((rows[True] or rows[False]) - {-1})
 
@@ -140,7 +153,10 @@ class AdvanceReservations:
             if wall >= held.until or held.name in eligible.usable or (not begun and eligible.ends <= held.since):
                 continue
             if not held.exists:
-                yield from self._left_of(held, cluster, begun=begun).items()
+                of, number = turn_of(held.name)
+                for node, left in self._left_of(held, cluster, begun=begun).items():
+                    if number <= eligible.beside.get((of, node), inf):
+                        yield node, left
                 continue
             for seat in held.seats:
                 pod = cluster.pods.get(seat.uid)
@@ -155,6 +171,16 @@ class AdvanceReservations:
         if left is None:
             left = self._left[held.name, begun] = _left(held, cluster, begun=begun)
         return left
+
+
+def places_of(name: str, nodes: Iterable[str]) -> dict[tuple[str, str], float]:
+    """As of `Eligibility.beside`, for the pods for which `name` is held on these nodes."""
+    of, number = turn_of(name)
+    return {(of, node): number for node in nodes}
+
+
+def _has(left: tuple[int, ...], request: PodRequest) -> bool:
+    return all(map(le, request.amounts[FIRST_GPU:], left[FIRST_GPU:]))
 
 
 def _ends(requests: Sequence[PodRequest], cluster: ClusterView, wall: float) -> float:

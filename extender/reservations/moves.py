@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+from typing import Final
+
 import msgspec
+
+MOVE: Final = "/move-"
+"""Between the name of a reservation and the number of a move in the name of a place."""
 
 
 class MovedPod(msgspec.Struct, frozen=True, array_like=True):
@@ -19,3 +25,26 @@ class PlannedMove(msgspec.Struct, frozen=True, array_like=True):
     """Pods that leave their nodes together: one, or all of a gang."""
 
     pods: tuple[MovedPod, ...]
+
+    @property
+    def key(self) -> str:
+        """What no other move has."""
+        return self.pods[0].uid
+
+
+def place_name(reservation: str, number: int, move: PlannedMove, owner: str = "") -> str:
+    """The name of what is held for the pods of one owner in a move; without the owner what the names of all places of
+    the move begin with. `number`: of the move, from 0 on."""
+    return f"{reservation}{MOVE}{number}.{move.key}/{owner}"
+
+
+def owner_of(place: str) -> str:
+    """The owner in the name of a place."""
+    return place.partition(MOVE)[2].partition("/")[2]
+
+
+def turn_of(name: str) -> tuple[str, float]:
+    """(the reservation, the number of the move) of what is held; a reservation itself comes after all of its moves."""
+    reservation, found, rest = name.partition(MOVE)
+    number = rest.partition(".")[0]
+    return reservation, int(number) if found and number.isdigit() else inf

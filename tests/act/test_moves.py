@@ -1,0 +1,200 @@
+"""Moves for an advance reservation: no pod is evicted before its next place is held, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from extender.act.moves import NOT_USED_SECONDS
+from tests.act.moved import NAME, TICK, Owner, Scene, drawn, gpus_of, places_of, stranger
+
+CASES = 40
+AGAIN_SECONDS = 30.0
+
+
+async def carried_out(scene: Scene, pods: int, gpus: int, *, strangers: float = 0.0, grows: float = 0.0) -> bool:
+    """Make room for a reservation that begins some minutes after the moves have to begin; whether it was there on
+    time. `strangers`, `grows`: how likely other tenants bring pods, and owners want one more, in a tick."""
+    if not scene.book(pods, gpus, 120.0):
+        return False
+    planned = 0.0
+    while scene.world.wall < scene.since:
+        if (await scene.turn()).phase == "lost" and scene.world.wall - planned >= AGAIN_SECONDS:
+            planned = scene.world.wall
+            scene.plan(pods, gpus)
+        if scene.rng.random() < strangers:
+            stranger(scene)
+        if scene.rng.random() < grows:
+            scene.rng.choice(scene.owners).replicas += 1
+        scene.tick()
+        scene.check()
+    return bool(places_of(scene))
+
+
+def test_every_victim_has_its_place_and_the_reservation_is_kept() -> None:
+    """Random clusters, restarts after one write of seven; strangers with the names of others take what is free."""
+    kept = moved = rooms = 0
+    for case in range(CASES):
+        scene = drawn(random.Random(case), crashes=0.15)
+        on_time = asyncio.run(carried_out(scene, *random.Random(case).choice(((1, 8), (2, 4), (1, 6))), strangers=0.3))
+        assert not scene.without_place, case
+        rooms, moved, kept = rooms + bool(scene.document), moved + len(scene.evicted), kept + on_time
+    assert moved > CASES / 2
+    assert kept == rooms > CASES / 2
+
+
+def test_what_hinders_moves_leaves_no_victim_without_its_place() -> None:
+    """Budgets refuse, owners grow, nodes vanish. The reservation may be late."""
+    moved = 0
+    for case in range(CASES):
+        rng = random.Random(1000 + case)
+        scene = drawn(rng, crashes=0.1, refuses=0.4, vanish=0.01)
+        asyncio.run(carried_out(scene, 1, 8, strangers=0.2, grows=0.1))
+        assert not scene.without_place, case
+        moved += len(scene.evicted)
+    assert moved > CASES / 4
+
+
+def scene_of(*owners: Owner, seed: int = 1) -> Scene:
+    """Three machines with 4 GPUs: the first pod of each owner runs on the first machine, others on the next ones."""
+    scene = Scene(random.Random(seed), {"n0": 4, "n1": 4, "n2": 4}, list(owners), late=0.0)
+    for owner in owners:
+        for at in range(owner.replicas):
+            scene.create(owner, f"n{at}")
+    return scene
+
+
+def web(gpus: int = 2, replicas: int = 1, saves: int = -1) -> Owner:
+    return Owner("default", "ReplicaSet", "web", replicas, gpus, saves=saves)
+
+
+async def until(scene: Scene, phase: str, most: int = 200) -> None:
+    """Time passes until the moves are so far."""
+    for _ in range(most):
+        if (await scene.turn()).phase == phase:
+            return
+        scene.tick()
+        scene.check()
+    raise AssertionError(scene.state)
+
+
+async def evicts(scene: Scene) -> None:
+    """Time passes until a pod is evicted."""
+    while not scene.evicted:
+        await scene.turn()
+        if not scene.evicted:
+            scene.tick()
+
+
+def booked(scene: Scene) -> Scene:
+    assert scene.book(2, 4, 60.0)
+    assert scene.moves
+    return scene
+
+
+def test_moves_begin_at_the_latest_useful_moment() -> None:
+    scene = scene_of(web(saves=600), Owner("default", "Job", "x", 0, 2))
+    scene.nodes["n3"] = 2
+    scene.world.node("n3", 2)
+    assert scene.book(3, 4, 3600.0)
+    assert 600 + 30 + 60 < scene.lead() < 720
+    begins = scene.since - scene.lead()
+    while scene.world.wall < begins - 1:
+        assert asyncio.run(scene.turn()).phase in ("waits", "moving")
+        assert not scene.asked
+        scene.tick()
+    assert "the moves begin at" in scene.state.text
+    asyncio.run(until(scene, "done"))
+    assert scene.world.wall < scene.since
+    assert [pod.node for pod in scene.world.cluster.pods.values()] == ["n3"]
+
+
+def test_a_new_pod_of_another_size_does_not_stop_the_moves() -> None:
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    asyncio.run(evicts(scene))
+    scene.owners[0].gpus = 3
+    gone = scene.world.wall
+    asyncio.run(until(scene, "done"))
+    assert not scene.without_place
+    assert scene.world.wall - gone < NOT_USED_SECONDS + 100
+    assert set(scene.document) == {NAME}
+
+
+def test_an_owner_that_is_scaled_down_creates_no_pod() -> None:
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    asyncio.run(evicts(scene))
+    scene.owners[0].replicas = 1
+    asyncio.run(until(scene, "done"))
+    assert set(scene.document) == {NAME}
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_a_node_with_a_place_vanishes(evicted: bool) -> None:
+    """Before the eviction no pod moves; after it the new pod may go anywhere, and the moves go on."""
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    if evicted:
+        asyncio.run(evicts(scene))
+    else:
+        asyncio.run(scene.turn())
+    scene.lose(scene.moves[0].pods[0].to)
+    asyncio.run(until(scene, "done" if evicted else "lost"))
+    assert bool(scene.evicted) == evicted
+    assert not [place for place in scene.document.values() if place.name != NAME]
+
+
+def test_a_pod_that_was_there_before_does_not_take_the_place() -> None:
+    """A ReplicaSet has one more pod that waits; the GPUs of the place are for the successor of the evicted one."""
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    scene.owners[0].replicas = 3  # all that is free is held
+    while not scene.evicted:
+        asyncio.run(scene.turn())
+        scene.tick()
+    waiting = [pod.uid for pod in scene.world.cluster.pods.values() if not pod.node]
+    asyncio.run(until(scene, "done"))
+    assert len(waiting) == 1
+    assert not scene.world.cluster.pods[waiting[0]].node
+
+
+def test_a_pod_that_ends_by_itself_needs_no_place() -> None:
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    asyncio.run(scene.turn())
+    assert len(scene.document) == 2
+    scene.owners[0].replicas = 1
+    scene.remove(scene.moves[0].pods[0].uid)
+    asyncio.run(until(scene, "done"))
+    assert not scene.evicted
+    assert set(scene.document) == {NAME}
+
+
+def test_what_is_refused_is_asked_again() -> None:
+    scene = scene_of(web(2, 2, saves=30))
+    booked(scene)
+    scene.refuses = 1.0
+    for _ in range(40):
+        asyncio.run(scene.turn())
+        scene.tick()
+    assert not scene.evicted
+    assert not scene.asked
+    assert "a budget does not allow it" in scene.state.text or "not allowed now" in scene.state.text
+    scene.refuses = 0.0
+    asyncio.run(until(scene, "done"))
+    assert places_of(scene)
+
+
+def test_places_of_moves_that_are_not_planned_any_more_are_given_up() -> None:
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    asyncio.run(scene.turn())
+    assert len(scene.document) == 2
+    scene.moves = ()
+    asyncio.run(until(scene, "done"))
+    assert set(scene.document) == {NAME}
+    assert TICK < NOT_USED_SECONDS
+    assert sum(map(gpus_of, scene.pods.values())) == 4
