@@ -19,13 +19,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from math import inf
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from extender.act.advance_store import AdvanceStore, Kept, KeptSeat, Phase, as_json
 from extender.act.controller import Controller, Leadership, repeat
 from extender.act.events import EventRecorder
+from extender.act.moves import MovesState
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
@@ -48,6 +49,8 @@ from extender.times import Clock
 LOOK_SECONDS: Final = 1.0
 READ_SECONDS: Final = 5.0
 """Between two readings of the ConfigMaps."""
+SPREAD_SECONDS: Final = READ_SECONDS + 2 * LOOK_SECONDS
+"""After which every instance has read what is kept."""
 AGAIN_SECONDS: Final = 30.0
 """Between two searches for one reservation."""
 REST: Final = 19.0
@@ -85,15 +88,11 @@ Search = Callable[[str, WantedRoom, float], Awaitable[FoundRoom]]
 """Searches a place for the reservation of this name, until the time stated. ExtenderError."""
 
 
-class MovesState(NamedTuple):
-    """How far the moves of a reservation are."""
-
-    phase: Literal["waits", "moving", "done", "lost", "stuck"]  # lost: another place is to be searched
-    text: str = ""  # for people
-
-
 class Moving(Protocol):
     """Carries out moves."""
+
+    async def sweep(self, names: Collection[str]) -> None:
+        """Once before the turns: those of all reservations that stand."""
 
     async def turn(
         self, name: str, moves: tuple[PlannedMove, ...], since: float, until: float, may_act: Callable[[], bool]
@@ -247,9 +246,12 @@ class AdvanceController(Controller):
     async def _move(self) -> None:
         """One turn of the moves of each reservation. They begin once their reservation is kept."""
         moving, states = self._moving, dict[str, MovesState]()
-        for kept in list(self._store.kept.values()) if moving is not None else ():
-            if kept.moves and kept.phase != "ended":
-                assert moving is not None
+        if moving is None:
+            return
+        standing = [kept for kept in self._store.kept.values() if kept.phase != "ended"]
+        await moving.sweep([kept.name for kept in standing])
+        for kept in standing:
+            if kept.moves or kept.held:
                 states[kept.name] = await moving.turn(kept.name, kept.moves, kept.since, kept.until, self._may_act)
         self._moves = states
 
@@ -323,7 +325,8 @@ class AdvanceController(Controller):
             pod.uid for node in nodes for pod in self._cluster.pods_on(node) if pod.namespace in entry.namespaces
         }))  # fmt: skip
         phase: Phase = "no-place" if room.why else "planned"  # no pod comes to a node that is to be emptied
-        placed = replace(kept, seats=seats, before=before, moves=room.moves, held=(), phase=phase, text=room.why)
+        held = tuple(place for place in kept.held if place.owner)  # for pods that have left their nodes by now
+        placed = replace(kept, seats=seats, before=before, moves=room.moves, held=held, phase=phase, text=room.why)
         if self._overlaps(placed, changes):
             return replace(kept, phase="no-place", text="its place went to another reservation")
         return placed

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from math import inf
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -17,7 +16,7 @@ from extender.kube.own_objects import ConfigMap
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.reservations.advance import TOP, Held, seat
-from extender.reservations.moves import PlannedMove
+from extender.reservations.moves import PlannedMove, turn_of
 from extender.reservations.seats import Seat
 from extender.times import rfc3339
 
@@ -25,8 +24,6 @@ STATE: Final = "gpu-extender-advance-state"
 FORMAT: Final = 1
 MOST_TEXT: Final = 200_000
 """Characters of one reservation."""
-MOVE: Final = "/move-"
-"""Stands between the name of a reservation and the number of a move, in the name of what is held for the move."""
 Phase = Literal["no-place", "planned", "moving", "ready", "late", "in-use", "ended"]
 Outcome = Literal["", "on-time", "late", "missed"]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
@@ -49,9 +46,9 @@ class KeptMove(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
 
     name: Name
     seats: tuple[KeptSeat, ...]
+    since: _Seconds
     until: _Seconds
-    owner: str = ""  # "": no pod may use them
-    since: _Seconds | None = None  # None: no pod may use them yet
+    owner: Annotated[str, msgspec.Meta(max_length=1024)] = ""  # "": no pod may use it yet
     before: tuple[Name, ...] = ()
 
 
@@ -169,7 +166,7 @@ class AdvanceStore(Entries):
         """Keep the next places of moves, instead of those of the same names; "" once they are written, else why not."""
         changes: dict[str, Kept | None] = {}
         for next_place in held:
-            name = next_place.name.partition(MOVE)[0]
+            name, _ = turn_of(next_place.name)
             kept = changes.get(name) or self.kept.get(name)
             if kept is None:
                 return f"there is no advance reservation {name}"
@@ -189,8 +186,7 @@ class AdvanceStore(Entries):
 
     def _move(self, held: Held) -> KeptMove:
         seats = tuple(KeptSeat(seat.node, self._stated(seat.amounts)) for seat in held.seats)
-        since = None if held.since == inf else held.since
-        return KeptMove(held.name, seats, held.until, held.owner, since, tuple(sorted(held.before)))
+        return KeptMove(held.name, seats, held.since, held.until, held.owner, tuple(sorted(held.before)))
 
     # -- what is in force
 
@@ -202,7 +198,7 @@ class AdvanceStore(Entries):
         """What one reservation holds, and its moves. Raises Damaged."""
         moves = [
             Held(
-                move.name, self._seats(move.name, move.seats), inf if move.since is None else move.since, move.until,
+                move.name, self._seats(move.name, move.seats), move.since, move.until,
                 owner=move.owner, before=frozenset(move.before),
             )
             for move in kept.held

@@ -59,8 +59,8 @@ class Keeper(Protocol):
     async def hold(self, held: Sequence[Held]) -> str:
         """Hold these, in place of those of the same names. "" once it is written, else why it is not."""
 
-    async def drop(self, names: Collection[str]) -> None:
-        """Hold those of these names no longer."""
+    async def drop(self, names: Collection[str]) -> str:
+        """Hold those of these names no longer. "" as of `hold`."""
 
 
 class MovesState(NamedTuple):
@@ -161,8 +161,9 @@ class Moves:
         held = [place for place in self._claims.advance if place.name.startswith(f"{name}{MOVE}")]
         step = self._current(name, moves, held)
         if over := self._over(moves, held, step):
-            await self.keeper.drop(over)
-            return MovesState("moving", "places are given up", len(moves) if step is None else step.number)
+            why = await self.keeper.drop(over)
+            done = len(moves) if step is None else step.number
+            return MovesState("moving", why or "places are given up", done)
         if step is None:
             return MovesState("done", done=len(moves))
         if not may_act():

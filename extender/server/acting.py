@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from extender.act.advance import AdvanceController, Keeping
+from extender.act.advance import SPREAD_SECONDS, AdvanceController, Keeping
 from extender.act.advance_store import STATE, AdvanceStore
 from extender.act.controller import ADVANCE, EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
 from extender.act.ended_runs import EndedRuns, RunTimesStore
@@ -19,6 +19,7 @@ from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
 from extender.act.gated import GateRemoval, UnledPods
 from extender.act.learned import LearnedStore
+from extender.act.moves import Moves
 from extender.act.parked import ParkedPods
 from extender.act.queue.allocator import DeviceAllocator, Fences
 from extender.act.queue.controller import LEASE_SECONDS as QUEUE_LEASE_SECONDS
@@ -34,6 +35,7 @@ from extender.act.save_history import SaveHistoryStore
 from extender.act.saving import LeftRequests, SaveRequests
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
+from extender.ask.judge import over
 from extender.cluster.demand import is_newer
 from extender.kube.client import ApiServer, own_namespace
 from extender.kube.own_objects import ConfigMap, EventsApi, Lease
@@ -165,10 +167,17 @@ def _advance(core: Core, watches: Watches, server: ApiServer, namespace: str, id
     cluster, metrics, clock = core.cluster, core.metrics, core.clock
     staleness = cluster.settings.watch.staleness_seconds
     lease = Lease(server, namespace, ADVANCE_LEASE, identity, clock=clock)
+    store = AdvanceStore(ConfigMap(server, namespace, STATE), cluster.resources, metrics, clock.monotonic)
+    moves = None
+    if cluster.settings.evictions.enabled:
+        saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server, "moves"), "a-")
+        evictions = PodEvictions(server, metrics)
+        moves = Moves(over(core.verbs), store, evictions, saves, core.verbs.evicted, clock, SPREAD_SECONDS)
     keeping = Keeping(
         ConfigMap(server, namespace, CONFIG_MAP),
-        AdvanceStore(ConfigMap(server, namespace, STATE), cluster.resources, metrics, clock.monotonic),
+        store,
         Leadership(lease, ADVANCE, metrics.advance_leader, metrics.degraded, clock.monotonic),
+        moves,
     )
     ready = lambda: watches.listed() and watches.dark() < staleness  # noqa: E731
     return AdvanceController(core.verbs, keeping, ready, core.events, metrics, clock=clock)
@@ -243,19 +252,21 @@ def _left_of_queue(core: Core, server: ApiServer, namespace: str, identity: str)
     settings, clock, metrics = core.cluster.settings, core.clock, core.metrics
     lease = Lease(server, namespace, settings.queue.lease, identity, clock=clock, duration=QUEUE_LEASE_SECONDS)
     leadership = Leadership(lease, QUEUE_OFF, metrics.queue_leader, metrics.degraded, clock.monotonic)
-    saves = _saves_of_queue(core, PodPatches(server), _requests_evictions(core, server))
+    saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server))
     staleness = settings.watch.staleness_seconds
     return LeftRequests(saves, leadership, lambda: not core.source.missing() and core.source.dark() < staleness)
 
 
-def _saves_of_queue(core: Core, patches: PodPatches, eviction_requests: EvictionRequests | None) -> SaveRequests:
-    saves = SaveRequests(core.cluster, patches, core.events, core.metrics, core.save_history, "q-")
+def _saves_of(
+    core: Core, patches: PodPatches, eviction_requests: EvictionRequests | None, prefix: str = "q-"
+) -> SaveRequests:
+    saves = SaveRequests(core.cluster, patches, core.events, core.metrics, core.save_history, prefix)
     saves.eviction_requests = eviction_requests
     return saves
 
 
-def _requests_evictions(core: Core, server: ApiServer) -> EvictionRequests | None:
-    return EvictionRequests(server, "queue") if core.cluster.settings.preemption.eviction_requests else None
+def _requests_evictions(core: Core, server: ApiServer, by: str = "queue") -> EvictionRequests | None:
+    return EvictionRequests(server, by) if core.cluster.settings.preemption.eviction_requests else None
 
 
 class KeptSeats(NamedTuple):
@@ -292,7 +303,7 @@ def queue_over(
     placement = JointPlacement(core.cluster, verbs.policy)
     planner = Planner(core.cluster, verbs.claims, placement, clock.monotonic, clock.wall)
     search = GangSearch(core.cluster, verbs.policy, verbs.settings.preemption)
-    saves = _saves_of_queue(core, requests.pods, requests.eviction_requests)
+    saves = _saves_of(core, requests.pods, requests.eviction_requests)
     acting = Acting(
         leads,
         store,

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from extender import log
 from extender.act.advance import FoundRoom, Search
-from extender.act.advance_store import MOVE
 from extender.act.controller import Controller, Supervisor
 from extender.act.parked import ParkedPods
 from extender.act.surveys import (
@@ -32,6 +31,7 @@ from extender.ask.pending import PartialGang, WaitingPods
 from extender.journal.recorder import RecordedCluster
 from extender.objects.wanted_room import WantedRoom
 from extender.queue.report import QueueReport, first_names
+from extender.reservations.moves import turn_of
 from extender.server.acting import Outside
 from extender.server.connections import lost
 from extender.server.deciding import Core
@@ -86,7 +86,8 @@ def search_of(explainer: Explainer, core: Core, asks: Forks) -> Search:
 
     def found(name: str, asked: WantedRoom, until: float) -> tuple[bytes]:
         began, advance = time.process_time(), core.verbs.claims.advance
-        others = [held for held in advance if held.name.partition(MOVE)[0] != name and held.since < until]
+        # What is held for pods that have left their nodes for it counts still.
+        others = [held for held in advance if (held.owner or turn_of(held.name)[0] != name) and held.since < until]
         advance.take([held for held in others if held.until > asked.at], advance.epoch)
         room = _found(asked, explainer.room(asked))
         return (pickle.dumps(room._replace(spent=time.process_time() - began)),)

@@ -245,10 +245,11 @@ class Scene:
         self.known()
         return ""
 
-    async def drop(self, names: Collection[str]) -> None:
+    async def drop(self, names: Collection[str]) -> str:
         self.document = {name: place for name, place in self.document.items() if name not in names}
         self._written()
         self.known()
+        return ""
 
     # -- the API server: evictions, and pods that save
 

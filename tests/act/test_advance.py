@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from extender.act.advance import AdvanceController, FoundRoom, Keeping, MovesState
+from extender.act.advance import AdvanceController, FoundRoom, Keeping
 from extender.act.advance_store import STATE, AdvanceStore
 from extender.act.controller import ADVANCE, Leadership
+from extender.act.moves import MovesState
 from extender.ask.explain import Explainer, Times
 from extender.errors import Busy
 from extender.kube.own_objects import ConfigMap, Lease
@@ -65,6 +66,9 @@ class Moved:
     def __init__(self) -> None:
         self.state = MovesState("waits")
         self.asked: list[tuple[str, tuple[PlannedMove, ...]]] = []
+
+    async def sweep(self, names: Collection[str]) -> None:
+        """No pod is asked."""
 
     async def turn(
         self, name: str, moves: tuple[PlannedMove, ...], since: float, until: float, may_act: Callable[[], bool]
