@@ -4,14 +4,13 @@ a silent repair. People write them by hand: annotations, labels, the minimum of 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from extender.cluster import workloads
 from extender.cluster.cluster import ClusterView
-from extender.cluster.pod_kinds import LINKS, MODES, NICS
 from extender.cluster.statements import HELD, PLAN
-from extender.objects import gangs, progress, queueing
+from extender.objects import gangs, progress
+from extender.objects.annotations import typos_of_pod
 from extender.objects.nodes import DRAIN
 from extender.objects.parts import api_group
 from extender.objects.records import PodRecord
@@ -19,50 +18,17 @@ from extender.preemption.draining import drain_of
 
 MOST = 20  # of one kind; the others are counted
 Warned = dict[str, str]
-_WHOLE: Final = "which is not a whole number"
-_DURATION: Final = "which is not a duration: ignored"
-_LINKED: Final = f"none of {', '.join(MODES)}: it counts as required"
-_STATED: Final[tuple[tuple[str, str, Callable[[str], object], str], ...]] = (
-    (progress.PROTECT, "bad-protect-for", lambda value: progress.duration(value) is not None, _DURATION),
-    (
-        progress.CHECKPOINT, "bad-last-checkpoint", progress.checkpoint,
-        "which is not a time with a zone (2026-11-21T15:00:00Z): ignored, so its work counts as not saved",
-    ),
-    (progress.INTERVAL, "bad-checkpoint-interval", progress.whole, f"{_WHOLE} of seconds above 0: ignored"),
-    (
-        progress.RESTART, "bad-restart-seconds", lambda value: progress.whole(value) is not None,
-        f"{_WHOLE} of seconds: it counts as 0",
-    ),
-    *(
-        (name, f"bad-{name.partition('/')[2]}", lambda value: progress.duration(value) is not None, _DURATION)
-        for name in progress.SAVES
-    ),
-    (gangs.OUR_MINIMUM, "bad-gang-min", lambda value: gangs.number(value) is not None, f"{_WHOLE}: ignored"),
-    (LINKS, "bad-links", lambda value: value.strip().lower() in MODES, _LINKED),
-    (NICS, "bad-nics", lambda value: value.strip().lower() in MODES, _LINKED),
-    (gangs.OUR_SIZE, "bad-gang-size", lambda value: gangs.number(value) is not None, f"{_WHOLE}: ignored"),
-    (queueing.DURATION, "bad-duration", progress.duration, _DURATION),
-    (
-        workloads.GPU_MODELS, "bad-gpu-models", lambda value: value.strip().lower() in workloads.MODEL_CHOICES,
-        f"none of {', '.join(workloads.MODEL_CHOICES)}: ignored",
-    ),
-    (
-        queueing.DOMAIN, "bad-domain", queueing.stated_domain,
-        "neither required:LEVEL nor preferred:LEVEL: ignored",
-    ),
-)  # fmt: skip
-"""Of pods: the name of an annotation, a code, whether a value is valid, and what is wrong with one that is not."""
 
 
-def found(cluster: ClusterView, items: Iterable[Any], wall: float) -> list[Warned]:
+def found(cluster: ClusterView, items: Iterable[Any], wall: float, *, typos: bool = True) -> list[Warned]:
     """`code` and `message` of each, pods in the order of their names. `items`: the objects as they stand in the file;
-    `wall`: seconds since 1970."""
+    `wall`: seconds since 1970; `typos`: whether names and values of pods that nothing understands are among them."""
     pods = sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid))
     items = list(items)
     warnings = [
         *_twice(items),
         *(_warning("field-not-read", text) for item in items for text in unread(item)),
-        *(warning for pod in pods for warning in of_pod(cluster, pod, wall)),
+        *(warning for pod in pods for warning in of_pod(cluster, pod, wall, typos=typos)),
         *_of_nodes(cluster),
         *_of_groups(cluster),
     ]
@@ -114,15 +80,13 @@ def _twice(items: Iterable[Any]) -> Iterator[Warned]:
             yield _warning("object-twice", f"{kind} {name} is in the file {times} times: {counts}")
 
 
-def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Warned]:
-    """Warnings of one pod: its annotations, labels and place."""
+def of_pod(cluster: ClusterView, pod: PodRecord, wall: float, *, typos: bool = True) -> Iterator[Warned]:
+    """Warnings of one pod: its annotations, labels and place. `typos`: whether names and values that nothing
+    understands (`bad-NAME`) are among them."""
     name = f"pod {pod.namespace}/{pod.name}"
-    for key, code, is_valid, wrong in _STATED:
-        value = pod.annotations.get(key)
-        if key == gangs.OUR_MINIMUM:
-            value = pod.labels.get(key) or value
-        if value is not None and not is_valid(value):
-            yield _warning(code, f"{name}: {key} is {value!r}, {wrong}")
+    for typo in typos_of_pod(pod, cluster.settings.topology_levels) if typos else ():
+        code = typo.code if typo.code == "unknown-name" else f"bad-{typo.key.partition('/')[2]}"
+        yield _warning(code, f"{name}: {typo.text}")
     if progress.checkpoint(saved := pod.annotations.get(progress.CHECKPOINT, "")) > wall * 1000:
         text = f"{name}: {progress.CHECKPOINT} is {saved}, which is in the future: it counts as saved just now"
         yield _warning("checkpoint-in-future", text)
@@ -133,6 +97,8 @@ def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Warned
 
 def _of_place(cluster: ClusterView, pod: PodRecord, name: str) -> Iterator[Warned]:
     if pod.node not in cluster.nodes:
+        if not cluster.nodes:
+            return  # a file of pods alone
         yield _warning("node-missing", f"{name} is on node {pod.node}, which does not exist: it holds nothing anywhere")
         return
     holding = cluster.gpus.holding(pod.node, pod.uid)

@@ -62,7 +62,7 @@ def whatif(
     """`kind: WhatIf`. `items`: the cluster's objects as they stand in the file, to find what stands there twice.
     NotFound, BadInput."""
     warnings = [*engine.about_cluster(snapshot.cluster), *invalid_metadata.found(snapshot.cluster, items, wall)]
-    answered = engine.answer(snapshot, question, wall, invalid_metadata.of_pod)
+    answered = engine.answer(snapshot, question, wall)
     answered.warnings = [*warnings, *(warning for warning in answered.warnings if warning not in warnings)]
     return answered.as_json()
 

@@ -120,7 +120,9 @@ def run(options: argparse.Namespace) -> int:
         advice=offline.advice(settings, events, wall),
         complete=frozenset(LISTS) if options.cluster is None else frozenset(),
     )
-    answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
+    unread = tolerant.warnings(invalid)
+    answered["warnings"] = [*unread, *answered["warnings"]]
+    answered["summary"]["warning"] += len(unread)
     show(answered, options.output, _lines)
     if options.output == "text":
         note(answered["warnings"], "warning: ")

@@ -156,32 +156,29 @@ class Form(NamedTuple):
     expected: str
 
 
-def _is_duration(text: str) -> bool:
-    return progress.duration(text) is not None
-
-
-def _is_seconds(text: str) -> bool:
-    return progress.whole(text) is not None
-
-
-def _is_number(text: str) -> bool:
-    return gangs.number(text) is not None
-
-
-DURATION: Final = Form(_is_duration, "a duration such as 45m")
-SECONDS: Final = Form(_is_seconds, "a whole number of seconds")
-NUMBER: Final = Form(_is_number, "a whole number")
+DURATION: Final = Form(lambda text: progress.duration(text) is not None, "a duration such as 45m")
+NUMBER: Final = Form(lambda text: gangs.number(text) is not None, "a whole number")
 FORMS: Final[Mapping[str, Form]] = {
     progress.PROTECT: DURATION,
-    progress.CHECKPOINT: Form(lambda text: progress.checkpoint(text) > 0, "a time such as 2026-11-21T15:00:00Z"),
-    progress.INTERVAL: SECONDS,
-    progress.RESTART: SECONDS,
+    progress.CHECKPOINT: Form(
+        lambda text: progress.checkpoint(text) > 0, "a time with a zone, such as 2026-11-21T15:00:00Z"
+    ),
+    progress.INTERVAL: Form(lambda text: bool(progress.whole(text)), "a whole number of seconds above 0"),
+    progress.RESTART: Form(lambda text: progress.whole(text) is not None, "a whole number of seconds"),
     progress.SAVES_ON_TERMINATION: DURATION,
     progress.SAVES_ON_REQUEST: DURATION,
-    queueing.DURATION: DURATION,
+    queueing.DURATION: Form(lambda text: bool(progress.duration(text)), "a duration above 0, such as 45m"),
     gangs.OUR_MINIMUM: NUMBER,
     gangs.OUR_SIZE: NUMBER,
 }
+EFFECTS: Final[Mapping[str, str]] = {
+    PREFIX + "links": "it counts as required",
+    PREFIX + "nics": "it counts as required",
+    progress.CHECKPOINT: "ignored, so its work counts as not saved",
+    progress.RESTART: "it counts as 0",
+    gangs.OUR_MINIMUM: "all pods of the gang count as needed",
+}
+"""What counts instead of an invalid value; of all others: it is ignored."""
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {PREFIX + name.name: name.words for name in NAMES if name.words}
 _BY_NAME: Final[Mapping[str, Name]] = {PREFIX + name.name: name for name in NAMES}
 _READ: Final = {
@@ -278,12 +275,15 @@ def _domain(text: str, levels: Collection[str]) -> Iterator[Typo]:
     elif level not in LEVELS and level not in levels and "/" not in level:
         near = nearest(level, LEVELS)
         if near is not None:
-            yield _unknown_value(queueing.DOMAIN, text, "of a level that is not known", f"{way}:{near}")
+            why, whole = "of a level that is not known", f"{way}:{near}"
+            shown = f"{queueing.DOMAIN} is {shown_of(text)!r}, which is {why}: did you mean {whole}?"
+            yield Typo("unknown-value", queueing.DOMAIN, shown, whole)
 
 
 def _unknown_value(key: str, text: str, why: str, near: str | None) -> Typo:
-    hint = "" if near is None else f": did you mean {near}?"
-    return Typo("unknown-value", key, f"{key} is {shown_of(text)!r}, which is {why}{hint}", near)
+    hint = "" if near is None else f"; did you mean {near}?"
+    effect = EFFECTS.get(key, "ignored")
+    return Typo("unknown-value", key, f"{key} is {shown_of(text)!r}, which is {why}: {effect}{hint}", near)
 
 
 def nearest(word: str, words: Collection[str]) -> str | None:

@@ -538,6 +538,7 @@ NOT_HEEDED: dict[str, tuple[JSON, str]] = {
     "domain": ({"annotations": {PREFIX + "domain": "rack"}}, "bad-domain"),
     "links": ({"annotations": {PREFIX + "links": "requierd"}}, "bad-links"),
     "nics": ({"annotations": {PREFIX + "nics": "requierd"}}, "bad-nics"),
+    "a name": ({"annotations": {PREFIX + "link": "required"}}, "unknown-name"),
     "held-gpus": ({"annotations": {PREFIX + "held-gpus": "9,9,-1"}}, "bad-held-gpus"),
     "gpus": ({"annotations": {PREFIX + "gpus": "2,7"}}, "bad-gpus"),
     "another node": ({"node": "gone"}, "node-missing"),

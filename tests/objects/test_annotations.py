@@ -51,7 +51,8 @@ def test_unknown_annotations_of_a_pod(key: str, suggestion: str | None) -> None:
         ("domain", "required:", "required:rack"),
         ("duration", "1 day", None), ("protect-for", "soon", None), ("gang-min", "two", None),
         ("gang-size", "-1", None),
-        ("checkpoint-interval", "1h", None), ("restart-seconds", "x", None), ("last-checkpoint", "now", None),
+        ("checkpoint-interval", "1h", None), ("checkpoint-interval", "0", None), ("duration", "0s", None),
+        ("restart-seconds", "x", None), ("last-checkpoint", "now", None),
     ],
 )  # fmt: skip
 def test_unknown_values(key: str, said: str, suggestion: str | None) -> None:

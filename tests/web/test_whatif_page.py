@@ -79,6 +79,14 @@ def test_it_answers_by_the_live_state_and_changes_nothing() -> None:
     assert made.state() == before
 
 
+def test_what_nothing_understands_is_a_warning_as_over_a_file() -> None:
+    typed = workload("p", 8, annotations={"gpu-extender.io/links": "requird", "gpu-extender.io/link": "required"})
+    _, answer, _ = run_bounded(post(world(), {"objects": [{"kind": "Pod"} | typed]}))
+    warned = {one["code"]: one["message"] for one in answer["warnings"]}
+    assert "it counts as required; did you mean required?" in warned["bad-links"]
+    assert "did you mean gpu-extender.io/links?" in warned["unknown-name"]
+
+
 def test_what_is_assumed_counts() -> None:
     made = world()
     made.filter(made.pod("assumed", 8))

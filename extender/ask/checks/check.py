@@ -44,10 +44,12 @@ def answer(
         for kind, reason in posture.lacks.items()
     ]
     severities = Counter(finding.severity for finding in findings)
+    warnings = invalid_metadata.found(cluster, posture.items, wall, typos=False)  # typos are findings
+    severities["warning"] += len(warnings)
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Check",
-        "warnings": invalid_metadata.found(cluster, posture.items, wall),
+        "warnings": warnings,
         "policy_hash": settings.policy_hash,
         "classes": [
             {

@@ -3,7 +3,7 @@ before it leave."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from ext_core import fit
-from extender.ask import place, unchecked
+from extender.ask import invalid_metadata, place, unchecked
 from extender.ask.place import QueueLook, by_itself
 from extender.ask.quotas import used
 from extender.ask.suppose import SupposedCluster
@@ -38,8 +38,6 @@ MOST_NAMED: Final = 5
 HELD_BACK: Final = frozenset({"order", "delays", "depth"})
 """Codes of gangs that may have a place, and wait."""
 NUMBERS: Final = frozenset((*INDICES, "statefulset.kubernetes.io/pod-name"))
-AboutPod = Callable[[ClusterView, PodRecord, float], Iterable[Mapping[str, str]]]
-"""Warnings of what a pod states."""
 
 
 @dataclass(slots=True)
@@ -107,7 +105,6 @@ def answer(
     snapshot: SupposedCluster,
     question: Question,
     wall: float,
-    about_pod: AboutPod = lambda cluster, pod, wall: (),
     queue: QueueLook | None = None,
 ) -> WhatIfAnswer:
     """The answer. The cluster is changed by it, and serves no second question. `wall`: the time at which it is asked,
@@ -142,7 +139,7 @@ def answer(
         if any(pod.claim_refs for pod in unit.pods):  # a pod before them may have a claim of theirs
             unit = Unit([cluster.dra.read(pod) for pod in unit.pods], unit.ref)
         for pod in unit.pods:
-            answered.warn([*about_pod(cluster, pod, wall), *admission.about(pod)])
+            answered.warn([*invalid_metadata.of_pod(cluster, pod, wall), *admission.about(pod)])
         asking = Asking(snapshot, admission, wall, queue, answered)
         gang = None if unit.ref is None else formed(cluster, unit.ref, unit.pods)
         for waiting in [gang] if gang is not None else [queued_alone(cluster, pod) for pod in unit.pods]:

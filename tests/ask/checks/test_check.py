@@ -149,7 +149,8 @@ def test_who_is_protected_or_saves_is_no_finding() -> None:
     found = {one["about"]: one for one in findings(answer, "no-checkpoint")}
     assert sorted(found) == ["Pod/default/no-longer", "Pod/default/tomorrow"]
     assert "1 pod with 1 GPU can be evicted" in found["Pod/default/tomorrow"]["message"]
-    assert [one["code"] for one in answer["warnings"]] == ["bad-last-checkpoint"]
+    [typo] = findings(answer, "unknown-value")
+    assert (typo["about"], answer["warnings"]) == ("Pod/default/tomorrow", [])
 
 
 def test_a_grace_period_in_which_no_work_can_be_saved() -> None:

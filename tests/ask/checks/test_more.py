@@ -77,7 +77,13 @@ def test_a_drain_that_is_not_meant_is_a_warning_and_empties_nothing() -> None:
     drained = gpu_node("a")
     drained["metadata"].setdefault("annotations", {})["gpu-extender.io/drain"] = "soon"
     assert not findings(checked(drained), "node-drains")
-    assert [warning["code"] for warning in checked(drained)["warnings"]] == ["bad-drain"]
+    answer = checked(drained)
+    assert [warning["code"] for warning in answer["warnings"]] == ["bad-drain"]
+    assert answer["summary"]["warning"] == 1 + len([one for one in answer["findings"] if one["severity"] == "warning"])
+
+
+def test_a_file_of_pods_alone_says_nothing_of_their_nodes() -> None:
+    assert checked(pod("a"))["warnings"] == []
 
 
 def test_links_that_are_not_known() -> None:
