@@ -13,7 +13,19 @@ from tests.e2e.build import ControlPlaneUnavailable
 
 ALL = ("targets", "preempt_speed", "nvlink", "cluster", "preemption", "queue", "queue_live", "relay")
 PARTS = ("verbs", "decisions", "events", "reservations", "memory", "scheduler")  # of the targets
-MORE = ("stages", "nics", "joint", "look", "gang_evictions", "page", "tls", "claims", "claim_shapes", "manifests")
+MORE = (
+    "stages",
+    "nics",
+    "joint",
+    "look",
+    "gang_evictions",
+    "podgroups",
+    "page",
+    "tls",
+    "claims",
+    "claim_shapes",
+    "manifests",
+)
 
 
 def main(names: list[str]) -> int:
