@@ -35,9 +35,6 @@ LOST = {
 """What a set that loses by a term of the objective has less of."""
 MOST_FUTURE = 12  # GPUs up to which the core computes `future`
 
-PCIE_GBPS = 10.0
-"""GB/s that a pair without links counts with: PCIe 3.0 x16, as the MAPA simulator has it. Ours only for comparison."""
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
@@ -100,9 +97,6 @@ class Fit:
         if self.reading.linked and not self.reading.gbps:
             text = "GB/s of a link are unknown (give --product or --gbps), so bandwidths are null"
             warnings.append({"code": "gbps-unknown", "message": text})
-        if chosen["bottleneck_gbps"] == PCIE_GBPS:
-            text = f"pairs without links are counted with {PCIE_GBPS:g} GB/s (PCIe 3.0 x16)"
-            warnings.append({"code": "pcie-gbps-assumed", "message": text})
         plugin = self._plugin()
         if plugin["sets"] is None and self.plugin != "arbitrary":
             if self.plugin == "amd":
@@ -133,7 +127,6 @@ class Fit:
         return {
             "chosen": ids(gpus),
             "ring_gbps": self._gbps(self.shapes.ring(self.shape, gpus)),
-            "bottleneck_gbps": bottleneck(self.reading, ids(gpus)),
             "equals": [ids(gpu_set) for gpu_set in self._equals(gpus)],
             "left": {
                 "free": ids(remaining),
@@ -202,34 +195,6 @@ def _answer(
     }
 
 
-def bottleneck(reading: Reading, gpus: list[int]) -> float | None:
-    """GB/s of the weakest pair on the ring through all of these that has the strongest weakest pair.
-
-    A pair without links counts with PCIE_GBPS. None for a single GPU, and where the speed of links is unknown and
-    matters.
-    """
-    if len(gpus) < 2:
-        return None
-    links = reading.known_links()
-    assert links is not None
-    for number in sorted({links[a][b] for a in gpus for b in gpus if a != b and links[a][b]}, reverse=True):
-        if _has_ring([[links[a][b] >= number for b in gpus] for a in gpus]):
-            return None if reading.gbps is None else round(number * reading.gbps, 3)
-    return PCIE_GBPS
-
-
-def _has_ring(near: list[list[bool]]) -> bool:
-    """Whether a cycle visits all GPUs; of two, whether they are joined. By sets: where may a path through them end?"""
-    size = len(near)
-    joined = [sum(1 << b for b in range(size) if b != a and near[a][b]) for a in range(size)]
-    ends = {1: 1}
-    for visited in range(1, 1 << size, 2):
-        for end in ids(ends.get(visited, 0)):
-            for step in ids(joined[end] & ~visited):
-                ends[visited | 1 << step] = ends.get(visited | 1 << step, 0) | 1 << step
-    return bool(ends.get((1 << size) - 1, 0) & joined[0])
-
-
 def _lines(reading: Reading, fit: Fit, answer: Mapping[str, Any]) -> Iterator[Line]:
     from extender.cli import gpu_picture  # here: JSON need not load it
 
@@ -239,9 +204,8 @@ def _lines(reading: Reading, fit: Fit, answer: Mapping[str, Any]) -> Iterator[Li
         yield ""
     equals = len(answer["equals"])
     peers = "no other set is as good" if equals == 1 else f"one of {equals} as good"
-    ring = f": ring {_speed(answer['ring_gbps'])}, weakest pair {_speed(answer['bottleneck_gbps'])}"
-    alone = len(answer["chosen"]) == 1  # no ring, no pair
-    yield HeaderLine(f"GPUs {_set_of(answer['chosen'])}{'' if alone else ring}; {peers}")
+    ring = f": ring {_speed(answer['ring_gbps'])}" if len(answer["chosen"]) > 1 else ""
+    yield HeaderLine(f"GPUs {_set_of(answer['chosen'])}{ring}; {peers}")
     rings = answer["left"]["best_ring_gbps_by_size"]
     best = ", ".join(f"{size}: {_speed(ring)}" for size, ring in rings.items())
     yield f"left: {_set_of(answer['left']['free']) or 'none'}{f'; best rings {best}' if best else ''}"

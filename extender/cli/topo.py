@@ -91,7 +91,7 @@ def _annotation(reading: Reading) -> str:
 WHAT = (
     "text of nvidia-smi topo -m, topo -mp or rocm-smi --showtopo (with lines of nvidia-smi -L and nvlink -s for "
     "UUIDs and speed), "
-    "a topology annotation's value, JSON of `topo`, or catalogue:ID; - reads standard input"
+    "a topology annotation's value, or catalogue:ID; - reads standard input"
 )
 
 
