@@ -53,24 +53,26 @@ from benchmarks.queue_sim.workloads import LONGEST, declared, shaken
 from benchmarks.queue_sim.world import Account, Arm, World
 from extender.cluster.slices import Sliced, finish
 from extender.objects.gangs import Ref
-from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, schedule
+from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, start_all
 from extender.queue.endings import OVERRUN_SECONDS, Ending
 from extender.queue.gang import WaitingGang
+from extender.queue.gang_runs import FRESH_SECONDS
 from extender.queue.order import fair_shares, order
 from extender.queue.placement import Placed
-from extender.queue.runtimes import RunClass, RunTime, RunTimes
+from extender.queue.runtimes import RunClass, RunTime, RunTimeBounds, RunTimes
 from extender.queue.sampled import HopefulGang, RunningGang, Scene, SizedGang
 from extender.queue.usage import FoundPlace
 from extender.queue.windows import FUTURES, LEAST_WAIT, LEVELS, StartWindows, Windows
 from extender.settings import Settings
+from extender.settings.fields import Queue
 
 SHAPE = Shape(blocks=2, racks=2, nodes=4)
 WARM_UP = 0.15
-PATIENCE = Settings().queue.patience_seconds
+DECLARED = Settings().queue
+LEARNED = Queue(backfill_confidence=0.9)
 GPU = "gpu"
 AVERAGED = 0.05  # of the moving average, the weight of the latest time between two starts
 WITHIN = 3.0  # points
-UPPER = 0.9
 QUARTERS = 4
 Row = tuple[float, int, int, float]
 
@@ -135,18 +137,15 @@ class Rule:
 
     wake = None
 
-    def __init__(self, world: World, dates: Dates, upper: float | None = None) -> None:
-        """`upper`: the quantile of the run times with which backfill counts; None: what is declared."""
-        self._world, self._dates, self._upper = world, dates, upper
+    def __init__(self, world: World, dates: Dates, settings: Queue = DECLARED) -> None:
+        """`settings`: by which backfill counts, and patience."""
+        self._world, self._dates, self._settings = world, dates, settings
         self.waiting: dict[int, tuple[Gang, SizedGang]] = {}
         self._before: HeadReservation | None = None
 
     def arrive(self, gang: Gang) -> None:
         """It waits from now on."""
-        seconds = gang.declared
-        if self._upper is not None:
-            seconds = self._dates.law(gang, self._world.now).quantile(self._upper)
-        self.waiting[gang.id] = gang, sized(gang, seconds)
+        self.waiting[gang.id] = gang, sized(gang, gang.declared)
 
     def finish(self, gang: Gang) -> None:
         """It has ended."""
@@ -175,26 +174,21 @@ class Rule:
         for run in world.running.values():
             of_queue = held.setdefault(str(run.gang.queue), {GPU: 0.0})
             of_queue[GPU] += run.gang.total
-            end = run.declared_end
-            if self._upper is not None:
-                end = run.at + self._dates.law(run.gang, now).quantile(self._upper, now - run.at)
+            bounds = self._dates.bounds(run.gang, now, self._settings)
+            end = run.declared_end if bounds is None else run.at + bounds.likely(now - run.at)
             known = end is not None and end >= now - OVERRUN_SECONDS
             endings.append(Ending(str(run.gang.id), 0, max(now, end) if end is not None and known else None))
         endings.sort(key=lambda ending: (math.inf if ending.at is None else ending.at, int(ending.uid)))
         shares = fair_shares(held, {GPU: world.shape.capacity}, {})
-        gangs = finish(order([gang for _, gang in self.waiting.values()], shares, now=now, patience=PATIENCE))
-        situation = QueueSituation(gangs, {}, endings, now, kind=_kind, before=self._before)
-        steps = schedule(situation, self._place)
-        some = False
-        while True:
-            try:
-                taken = next(steps)
-            except StopIteration as end:
-                self._before = end.value.head
-                return some
-            if taken is not None:
-                some = True
-                self._start(taken)
+        learned = [self._as_learned(gang, plain) for gang, plain in self.waiting.values()]
+        gangs = finish(order(learned, shares, now=now, patience=self._settings.patience_seconds))
+        situation = QueueSituation(gangs, {}, endings, now, self._settings.strict, kind=_kind, before=self._before)
+        self._before, some = finish(start_all(situation, self._place, self._start))
+        return some
+
+    def _as_learned(self, gang: Gang, plain: SizedGang) -> SizedGang:
+        bounds = self._dates.bounds(gang, self._world.now, self._settings)
+        return plain if bounds is None else replace(plain, learned=bounds)
 
     def _start(self, taken: TakenSeats) -> None:
         assert isinstance(taken.seats, _Held)
@@ -263,6 +257,7 @@ class Dates:
         self._futures = futures
         self._times, self._ours, self._naive = RunTimes(), StartWindows(futures), StartWindows(1)
         self._laws: dict[int, RunTime] = {}
+        self._bounds: dict[int, tuple[RunTimeBounds | None, float]] = {}  # with when they were read
         self._between, self._last = 60.0, -math.inf
 
     def law(self, gang: Gang, now: float) -> RunTime:
@@ -272,10 +267,21 @@ class Dates:
             law = self._laws[gang.id] = self._times.expect(_class(gang), now, gang.declared)
         return law
 
+    def bounds(self, gang: Gang, now: float, settings: Queue) -> RunTimeBounds | None:
+        """Of its run time, as the queue's planner reads them (`extender/queue/gang_runs.py`)."""
+        if settings.backfill_confidence is None:
+            return None
+        known = self._bounds.get(gang.id)
+        if known is None or now - known[1] >= FRESH_SECONDS:
+            bounds = self._times.bounds(_class(gang), now, gang.declared, settings.backfill_confidence)
+            known = self._bounds[gang.id] = bounds, now
+        return known[0]
+
     def ended(self, gang: Gang, now: float) -> None:
         """Learn its run time."""
         self._times.ended(_class(gang), gang.seconds, now, gang.declared)
         self._laws.pop(gang.id, None)
+        self._bounds.pop(gang.id, None)
 
     def started(self, gang: Gang, now: float) -> None:
         """Learn how its windows held."""
@@ -310,7 +316,9 @@ class Dates:
         ]
         hopeful = [HopefulGang(known, self.law(gang, now)) for gang, known in waiting.values()]
         pools = [0] * world.shape.size
-        scene = Scene(now, world.free, pools, {0: world.shape.capacity}, running, hopeful, patience=PATIENCE)
+        scene = Scene(
+            now, world.free, pools, {0: world.shape.capacity}, running, hopeful, patience=DECLARED.patience_seconds
+        )
         stated = finish(self._ours.state(scene, [ref_of(waiting[number][0]) for number in new], len(self.dates)))
         self.spent += time.process_time() - began
         self.times_stated += 1
@@ -492,16 +500,17 @@ class Learning:
 
     wake = None
 
-    def __init__(self, world: World, dates: Dates, upper: float | None) -> None:
-        self._world, self._dates, self._upper = world, dates, upper
+    def __init__(self, world: World, dates: Dates, settings: Queue) -> None:
+        self._world, self._dates, self._settings = world, dates, settings
         self._easy = Easy(world)
         self._gangs: dict[int, Gang] = {}
 
     def arrive(self, gang: Gang) -> None:
         """It waits from now on."""
         self._gangs[gang.id] = gang
-        if self._upper is not None:
-            gang = replace(gang, declared=self._dates.law(gang, self._world.now).quantile(self._upper))
+        bounds = self._dates.bounds(gang, self._world.now, self._settings)
+        if bounds is not None:
+            gang = replace(gang, declared=bounds.most)
         self._easy.arrive(gang)
 
     def finish(self, gang: Gang) -> None:
@@ -514,11 +523,11 @@ class Learning:
         self._easy.act()
 
 
-ARMS: Mapping[str, tuple[Callable[[World, Dates, float | None], Arm], float | None]] = {
-    "EASY, declared": (Learning, None),
-    "EASY, learned": (Learning, UPPER),
-    "ours, declared": (Rule, None),
-    "ours, learned": (Rule, UPPER),
+ARMS: Mapping[str, tuple[Callable[[World, Dates, Queue], Arm], Queue]] = {
+    "EASY, declared": (Learning, DECLARED),
+    "EASY, learned": (Learning, LEARNED),
+    "ours, declared": (Rule, DECLARED),
+    "ours, learned": (Rule, LEARNED),
 }
 
 
@@ -526,8 +535,8 @@ def waits(rows: Sequence[Row], run: Run, arm: str) -> list[tuple[int, float]]:
     """(quarter, wait in seconds) of each counted gang."""
     gangs = gangs_of(rows, run.load, SHAPE, run.seed)
     counted = gangs[int(WARM_UP * len(gangs)) :]
-    world, (make, upper) = World(SHAPE, Account(counted[0].arrived, counted[-1].arrived)), ARMS[arm]
-    world.run(gangs, make(world, Dates(0), upper))
+    world, (make, settings) = World(SHAPE, Account(counted[0].arrived, counted[-1].arrived)), ARMS[arm]
+    world.run(gangs, make(world, Dates(0), settings))
     quarter = quarters(counted)
     return [(quarter[one.gang.id], one.wait) for one in world.started if one.gang.id in quarter]
 
@@ -641,11 +650,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BadJobs, OSError) as error:
         print(f"dates: {error}", file=sys.stderr)
         return 2
-    found = measure(rows, asked)
     if asked.backfill:
-        lines = backfill(rows, asked)
-        shown(lines, asked.output)
+        shown(backfill(rows, asked), asked.output)
         return 0
+    found = measure(rows, asked)
     lines = [line for load, replays in found.items() for line in lines_of(load, replays)]
     shown(lines, asked.output)
     if asked.output == "csv":

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from extender.act.document import NEWER_SECONDS, Amount, Damaged, Entries, KeptDocument, Name, Newer, decoded
+from extender.act.document import NEWER_SECONDS, Amount, Entries, KeptDocument, Name
 from extender.kube.own_objects import ConfigMap
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.objects.stored_texts import Damaged, Newer, decoded
 from extender.reservations.advance import TOP, Held, seat
 from extender.reservations.moves import PlannedMove, turn_of
 from extender.reservations.seats import Seat

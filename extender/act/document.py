@@ -17,24 +17,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 
 from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
+from extender.objects.stored_texts import Damaged
 
 MOST_BYTES: Final = 900_000  # of one ConfigMap, which may have 1 MiB
 NEWER_SECONDS: Final = 600.0  # by then a reservation has ended in every version, and seats are long used
 Changes = Mapping[str, str | None]
 """Texts to write, by key; None: the key is to be removed."""
-
-
-class Damaged(Exception):
-    """A text that states nothing that can be used."""
-
-
-class Newer(Damaged):
-    """A text of a version to come: it is not read, and not written over."""
 
 
 class _Shard:
@@ -196,16 +189,6 @@ Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
-T = TypeVar("T")
-
-
-class _Format(msgspec.Struct):
-    """What every format has."""
-
-    format: int
-
-
-_READ_FORMAT: Final = msgspec.json.Decoder(_Format)
 
 
 class Entries:
@@ -226,25 +209,3 @@ class Entries:
         if strange := sorted(stated.keys() - set(self._resources)):
             raise Damaged(f"amounts of {', '.join(strange)[:100]}, which the settings do not name")
         return tuple(stated.get(name, 0) for name in self._resources)
-
-
-def is_newer(text: str, known: int) -> bool:
-    """Whether a version to come has written the text: its format is higher than the known one."""
-    try:
-        return _READ_FORMAT.decode(text).format > known
-    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
-        return False
-
-
-def decoded(text: str, decoder: msgspec.json.Decoder[T], known: int, most: int) -> T:
-    """What a text states that has at most so many characters. Raises Newer where its format is higher than the known
-    one, and Damaged where it cannot be read."""
-    if len(text) > most:
-        raise Damaged(f"longer than {most} characters")
-    try:
-        stated = _READ_FORMAT.decode(text).format
-        if stated > known:
-            raise Newer(f"its format is {stated}, that of this version {known}")
-        return decoder.decode(text)
-    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
-        raise Damaged(str(error)) from error

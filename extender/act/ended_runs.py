@@ -18,7 +18,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from extender.act.controller import Controller, repeat
-from extender.act.document import is_newer
 from extender.act.learned import LearnedStore
 from extender.act.queue.release import Reads
 from extender.cluster.cluster import ClusterView
@@ -27,6 +26,7 @@ from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap
 from extender.objects.gangs import Ref
 from extender.objects.records import PodRecord, RecordError
+from extender.objects.stored_texts import is_newer
 from extender.queue.gang import SINGLE, stated_seconds
 from extender.queue.runtimes import FORMAT, RunClass, RunTimes, class_of
 

@@ -34,18 +34,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from extender.act.controller import Controller
-from extender.act.document import (
-    NEWER_SECONDS,
-    Amount,
-    Changes,
-    Damaged,
-    Entries,
-    KeptDocument,
-    Newer,
-    Priority,
-    Seconds,
-    decoded,
-)
+from extender.act.document import NEWER_SECONDS, Amount, Changes, Entries, KeptDocument, Priority, Seconds
 from extender.cluster.cluster import ClusterView
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
@@ -53,6 +42,7 @@ from extender.kube.own_objects import ConfigMap, VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import MOST_GRACE, PodRecord
+from extender.objects.stored_texts import Damaged, Newer, decoded
 from extender.reservations.release import CAUSES
 from extender.reservations.reservations import Reservation
 from extender.times import Backoff, Clock

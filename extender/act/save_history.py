@@ -23,12 +23,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from extender.act.document import Damaged, Seconds, decoded, is_newer
+from extender.act.document import Seconds
 from extender.act.learned import LearnedStore
 from extender.cluster.cluster import Cluster
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap
 from extender.objects.records import Event, SaveAnswersRecord
+from extender.objects.stored_texts import Damaged, decoded, is_newer
 from extender.times import Clock
 
 HALF_LIFE_SECONDS: Final = 7 * 86_400.0

@@ -30,7 +30,7 @@ from typing import Final, Literal, NamedTuple
 
 from extender.cluster.slices import RUN, Sliced, pauses
 from extender.objects.gangs import Ref
-from extender.queue.endings import Ending, prefixes
+from extender.queue.endings import Ending, LearnedEnd, prefixes
 from extender.queue.gang import WaitingGang
 from extender.queue.order import behind
 from extender.queue.quota import OverQuota
@@ -77,11 +77,13 @@ class HeadReservation:
     # queues with gangs that may start before it, within their guarantees, so that it has no place then
     after: Sequence[str] = ()
     displaced: Sequence[str] = ()  # released gangs that get other seats before it
+    # names of gangs of them that run longer than is learned; None: their ends are the stated ones
+    late: Sequence[str] | None = None
 
     @property
     def stated(self) -> float | None:
-        """The start, where nothing that is foreseen delays it."""
-        return None if self.after or self.displaced else self.start
+        """The latest start, where nothing that is foreseen delays it. By learned ends it is not known."""
+        return None if self.after or self.displaced or self.late is not None else self.start
 
     @property
     def blocked_by(self) -> tuple[str, ...]:
@@ -155,6 +157,24 @@ def schedule(situation: QueueSituation, place: Place) -> Starts:
     before it goes on: `place`, `over_quota` and `endings` then count them. Where they do not stand any more it sends
     False, and the gang is judged once more. A gang that had no place is not tried again: what is taken only grows."""
     return _Schedule(situation, place).starts()
+
+
+def start_all(
+    situation: QueueSituation, place: Place, start: Callable[[TakenSeats], None]
+) -> Sliced[tuple[HeadReservation | None, bool]]:
+    """(the reservation of the head, whether any gang has started), once `start` has taken the seats of each gang that
+    starts now."""
+    steps, some = schedule(situation, place), False
+    while True:
+        try:
+            taken = next(steps)
+        except StopIteration as end:
+            return end.value.head, some
+        if taken is None:
+            yield
+        else:
+            some = True
+            start(taken)
 
 
 class _Schedule:
@@ -234,12 +254,19 @@ class _Schedule:
     def _reserved(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
         """The reservation of the gang; None: it fits nowhere, whatever ends."""
         reservation = (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
-        for ending, pause in pauses(() if reservation is None or reservation.start is None else reservation.gone, RUN):
+        if reservation is None or reservation.start is None:
+            return reservation
+        learned: list[LearnedEnd] = []
+        for ending, pause in pauses(reservation.gone, RUN):
             if pause:
                 yield
             if ending.rejected:
-                return reservation and replace(reservation, start=None)
-        return reservation
+                return replace(reservation, start=None)
+            if ending.learned is not None:
+                learned.append(ending.learned)
+        if not learned:
+            return reservation
+        return replace(reservation, late=sorted({end.gang for end in learned if end.late}))
 
     def _earliest(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
         """The reservation after the fewest endings; None where the gang does not fit after all of them. The more pods

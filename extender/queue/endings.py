@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 from typing import Final, NamedTuple
@@ -21,6 +21,14 @@ OVERRUN_SECONDS: Final = 30.0
 default. Otherwise the seats that are reserved after it would go to others at the moment at which they become free."""
 
 
+class LearnedEnd(NamedTuple):
+    """When a gang that runs ends with an even chance, as it is learned."""
+
+    gang: str  # for people
+    at: float  # seconds since the epoch
+    late: bool  # it has run for longer than gangs like it do, at the confidence that is set
+
+
 class Ending(NamedTuple):
     """A pod that holds GPUs."""
 
@@ -31,6 +39,10 @@ class Ending(NamedTuple):
     at: float | None
     gang: Ref | None = None  # those of one gang without a time end together; None: it ends alone
     rejected: bool = False  # kube-scheduler rejects it on its seat, so that it is not known when it starts
+    learned: LearnedEnd | None = None  # by which `at` is; None: by what is stated
+
+
+NONE_LEARNED: Final[Mapping[str, LearnedEnd]] = {}
 
 
 class _Known(NamedTuple):
@@ -41,6 +53,7 @@ class _Known(NamedTuple):
     at: float  # inf = it has no time
     start: float  # when it began
     ending: Ending
+    learned: LearnedEnd | None
 
 
 class Endings:
@@ -51,9 +64,9 @@ class Endings:
         self._known: dict[str, _Known] = {}
         self._order: list[Ending] = []  # of the known pods
 
-    def read(self, now: float) -> Sliced[list[Ending]]:
+    def read(self, now: float, learned: Mapping[str, LearnedEnd] = NONE_LEARNED) -> Sliced[list[Ending]]:
         """All bound GPU pods on nodes that are known: by the time at which they end, then those without one, the oldest
-        gangs first. `now`: seconds since the epoch."""
+        gangs first. `now`: seconds since the epoch; `learned`: ends by uid that count in place of what is stated."""
         cluster, before = self._cluster, self._known
         by_uid: dict[str, _Known] = {}
         deadlines: dict[tuple[str, Owner], float] = {}  # of the owners: the pods of one owner are many
@@ -68,8 +81,9 @@ class Endings:
                 seen += 1
                 deadline = inf if pod.owner is None else _of_owner(pod, pod.owner, deadlines, cluster)
                 known = before.get(pod.uid)
-                if known is None or not _stands(known, pod, row, deadline, cluster, now):
-                    known, same = _read(pod, row, deadline, cluster, now), False
+                end = learned.get(pod.uid) if learned else None
+                if known is None or known.learned is not end or not _stands(known, pod, row, deadline, cluster, now):
+                    known, same = _read(pod, row, deadline, cluster, now, end), False
                 by_uid[pod.uid] = known
             if seen >= STEP:
                 seen = 0
@@ -130,11 +144,16 @@ def _stands(known: _Known, pod: PodRecord, row: int, deadline: float, cluster: C
     return ending.at is not None or ending.gang == cluster.workloads.gang_of(pod.uid)
 
 
-def _read(pod: PodRecord, row: int, deadline: float, cluster: ClusterView, now: float) -> _Known:
-    at, start = _end(pod, deadline, now), now if pod.start is None else pod.start
-    if at < inf:
-        return _Known(pod, deadline, at, start, Ending(pod.uid, row, at))
-    return _Known(pod, deadline, at, start, Ending(pod.uid, row, None, cluster.workloads.gang_of(pod.uid)))
+def _read(
+    pod: PodRecord, row: int, deadline: float, cluster: ClusterView, now: float, learned: LearnedEnd | None
+) -> _Known:
+    start = now if pod.start is None else pod.start
+    if learned is not None and not pod.terminating:
+        at = max(now, learned.at)
+        return _Known(pod, deadline, at, start, Ending(pod.uid, row, at, learned=learned), learned)
+    at = _end(pod, deadline, now)
+    gang = None if at < inf else cluster.workloads.gang_of(pod.uid)
+    return _Known(pod, deadline, at, start, Ending(pod.uid, row, at if at < inf else None, gang), learned)
 
 
 def _in_order(known_pods: Sequence[_Known]) -> Sliced[list[Ending]]:
@@ -171,8 +190,10 @@ def takes_pods(node: str, cluster: ClusterView) -> bool:
     return record is not None and not record.unschedulable
 
 
-def seated(pod: PodRecord, row: int, cluster: ClusterView, now: float) -> Ending:
+def seated(pod: PodRecord, row: int, cluster: ClusterView, now: float, learned: LearnedEnd | None = None) -> Ending:
     """The ending of a pod that has a seat and is not bound yet: it counts as started now."""
+    if learned is not None:
+        return Ending(pod.uid, row, max(now, learned.at), rejected=is_rejected(pod), learned=learned)
     at = _end(pod, _or_never(gangs.ends_at(pod, cluster.gangs.objects)), now)
     if at == inf:
         return Ending(pod.uid, row, None, cluster.workloads.gang_of(pod.uid))
@@ -190,14 +211,19 @@ def put(order: list[Ending], new: Iterable[Ending]) -> Sliced[None]:
 
 
 def _end(pod: PodRecord, deadline: float, now: float) -> float:
-    """When a bound pod has ended at the latest, seconds since the epoch, not before `now`; inf: not known. A pod that
-    has not started counts as started now; one that is past its duration for OVERRUN_SECONDS has overrun it."""
+    """When a bound pod has ended at the latest, seconds since the epoch, not before `now`; inf: not known. One that is
+    past its duration for OVERRUN_SECONDS has overrun it."""
+    at = stated_end(pod, deadline, now)
+    return max(now, at) if pod.terminating or at > now - OVERRUN_SECONDS else inf
+
+
+def stated_end(pod: PodRecord, deadline: float, now: float) -> float:
+    """When a pod has ended at the latest by what is stated, seconds since the epoch; inf: nothing states it. One that
+    has not started counts as started now. `deadline`: of its owner, inf: none."""
     if pod.terminating:
-        return max(now, pod.deletion_at or now)
+        return pod.deletion_at or now
     seconds = duration_of(pod)
-    if seconds is not None:
-        deadline = min(deadline, (now if pod.start is None else pod.start) + seconds)
-    return max(now, deadline) if deadline > now - OVERRUN_SECONDS else inf
+    return deadline if seconds is None else min(deadline, (now if pod.start is None else pod.start) + seconds)
 
 
 def _or_never(at: float | None) -> float:

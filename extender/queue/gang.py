@@ -25,6 +25,7 @@ from extender.objects.queueing import (
 from extender.objects.records import GroupRecord, PartDomain, PodRecord
 from extender.queue.absent import StandIns, existing, present
 from extender.queue.levels import SHORT
+from extender.queue.runtimes import RunTimeBounds
 
 SINGLE: Final = "pod"
 """The source in the Ref of a single pod."""
@@ -63,6 +64,7 @@ class WaitingGang:
     seconds: float | None  # how long its pods run at most; None: not all of its pods state it
     # when the deadline of its owner ends them, whenever they start; None: not all of its pods state it
     ends_at: float | None
+    learned: RunTimeBounds | None = None  # of how long its pods run; None: what is stated counts
     unread: str = ""  # why there are no stand-ins, "" where nothing hinders them
     whole: bool = False  # the gates of all `pods` open, or of none
     apart: str = ""  # the level of which each of its Jobs has a domain of its own, "" for none
@@ -104,11 +106,17 @@ class WaitingGang:
         return sum(pod.gpu_count for pod in self.pods)
 
     def end(self, start: float) -> float | None:
-        """When its pods have ended at the latest, seconds since the epoch, as `start` is; None: nothing states it."""
-        stated = [
-            end for end in (None if self.seconds is None else start + self.seconds, self.ends_at) if end is not None
-        ]
-        return min(stated, default=None)
+        """When its pods have ended, seconds since the epoch, as `start` is: at the latest, or as is learned, at the
+        confidence that is set; None: it is not known."""
+        return self._end(start, self.seconds if self.learned is None else self.learned.most)
+
+    def likely_end(self, start: float) -> float | None:
+        """The same with an even chance, where it is learned."""
+        return self._end(start, self.seconds if self.learned is None else self.learned.likely())
+
+    def _end(self, start: float, seconds: float | None) -> float | None:
+        known = [end for end in (None if seconds is None else start + seconds, self.ends_at) if end is not None]
+        return min(known, default=None)
 
 
 def waits(cluster: ClusterView, stand_ins: StandIns | None = None) -> Sliced[list[WaitingGang]]:

@@ -27,13 +27,25 @@ from extender.queue.backfill import (
     Waits,
     schedule,
 )
-from extender.queue.endings import Ending, Endings, is_rejected, put, seated, takes_pods, without_gpus
+from extender.queue.endings import (
+    NONE_LEARNED,
+    Ending,
+    Endings,
+    LearnedEnd,
+    is_rejected,
+    put,
+    seated,
+    takes_pods,
+    without_gpus,
+)
 from extender.queue.gang import WaitingGang, together, waits
+from extender.queue.gang_runs import GangRuns, started_ends
 from extender.queue.order import fair_shares, order
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
 from extender.queue.places import Counted, Part, Places
 from extender.queue.quota import PLAIN, OverQuota
 from extender.queue.report import QueueReport, Waiting, first_names
+from extender.queue.runtimes import RunTimes
 from extender.queue.starts import GangStart, Starts
 from extender.queue.usage import DecayedUse, FoundPlace, Models, QueueHoldings, Rules, least
 from extender.reservations.claims import Claims
@@ -114,13 +126,16 @@ class Planner:
         placement: JointPlacement,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        times: RunTimes | None = None,
     ) -> None:
+        """`times`: what is learned of run times; None: nothing."""
         self._cluster, self._claims, self._placement = cluster, claims, placement
         self._clock, self._wall = clock, wall
         self._places = Places(cluster, claims, placement, clock)
         self.starts = Starts(cluster, claims, placement, clock)
         self._rules = Rules(cluster)
         self._endings, self.stand_ins = Endings(cluster), StandIns(cluster, wall)
+        self._runs = GangRuns(cluster, claims.seats, times or RunTimes())
         self._models: Models | None = None
         self._use = DecayedUse()
         self._able: dict[Hashable, tuple[bool, float]] = {}  # by kind: whether it fits once all has ended, found when
@@ -147,7 +162,7 @@ class Planner:
         report and the head are of this look. `paused`: names of gangs that do not start now, and why;
         `paused_namespaces`: of namespaces, none of whose gangs does."""
         wall, settings = self._wall(), self._cluster.settings.queue
-        waiting_gangs = yield from waits(self._cluster, self.stand_ins)
+        waiting_gangs = yield from self._runs.waiting((yield from waits(self._cluster, self.stand_ins)), wall)
         queues = yield from self._queues()
         use = self._use.of(queues.held, self._clock(), settings.use_half_life_seconds)
         shares = fair_shares(use, queues.models.capacity, self._rules.now())
@@ -159,8 +174,9 @@ class Planner:
             return paused.get(gang_name(gang)) or paused_namespaces.get(gang.ref.namespace)
 
         self.order = to_place = yield from self._left(sorted_gangs, pause_of)
-        running = (yield from self._endings.read(wall)) if to_place else []
-        yield from put(running, (yield from self._ends(list(self._claims.seats), wall)))
+        learned = (yield from self._runs.ends(wall)) if to_place else NONE_LEARNED
+        running = (yield from self._endings.read(wall, learned)) if to_place else []
+        yield from put(running, (yield from self._ends(list(self._claims.seats), wall, learned)))
         look = _Look(queues, frozenset(self._claims.seats.absent), LabelClasses(self._cluster))
         oldest = self._clock() - ABLE_SECONDS
         self._able = {kind: known for kind, known in self._able.items() if known[1] > oldest}
@@ -394,7 +410,8 @@ class Planner:
             if len(start.seats) >= STEP:
                 yield
             look.queues.take(start.gang, held.seats.gpus(look.queues.models))
-            yield from put(ends, (yield from self._ends(start.seats, situation.now)))
+            learned = started_ends(start.gang, [seat.uid for seat in start.seats], situation.now)
+            yield from put(ends, (yield from self._ends(start.seats, situation.now, learned)))
         return start
 
     def _at_their_dates(
@@ -430,18 +447,20 @@ class Planner:
         placed = yield from self._places.enough(gang, requests, counted, allowances, rows)
         return _of_the_first(gang, requests, placed) if isinstance(placed, Placed) else None
 
-    def _ends(self, seats: Sequence[Seat], wall: float) -> Sliced[list[Ending]]:
-        """When the pods of seats end, as if they started now. Of those that do not exist it is not known."""
+    def _ends(self, seats: Sequence[Seat], wall: float, learned: Mapping[str, LearnedEnd]) -> Sliced[list[Ending]]:
+        """When the pods of seats end, as if they started now. Of those that do not exist it is known only where it is
+        learned. `learned`: ends by uid."""
         cluster = self._cluster
         endings: list[Ending] = []
         for seat, pause in pauses(seats):
             if pause:
                 yield
             pod, row = cluster.pods.get(seat.uid), cluster.row(seat.node)
+            end = learned.get(seat.uid)
             if row >= 0 and seat.absent:
-                endings.append(Ending(seat.uid, row, None))
+                endings.append(Ending(seat.uid, row, None if end is None else end.at, learned=end))
             elif row >= 0 and pod is not None and not pod.node:
-                endings.append(seated(pod, row, cluster, wall))
+                endings.append(seated(pod, row, cluster, wall, end))
         return endings
 
     def again(
@@ -676,6 +695,8 @@ def _waiting(cluster: ClusterView, gang: WaitingGang, decision: StartDecision) -
             )
         if head.displaced:
             texts.append(f"gangs that lost seats get others first: {first_names(head.displaced, MOST_NAMED)}")
+        if head.late:
+            texts.append(f"it waits for gangs that run longer than is learned: {first_names(head.late, MOST_NAMED)}")
         if plain := _plain(cluster, head):
             texts.append(f"pods without GPUs hold CPU, memory or pod slots that it needs: {plain}")
     if gang.unread:

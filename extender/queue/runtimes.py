@@ -15,7 +15,11 @@ Theory of operation
    oldest run of the class that has most runs there; in those of all the oldest run of the namespace that has most. So
    no class pushes out another, and no namespace what is known of others. A namespace beyond the bound displaces the one
    whose latest run is oldest.
-5. It is stored as one text (dump, load). No clock is read here, and nothing is drawn.
+5. How far laws are wrong is learned too: of each run the part of its law, as it was when the run began, that it
+   outlived (its score). A bound that shall hold with a probability is the quantile of the law at that quantile of the
+   scores of gangs of like size (split conformal prediction). A run that was stopped counts as one that outlives every
+   bound. Where no run of the class is known, or too few scores, there is no bound: what is declared counts.
+6. It is stored as one text (dump, load). No clock is read here, and nothing is drawn.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ import msgspec
 
 from extender.objects import gangs
 from extender.objects.records import PodRecord
+from extender.objects.stored_texts import decoded
 
 HALF_LIFE_SECONDS: Final = 14 * 86_400.0
 RECENT: Final = 0.92
@@ -43,10 +48,16 @@ ONE_DECLARED: Final = 0.3
 MOST_NAMESPACES: Final = 256
 OF_NAMESPACE: Final = 32
 OF_ALL: Final = 512
+OF_SCORES: Final = 256  # of each class of sizes
+ALIKE: Final = 0.001
+"""Run times that differ by this part count as the same: of those that outlive a law at one time, half is below."""
+UPPER_SIZES: Final = (1, 8, 64)
+"""GPUs, the largest size of each class but the last."""
 POINTS: Final = 48  # of a law that is kept of all namespaces
 EVEN: Final = 16  # points of the law of what was never seen
 SHORTEST: Final = 1.0
 LEAST_SPAN: Final = 1e-9  # logarithms: of values that are nearer there is no number between them to speak of
+OUTLIVES: Final = 1.0 - 1e-6  # the part of a law from which on nothing is known
 LONGEST: Final = 366 * 86_400.0
 UNDECLARED: Final = 7 * 86_400.0
 """How long a gang of which nothing is known and declared runs at most, before it outlives that."""
@@ -112,6 +123,7 @@ class _Run(msgspec.Struct, array_like=True):
 class _Stored(msgspec.Struct):
     format: int
     namespaces: dict[str, list[_Run]]
+    scores: list[list[float]] = []  # by class of sizes
 
 
 _READ: Final = msgspec.json.Decoder(_Stored)
@@ -148,7 +160,7 @@ class RunTime:
         with an even chance."""
         values, below = self._values, self._below
         passed = self.until(elapsed) if elapsed > 0 else 0.0
-        if passed > 1.0 - 1e-6:
+        if passed > OUTLIVES:
             return min(max(elapsed, SHORTEST) / (1.0 - part), max(self._most, elapsed))
         target = passed + part * (1.0 - passed)
         i = min(bisect_left(below, target), len(below) - 1)
@@ -157,6 +169,32 @@ class RunTime:
         span = math.log(values[i] / low)
         value = values[i] if span < LEAST_SPAN else low * math.exp(span * min(1.0, share))
         return max(elapsed, min(self._most, value))
+
+
+class RunTimeBounds(NamedTuple):
+    """What a run time does not exceed, by its law and by how far laws have been wrong."""
+
+    law: RunTime
+    even: float  # the part of its law that one of two gangs outlives
+    upper: float  # the part that a gang does not outlive, at the confidence that was asked for
+
+    def likely(self, elapsed: float = 0.0) -> float:
+        """Seconds that it exceeds with an even chance, once it has run for `elapsed` seconds."""
+        return self.law.quantile(self.even, elapsed)
+
+    @property
+    def most(self) -> float:
+        """Seconds that it does not exceed, at the confidence that was asked for."""
+        return (1.0 + ALIKE) * self.law.quantile(self.upper)
+
+    def outlived(self, elapsed: float) -> bool:
+        """Whether a gang that has run for `elapsed` seconds has exceeded that."""
+        return self.law.until(elapsed) > self.upper
+
+
+def size_class(gpus: int) -> int:
+    """The class of sizes, from 0."""
+    return bisect_left(UPPER_SIZES, gpus)
 
 
 class RunTimes:
@@ -170,6 +208,7 @@ class RunTimes:
         self._of_all: Counter[str] = Counter()  # by namespace
         self._laws: OrderedDict[tuple[int, int], list[tuple[float, float]]] = OrderedDict()
         self._made = 0  # the revision at which they were
+        self._scores: list[list[float]] = [[] for _ in range(len(UPPER_SIZES) + 1)]
 
     def ended(
         self, of: RunClass, seconds: float, at: float, declared: float | None = None, *, whole: bool = True
@@ -178,14 +217,28 @@ class RunTimes:
         evicted or deleted before its end."""
         seconds = min(LONGEST, max(SHORTEST, seconds))
         stated = min(LONGEST, max(SHORTEST, declared)) if declared is not None else 0.0
+        begun = at - seconds
+        if self._has_run(of, begun):
+            scores, law = self._scores[size_class(of.gpus)], self.expect(of, begun, declared, known_by=begun)
+            alike = (law.until(seconds * (1.0 - ALIKE)) + law.until(seconds * (1.0 + ALIKE))) / 2.0
+            scores.append(round(alike, 4) if whole else 1.0)
+            del scores[:-OF_SCORES]
         self._note(
             of.namespace, _Run(of.family, of.mark, of.gpus, round(seconds, 1), round(stated, 1), round(at, 1), whole)
         )
 
-    def expect(self, of: RunClass, now: float, declared: float | None = None, most: float = math.inf) -> RunTime:
+    def expect(
+        self,
+        of: RunClass,
+        now: float,
+        declared: float | None = None,
+        most: float = math.inf,
+        *,
+        known_by: float = math.inf,
+    ) -> RunTime:
         """The law of the run time of a gang of this class. `declared`: seconds that its user states; `most`: after
-        which it is killed."""
-        runs = self._namespaces.get(of.namespace, ())
+        which it is killed; `known_by`: runs of the namespace that ended later do not count."""
+        runs = [run for run in self._namespaces.get(of.namespace, ()) if run.at <= known_by]
         stated = 0.0 if declared is None else min(LONGEST, max(SHORTEST, declared))
         weights = self._weights(runs, now, stated)
         masses = [0.0] * len(runs)
@@ -208,6 +261,29 @@ class RunTimes:
         wide = self._wide(of.gpus, stated, now)
         points += [(value, rest * part, True) for value, part in wide]
         return RunTime(_without_stops(points), most)
+
+    def bounds(self, of: RunClass, now: float, declared: float | None, confidence: float) -> RunTimeBounds | None:
+        """What the run time of a gang of this class does not exceed with this probability; None: what is declared
+        counts, because too little is known."""
+        if not self._has_run(of, now):
+            return None
+        even, upper = self._level(of.gpus, 0.5), self._level(of.gpus, confidence)
+        if even is None or upper is None:
+            return None
+        return RunTimeBounds(self.expect(of, now, declared), even, upper)
+
+    def _level(self, gpus: int, part: float) -> float | None:
+        """The part of its law that a gang of so many GPUs does not outlive with this probability; None: not known."""
+        scores = sorted(self._scores[size_class(gpus)])
+        number = math.ceil((len(scores) + 1) * part)
+        if number > len(scores) or scores[number - 1] >= OUTLIVES:
+            return None
+        return max(1.0 - OUTLIVES, scores[number - 1])
+
+    def _has_run(self, of: RunClass, known_by: float) -> bool:
+        """Whether a run of its class is known that ended by then, whatever its template was."""
+        runs, family = self._namespaces.get(of.namespace, ()), of.family
+        return any(run.gpus == of.gpus and run.family == family and run.at <= known_by for run in runs)
 
     def _weights(self, runs: Sequence[_Run], now: float, stated: float) -> list[float]:
         count, half_life = len(runs), self.half_life
@@ -274,24 +350,20 @@ class RunTimes:
 
     def dump(self) -> str:
         """The text to store."""
-        return msgspec.json.encode(_Stored(FORMAT, dict(sorted(self._namespaces.items())))).decode()
+        return msgspec.json.encode(_Stored(FORMAT, dict(sorted(self._namespaces.items())), self._scores)).decode()
 
     def load(self, text: str) -> None:
-        """Take over what is stored, before what was learned here. ValueError: it is nothing of the kind."""
-        if len(text) > MOST_TEXT:
-            raise ValueError("the text is too long")
-        try:
-            stored = _READ.decode(text)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"not a text of run times: {error}") from error
-        if stored.format != FORMAT:
-            raise ValueError(f"format {stored.format} is not {FORMAT}")
+        """Take over what is stored, before what was learned here. Damaged: it is nothing of the kind."""
+        stored = decoded(text, _READ, FORMAT, MOST_TEXT)
         runs = [(name, run) for name, of in stored.namespaces.items() for run in of if _possible(run)]
         known = [(name, run) for name, of in self._namespaces.items() for run in of]
         self._namespaces, self._all, self._of_all = {}, [], Counter()
         for name, run in sorted([*runs, *known], key=lambda pair: pair[1].at):
             if run not in self._namespaces.get(name, ()):
                 self._note(name, run)
+        for own, before in zip(self._scores, stored.scores, strict=False):
+            own[:0] = [score for score in before if 0.0 <= score <= 1.0]
+            del own[:-OF_SCORES]
 
 
 def _possible(run: _Run) -> bool:

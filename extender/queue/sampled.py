@@ -21,12 +21,13 @@ import math
 import random
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from extender.cluster.slices import RUN, STEP, Sliced
 from extender.objects.gangs import Ref
-from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, schedule
+from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, start_all
 from extender.queue.endings import OVERRUN_SECONDS, Ending
 from extender.queue.gang import WaitingGang
 from extender.queue.order import fair_shares, order
@@ -392,28 +393,16 @@ class _Future:
                 kind=lambda gang: (gang.shape, gang.pools) if isinstance(gang, SizedGang) else gang.ref,
                 before=self._before,
             )
-            steps = schedule(situation, self._place)
-            some = False
-            while True:
-                try:
-                    taken = next(steps)
-                except StopIteration as end:
-                    self._before = end.value.head
-                    break
-                if taken is None:
-                    yield
-                else:
-                    some = True
-                    self._start(taken, at)
+            self._before, some = yield from start_all(situation, self._place, partial(self._start, at))
             if not some:
                 return
 
-    def _start(self, taken: TakenSeats, at: float) -> None:
+    def _start(self, at: float, taken: TakenSeats) -> None:
         gang, place = taken
         assert isinstance(place, _Found)
         self._room.change(place.seats, -1)
         end = at + self._laws[gang.ref].quantile(self._part())
-        self._begin(end, place.seats, self._declared.step(gang.end(at), at, at), gang.queue)
+        self._begin(end, place.seats, self._declared.step(gang.likely_end(at), at, at), gang.queue)
         self._started[gang.ref] = at
 
     def _place(self, gang: WaitingGang, trial: Trial) -> Sliced[FoundPlace | str]:
@@ -440,5 +429,6 @@ class _Future:
 
 def _kinds(gang: SizedGang) -> tuple[Hashable, ...]:
     """Of those of a kind none starts before an older one."""
-    alike = (gang.shape, gang.pools, gang.priority, gang.seconds, gang.ends_at, bool(gang.members) and gang.lacking > 0)
+    end = gang.seconds if gang.learned is None else gang.learned.most
+    alike = (gang.shape, gang.pools, gang.priority, end, gang.ends_at, bool(gang.members) and gang.lacking > 0)
     return alike, f"{gang.priority}/{gang.queue}"

@@ -7,17 +7,12 @@ from math import inf
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import STEP, Sliced, pauses
-from extender.cluster.tables import FIRST_GPU
-from extender.objects.gangs import Ref
-from extender.objects.queueing import queue_of
-from extender.objects.records import PodRecord
-from extender.queue.gang import WaitingGang, stated_seconds
+from extender.queue.gang import WaitingGang
 from extender.queue.gang_runs import GangRun, GangRuns
 from extender.queue.quota import QueueRules
 from extender.queue.runtimes import RunClass, RunTime, RunTimes, class_of
 from extender.queue.sampled import HopefulGang, RunningGang, Scene, Seats, sized
 from extender.queue.usage import Models
-from extender.reservations.seats import Seat
 from extender.reservations.seats import Seats as ReservedSeats
 
 LATE: float = 0.9
@@ -28,8 +23,8 @@ class Scenes:
     """Reads scenes. `overdue`: names of the gangs and pods in the latest one that run longer than was expected."""
 
     def __init__(self, cluster: ClusterView, seats: ReservedSeats, times: RunTimes) -> None:
-        self._cluster, self._seats, self._times = cluster, seats, times
-        self._runs = GangRuns(cluster)
+        self._cluster, self._times = cluster, times
+        self._runs = GangRuns(cluster, seats, times)
         self._models: Models | None = None
         self._laws: dict[tuple[RunClass, float | None, float], RunTime] = {}
         self.overdue: list[str] = []
@@ -54,7 +49,6 @@ class Scenes:
                 capacity[numbers[model]] += free[-1]
         yield
         runs = yield from self._runs.read(now)
-        runs += yield from self._released(now)
         running = yield from self._running(runs, at, now)
         for gang, pause in pauses(running):
             if pause:
@@ -86,32 +80,12 @@ class Scenes:
             elapsed = max(0.0, now - run.begun)
             if law.until(elapsed) > LATE:
                 self.overdue.append(run.name)
-            seconds = min(inf if run.declared is None else run.declared, run.most)
+            learned = self._runs.learned_end(run, now)
+            end = run.stated if learned is None else learned.at
             seats: Seats = tuple([(at[node], gpus) for node, gpus in run.gpus.items() if node in at])
             if seats:
-                end = None if seconds == inf else run.begun + seconds
-                running.append(RunningGang(run.queue, seats, run.begun, end, law))
+                running.append(RunningGang(run.queue, seats, run.begun, None if end == inf else end, law))
         return running
-
-    def _released(self, now: float) -> Sliced[list[GangRun]]:
-        """The gangs with seats whose pods are not bound: they count as started now."""
-        by_gang: dict[str, list[Seat]] = {}
-        for seat, pause in pauses(list(self._seats)):
-            if pause:
-                yield
-            pod = self._cluster.pods.get(seat.uid)
-            if pod is None or not pod.node:
-                by_gang.setdefault(seat.gang, []).append(seat)
-        return [self._released_gang(name, seats, now) for name, seats in by_gang.items()]
-
-    def _released_gang(self, name: str, seats: Sequence[Seat], now: float) -> GangRun:
-        pods: list[PodRecord] = [pod for seat in seats if (pod := self._cluster.pods.get(seat.uid)) is not None]
-        ref, gpus = Ref.of(name), dict[str, int]()
-        for seat in seats:
-            gpus[seat.node] = gpus.get(seat.node, 0) + sum(seat.amounts[FIRST_GPU:])
-        kind = class_of(pods, self._cluster.gangs.objects) if pods else RunClass(ref.namespace, sum(gpus.values()))
-        queue = queue_of(pods[0]) if pods else ref.namespace
-        return GangRun(str(ref), kind, now, stated_seconds(pods) if pods else None, inf, gpus, queue)
 
     def _law(self, kind: RunClass, declared: float | None, most: float, now: float) -> RunTime:
         """Those of gangs that are alike are made once for a scene."""

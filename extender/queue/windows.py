@@ -30,6 +30,8 @@ import msgspec
 
 from extender.cluster.slices import Sliced
 from extender.objects.gangs import Ref
+from extender.objects.stored_texts import Damaged, decoded
+from extender.queue.runtimes import UPPER_SIZES, size_class
 from extender.queue.sampled import Scene, future
 
 FUTURES: Final = 3
@@ -37,8 +39,6 @@ LEVELS: Final = (50, 80, 95)
 """Percent."""
 LEAST_WAIT: Final = 60.0
 """Seconds; a gang that starts before has kept no date."""
-UPPER_SIZES: Final = (1, 8, 64)
-"""GPUs, the largest size of each class but the last."""
 OF_CLASS: Final = 256
 MOST_OPEN: Final = 10_000
 EVIDENCE: Final[Mapping[int, int]] = {50: 8, 80: 20, 95: 40}
@@ -109,11 +109,6 @@ class _Stored(msgspec.Struct):
 
 
 _READ: Final = msgspec.json.Decoder(_Stored)
-
-
-def size_class(gpus: int) -> int:
-    """The class of sizes, from 0."""
-    return bisect_left(UPPER_SIZES, gpus)
 
 
 class StartWindows:
@@ -238,17 +233,12 @@ class StartWindows:
         return msgspec.json.encode(_Stored(FORMAT, [*self._classes, self._every])).decode()
 
     def load(self, text: str) -> None:
-        """Start from what was learned before. ValueError: it is nothing of the kind."""
-        if len(text) > MOST_TEXT:
-            raise ValueError("the text is too long")
-        try:
-            stored = _READ.decode(text)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"not a text of windows: {error}") from error
+        """Start from what was learned before. Damaged: it is nothing of the kind."""
+        stored = decoded(text, _READ, FORMAT, MOST_TEXT)
         numbers = [number for of in stored.classes for number in of.factors]
         numbers += [part for of in stored.classes for known in of.scores for part in (known.middle, known.score)]
-        if stored.format != FORMAT or not all(map(math.isfinite, numbers)):
-            raise ValueError("another format, or impossible numbers")
+        if not all(map(math.isfinite, numbers)):
+            raise Damaged("impossible numbers")
         for of in stored.classes:
             del of.scores[:-OF_CLASS]
             of.factors = [_bounded(i, factor) for i, factor in enumerate(of.factors)]

@@ -301,7 +301,7 @@ def queue_over(
     claims, fences = (requests.claims, requests.fences) if planned else (None, None)
     devices = DeviceAllocator(core.cluster, seats, claims, clock)
     placement = JointPlacement(core.cluster, verbs.policy)
-    planner = Planner(core.cluster, verbs.claims, placement, clock.monotonic, clock.wall)
+    planner = Planner(core.cluster, verbs.claims, placement, clock.monotonic, clock.wall, core.run_times)
     search = GangSearch(core.cluster, verbs.policy, verbs.settings.preemption)
     saves = _saves_of(core, requests.pods, requests.eviction_requests)
     acting = Acting(

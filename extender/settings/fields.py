@@ -331,6 +331,9 @@ class Queue(_Part):
     """Whether no gang starts before those that are ahead of it in order, even if it would not delay them."""
     patience_seconds: float = Field(default=3_600.0, ge=0, le=31_536_000)
     """A gang that has waited so long goes before all others of its priority, whatever the share of its queue."""
+    backfill_confidence: float | None = Field(default=None, ge=0.5, le=0.99)
+    """With which probability a gang behind the head has to end before the head's median start, by
+    [learned run times](queue.md#learned-ends). Without it stated durations count."""
     use_half_life_seconds: float = Field(default=0.0, ge=0, le=31_536_000)
     """0: the share of a queue counts the GPUs that it holds now. Else past use counts too: half after this time."""
     seat_seconds: float = Field(default=300.0, ge=1, le=86_400)

@@ -8,7 +8,6 @@ import random
 import pytest
 
 from ext_core.rows import NOT_ASKED
-from extender.act.document import Damaged, is_newer
 from extender.act.learned import LearnedStore
 from extender.act.save_history import (
     FORMAT,
@@ -24,6 +23,7 @@ from extender.cli.top import _lines as top_lines
 from extender.cluster.saved import restore, save
 from extender.journal import entries
 from extender.objects.gangs import top_owner
+from extender.objects.stored_texts import Damaged, is_newer
 from extender.preemption.cost_inputs import work_lost
 from extender.settings import Settings
 from extender.times import Clock

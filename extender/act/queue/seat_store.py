@@ -25,24 +25,14 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from extender.act.document import (
-    Amount,
-    Changes,
-    Damaged,
-    Entries,
-    KeptDocument,
-    Name,
-    Newer,
-    Priority,
-    Seconds,
-    decoded,
-)
+from extender.act.document import Amount, Changes, Entries, KeptDocument, Name, Priority, Seconds
 from extender.act.queue.slices import done, each
 from extender.cluster.other_resources import OtherAmounts
 from extender.cluster.slices import Pace, Sliced
 from extender.kube.own_objects import ConfigMap
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.objects.stored_texts import Damaged, Newer, decoded
 from extender.reservations.seats import Seat, Seats
 
 SHARDS: Final = 4

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final
 
 from extender.act.controller import Controller, repeat
-from extender.act.document import is_newer
 from extender.act.learned import LearnedStore
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Sliced, Timed, pauses
@@ -17,6 +16,7 @@ from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref
+from extender.objects.stored_texts import is_newer
 from extender.queue.backfill import Code
 from extender.queue.dates import DateBook, StartDates, Window
 from extender.queue.report import QueueReport

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from extender.act.document import Damaged, Newer
 from extender.act.queue.seat_store import MOST_TEXT, SeatEntries, key
+from extender.objects.stored_texts import Damaged, Newer
 from extender.reservations.seats import Seat
 
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu")
