@@ -144,13 +144,6 @@ def test_real_outputs(sample: str, near: dict[str, list[int]] | None) -> None:
         assert found is None
 
 
-def test_our_own_json_is_read_back() -> None:
-    said = read((SAMPLES / "dgx-a100-8gpu-12nic.txt").read_bytes())
-    again = read(orjson.dumps(said.as_json()))
-    assert again.nics == said.nics
-    assert again.topology().nics == said.topology().nics
-    shown = json.loads(orjson.dumps(said.as_json()["nics"]))
-    assert set(shown[0]) == {"name", "nearest", "same_switch"}
-    for one in shown:
-        del one["same_switch"]  # as an earlier version wrote it
-    assert read(orjson.dumps(said.as_json() | {"nics": shown})).topology().nics is None
+def test_what_the_json_states_of_a_nic() -> None:
+    nic, *_ = read((SAMPLES / "dgx-a100-8gpu-12nic.txt").read_bytes()).as_json()["nics"]
+    assert set(nic) == {"name", "nearest", "same_switch"}
