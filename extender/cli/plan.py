@@ -3,8 +3,9 @@ This prints which pods to evict in which order, and where each fits next. Each n
 move begins when the pods of the one before run again. Exit codes: 0 no move is needed, 10 moves help, 11 they do not
 (or none was found), 1 an error, 2 wrong usage.
 
-With --at the room is for that time: pods that are declared to end before (duration, deadlines) count as gone.
-Nothing is changed.
+With --at the room is for that time: pods that are declared to end before (duration, deadlines) count as gone. Nothing
+is changed without --apply: it makes an advance reservation, an entry of the ConfigMap
+gpu-extender-advance-reservations, for which a server with evictions.enabled moves the pods in time.
 
 A pod stays where it is if no controller creates it again, if a DaemonSet or kubelet runs it, while it is protected
 (protect-for, preemption.minimumRunSeconds), where a disruption budget does not allow its eviction, and where it asks
@@ -14,22 +15,29 @@ for what is not checked here: claims, volumes, pod affinity, spread constraints.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from extender.cli.options import add_output, show, warned
-from extender.cli.screen import Line, aligned
+from extender.cli.options import add_output, settings_of, show, warned
+from extender.cli.screen import Line, aligned, tell
 from extender.cli.sources import WORK_SECONDS, add_now, add_sources, answer_of
+from extender.errors import BadInput, Unreachable
 
 EXAMPLES = (
     "gpu-extender plan --for 8",
     "gpu-extender plan --for 4x8 --domain rack",
     "gpu-extender plan --for 8 --priority-class urgent --cluster cluster.json",
     "gpu-extender plan --node node-1",
-    "gpu-extender plan --for 4x8 --at 2026-12-01T08:00:00Z",
+    "gpu-extender plan --for 4x8 --at 2026-12-01T08:00:00Z --until 2026-12-01T12:00:00Z --namespace ml --apply",
 )
 EXIT_CODES: Final = {"fits": 0, "moves": 10, "cannot": 11}
+MOST_KEY: Final = 253
+"""Characters of a key of a ConfigMap."""
+NOT_IN_KEYS: Final = re.compile(r"[^-._a-zA-Z0-9]")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,22 +59,90 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "(default: of any priority, at any cost)",
     )  # fmt: skip
     parser.add_argument("--at", metavar="RFC3339", help="when the room is needed (default: now)")
+    parser.add_argument("--until", metavar="RFC3339", help="with --apply: when the reservation ends")
+    parser.add_argument(
+        "--namespace", metavar="NS", action="append", help="with --apply and --for: whose pods may use it; repeatable"
+    )
+    parser.add_argument(
+        "--apply",
+        action="store_true",
+        help="make the advance reservation, by the kubeconfig, where moves help or none is needed",
+    )
     add_now(parser)
     add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the moves."""
+    """Prints the moves, and makes the reservation where that is wanted."""
     from extender.objects.wanted_room import WantedRoom
 
     stated = {"for": options.shape, "domain": options.domain, "model": options.model,
               "priority-class": options.priority_class, "node": options.node, "at": options.at}  # fmt: skip
     query = {name: text for name, text in stated.items() if text is not None}
     asked = WantedRoom.of(query)
+    entry = _entry(options)
     page = f"/debug/plan?{urlencode(query)}"
     answer = answer_of(options, page, lambda offline, *cluster: offline.moves(*cluster, asked), WORK_SECONDS)
     show(answer, options.output, _lines)
+    if entry is not None and answer["verdict"] != "cannot":
+        _apply(options, *entry)
+    elif entry is not None:
+        tell("gpu-extender: no reservation is made: no moves help")
     return EXIT_CODES[answer["verdict"]]
+
+
+# ---- the advance reservation
+
+
+def _entry(options: argparse.Namespace) -> tuple[str, str] | None:
+    """(key, text) of the entry that is to be written; None: none is. BadInput."""
+    from extender.objects import advance
+
+    alone = {"--until": options.until, "--namespace": options.namespace}
+    if not options.apply:
+        if given := [name for name, value in alone.items() if value is not None]:
+            raise BadInput("it belongs to a reservation: give --apply too", path=given[0])
+        return None
+    if options.cluster is not None:
+        raise BadInput("a file has no API server to write to", path="--apply")
+    if options.at is None or options.until is None:
+        raise BadInput("a reservation has a time: give --at and --until", path="--apply")
+    fields = {"for": options.shape, "node": options.node, "model": options.model, "domain": options.domain,
+              "from": options.at, "until": options.until, "namespaces": options.namespace,
+              "priorityClass": options.priority_class}  # fmt: skip
+    parts = (options.shape or f"node-{options.node}", options.domain, options.model, options.at)
+    key = NOT_IN_KEYS.sub("-", "-".join(part for part in parts if part)).lower()[:MOST_KEY]
+    text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in fields.items() if value is not None)
+    advance.entry(key, text)
+    return key, text
+
+
+def _apply(options: argparse.Namespace, key: str, text: str) -> None:
+    """Write the entry. BadInput: there is another one of this name. Unreachable."""
+    from extender.kube.client import ApiError, ApiServer, CredentialsError, NoAnswer, default_kubeconfig, own_namespace
+    from extender.kube.own_objects import ConfigMap
+    from extender.objects.advance import CONFIG_MAP
+
+    stated = getattr(options, "system_namespace", "") or settings_of(options).reservations.namespace
+    namespace = own_namespace(stated)
+
+    async def written() -> bool:
+        async with await ApiServer.connect(str(options.kubeconfig or default_kubeconfig())) as server:
+            entries = ConfigMap(server, namespace, CONFIG_MAP)
+            if (before := (await entries.read()).data.get(key)) is not None:
+                return before == text
+            await entries.put({key: text})
+            return True
+
+    try:
+        made = asyncio.run(written())
+    except (ApiError, NoAnswer, CredentialsError) as error:
+        raise Unreachable(f"the reservation is not written: {error}", path="API server") from None
+    where = f"ConfigMap {namespace}/{CONFIG_MAP}"
+    if not made:
+        raise BadInput(f"{where} has another entry of this name: edit that", path=key)
+    tell(f"gpu-extender: reserved: entry {key} of {where}")
+    tell(f"gpu-extender: what becomes of it: kubectl -n {namespace} describe configmap {CONFIG_MAP}")
 
 
 # ---- for people

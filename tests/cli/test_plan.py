@@ -1,0 +1,87 @@
+"""`plan --apply`: the entry that it writes, and what it does not write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from extender.objects.advance import CONFIG_MAP, entry
+from tests.cli.canned import Cli, answer, serving
+from tests.kube.api_server import Script, serving_in_thread
+from tests.kube.objects import Objects
+from tests.kube.test_client import kubeconfig
+
+MAP = f"/api/v1/namespaces/kube-system/configmaps/{CONFIG_MAP}"
+AT, UNTIL = "2027-01-20T08:00:00Z", "2027-01-20T12:00:00Z"
+MOVES = {
+    "apiVersion": "gpu-extender.io/v1", "kind": "Moves", "warnings": [], "policy_hash": "", "domain": None,
+    "shape": {"pods": 4, "gpus": 8, "model": None}, "node": None, "at": AT, "ended": {"pods": 0, "gpus": 0},
+    "verdict": "fits", "places": [], "moves": [], "cost": [], "stays": [], "not_moved": [],
+    "certificate": {"proved": True, "bound_gpu_seconds": 0, "steps": 1},
+}  # fmt: skip
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Objects]:
+    """What the API server of the default kubeconfig stores."""
+    stored = Objects()
+    with serving_in_thread(Script([stored.answer])) as url:
+        monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, url, {"token": "t"}))
+        yield stored
+
+
+def test_the_entry_is_written_once(objects: Objects, cli: Cli) -> None:
+    with serving() as url:
+        answer(MOVES)
+        words = ["plan", "--server", url, "--for", "4x8", "--domain", "rack=r2", "--at", AT, "--until", UNTIL]
+        words += ["--namespace", "ml", "--namespace", "eval", "--priority-class", "urgent", "--apply"]
+        said = cli.err(words)
+        assert "kubectl -n kube-system describe configmap gpu-extender-advance-reservations" in said.replace("\n ", "")
+        assert json.loads(cli.out([*words, "-o", "json"]))["kind"] == "Moves"
+        assert "has another entry of this name" in cli.err([*words, "--namespace", "more"], 1)
+    ((key, text),) = objects.stored[MAP]["data"].items()
+    assert key == "4x8-rack-r2-2027-01-20t08-00-00z"
+    found = entry(key, text)
+    assert (found.room.pods, found.room.gpus, found.room.level, found.room.value) == (4, 8, "rack", "r2")
+    assert (found.since, found.until, found.namespaces) == (1_800_432_000.0, 1_800_446_400.0, ("eval", "ml"))
+    assert found.room.priority_class == "urgent"
+
+
+def test_nothing_is_written_where_no_moves_help(objects: Objects, cli: Cli) -> None:
+    with serving() as url:
+        answer(MOVES | {"verdict": "cannot", "certificate": {"proved": True, "bound_gpu_seconds": None, "steps": 1}})
+        words = ["plan", "--server", url, "--node", "n7", "--at", AT, "--until", UNTIL, "--apply"]
+        assert "no reservation is made" in cli.err(words, 11)
+    assert MAP not in objects.stored
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--for", "8", "--at", AT, "--apply"], "--at and --until"),
+        (["--for", "8", "--until", UNTIL, "--namespace", "ml", "--apply"], "--at and --until"),
+        (["--for", "8", "--at", AT, "--until", UNTIL, "--apply"], "namespaces"),
+        (["--node", "n", "--at", AT, "--until", UNTIL, "--namespace", "ml", "--apply"], "namespaces"),
+        (["--for", "8", "--at", AT, "--until", AT, "--namespace", "ml", "--apply"], "until is not after"),
+        (["--for", "8", "--at", AT, "--until", UNTIL], "give --apply too"),
+        (["--for", "8", "--namespace", "ml"], "give --apply too"),
+        (
+            ["--for", "8", "--at", AT, "--until", UNTIL, "--namespace", "ml", "--apply", "--cluster", "c"],
+            "a file has no",
+        ),
+    ],
+)
+def test_what_is_no_reservation(objects: Objects, cli: Cli, words: list[str], why: str) -> None:
+    assert why in cli.err(["plan", *words], 1)
+    assert not objects.said
+
+
+def test_an_api_server_that_refuses(objects: Objects, cli: Cli) -> None:
+    objects.fail = lambda request: 403
+    with serving() as url:
+        answer(MOVES)
+        words = ["plan", "--server", url, "--node", "n7", "--at", AT, "--until", UNTIL, "--apply"]
+        assert "the reservation is not written" in cli.err(words, 1)
