@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.kube.test_client import kubeconfig
 
 MAP = f"/api/v1/namespaces/kube-system/configmaps/{CONFIG_MAP}"
 AT, UNTIL = "2027-01-20T08:00:00Z", "2027-01-20T12:00:00Z"
-MOVES = {
+MOVES: dict[str, Any] = {
     "apiVersion": "gpu-extender.io/v1", "kind": "Moves", "warnings": [], "policy_hash": "", "domain": None,
     "shape": {"pods": 4, "gpus": 8, "model": None}, "node": None, "at": AT, "ended": {"pods": 0, "gpus": 0},
     "verdict": "fits", "places": [], "moves": [], "cost": [], "stays": [], "not_moved": [],
