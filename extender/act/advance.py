@@ -18,15 +18,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import islice
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from extender.act.advance_store import AdvanceStore, Kept, KeptSeat, Phase, as_json
+from extender.act.advance_store import ON_TIME_SECONDS, AdvanceStore, Kept, KeptSeat, Phase, as_json
 from extender.act.controller import Controller, Leadership, repeat
 from extender.act.events import EventRecorder
 from extender.act.moves import MovesState
+from extender.act.queue.dated import DatedGangs
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
@@ -36,7 +38,7 @@ from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap, Regarding, VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects.advance import AdvanceEntry, entries
+from extender.objects.advance import MOST_ENTRIES, AdvanceEntry, entries
 from extender.objects.records import PodRecord
 from extender.objects.wanted_room import WantedRoom
 from extender.policy.pod_request import owner_key
@@ -55,8 +57,6 @@ AGAIN_SECONDS: Final = 30.0
 """Between two searches for one reservation."""
 REST: Final = 19.0
 """Times as long as a search took no other one is made: they have a twentieth of one processor."""
-ON_TIME_SECONDS: Final = 30.0
-"""A reservation whose GPUs are free so soon after its date is kept on time."""
 DRIFT_SECONDS: Final = 1.0  # by which the two clocks may have moved against each other
 MOST_NAMED: Final = 3
 REASONS: Final[Mapping[str, str]] = {
@@ -107,6 +107,7 @@ class Keeping(NamedTuple):
     store: AdvanceStore
     leadership: Leadership
     moving: Moving | None = None  # None: no pod is evicted
+    dated: DatedGangs | None = None  # None: there is no queue
 
 
 class AdvanceController(Controller):
@@ -126,7 +127,7 @@ class AdvanceController(Controller):
     ) -> None:
         """`ready`: whether the cluster's state is known and current."""
         self._cluster, self._advance = verbs.cluster, verbs.claims.advance
-        self._asked, self._store, self._leadership, self._moving = keeping
+        self._asked, self._store, self._leadership, self._moving, self._dated = keeping
         self._ready, self._events, self._metrics = ready, events, metrics
         self._clock = clock
         self.search: Search | None = None
@@ -150,8 +151,10 @@ class AdvanceController(Controller):
     def report(self) -> list[dict[str, Any]]:
         """Each reservation, by the time at which it begins, and each entry that is none."""
         shown = [as_json(kept) for kept in sorted(self._store.kept.values(), key=lambda kept: (kept.since, kept.name))]
+        refused = {} if self._dated is None else dict(islice(self._dated.refused.items(), MOST_ENTRIES))
         lists, others = ("namespaces", "nodes"), ("from", "until", "gang", "outcome")
         nothing: dict[str, Any] = {name: [] for name in lists} | dict.fromkeys(others)
+        shown += [{"name": name, "phase": "no-place", "text": why} | nothing for name, why in refused.items()]
         return shown + [{"name": name, "phase": "invalid", "text": why} | nothing for name, why in self._faults.items()]
 
     # -- the task -------------------------------------------------------------------------------------------------
@@ -171,7 +174,8 @@ class AdvanceController(Controller):
             return
         try:
             await self._read()
-            await self._leadership.campaign(bool(self._entries or self._faults or self._store.kept))
+            wanted = bool(self._entries or self._faults or self._store.kept)
+            await self._leadership.campaign(wanted or (self._dated is not None and self._dated.wanted()))
             if not self._leadership.held:
                 self._leads = False
             elif self._entries is not None:
@@ -222,7 +226,9 @@ class AdvanceController(Controller):
                 kept = self._step(entry, before, changes)
                 if kept != before:
                     changes[entry.name] = kept
-        changes |= dict.fromkeys(name for name in self._store.kept if name not in asked)
+        changes |= dict.fromkeys(name for name, kept in self._store.kept.items() if name not in asked and not kept.gang)
+        if self._dated is not None:
+            changes |= await self._dated.look()
         if not changes or await self._write(changes):
             self._hold()
             self._begin_search(asked)
@@ -237,7 +243,7 @@ class AdvanceController(Controller):
         for name, change in changes.items():
             if change is None:
                 self._told.pop(name, None)
-            else:
+            elif not change.gang:
                 self._tell(name, change.phase, change.text)
                 if change.outcome and outcomes.get(name) != change.outcome:
                     self._metrics.advance_reservations.labels(change.outcome).inc()
@@ -254,18 +260,6 @@ class AdvanceController(Controller):
             if kept.moves or kept.held:
                 states[kept.name] = await moving.turn(kept.name, kept.moves, kept.since, kept.until, self._may_act)
         self._moves = states
-
-    async def hold(self, held: Sequence[Held]) -> str:
-        """As `AdvanceStore.hold`; they are in force here when it returns."""
-        why = await self._store.hold(held)
-        self._hold()
-        return why
-
-    async def drop(self, names: Collection[str]) -> str:
-        """As `AdvanceStore.drop`; they are in force here no longer when it returns."""
-        why = await self._store.drop(names)
-        self._hold()
-        return why
 
     def _may_act(self) -> bool:
         return self._leadership.held and self._ready()

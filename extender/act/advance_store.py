@@ -25,6 +25,8 @@ STATE: Final = "gpu-extender-advance-state"
 FORMAT: Final = 1
 MOST_TEXT: Final = 200_000
 """Characters of one reservation."""
+ON_TIME_SECONDS: Final = 30.0
+"""A reservation whose GPUs are free so soon after its date is kept on time."""
 Phase = Literal["no-place", "planned", "moving", "ready", "late", "in-use", "ended"]
 Outcome = Literal["", "on-time", "late", "missed"]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
@@ -64,6 +66,8 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, froze
     phase: Phase = "no-place"
     text: str = ""  # about the phase, for people
     gang: str = ""  # the gang that asks for it; "": an operator does
+    queue: str = ""  # of the gang
+    gpus: dict[Name, Amount] = {}  # of the gang, by model
     namespaces: tuple[Name, ...] = ()
     seats: tuple[KeptSeat, ...] = ()
     before: tuple[Name, ...] = ()  # as of a `Held`

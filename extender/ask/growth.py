@@ -25,7 +25,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
 from extender.queue.report import QueueReport, Why
 
-HELD_BY_QUEUE: Final = ("quota", "incomplete")
+HELD_BY_QUEUE: Final = ("quota", "incomplete", "date")
 MOST_PODS: Final = 4_000
 """Pods that are packed."""
 MOST_OF_GANG: Final = 1_000

@@ -1,4 +1,5 @@
-"""Advance reservations: GPUs for a date, as operators state them in a ConfigMap, one key each.
+"""Advance reservations: GPUs for a date, as operators state them in a ConfigMap, one key each, and tenants on
+a gang that waits in the queue.
 
 An entry that cannot be used states why, and stops no other one.
 """
@@ -12,9 +13,11 @@ from typing import Any, Final, NamedTuple
 from extender.errors import BadInput
 from extender.objects import yaml_documents
 from extender.objects.progress import checkpoint
+from extender.objects.records import PodRecord
 from extender.objects.wanted_room import WantedRoom
 
 CONFIG_MAP: Final = "gpu-extender-advance-reservations"
+START_AT: Final = "gpu-extender.io/start-at"
 MOST_ENTRIES: Final = 64
 """That are read of the ConfigMap: the first by name."""
 LONGEST: Final = 4_096
@@ -67,6 +70,12 @@ def entry(name: str, text: str) -> AdvanceEntry:
         why = "no pod uses a node that is emptied" if named else "none is stated: no pod could use the GPUs"
         raise BadInput(why, path="namespaces")
     return AdvanceEntry(name, asked, since, until, tuple(sorted(set(named))))
+
+
+def starts_at(pod: PodRecord) -> float | None:
+    """The date for which the pod's gang asks, seconds since 1970; None: for none."""
+    text = pod.annotations.get(START_AT)
+    return (checkpoint(text) / 1000.0 or None) if text else None
 
 
 def _fields(text: str) -> Mapping[Any, Any]:

@@ -54,6 +54,8 @@ NAMES: Final = (
          "rack, block, zone)."),
     Name("duration", "pod", "you", "`45m`, `1h30m`",
          "How long the pod runs at most. The queue plans with it; no pod is stopped by it."),
+    Name("start-at", "pod", "you", "RFC 3339 time",
+         "The gang waits in the queue until then, and [GPUs are held for it](advance.md#a-gang-with-a-date) before."),
     Name("queue", "pod (label, scheduling gate)", "you; the gate also `manifests/queue`",
          "the name of a queue; the gate has no value",
          "The label names the [queue](queue.md), without it the namespace does. Behind the gate the pod waits until "

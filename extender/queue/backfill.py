@@ -37,10 +37,11 @@ from extender.queue.quota import OverQuota
 from extender.queue.usage import FoundPlace
 
 NEAR: Final = 64  # the last endings of a reservation, by which the next search finds where it begins
-Code = Literal["incomplete", "quota", "never", "head", "order", "place", "delays", "depth"]
+Code = Literal["incomplete", "quota", "never", "head", "order", "place", "delays", "depth", "date"]
 """Why a gang waits. `incomplete`: pods are missing, or held back by others; `quota`: its queue may hold no more;
 `never`: it fits nowhere, whatever ends; `head`: it is first, and waits for its place; `order`: the mode is strict and
-it is not first; `place`: no place now; `delays`: it would delay the head; `depth`: too many gangs are ahead of it."""
+it is not first; `place`: no place now; `delays`: it would delay the head; `depth`: too many gangs are ahead of it;
+`date`: the date that it states has not come."""
 
 
 class TakenSeats(NamedTuple):

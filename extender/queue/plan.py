@@ -9,10 +9,13 @@ from functools import partial
 from itertools import groupby, islice, repeat
 from typing import Final
 
+import msgspec
+
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.pod_kinds import is_particular
 from extender.cluster.slices import RUN, STEP, Sliced, collected, pauses
 from extender.objects import gangs
+from extender.objects.advance import START_AT, starts_at
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
@@ -50,8 +53,10 @@ from extender.queue.starts import GangStart, Starts
 from extender.queue.usage import DecayedUse, FoundPlace, Models, QueueHoldings, Rules, least
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent
+from extender.times import rfc3339
 
 NO_PAUSES: Final[Mapping[str, str]] = {}
+NO_GPUS: Final[Mapping[str, int]] = {}
 TOGETHER: Final = 64
 """Single pods of one kind that are placed together: the tables are read once for them."""
 ABLE_SECONDS: Final = 30.0
@@ -169,9 +174,10 @@ class Planner:
         yield None
         sorted_gangs = yield from order(waiting_gangs, shares, now=wall, patience=settings.patience_seconds)
 
-        def pause_of(gang: WaitingGang) -> str | None:
+        def pause_of(gang: WaitingGang) -> Waits | None:
             """Why it is not started now, whatever the order."""
-            return paused.get(gang_name(gang)) or paused_namespaces.get(gang.ref.namespace)
+            why = paused.get(gang_name(gang)) or paused_namespaces.get(gang.ref.namespace)
+            return self._before_its_date(gang, wall) if why is None else Waits("incomplete", why)
 
         self.order = to_place = yield from self._left(sorted_gangs, pause_of)
         learned = (yield from self._runs.ends(wall)) if to_place else NONE_LEARNED
@@ -197,7 +203,6 @@ class Planner:
             needs_positions=_needs_positions,
             guaranteed=partial(_guaranteed, queues),
         )
-        situation = replace(situation, gangs=(yield from self._at_their_dates(situation, running, look)))
         decision = yield from self._schedule(situation, running, look)
         yield from self._hopeless(decision, to_place, running, look)
         if decision.head is not None:
@@ -219,7 +224,7 @@ class Planner:
             del before[-STEP:]
 
     def _listed(
-        self, in_order: Sequence[WaitingGang], decision: StartDecision, pause_of: Callable[[WaitingGang], str | None]
+        self, in_order: Sequence[WaitingGang], decision: StartDecision, pause_of: Callable[[WaitingGang], Waits | None]
     ) -> Sliced[list[Waiting]]:
         """The gangs that wait, in order, and why. Those that are being released do not."""
         listed: list[Waiting] = []
@@ -229,7 +234,7 @@ class Planner:
             if gang.ref in decision.waits:
                 listed.append(_waiting(self._cluster, gang, decision))
             elif gang_name(gang) not in self._claims.seats.gangs and (why := pause_of(gang)) is not None:
-                listed.append(Waiting(gang, "incomplete", why))
+                listed.append(Waiting(gang, why.code, why.text))
         return listed
 
     def _queues(self) -> Sliced[QueueHoldings]:
@@ -362,7 +367,7 @@ class Planner:
         return self._able[kind][0]
 
     def _left(
-        self, in_order: Sequence[WaitingGang], pause_of: Callable[[WaitingGang], str | None]
+        self, in_order: Sequence[WaitingGang], pause_of: Callable[[WaitingGang], Waits | None]
     ) -> Sliced[list[WaitingGang]]:
         """The gangs that may start, in order."""
         may_start: list[WaitingGang] = []
@@ -384,6 +389,7 @@ class Planner:
         self, situation: QueueSituation, ends: list[Ending], look: _Look
     ) -> Generator[GangStart | None, None, StartDecision]:
         """The starts of `looks`. `ends`: those of the situation, to which the pods that start are added."""
+        situation = replace(situation, gangs=(yield from self._at_their_dates(situation, ends, look)))
         steps = schedule(situation, lambda gang, trial: self._place(gang, trial, look))
         started: bool | None = None
         while True:
@@ -440,6 +446,8 @@ class Planner:
         requests, now = (yield from self._requests(gang, look)), self._clock()
         kinds = {(request.owner, request.amounts): request for request in requests}
         rows = frozenset[int]().union(*(self._claims.held_rows(request, now) for request in kinds.values()))
+        if (own := self._claims.advance.of(name_of_date(gang))) is not None:
+            rows |= {self._cluster.row(seat.node) for seat in own.seats}
         if not rows:
             return None
         allowances = yield from self._allowed(gang, Trial(), look)
@@ -510,6 +518,55 @@ class Planner:
         queues = yield from self._queues()
         queues.give_up(moves)
         return queues.allowances(queues.quota.more(gang.queue))
+
+    # -- a date of a gang ------------------------------------------------------------------------------------------
+
+    def _before_its_date(self, gang: WaitingGang, wall: float) -> Waits | None:
+        date = date_of(gang)
+        if date is None or date <= wall:
+            return None
+        held = "; GPUs are held for it" if self._claims.advance.of(name_of_date(gang)) else ""
+        return Waits("date", f"it starts from {rfc3339(date)} on ({START_AT}){held}")
+
+    def dated(self) -> Sliced[list[tuple[WaitingGang, float]]]:
+        """The gangs that wait and state a date, which has not come."""
+        wall, pods = self._wall(), self._cluster.pods
+        noted: list[str] = []
+        for uid, pause in pauses(list(self._cluster.placements.queued)):
+            if pause:
+                yield
+            if uid in pods and START_AT in pods[uid].annotations:
+                noted.append(uid)
+        if not noted:
+            return []
+        waiting_gangs = yield from waits(self._cluster, self.stand_ins)
+        dates = [(gang, date_of(gang)) for gang in waiting_gangs if gang.complete and not gang.members]
+        return [(gang, date) for gang, date in dates if date is not None and date > wall]
+
+    def place_at(
+        self, gang: WaitingGang, date: float, reserved: Mapping[str, int]
+    ) -> Sliced[tuple[tuple[Seat, ...], dict[str, int]] | str]:
+        """(seats for all pods of the gang, its GPUs by model) at a date, when what is declared to end before has ended;
+        else why there are none. `reserved`: what is held for dates of its queue, GPUs by model."""
+        wall, queues = self._wall(), (yield from self._queues())
+        running = yield from self._endings.read(wall)
+        gone = [ending for ending in running if ending.at is not None and ending.at <= date]
+        requests = [
+            request if request.lasts is None else msgspec.structs.replace(request, lasts=request.lasts + date - wall)
+            for request in (yield from self._alone(gang.pods))
+        ]
+        counted = yield from self._counted(gang, requests, Trial(gone))
+        placed = yield from self._places.steps(gang, gang.pods, requests, counted)
+        if isinstance(placed, NoPlace):
+            return placed.text
+        gpus = FoundPlace(gang.pods, requests, placed).gpus(queues.models)
+        if why := _over_limit(queues, gang.queue, gpus, reserved):
+            return why
+        return (yield from self.starts.seats(gang_name(gang), gang.pods, placed, self._clock())), gpus
+
+    def over_limit(self, queue: str, reserved: Mapping[str, int]) -> Sliced[str]:
+        """Why the queue may not have so many GPUs held for dates beside what it holds now; "" where it may."""
+        return _over_limit((yield from self._queues()), queue, reserved)
 
     # -- one gang -------------------------------------------------------------------------------------------------
 
@@ -622,6 +679,22 @@ def _of_the_first(gang: WaitingGang, requests: Sequence[PodRequest], placed: Pla
     return FoundPlace(gang.pods[:pods], requests[:pods], placed)
 
 
+def _over_limit(
+    queues: QueueHoldings, queue: str, gpus: Mapping[str, int], reserved: Mapping[str, int] = NO_GPUS
+) -> str:
+    """Why so many GPUs cannot be held for dates of the queue, by model, beside what it holds now and what is `reserved`
+    for other dates of it; "" where they can."""
+    rules, held = queues.rules.get(queue, PLAIN), queues.held.get(queue, NO_GPUS)
+    for model, count in sorted(gpus.items()):
+        most = rules.limit.get(model, rules.guaranteed.get(model))
+        if most is None:
+            return f"no GPUs are held for dates of queue {queue}: it has no limit for model {model} (queue.queues)"
+        total = held.get(model, 0) + reserved.get(model, 0) + count
+        if total > most:
+            return f"queue {queue} would hold {total} GPUs of model {model}, its limit is {most}"
+    return ""
+
+
 def _needs_positions(gang: WaitingGang) -> bool:
     """As of a `Situation`."""
     return any(map(is_particular, gang.pods))
@@ -639,6 +712,16 @@ def _beside(gang: WaitingGang, fixed: Collection[str], cluster: ClusterView) -> 
     members |= {uid: pod for uid in fixed if (pod := cluster.pods.get(uid)) is not None}
     pods = tuple([pod for pod in gang.pods if pod.uid not in fixed])
     return replace(gang, pods=pods, members=tuple(members.values()))
+
+
+def date_of(gang: WaitingGang) -> float | None:
+    """The date that the gang states, seconds since 1970: that of its first pod."""
+    return starts_at(gang.pods[0]) if gang.pods else None
+
+
+def name_of_date(gang: WaitingGang) -> str:
+    """The name of what is held for the date of the gang; no operator's entry has a space in its name."""
+    return f"gang {gang.ref.text}"
 
 
 def gang_name(gang: WaitingGang) -> str:

@@ -22,6 +22,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "place": "no place is free for all of its pods",
     "delays": "it would delay the first gang",
     "depth": "too many gangs are ahead of it",
+    "date": "the date that it states has not come",
 }
 """What each code means of any gang."""
 MOST_WHYS: Final = 8

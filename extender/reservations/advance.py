@@ -42,9 +42,9 @@ class Held(NamedTuple):
     """Uids of pods that are there already: they use none of the seats."""
 
     @property
-    def exists(self) -> bool:
-        """Whether the seats are of pods that exist: of a gang that waits for its date."""
-        return not (self.seats and self.seats[0].absent)
+    def of_gang(self) -> bool:
+        """Whether the seats are of the pods of a gang that waits for its date."""
+        return bool(self.seats) and self.seats[0].priority < TOP
 
     def is_for(self, uid: str, namespace: str, owner: str) -> bool:
         """Whether the pod may use the seats from `since` on."""
@@ -152,7 +152,7 @@ class AdvanceReservations:
             begun = held.since <= wall
             if wall >= held.until or held.name in eligible.usable or (not begun and eligible.ends <= held.since):
                 continue
-            if not held.exists:
+            if not held.of_gang:
                 of, number = turn_of(held.name)
                 for node, left in self._left_of(held, cluster, begun=begun).items():
                     if number <= eligible.beside.get((of, node), inf):

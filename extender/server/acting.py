@@ -24,6 +24,7 @@ from extender.act.parked import ParkedPods
 from extender.act.queue.allocator import DeviceAllocator, Fences
 from extender.act.queue.controller import LEASE_SECONDS as QUEUE_LEASE_SECONDS
 from extender.act.queue.controller import QueueController
+from extender.act.queue.dated import DatedGangs
 from extender.act.queue.evicting import Acting
 from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import AT_ONCE, Reads, Release
@@ -136,11 +137,11 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         ),
         clock=clock,
     )
-    advance = _advance(core, watches, server, namespace, identity) if stored else None
     controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
+    queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
+    advance = _advance(core, watches, server, (namespace, identity), queue) if stored else None
     if advance is not None:
         controllers.append(advance)
-    queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
     controllers.append(queue or _left_of_queue(core, server, namespace, identity))
     leader = QueueLeader(settings.queue.enabled, settings.queue.lease)
     watched = Lease(server, namespace, settings.queue.lease, identity, clock=clock)
@@ -162,8 +163,11 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     return replace(acts, advance=advance, forbidden=server.forbidden.problem, close=close)
 
 
-def _advance(core: Core, watches: Watches, server: ApiServer, namespace: str, identity: str) -> AdvanceController:
-    """What keeps advance reservations. `namespace`: of its ConfigMaps and its Lease."""
+def _advance(
+    core: Core, watches: Watches, server: ApiServer, here: tuple[str, str], queue: QueueController | None
+) -> AdvanceController:
+    """What keeps advance reservations. `here`: the namespace of its ConfigMaps and its Lease, and our identity."""
+    namespace, identity = here
     cluster, metrics, clock = core.cluster, core.metrics, core.clock
     staleness = cluster.settings.watch.staleness_seconds
     lease = Lease(server, namespace, ADVANCE_LEASE, identity, clock=clock)
@@ -173,11 +177,13 @@ def _advance(core: Core, watches: Watches, server: ApiServer, namespace: str, id
         saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server, "moves"), "a-")
         evictions = PodEvictions(server, metrics)
         moves = Moves(over(core.verbs), store, evictions, saves, core.verbs.evicted, clock, SPREAD_SECONDS)
+    seats = core.verbs.claims.seats
     keeping = Keeping(
         ConfigMap(server, namespace, CONFIG_MAP),
         store,
         Leadership(lease, ADVANCE, metrics.advance_leader, metrics.degraded, clock.monotonic),
         moves,
+        dated=DatedGangs(queue.planner, seats, store, core.events, metrics, clock) if queue is not None else None,
     )
     ready = lambda: watches.listed() and watches.dark() < staleness  # noqa: E731
     return AdvanceController(core.verbs, keeping, ready, core.events, metrics, clock=clock)

@@ -13,13 +13,17 @@ from extender.act.advance import AdvanceController, FoundRoom, Keeping
 from extender.act.advance_store import STATE, AdvanceStore
 from extender.act.controller import ADVANCE, Leadership
 from extender.act.moves import MovesState
+from extender.act.queue.dated import DatedGangs
 from extender.ask.explain import Explainer, Times
 from extender.errors import Busy
 from extender.kube.own_objects import ConfigMap, Lease
 from extender.objects.advance import CONFIG_MAP
 from extender.objects.wanted_room import WantedRoom
+from extender.queue.placement import JointPlacement
+from extender.queue.plan import Planner
 from extender.reservations.moves import PlannedMove
 from extender.server import asking
+from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_evictions import Ear
 from tests.act.test_reservations import connected
@@ -81,7 +85,8 @@ class Moved:
 class Case:
     """Three nodes with 8 GPUs each."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
         self.objects, self.ear, self.passed = Objects(), Ear(), 0.0
         self.nodes = [machine(f"n{at}", 8) for at in range(3)]
         self.pods: list[JSON] = []
@@ -109,7 +114,7 @@ class Case:
 
     @asynccontextmanager
     async def server(self, name: str = "me") -> AsyncIterator[Instance]:
-        world = World(events=self.ear)
+        world = World(self.settings, events=self.ear)
         for node in self.nodes:
             world.set("Node", node)
         for pod in self.pods:
@@ -119,11 +124,16 @@ class Case:
         async with connected(self.objects) as api:
             lease = Lease(api, "kube-system", "gpu-extender-advance", name, clock=clock)
             metrics = world.metrics
+            state = ConfigMap(api, "kube-system", STATE)
+            store = AdvanceStore(state, world.cluster.resources, metrics, clock.monotonic)
+            placement = JointPlacement(world.cluster, world.verbs.policy)
+            planner = Planner(world.cluster, world.verbs.claims, placement, clock.monotonic, clock.wall)
             keeping = Keeping(
                 ConfigMap(api, "kube-system", CONFIG_MAP),
-                AdvanceStore(ConfigMap(api, "kube-system", STATE), world.cluster.resources, metrics, clock.monotonic),
+                store,
                 Leadership(lease, ADVANCE, metrics.advance_leader, metrics.degraded, clock.monotonic),
                 self.moving,
+                DatedGangs(planner, world.verbs.claims.seats, store, self.ear, metrics, clock),
             )
             controller = AdvanceController(world.verbs, keeping, lambda: True, self.ear, metrics, clock=clock)
             times = Times(clock.monotonic, clock.wall)

@@ -7,8 +7,10 @@ import random
 
 import pytest
 
-from extender.objects.advance import LONGEST, MOST_ENTRIES, entries
+from extender.objects.advance import LONGEST, MOST_ENTRIES, entries, starts_at
 from extender.objects.wanted_room import WantedRoom
+from tests.objects.test_quotas import pod_of
+from tests.world import WALL, rfc3339, workload
 
 DATES = 'from: "2026-12-01T08:00:00Z"\nuntil: "2026-12-01T12:00:00Z"\n'
 
@@ -80,3 +82,10 @@ def test_random_texts_are_entries_or_faults() -> None:
         text = "".join(chance.choice(words) for _ in range(chance.randrange(24)))
         found, faults = entries({"a": text})
         assert len(found) + len(faults) == 1
+
+
+def test_the_date_of_a_gang() -> None:
+    noted = workload("p", 8, annotations={"gpu-extender.io/start-at": rfc3339(WALL)})
+    assert starts_at(pod_of(noted)) == WALL
+    for text in ("", "soon", "2026-12-01T08:00:00", "9" * 5000):
+        assert starts_at(pod_of(workload("p", 8, annotations={"gpu-extender.io/start-at": text}))) is None

@@ -126,6 +126,11 @@ class QueueController(Controller):
         )
 
     @property
+    def planner(self) -> Planner:
+        """What places gangs."""
+        return self._planner
+
+    @property
     def dates(self) -> LiveDates | None:
         """When gangs start."""
         return self._acting.dates

@@ -36,6 +36,7 @@ NO_PLACE: Final[Mapping[Code, str]] = {
     "incomplete": "it is not complete",
     "quota": "its queue may hold no more",
     "never": "it fits nowhere, whatever ends",
+    "date": "it waits for the date that it states",
 }
 """Why the start of a gang is not estimated, by why it waits."""
 FEW_STARTS: Final = "too few gangs have waited and started so far"
