@@ -84,7 +84,7 @@ class ClientLeft(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class MomentKeeper:
     """A fork that keeps a moment."""
 
     pid: int
@@ -112,7 +112,7 @@ class Forks:
         self.questions = dict(questions or {})
         self.begin = begin
         self._rest, self._saved, self._nice, self._clock = rest, saved, nice, clock
-        self._keeper: Keeper | None = None
+        self._keeper: MomentKeeper | None = None
         self._rested = 0.0  # when the rests of all forks are over
         self._ended: list[int] = []  # process ids of keepers that end
         self._asked = 0
@@ -156,7 +156,7 @@ class Forks:
         # A keeper ends once its answers have.
         self._ended = [pid for pid in self._ended if not _is_over(pid)]
 
-    async def _moment(self, since: float, lost: Callable[[], bool]) -> Keeper:
+    async def _moment(self, since: float, lost: Callable[[], bool]) -> MomentKeeper:
         """A keeper that may be asked: of a moment `since` or later."""
         while True:
             if self._keeper is not None and self._keeper.at >= since:
@@ -167,7 +167,7 @@ class Forks:
             if lost():
                 raise ClientLeft
 
-    def _fork(self) -> Keeper:
+    def _fork(self) -> MomentKeeper:
         """A new keeper. NotAnswered: there is no memory for one, or no process may be made."""
         self.close()
         if lacking := memory_lacking():
@@ -190,12 +190,12 @@ class Forks:
         rest = min(MOST_REST, self._rest * (time.thread_time() - cpu))
         self._rested = max(self._rested, self._clock()) + rest
         theirs.close()
-        self._keeper = keeper = Keeper(pid, ours, began)
+        self._keeper = keeper = MomentKeeper(pid, ours, began)
         loop = asyncio.get_running_loop()
         loop.call_later(rest, self._drop, keeper)
         return keeper
 
-    def _drop(self, old: Keeper) -> None:
+    def _drop(self, old: MomentKeeper) -> None:
         """No question is answered from this moment any more."""
         if self._keeper is old:
             self.close()
@@ -216,7 +216,7 @@ def _is_over(pid: int) -> bool:
         return True
 
 
-def _given(keeper: Keeper) -> socket.socket:
+def _given(keeper: MomentKeeper) -> socket.socket:
     """The socket of a question, whose other end the keeper has. NotAnswered: it has ended; Busy: it has enough to
     do."""
     ours, theirs = socket.socketpair()

@@ -23,7 +23,7 @@ CLAUSE: Final = 8  # what a requirement weighs, or a toleration that is compared
 Members = dict[str, int]  # value -> number of its set, or ~row where one node has it
 
 
-class Program(NamedTuple):
+class RowProgram(NamedTuple):
     """What `Columns.select` combines. It names sets by number: void once `Eligibility.version` has risen."""
 
     must: tuple[Clause, ...]
@@ -145,7 +145,7 @@ class Eligibility:
 
     # -- what pods ask ----------------------------------------------------------------------------------------------
 
-    def rows(self, program: Program) -> array[int]:
+    def rows(self, program: RowProgram) -> array[int]:
         """uint64, one bit a row: the nodes that the program leaves."""
         return self.columns.select(self._every, program.must, program.terms)
 
@@ -155,7 +155,7 @@ class Eligibility:
         terms: tuple[NodeTerm, ...] | None,
         tolerations: tuple[Toleration, ...] | None,
         most: int = 0,
-    ) -> Program:
+    ) -> RowProgram:
         """The nodes that a pod with this node selector and node affinity may run on, and with these tolerations: None
         looks at no taint. Cordons are not looked at. TooLong: it weighs more than `most` (0: no limit)."""
         if most:
@@ -167,7 +167,7 @@ class Eligibility:
         if tolerations is not None and (repelling := tuple(self._untolerated(tolerations, most))):
             must.append((False, repelling))
         if terms is None:
-            return Program(tuple(must), None)
+            return RowProgram(tuple(must), None)
         clauses = [
             (
                 *(self._label(requirement) for requirement in term.labels),
@@ -176,7 +176,7 @@ class Eligibility:
             for term in terms
             if term.labels or term.fields  # an empty term matches no node
         ]
-        return Program(tuple(must), tuple(clauses))
+        return RowProgram(tuple(must), tuple(clauses))
 
     def _label(self, requirement: Requirement) -> Clause:
         sets, present = self._labels.get(requirement.key, {}), self._keys.get(requirement.key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from extender.cluster.eligibility import Eligibility, Program
+from extender.cluster.eligibility import Eligibility, RowProgram
 from extender.objects.records import PodRecord
 from extender.objects.selectors import NodeTerm, Toleration
 
@@ -106,7 +106,7 @@ class Requirements:
         self._eligibility = eligibility
         self._known: Numbered[PodRequirements | None] = Numbered(None)
         self._numbers: dict[str, int] = {}  # by uid
-        self._programs: dict[int, tuple[int, Program]] = {}  # by number: version of the sets, how to combine them
+        self._programs: dict[int, tuple[int, RowProgram]] = {}  # by number: version of the sets, how to combine them
 
     def __len__(self) -> int:
         """How many different requirements bound pods have."""
@@ -134,7 +134,7 @@ class Requirements:
         if self._known.drop(number):
             self._programs.pop(number, None)
 
-    def program(self, number: int, most: int) -> Program:
+    def program(self, number: int, most: int) -> RowProgram:
         """Which nodes a pod with these requirements may run on, as `Eligibility.rows` reads it. TooLong: they are
         longer than `most` (0: no limit)."""
         known = self._programs.get(number)

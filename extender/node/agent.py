@@ -16,7 +16,7 @@ from typing import Any, Literal
 from extender.errors import ExtenderError, Unreachable
 from extender.node import kubelet_api
 from extender.node.apiserver import ApiEndpoint, node_path, pod_path
-from extender.node.kubelet_api import Held
+from extender.node.kubelet_api import HeldDevices
 from extender.topologies import annotation
 from extender.topologies.annotation import RELAY, STALE
 from extender.topologies.topology import Topology
@@ -34,7 +34,7 @@ class Kubelet:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldDevices]:
         """What all pods of the node hold. Raises Unreachable."""
         return kubelet_api.held(self.socket)
 
@@ -205,7 +205,7 @@ def _stated_on(node: Mapping[str, Any]) -> Topology | None:
         return None
 
 
-def as_annotations(held: Iterable[Held], resource: str, uuids: tuple[str, ...]) -> dict[tuple[str, str], str]:
+def as_annotations(held: Iterable[HeldDevices], resource: str, uuids: tuple[str, ...]) -> dict[tuple[str, str], str]:
     """(namespace, pod) -> "0,3" or "c1=0,3;c2=5"; a pod with a device that is no whole GPU of ours is left out."""
     index = {uuid: gpu for gpu, uuid in enumerate(uuids)}
     by_pod: dict[tuple[str, str], dict[str, list[int]] | None] = {}

@@ -193,7 +193,7 @@ OPTIONS = (
 )
 
 
-class Held(NamedTuple):
+class HeldDevices(NamedTuple):
     """The devices of one resource that a container holds."""
 
     namespace: str
@@ -203,7 +203,7 @@ class Held(NamedTuple):
     devices: tuple[str, ...]  # ascending
 
 
-def held(socket: Path) -> list[Held]:
+def held(socket: Path) -> list[HeldDevices]:
     """What all pods hold, in a fixed order. Raises Unreachable."""
     devices_of: dict[tuple[str, str, str, str], set[str]] = {}
     for pod in messages(_call(socket, "List"), 1):
@@ -212,7 +212,7 @@ def held(socket: Path) -> list[Held]:
             for devices in messages(container, 2):
                 key = (namespace, name, text(container, 1), text(devices, 1))
                 devices_of.setdefault(key, set()).update(texts(devices, 2))
-    return [Held(*key, tuple(sorted(ids))) for key, ids in sorted(devices_of.items()) if ids]
+    return [HeldDevices(*key, tuple(sorted(ids))) for key, ids in sorted(devices_of.items()) if ids]
 
 
 def healthy(socket: Path) -> dict[str, frozenset[str]]:

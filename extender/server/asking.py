@@ -39,7 +39,7 @@ from extender.server.shadow import ShadowWatch
 from extender.web.debug import ZPages, debug_pages
 from extender.web.health import Health, InvalidObjects
 from extender.web.live import Live
-from extender.web.metrics_page import Counts, MetricsPage
+from extender.web.metrics_page import MetricsPage, ServerCounts
 from extender.web.pages import Content, Pages, ServedPage
 from extender.web.site import Site
 from extender.web.whatif_page import WhatIfPage
@@ -128,7 +128,9 @@ def views(
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
     content, pages = asked.content, Pages(asked.asks, lost)
     invalid = InvalidObjects(cluster, source.faults)
-    counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
+    counts = ServerCounts(
+        cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic
+    )
     return Views(
         Health(cluster, invalid, supervisor.missing, source.dark, metrics.degraded),
         MetricsPage(metrics, counts),

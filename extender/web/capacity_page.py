@@ -19,7 +19,7 @@ SAME_SECONDS: Final = 60.0
 """And while it does not: the work that an eviction loses grows all the same."""
 
 
-class Kept:
+class KeptCapacity:
     """An answer that costs much: all requests within some seconds get the same one. It states its time."""
 
     def __init__(self, generation: Callable[[], int], clock: Callable[[], float]) -> None:

@@ -42,7 +42,7 @@ class Watched(Protocol):
 
 
 @dataclass(slots=True)
-class Counts:
+class ServerCounts:
     """What the page reads when it is asked for, and puts into the metrics."""
 
     cluster: Cluster
@@ -114,7 +114,7 @@ class Counts:
 class MetricsPage:
     """The handler of /metrics."""
 
-    def __init__(self, metrics: Metrics, counts: Counts) -> None:
+    def __init__(self, metrics: Metrics, counts: ServerCounts) -> None:
         self._metrics, self._counts = metrics, counts
 
     async def metrics(self, request: Request) -> Response:

@@ -73,7 +73,7 @@ class Site:
         self._made = pages.view(self.pieces)
         self._shared = pages.view(self.shared)
         self._kept = {
-            view.path: capacity_page.Kept(lambda: content.verbs.cluster.generation, content.times.monotonic)
+            view.path: capacity_page.KeptCapacity(lambda: content.verbs.cluster.generation, content.times.monotonic)
             for view in VIEWS
             if view.costly
         }

@@ -13,7 +13,7 @@ from extender.errors import BadTopology, Unreachable
 from extender.node import commands, nvml
 from extender.node.agent import Agent, AgentOptions, Kubelet, Switch, as_annotations
 from extender.node.apiserver import ApiEndpoint
-from extender.node.kubelet_api import Held
+from extender.node.kubelet_api import HeldDevices
 from extender.sim.machines import gpu_uuid, machine, topology_annotation
 from extender.topologies import annotation
 from extender.topologies.annotation import RELAY, STALE
@@ -33,10 +33,10 @@ class FakeKubelet(Kubelet):
 
     def __init__(self) -> None:
         self.works = list(UUIDS)
-        self.holds: list[Held] = []
+        self.holds: list[HeldDevices] = []
         self.away = False
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldDevices]:
         return self.holds
 
     def healthy(self, resource: str) -> frozenset[str]:
@@ -189,7 +189,7 @@ def test_the_relay_is_declared_as_long_as_it_holds_plans(api: FakeApi, tmp_path:
 def test_what_pods_hold(api: FakeApi, kubelet: str, held: Switch, written: bool) -> None:
     scene = Scene(api, kubelet, held=held)
     api.put("pods", pod("a", 2))
-    scene.devices.holds = [Held("default", "a", "main", GPU, (UUIDS[3], UUIDS[0]))]
+    scene.devices.holds = [HeldDevices("default", "a", "main", GPU, (UUIDS[3], UUIDS[0]))]
     for _ in range(2):
         scene.agent.look()
     patches = [change for path, change in api.patches if path.endswith("/pods/a")]
@@ -200,12 +200,12 @@ def test_what_pods_hold(api: FakeApi, kubelet: str, held: Switch, written: bool)
 def test_holdings_as_annotations() -> None:
     """Several containers by name; other resources, replicas and MIG say nothing."""
     held = [
-        Held("n", "a", "c2", GPU, (UUIDS[5],)),
-        Held("n", "a", "c1", GPU, (UUIDS[1], UUIDS[0])),
-        Held("n", "a", "c1", "vendor.com/nic", ("nic0",)),
-        Held("n", "b", "c", GPU, (f"{UUIDS[2]}::1",)),
-        Held("n", "c", "c", GPU, ("MIG-1",)),
-        Held("n", "c", "d", GPU, (UUIDS[6],)),
+        HeldDevices("n", "a", "c2", GPU, (UUIDS[5],)),
+        HeldDevices("n", "a", "c1", GPU, (UUIDS[1], UUIDS[0])),
+        HeldDevices("n", "a", "c1", "vendor.com/nic", ("nic0",)),
+        HeldDevices("n", "b", "c", GPU, (f"{UUIDS[2]}::1",)),
+        HeldDevices("n", "c", "c", GPU, ("MIG-1",)),
+        HeldDevices("n", "c", "d", GPU, (UUIDS[6],)),
     ]
     assert as_annotations(held, GPU, UUIDS) == {("n", "a"): "c1=0,1;c2=5"}
 
