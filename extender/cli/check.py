@@ -54,9 +54,11 @@ LISTS = {
     "JobSet": "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
     "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
     "PyTorchJob": "/apis/kubeflow.org/v1/pytorchjobs",
+    "ConfigMap": "/api/v1/configmaps",
 }
-OWNERS = ("Deployment", "ReplicaSet", "StatefulSet", "JobSet", "LeaderWorkerSet", "PyTorchJob")
-"""Whose pods a quota may refuse: what is not served, or may not be listed, is not judged."""
+OPTIONAL = ("Deployment", "ReplicaSet", "StatefulSet", "JobSet", "LeaderWorkerSet", "PyTorchJob", "ConfigMap")
+"""Owners, whose pods a quota may refuse, and advance reservations: what is not served, or may not be listed, is not
+judged."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,7 +156,7 @@ async def _listed(kubeconfig: Path | None) -> bytes:
                 try:
                     items += await _items(server, kind, path)
                 except client.ApiError as error:
-                    if kind not in OWNERS or error.status not in (403, 404):
+                    if kind not in OPTIONAL or error.status not in (403, 404):
                         raise
     except (client.ApiError, client.NoAnswer, client.CredentialsError, RecordError) as error:
         raise Unreachable(str(error), path="the API server") from error
@@ -165,11 +167,13 @@ async def _items(server: ApiServer, kind: str, path: str) -> list[bytes]:
     """The objects of one kind, each with its kind. Items stay bytes: one that is nested too deep for a decoder is named
     when all are read."""
     from extender.kube.lists import WatchedKind, pages
+    from extender.objects.advance import CONFIG_MAP
 
+    fields = f"metadata.name={CONFIG_MAP}" if kind == "ConfigMap" else ""
     version = path.removeprefix("/apis/").removeprefix("/api/").rpartition("/")[0]
     typed = orjson.dumps({"kind": kind, "apiVersion": version})[:-1] + b","
     items: list[bytes] = []
-    async with aclosing(pages(server, WatchedKind(cast("Kind", kind), path))) as read:
+    async with aclosing(pages(server, WatchedKind(cast("Kind", kind), path, field_selector=fields))) as read:
         async for page in read:
             elements = map(bytes, page.items)
             items += [typed + element[1:] if element[:2] == b'{"' else element for element in elements]
