@@ -53,6 +53,8 @@ from extender.queue.gang import together
 from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.seats import Seat
 
+ABSENT: Final = "claim-absent"
+"""The reason of a pod with claims alone of which an object does not exist."""
 WAYS_SECONDS: Final = 5
 """CPU time after which a server looks for no further way out of a gang."""
 
@@ -105,7 +107,7 @@ class Explainer:
             missing = no_such_pod(self._judge.cluster, namespace, name)
             has_ended = f"the pod has ended ({pod.phase})" if pod else missing
             raise NotFound(f"{has_ended}; {self._unknown_eviction(namespace, name)}", path=path)
-        if not pod.node and self._judged_by(pod) is None:
+        if not pod.node and self._judged_by(pod) is None and not place.asks_nothing_yet(self._judge.cluster, pod):
             raise BadInput(no_gpus(self._judge.cluster, pod), path=path)
         return pod
 
@@ -296,6 +298,11 @@ class Explainer:
         decides = self._judged_by(pod)
         if decides is not None and decides is not pod:
             return _of_gang_alone(replace(self._explain(decides), pod=pod))
+        if decides is None:
+            text = place.asks_nothing_yet(judge.cluster, pod)
+            return Explanation(
+                pod, "waits", f"waits: {text}", why=Why(ABSENT, text), warnings=[{"code": ABSENT, "message": text}]
+            )
         now, wall = self._moment()
         released = opened(pod)  # what the rules say of it, not that its gate is closed
         asked = Preemptor(judge.claims.request(released, now), released, now, wall)
@@ -349,7 +356,7 @@ class Explainer:
         verdict: Verdict = "waits" if on_empty.fits else "never"
         denied = evictions.not_allowed(judge, asked, nodes) if on_empty.fits else None
         more = above if denied is None else f"it may not evict: {denied['why']}"
-        text = explanation.whole(f"{why}; {more}" if more else why, miss, ordered)
+        text = explanation.whole(f"{why}; {more}" if more else why, miss, ordered, nodes)
         return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=ordered, preemption=denied)
 
     def _gated(self, pod: PodRecord, asked: Preemptor, shown: Explanation, refused: Absent) -> Explanation:

@@ -12,7 +12,7 @@ from ext_core.link_sets import LinkSets
 from extender.ask.fleet import SIZES
 from extender.ask.judge import Judge, Ranked
 from extender.ask.nearest import LINKED, OTHER_UNITS
-from extender.ask.nodes import NOT_LINKED, PASSING, RESERVED, JudgedNodes, Stage, deciding
+from extender.ask.nodes import NOT_LINKED, PASSING, REMEDIES, RESERVED, JudgedNodes, Stage, deciding
 from extender.ask.text import amount, count, gpu_hours, named_gpus, other_amount, seconds
 from extender.ask.ways.evict import work_lost
 from extender.ask.ways.way import Way
@@ -278,25 +278,34 @@ def cause(asked: Preemptor, nodes: JudgedNodes, ways: Sequence[Way]) -> str:
         return FUNNEL["unreserved"]
     stage = next((stage.stage for stage in nodes.funnel if not stage.nodes), "left")
     text = FUNNEL[stage].format(gpus=gpus, certain=_certain(asked.request))
-    if stage == "admitted":
-        text += " (" + ", ".join(f"{key} {number}" for key, number in sorted(nodes.reasons.items())) + ")"
-    return text
+    return f"{text} ({_counted(nodes)})" if stage == "admitted" else text
 
 
 def never(asked: Preemptor, nodes: JudgedNodes) -> str:
     """Why no change of running pods helps."""
     request = asked.request
+    if not nodes.reasons:
+        return FUNNEL["seen"]
+    if not nodes.codes:
+        return f"{FUNNEL['admitted']} ({_counted(nodes)})"
     linked = f" that are certain {_certain(request)}" if request.by_position else ""
-    cpu, memory = request.amounts[:2]
     others = [other_amount(*asked_amount) for asked_amount in request.others]
-    wants = _listed([f"{_gpus(asked)}{linked}", amount("cpu", cpu), amount("memory", memory), *others])
-    why = ", ".join(f"{key} {number}" for key, number in sorted(nodes.reasons.items()))
-    return f"no node takes it, whatever ends there: it asks for {wants} ({why or 'the cluster has no nodes'})"
+    amounts = [amount(what, asks) for what, asks in zip(("cpu", "memory"), request.amounts, strict=False) if asks]
+    wants = _listed([f"{_gpus(asked)}{linked}", *amounts, *others])
+    return f"no node takes it, whatever ends there: it asks for {wants} ({_counted(nodes)})"
 
 
-def whole(why: str, nearest: Mapping[str, Any] | None, ways: Sequence[Way]) -> str:
-    """The cause, the nearest miss, and the ways out."""
+def _counted(nodes: JudgedNodes) -> str:
+    """How many nodes are rejected for what."""
+    return ", ".join(f"{key} {number}" for key, number in sorted(nodes.reasons.items()))
+
+
+def whole(why: str, nearest: Mapping[str, Any] | None, ways: Sequence[Way], nodes: JudgedNodes) -> str:
+    """The cause, the nearest miss, and the ways out; without any where no node admits it, what most nodes wait for."""
     near = f"; nearest: {nearest['node']}, {_missing(nearest['missing'])}" if nearest is not None else ""
+    most = max(nodes.reasons, key=lambda key: (nodes.reasons[key], key), default="")
+    if not ways and not nodes.codes and (remedy := REMEDIES.get(most)):
+        return f"{why}; {remedy[:1].lower()}{remedy[1:].rstrip('.')}"
     return f"{why}{near}{helped(ways)}"
 
 

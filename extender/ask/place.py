@@ -16,7 +16,9 @@ from typing import Final
 from extender.ask.judge import Judge
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count
+from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Pace, finish
+from extender.cluster.tables import FIRST_GPU
 from extender.errors import BadInput
 from extender.objects.queueing import is_queued, opened
 from extender.objects.records import PodRecord
@@ -24,7 +26,7 @@ from extender.policy.contracts import PodRequest
 from extender.preemption.candidates import Preemptor
 from extender.preemption.gang_plan import GangSearch, GangSearchResult
 from extender.queue import absent
-from extender.queue.backfill import HeadReservation
+from extender.queue.backfill import HeadReservation, why_incomplete
 from extender.queue.eviction_plan import EvictionPlanner, unsearched
 from extender.queue.gang import SINGLE, WaitingGang, together, waits
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
@@ -136,6 +138,8 @@ class GangCase:
         first = next((at for at, request in enumerate(requests) if request.gpus), None)
         if first is None:  # pods without whole GPUs may ask for parts of one
             first = next((at for at, pod in enumerate(gang.pods) if cluster.dra.asks_gpus(pod)), None)
+        if first is None:  # a claim that does not exist may ask for some
+            first = next((at for at, pod in enumerate(gang.pods) if cluster.dra.absent(pod)), None)
         if first is None:
             wanted = ", ".join(cluster.resources[3:])
             raise BadInput(f"no pod of it asks for a GPU ({wanted})", path=f"gang {gang.ref}")
@@ -234,6 +238,10 @@ def outcome(case: GangCase, *, evicts: bool = True) -> Outcome:
     """What becomes of the gang on the cluster as it is. `evicts`: whether pods may be evicted for it."""
     gang, allowances = case.gang, case.allowances
     present = len(gang.pods) + len(gang.members)
+    if lacks := asks_nothing_yet(case.supposed.cluster, case.asked.pod):
+        return Outcome(lacks=lacks)
+    if case.queued and not gang.known:
+        return Outcome(lacks=why_incomplete(gang))
     if present < gang.minimum:
         return Outcome(lacks=f"{present} of the {gang.minimum} pods that it needs to start are there")
     found = case.place(allowances=allowances)
@@ -251,10 +259,21 @@ def outcome(case: GangCase, *, evicts: bool = True) -> Outcome:
     return Outcome(placed, victims, search, found)
 
 
+def asks_nothing_yet(cluster: ClusterView, pod: PodRecord) -> str:
+    """Why the pod, which asks for no GPU that exists, has no place: a claim, template or DeviceClass that it names does
+    not exist; "" for others."""
+    if any(cluster.amounts(pod)[FIRST_GPU:]) or cluster.dra.asks_gpus(pod) or pod.claim_node:
+        return ""
+    absent = cluster.dra.absent(pod)
+    return f"{absent} does not exist: kube-scheduler does not place it before that" if absent else ""
+
+
 def by_itself(supposed: SupposedCluster, gang: WaitingGang) -> bool:
     """Whether what kube-scheduler and filter ask of its only pod is all that is asked."""
     first = gang.pods[0]
-    if len(gang.pods) > 1 or is_absent(first.uid) or gang.apart:
+    if len(gang.pods) > 1 or is_absent(first.uid) or gang.apart or asks_nothing_yet(supposed.cluster, first):
+        return False
+    if not gang.known and is_queued(first):
         return False
     bounded = gang.domain is not None and gang.domain.required
     in_gang = gang.ref.source != SINGLE

@@ -29,10 +29,11 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from extender.cluster.slices import RUN, Sliced, pauses
-from extender.objects.gangs import Ref
+from extender.objects.gangs import OUR_SIZE, Ref
 from extender.queue.endings import Ending, LearnedEnd, prefixes
 from extender.queue.gang import WaitingGang
 from extender.queue.order import behind
+from extender.queue.placement import whatever_ends
 from extender.queue.quota import OverQuota
 from extender.queue.usage import FoundPlace
 
@@ -190,6 +191,7 @@ class _Schedule:
         self.plain: Sequence[Ending] | None = None
         self.full: dict[Hashable, str | OverQuota] = {}
         self.never: dict[Hashable, Waits] = {}
+        self.ended: str | OverQuota = ""  # why the gang has no place, as far as pods have ended in the latest trial
         self.delays: set[Hashable] = set()
         self.moves = False
 
@@ -242,12 +244,15 @@ class _Schedule:
         if not isinstance(seats, str | OverQuota):
             return TakenSeats(gang, seats)
         kind, text = self.situation.kind(gang), _text(seats)
+        self.ended = seats
         if (known := self.never.get(kind)) is not None:
             return known
         reserved = yield from self._reserved(gang)
         if reserved is None:
             lent = self.situation.lent(gang)
-            self.never[kind] = Waits("never", text) if lent is None else Waits("quota", lent.text)
+            self.never[kind] = (
+                Waits("never", whatever_ends(_text(self.ended))) if lent is None else Waits("quota", lent.text)
+            )
             return self.never[kind]
         self.decision.head = reserved
         return Waits("head", text)
@@ -288,6 +293,7 @@ class _Schedule:
             if not isinstance(seats, str | OverQuota):
                 reservation, high = HeadReservation(gang, seats, gone, gone[-1].at), middle
             elif middle == last:
+                self.ended = seats
                 return None
             else:
                 low = middle + 1
@@ -322,6 +328,7 @@ class _Schedule:
                 at = _latest([*gone[-1:], *on_seats])
                 reservation, high = HeadReservation(gang, seats, [*gone, *on_seats], at, on_seats), middle
             elif reservation is None:
+                self.ended = seats
                 return None
             else:
                 low = middle + 1
@@ -397,16 +404,18 @@ def _latest(endings: Sequence[Ending]) -> float | None:
 
 def _held_back(gang: WaitingGang, situation: QueueSituation) -> Waits | None:
     if not gang.complete:
-        return Waits("incomplete", _missing(gang))
+        return Waits("incomplete", why_incomplete(gang))
     over = situation.over_quota.get(gang.ref)
     return None if over is None else Waits("quota", over.text)
 
 
-def _missing(gang: WaitingGang) -> str:
+def why_incomplete(gang: WaitingGang) -> str:
+    """What a gang that is not complete lacks, for people."""
     if gang.other_gates:
         return f"other scheduling gates hold it back: {', '.join(gate or '(unreadable)' for gate in gang.other_gates)}"
     if not gang.known:
-        return "how many pods it has is not known: its owner does not exist, or states no number (gang-size, gang-min)"
+        unknown = "how many pods it has is not known: its owner does not exist, or states no number"
+        return f"{unknown} (annotation {OUR_SIZE})"
     if gang.missing:
         return f"{gang.missing} does not exist"
     existing = len(gang.pods) + len(gang.members)

@@ -69,7 +69,7 @@ class WaitingGang:
     whole: bool = False  # the gates of all `pods` open, or of none
     apart: str = ""  # the level of which each of its Jobs has a domain of its own, "" for none
     mixes: bool = False  # whether its pods may be on nodes of several GPU models though one has room
-    missing: str = ""  # a claim or template of `pods` that does not exist, "" for none
+    missing: str = ""  # a claim, template or DeviceClass of `pods` that does not exist, "" for none
     part_domains: tuple[PartDomain, ...] = ()  # what its owner requires of parts of its pods
     unchecked: tuple[str, ...] = ()  # what its owner states of the places of its pods and is not read
 
@@ -312,7 +312,7 @@ def _gang(
     first = next((pod for pod in deciding if pod.uid in cluster.pods), deciding[0]) if whole.late else deciding[0]
     if many:
         yield
-    missing = cluster.dra.planned.missing
+    missing, absent_class = cluster.dra.planned.missing, cluster.dra.absent_class
     owner = gangs.owner_of(named, cluster.gangs.objects)
     domain, apart = yield from _domain(deciding, cluster.settings.topology_levels, owner)
     if many:
@@ -340,7 +340,9 @@ def _gang(
         whole=_tried_as_one(pods),
         apart=apart,
         mixes=named.source == SINGLE or all(mixes_models(pod, cluster.settings.placement) for pod in deciding),
-        missing=next((text for pod in whole.queued if pod.claim_refs and (text := missing(pod))), ""),
+        missing=next(
+            (text for pod in whole.queued if pod.claim_refs and (text := missing(pod) or absent_class(pod))), ""
+        ),
         part_domains=owner.part_domains if owner is not None else (),
         unchecked=owner.unchecked if owner is not None else (),
     )

@@ -114,6 +114,10 @@ class Placed:
     """A node that meets the claims of its pods in some orders alone."""
 
 
+NOW: Final = " fit now in "
+"""Between how many pods fit, and where."""
+
+
 @dataclass(frozen=True, slots=True)
 class NoPlace:
     """The gang does not fit now."""
@@ -124,6 +128,12 @@ class NoPlace:
     proved: bool = True  # no domain takes all of them
     doubt: ClaimDoubt | None = None
     """A node that does not meet the claims of some pods together, which are counted as met alone."""
+
+
+def whatever_ends(text: str) -> str:
+    """The text of a gang that has no place either once all pods have ended. `text`: found then."""
+    held, now, where = text.partition(NOW)
+    return f"{held} fit in {where}, whatever ends there" if now else text
 
 
 Steps = Generator[None, None, Placed | NoPlace]
@@ -734,7 +744,7 @@ def _nowhere(gang: _Gang, level: PlacementLevel) -> Generator[None, None, NoPlac
     domain = gang.domain(level, [level.domain.index(number)])
     proved = gang.proved and solution.proved
     where = "the cluster" if domain is None else f"{domain[0]}={domain[1]}, the domain that takes most"
-    text = f"{solution.pods} of {sum(gang.counts)} pods fit now in {where}"
+    text = f"{solution.pods} of {sum(gang.counts)} pods{NOW}{where}"
     return NoPlace(solution.pods, domain, text if proved else f"{text} (found by filling: more may fit)", proved)
 
 

@@ -44,7 +44,7 @@ from extender.queue.endings import (
 from extender.queue.gang import WaitingGang, together, waits
 from extender.queue.gang_runs import GangRuns, started_ends
 from extender.queue.order import fair_shares, order
-from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
+from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed, whatever_ends
 from extender.queue.places import Counted, Part, Places
 from extender.queue.quota import PLAIN, OverQuota
 from extender.queue.report import QueueReport, Waiting, first_names
@@ -143,7 +143,8 @@ class Planner:
         self._runs = GangRuns(cluster, claims.seats, times or RunTimes())
         self._models: Models | None = None
         self._use = DecayedUse()
-        self._able: dict[Hashable, tuple[bool, float]] = {}  # by kind: whether it fits once all has ended, found when
+        # by kind: why it does not fit once all has ended, None: it does; and when that was found
+        self._able: dict[Hashable, tuple[str | None, float]] = {}
         self._head: HeadReservation | None = None  # of the latest look
         self.report = QueueReport()
         self.order: Sequence[WaitingGang] = ()  # the gangs that the latest look could start
@@ -215,8 +216,8 @@ class Planner:
         yield None
         listed = yield from self._listed(sorted_gangs, decision, pause_of)
         waiting = Counter(entry.gang.queue for entry in listed)
-        names = sorted({*self._rules.now(), *queues.held, *queues.wanted})
-        numbers = tuple(self._queue(name, queues, shares, waiting[name]) for name in names)
+        shares = fair_shares(use, queues.models.capacity, self._rules.now())  # with what has started
+        numbers = tuple([self._queue(name, queues, shares, waiting[name]) for name in self._names(queues)])
         before = list(self.report.waiting)
         self.report = QueueReport(wall, tuple(listed), numbers, head=self._head)
         while before:
@@ -226,7 +227,8 @@ class Planner:
     def _listed(
         self, in_order: Sequence[WaitingGang], decision: StartDecision, pause_of: Callable[[WaitingGang], Waits | None]
     ) -> Sliced[list[Waiting]]:
-        """The gangs that wait, in order, and why. Those that are being released do not."""
+        """The gangs that wait, in order, those that are not complete last, and why. Those that are being released do
+        not."""
         listed: list[Waiting] = []
         for gang, pause in pauses(in_order):
             if pause:
@@ -235,7 +237,7 @@ class Planner:
                 listed.append(_waiting(self._cluster, gang, decision))
             elif gang_name(gang) not in self._claims.seats.gangs and (why := pause_of(gang)) is not None:
                 listed.append(Waiting(gang, why.code, why.text))
-        return listed
+        return [waiting for last in (False, True) for waiting in listed if (waiting.code == "incomplete") is last]
 
     def _queues(self) -> Sliced[QueueHoldings]:
         yield
@@ -271,8 +273,8 @@ class Planner:
                 if asked == MOST_ASKED:
                     continue
                 asked += 1
-            if not (yield from self._able_to_start(gang, running, look)):
-                decision.waits[gang.ref] = Waits("never", waits.text)
+            if (why := (yield from self._unable_to_start(gang, running, look))) is not None:
+                decision.waits[gang.ref] = Waits("never", whatever_ends(why or waits.text))
 
     def _want(self, gangs: Sequence[WaitingGang], running: Sequence[Ending], look: _Look) -> Sliced[None]:
         """Read what queues wait for within their guarantees, as far as another queue waits too: also of what they hold
@@ -294,7 +296,7 @@ class Planner:
                 if all(wanted.get(model, 0) >= count for model, count in guaranteed.items()):
                     break
                 yield
-                if (yield from self._able_to_start(gang, running, look)):
+                if (yield from self._unable_to_start(gang, running, look)) is None:
                     queues.waits(gang)
 
     def _delayed(
@@ -349,11 +351,11 @@ class Planner:
         known, now = self._able.get(look.kind(gang)), self._clock()
         return known is not None and known[1] <= now < known[1] + ABLE_SECONDS
 
-    def _able_to_start(self, gang: WaitingGang, running: Sequence[Ending], look: _Look) -> Sliced[bool]:
-        """Whether the gang fits within the rules of its queue once all pods have ended. What an earlier look has found
-        counts for ABLE_SECONDS."""
+    def _unable_to_start(self, gang: WaitingGang, running: Sequence[Ending], look: _Look) -> Sliced[str | None]:
+        """Why the gang does not fit within the rules of its queue once all pods have ended, "" where these rules alone
+        are why; None: it fits. What an earlier look has found counts for ABLE_SECONDS."""
         if look.queues.ever_over(gang, waiting=False) is not None:
-            return False
+            return ""
         kind = look.kind(gang)
         if not self._known_able(gang, look):
             pods = gang.pods[: max(1, gang.needed)]
@@ -363,7 +365,7 @@ class Planner:
             if isinstance(placed, NoPlace):
                 plain = yield from without_gpus(self._cluster, self._wall())
                 placed = yield from self._steps(gang, pods, requests, Trial([*running, *plain]), allowances)
-            self._able[kind] = isinstance(placed, Placed), self._clock()
+            self._able[kind] = placed.text if isinstance(placed, NoPlace) else None, self._clock()
         return self._able[kind][0]
 
     def _left(
@@ -656,6 +658,10 @@ class Planner:
             gone.setdefault(ending.row, []).append(ending.uid)
         taken = [Part(held.seats.requests, held.seats.placed) for held in trial.kept]
         return self._places.counted(requests, self.starts.own(gang), gone, taken)
+
+    def _names(self, queues: QueueHoldings) -> list[str]:
+        """Of the queues that are reported."""
+        return sorted({*self._rules.now(), *queues.held, *queues.wanted})
 
     def _queue(
         self, name: str, queues: QueueHoldings, shares: Mapping[str, float], waiting: int

@@ -13,7 +13,7 @@ from extender.preemption.search import VictimSearch
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings
 from tests.ask.asking import explained
-from tests.world import GPU, JSON, WALL, World, pairs
+from tests.world import GPU, JSON, WALL, World, machine, pairs, workload
 
 
 def kinds(shown: JSON) -> list[str]:
@@ -102,14 +102,35 @@ def test_victims_of_the_pod_itself_are_waited_for() -> None:
     assert way["change"].startswith("wait for default/p, for which GPUs on n1 are reserved, for ")
 
 
+@pytest.mark.parametrize(
+    ("spec", "node", "sentence"),
+    [
+        ({}, {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}, "(taint 1); let the pod tolerate the node's taint"),
+        (
+            {"nodeSelector": {"pool": "a"}}, {},
+            "(node-selector 1); label the node as the pod's nodeSelector asks, or change that",
+        ),
+    ],
+)  # fmt: skip
+def test_what_no_node_admits_never_fits_and_states_what_would_help(spec: JSON, node: JSON, sentence: str) -> None:
+    world = World()
+    made = machine("n1", 4)
+    made["spec"] = node
+    world.set("Node", made)
+    world.set("Pod", workload("p", 1, spec=spec))
+    shown = explained(world)
+    assert (shown["verdict"], shown["ways_out"]) == ("never", [])
+    assert shown["sentence"].startswith(f"never fits: no node admits it {sentence}")
+
+
 def test_a_request_beyond_every_machine_never_fits() -> None:
     world = World()
     world.node("n1", 4)
     world.pod("old", 3, "n1")
-    world.pod("p", 8)
+    world.pod("p", 8, cpu="0", memory="0")
     shown = explained(world)
     assert shown["verdict"] == "never"
-    assert shown["sentence"].startswith("never fits: no node takes it, whatever ends there: it asks for 8 GPUs")
+    assert shown["sentence"].startswith("never fits: no node takes it, whatever ends there: it asks for 8 GPUs (")
     assert shown["nearest"] == {"node": "n1", "missing": [{"what": GPU, "have": 1, "need": 8, "unit": "GPUs"}]}
     assert [(way["kind"], way["spec"]["is"]) for way in shown["ways_out"]] == [("smaller", 1)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,6 +97,41 @@ def test_every_gated_pod_is_in_one_list_and_no_gpu_in_two_pods(seed: int) -> Non
     taken = [(pod["node"], gpu) for start in answer["starts"] for pod in start["pods"] for gpu in pod["gpus"]]
     assert len(taken) == len(set(taken))
     assert all(len(start["pods"]) == gated_pods[start["gang"]] for start in answer["starts"])
+
+
+def test_a_gang_of_unknown_size_is_incomplete_for_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The label names the gang, and nothing states how many pods it has."""
+    items = [node("n1"), *(gated(f"g-{n}", 2, age=90, labels={f"{PREFIX}gang": "g"}) for n in range(2)), gated("b", 2)]
+    answer = asked([*items, gated("c", 9)])
+    assert (names(answer, "starts"), names(answer, "incomplete")) == (["default/b"], ["default/g"])
+    assert [entry["position"] for part in ("waiting", "incomplete") for entry in answer[part]] == [1, 2]
+    where = ["--cluster", file(tmp_path, items), "--now", rfc3339(WALL)]
+    assert main(["whatif", "--pod", "default/g-0", "default/g-1", *where]) == 11
+    assert main(["explain", "default/g-0", *where]) == 0
+    printed = capsys.readouterr()
+    assert "(annotations gpu-extender.io/gang-size, gpu-extender.io/gang-min)" in printed.err
+    assert printed.out.count("how many pods it has is not known") == 2
+    assert "add a node" not in printed.out
+
+
+def test_a_claim_of_a_class_that_is_absent_is_incomplete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    devices = {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}
+    template = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": {"devices": devices}},
+    }  # fmt: skip
+    pod = gated("p", 0)
+    pod["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": "t"}]
+    pod["metadata"]["labels"] = {f"{PREFIX}queue": "lab"}
+    items = [node("n1"), template, pod]
+    [entry] = asked(items)["incomplete"]
+    assert entry["text"] == "DeviceClass gpu.nvidia.com does not exist"
+    assert main(["explain", "default/p", "--cluster", file(tmp_path, items), "--now", rfc3339(WALL), "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["verdict"], shown["why"]["reason"]) == ("waits", "claim-absent")
+    assert [warning["code"] for warning in shown["warnings"]] == ["claim-absent"]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -302,7 +302,7 @@ def test_only_so_many_gangs_are_tried() -> None:
         ({"missing": "ResourceClaimTemplate a/t"}, "ResourceClaimTemplate a/t does not exist"),
         ({"other_gates": ("a.io/x", "")}, "other scheduling gates hold it back: a.io/x, (unreadable)"),
         ({"known": False}, "how many pods it has is not known: its owner does not exist, or states no number "
-                           "(gang-size, gang-min)"),
+                           "(annotation gpu-extender.io/gang-size)"),
     ],
 )  # fmt: skip
 def test_an_incomplete_gang_reserves_nothing(facts: dict[str, Any], text: str) -> None:

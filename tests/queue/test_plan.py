@@ -235,6 +235,18 @@ def test_a_gang_for_which_no_node_is_large_enough_does_not_wait_for_them() -> No
     assert look(world) == ([], {"a": ("never", "", None)})
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_fits_nowhere_states_how_many_pods_fit_once_all_has_ended(ends: bool) -> None:
+    """First in order, and behind a head that waits for the running pod."""
+    world = cluster(2)
+    world.pod("r", 8, "n1", start=world.wall)
+    if ends:
+        wait(world, "head", 2, 8, 200)
+    wait(world, "a", 3, 8, 100)
+    assert look(world)[1]["a"][0] == "never"
+    assert texts(world)["a"] == "2 of 3 pods fit in the cluster, whatever ends there"
+
+
 def test_pods_of_daemonsets_and_static_pods_never_end() -> None:
     world = cluster(1)
     world.set("Pod", workload("agent", 0, node="n0", phase="Running", cpu="40", owner="DaemonSet"))

@@ -102,8 +102,11 @@ class Teller:
                 before, why = gang_waiting.code, report.why_not_evicted(gang_waiting)
                 dates = report.dates.get(name)
                 start = f"; {dates.text(report.wall)}" if dates is not None and dates.windows else ""
-                note = f"{name} waits: {gang_waiting.text}" + (f"; no pod is evicted: {why}" if why else "") + start
-                self._events.tell(of_pod(gang_waiting.gang.existing[0]), "Waiting", "Queueing", note[:1000])
+                never = gang_waiting.code == "never"
+                verb = "fits nowhere" if never else "waits"
+                note = f"{name} {verb}: {gang_waiting.text}" + (f"; no pod is evicted: {why}" if why else "") + start
+                first = of_pod(gang_waiting.gang.existing[0])
+                self._events.tell(first, "Waiting", "Queueing", note[:1000], warning=never)
             if before is not None:
                 reported[name] = before
         self._reported = reported

@@ -15,7 +15,7 @@ from ext_core import fit, score
 from extender.ask import gpu_notes, unchecked
 from extender.ask import nodes as judged_nodes
 from extender.ask.nearest import nearest
-from extender.ask.nodes import JudgedNodes
+from extender.ask.nodes import REMEDIES, JudgedNodes
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, no_gpus
 from extender.ask.ways import machines, of_pod
@@ -46,22 +46,6 @@ OUT_OF_TIME: Final = {
     "message": "the time for one answer is up: there may be ways out that are not named",
 }
 LAST_MS: Final = 253_402_300_799_000  # 9999-12-31T23:59:59Z: no later time can be written
-REMEDIES: Final = {
-    "cordoned": "Uncordon the node.",
-    "node-selector": "Label the node as the pod's nodeSelector asks, or change that.",
-    "node-affinity": "Label the node as the pod's required node affinity asks, or change that.",
-    "taint": "Let the pod tolerate the node's taint.",
-    "gpus-by-claims-alone": "Ask for the GPUs by a ResourceClaim, or have a DeviceClass serve the resource.",
-    "claim-elsewhere": "A claim of the pod is in use on another node: give the pod a claim of its own.",
-    "no-gpus-by-claims": "No DRA driver publishes GPUs there: ask for the resource of its device plugin.",
-    "claim-unmet": "Ask for devices that the node publishes, or wait until they are free (see the warnings).",
-    "too-little-cpu": "Ask for less CPU, or wait for pods to end.",
-    "too-little-memory": "Ask for less memory, or wait for pods to end.",
-    "too-few-pod-slots": "Wait for pods to end.",
-    "too-little-of-another-resource": "Ask for less of it, wait for pods to end, or add nodes that offer it.",
-    "repelled-by-a-running-pod": "A pod there has a required anti-affinity to this one, or this one to it.",
-}
-"""Of our own codes."""
 TOO_MANY_STAY: Final = "Wait for pods to end: too many of those that hold the GPUs are never victims (see spared)."
 Warnings = list[dict[str, str]]
 

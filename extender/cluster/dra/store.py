@@ -133,13 +133,15 @@ class DraStore:
 
     def absent(self, pod: PodRecord) -> str:
         """The first claim, template or DeviceClass that a pod names and that does not exist, "" for none. Without any
-        DeviceClass these objects are not read."""
-        if not self.classes:
-            return ""
-        for ref in pod.claim_refs:
+        DeviceClass claims and templates are not read."""
+        for ref in pod.claim_refs if self.classes else ():
             kind, name = ("ResourceClaim", ref.claim) if ref.claim else ("ResourceClaimTemplate", ref.template)
             if name and (pod.namespace, name) not in (self.claims if ref.claim else self.templates):
                 return f"{kind} {pod.namespace}/{name}"
+        return self.absent_class(pod)
+
+    def absent_class(self, pod: PodRecord) -> str:
+        """As `absent`, of the DeviceClasses alone."""
         return next((f"DeviceClass {name}" for name in self.device_classes(pod) if name not in self.classes), "")
 
     # -- events ---------------------------------------------------------------------------------------------------

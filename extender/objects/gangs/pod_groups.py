@@ -6,7 +6,16 @@ from __future__ import annotations
 from typing import Final
 
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Section
-from extender.objects.gangs.source import SIZES, GangSource, Members, Objects, Ref, agreed
+from extender.objects.gangs.source import (
+    OUR_MINIMUM,
+    OUR_SIZE,
+    SIZES,
+    GangSource,
+    Members,
+    Objects,
+    Ref,
+    agreed,
+)
 from extender.objects.queueing import tier_domain
 from extender.objects.records import PodRecord
 
@@ -75,7 +84,7 @@ class Ours(GangSource):
     """Pods with the same value of the label or annotation."""
 
     name = "gpu-extender"
-    states = "label gpu-extender.io/gang-min"
+    states = f"annotations {OUR_SIZE}, {OUR_MINIMUM}"
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the label, else the annotation."""

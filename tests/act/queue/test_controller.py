@@ -84,6 +84,9 @@ async def test_what_waits_is_counted_by_reason_and_size_and_shares_by_queue() ->
         one.world.gone("r")
         await one.turn()
         assert world.metric("queue_share", queue="lab") == 0
+        assert one.controller.report is not None
+        for queue in one.controller.report.queues:  # also of what started just now
+            assert bool(queue["share"]) == bool(queue["used_gpus"])
 
 
 async def test_an_incomplete_gang_reserves_nothing(one: Rig) -> None:

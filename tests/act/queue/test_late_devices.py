@@ -60,4 +60,5 @@ async def test_without_a_class_that_serves_the_resource_no_seat_is_found_for_lat
         assert not any(it.one.is_open(name) for name in owner.early)
         report = it.one.controller.report
         assert report is not None
-        assert [(one.code, one.text) for one in report.waiting] == [("never", "1 of 3 pods fit now in the cluster")]
+        text = "1 of 3 pods fit in the cluster, whatever ends there"
+        assert [(one.code, one.text) for one in report.waiting] == [("never", text)]

@@ -66,8 +66,11 @@ def test_a_quota_of_claims_is_said_to_be_unchecked() -> None:
 def test_a_claim_that_cannot_be_read() -> None:
     broken = dra.claim("wanted", "default", 1) | {"spec": 7}
     asking = claimant("q", "resourceClaimName", "wanted")
-    with pytest.raises(BadInput, match=r"ResourceClaim default/wanted is left out: .*spec"):
-        ask([dra.device_class(), *node("n1")], [asking, broken])
+    answer = ask([dra.device_class(), *node("n1")], [asking, broken])
+    warned = {entry["code"]: entry["message"] for entry in answer["warnings"]}
+    assert answer["results"][0]["verdict"] == "cannot"
+    assert warned["object-left-out"].startswith("ResourceClaim default/wanted is left out: ")
+    assert "ResourceClaim default/wanted does not exist" in warned["claim-absent"]
 
 
 @pytest.mark.parametrize("resource", [GPU, f"{OF_CLASS}{dra.DRIVER}"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from extender.cluster.statements import PLAN
-from extender.errors import BadInput
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PLANNED_NODE
 from extender.settings import Settings
@@ -53,10 +52,25 @@ def test_required_links(gated: bool, settings: Settings | None, gpus: list[int] 
     assert result["verdict"] == ("fits" if gpus else "cannot")
 
 
-def test_a_template_that_does_not_exist_is_named() -> None:
-    spec = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "gone"}]}
-    with pytest.raises(BadInput, match=r"asks for no GPU .*; ResourceClaimTemplate default/gone does not exist"):
-        ask(cluster(), [{"kind": "Pod", **workload("p", 0, spec=spec)}])
+@pytest.mark.parametrize(
+    ("kept", "lacks"), [(0, "DeviceClass gpu.nvidia.com"), (1, "ResourceClaimTemplate default/gone")]
+)
+@pytest.mark.parametrize("gang", [True, False])
+def test_what_a_claim_lacks_is_named_and_the_pod_cannot_be_placed(kept: int, lacks: str, gang: bool) -> None:
+    """Also in a cluster without any DeviceClass, where the template of the question names one."""
+    claim = {"name": "c", "resourceClaimTemplateName": "t" if not kept else "gone"}
+    notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"} if gang else {}
+    template: JSON = {"metadata": {"name": "t", "namespace": "default"}, "spec": dra.claim("t", "default", 4)}
+    template |= {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+    pods = [
+        {"kind": "Pod", **workload(f"p{number}", 0, spec={"resourceClaims": [claim]}, annotations=notes)}
+        for number in range(2 if gang else 1)
+    ]
+    answer = ask(cluster() if kept else cluster()[:1], [template, *pods])
+    assert {result["verdict"] for result in answer["results"]} == {"cannot"}
+    absent = [entry["message"] for entry in answer["warnings"] if entry["code"] == "claim-absent"]
+    assert len(absent) == len(pods)
+    assert all(f"{lacks} does not exist" in message for message in absent)
 
 
 @pytest.mark.parametrize("gated", [True, False])
