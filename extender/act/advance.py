@@ -135,7 +135,7 @@ class AdvanceController(Controller):
         self._faults: dict[str, str] = {}
         self._uid = ""  # of the ConfigMap
         self._read_at = -inf
-        self._leads = False
+        self._leads = self._known = False
         self._wanting: dict[str, str] = {}  # for which a search is due, by name: for what
         self._searching: asyncio.Task[None] | None = None
         self._found: dict[str, tuple[str, FoundRoom]] = {}  # by name: for what it was searched
@@ -159,6 +159,20 @@ class AdvanceController(Controller):
 
     # -- the task -------------------------------------------------------------------------------------------------
 
+    def missing(self) -> list[str]:
+        """What is held, while this instance has not read it: it would give the GPUs to other pods."""
+        return [] if self._known else ["the advance reservations: their ConfigMap could not be read yet"]
+
+    async def begin(self) -> None:
+        """Read what is held."""
+        try:
+            await self._store.read()
+        except (ApiError, NoAnswer) as error:
+            self._known = _is_final(error)
+        else:
+            self._known = True
+            self._hold()
+
     async def run(self) -> None:
         """Look again and again."""
         try:
@@ -174,6 +188,7 @@ class AdvanceController(Controller):
             return
         try:
             await self._read()
+            self._known = True
             wanted = bool(self._entries or self._faults or self._store.kept)
             await self._leadership.campaign(wanted or (self._dated is not None and self._dated.wanted()))
             if not self._leadership.held:
@@ -184,7 +199,7 @@ class AdvanceController(Controller):
         except VersionConflict:  # another instance has written
             self._leads, self._read_at = False, -inf
         except (ApiError, NoAnswer) as error:
-            self._leads = False
+            self._leads, self._known = False, self._known or _is_final(error)
             if not self._failed:
                 self._failed = str(error)
                 log.warning("the advance reservations cannot be read or written", err=str(error))
@@ -430,6 +445,11 @@ class AdvanceController(Controller):
             self._events.tell(
                 regarding, REASONS[phase], "Reserving", f"{name}: {text}"[:1000], warning=phase in WARNINGS
             )
+
+
+def _is_final(error: ApiError | NoAnswer) -> bool:
+    """Whether repeating does not help, as where a right is missing."""
+    return isinstance(error, ApiError) and error.status < 500 and error.status != 429
 
 
 def _told(phase: str, text: str) -> str:

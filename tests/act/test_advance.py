@@ -430,3 +430,27 @@ def test_while_the_api_server_is_away_the_gpus_stay_held() -> None:
         assert instance.held() == nodes
 
     case.run(test)
+
+
+def test_a_restart_holds_the_gpus_before_a_verb_is_answered() -> None:
+    case = Case()
+    case.ask(big=BIG)
+
+    async def whole() -> None:
+        async with case.server("first") as first:
+            await first.turn(times=3)
+            nodes = first.held()
+        async with case.server("second") as second:
+            case.objects.fail = lambda request: 503
+            await second.controller.begin()
+            assert second.controller.missing()
+            case.objects.fail = lambda request: 403  # no right: verbs do not wait for it
+            await second.controller.begin()
+            assert not second.controller.missing()
+        async with case.server("third") as third:
+            case.objects.fail = lambda request: 0
+            assert third.controller.missing()
+            await third.controller.begin()
+            assert (third.controller.missing(), third.held()) == ([], nodes)
+
+    run_bounded(whole())

@@ -17,10 +17,13 @@ from typing import Any
 import httpx
 import pytest
 
+from extender.act.advance_store import STATE
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.own_objects import EventsApi
+from extender.objects.advance import CONFIG_MAP
 from extender.objects.queueing import PINNED
 from extender.sim import claims as dra
+from extender.times import rfc3339
 from tests.e2e.api import Api, Object, Objects, path_of
 from tests.e2e.audit import Request, Right, requests, rights, roles_of, without
 from tests.e2e.cluster import ControlPlane
@@ -148,6 +151,11 @@ def run_everything(cluster: Scene, seen: Any, metrics_port: int, token: str) -> 
     job(cluster, "large", 9, 8)
     wait_for(lambda: cluster.api.list("ProvisioningRequest", cluster.namespace), 60, "the request for nodes")
     wait_for(lambda: any(one.resource == "provisioningrequests" and one.verb == "get" for one in seen()), 60, "a look")
+    since = time.time() + 3
+    entry = f"node: more-4\nfrom: {rfc3339(since)}\nuntil: {rfc3339(since + 4)}\n"
+    meta = {"name": CONFIG_MAP, "namespace": SYSTEM}
+    cluster.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"fan": entry}})
+    wait_for(lambda: any(one.name == STATE and one.verb == "patch" for one in seen()), 60, "its end is kept")
     headers = {"authorization": f"Bearer {token}"}
     assert httpx.get(f"http://127.0.0.1:{metrics_port}/metrics", headers=headers, trust_env=False).status_code == 403
 
