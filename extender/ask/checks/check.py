@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from extender.ask import invalid_metadata
-from extender.ask.checks import classes, dates, labels, nodes, quota, unseen, work
+from extender.ask.checks import classes, dates, nodes, quota, unseen, work
 from extender.ask.checks.finding import ORDER, Finding, Posture, grouped
 from extender.ask.growth import sentence
 from extender.cluster.cluster import ClusterView
 from extender.settings import Settings
 
-SUBJECTS: Final = (classes, work, quota, nodes, unseen, labels, dates)
+SUBJECTS: Final = (classes, work, quota, nodes, unseen, dates)
 
 
 def answer(

@@ -1,4 +1,6 @@
-"""Pods about which we are not asked: of other schedulers, other resource names, and resource claims (DRA) alone."""
+"""What is not seen: pods about which we are not asked (of other schedulers, other resource names, and resource claims
+alone); names and values with our prefix that nothing reads; node labels that state where a node stands and are no
+level, and gangs that require a level of no node."""
 
 from __future__ import annotations
 
@@ -9,15 +11,21 @@ from typing import Final
 from extender.ask import unchecked
 from extender.ask.checks.finding import Finding, Item, Posture, at, listed, mapping, verb
 from extender.ask.text import count
+from extender.cluster.slices import finish
+from extender.objects.annotations import Typo, typos_of_node, typos_of_pod
+from extender.objects.queueing import domain_of
 from extender.objects.records import PodRecord
+from extender.queue.levels import Layout, unread
 
 LOOKS_LIKE_GPU: Final = ("gpu", "nvidia.com/", "amd.com/", "mig-", "xpu", "habana.ai/", "neuron")
 
 
 def findings(posture: Posture) -> Iterator[Finding]:
-    """Resource names that look like GPUs and are not managed, pods with claims alone, and other schedulers."""
+    """Of each kind; equal ones are grouped."""
     yield from _resources(posture)
     yield from _schedulers(posture)
+    yield from _typos(posture)
+    yield from _levels(posture)
 
 
 def _resources(posture: Posture) -> Iterator[Finding]:
@@ -70,13 +78,13 @@ def _schedulers(posture: Posture) -> Iterator[Finding]:
     """One for each pod that waits and each owner; equal ones are grouped."""
     for pod in posture.pods:
         if pod.gpus and not pod.node and not pod.finished:
-            yield from _finding(posture, f"Pod/{pod.namespace}/{pod.name}", pod)
+            yield from _other_scheduler(posture, f"Pod/{pod.namespace}/{pod.name}", pod)
     for owner, item in posture.owners():
         for pod in {pod.scheduler_name: pod for pod in posture.pods_of(item) if pod.gpus}.values():
-            yield from _finding(posture, "/".join(owner), pod)
+            yield from _other_scheduler(posture, "/".join(owner), pod)
 
 
-def _finding(posture: Posture, about: str, pod: PodRecord) -> Iterator[Finding]:
+def _other_scheduler(posture: Posture, about: str, pod: PodRecord) -> Iterator[Finding]:
     text = unchecked.scheduler(pod, posture.settings)
     if text is not None:
         yield Finding(
@@ -84,3 +92,46 @@ def _finding(posture: Posture, about: str, pod: PodRecord) -> Iterator[Finding]:
             f"Write schedulerName: {posture.settings.schedulers[0]}, or add the name to schedulers of the settings if "
             "that profile has gpu-extender among its extenders.", repeats=True,
         )  # fmt: skip
+
+
+def _typos(posture: Posture) -> Iterator[Finding]:
+    """One for each object and name; equal ones are grouped."""
+    cluster = posture.cluster
+    for name in sorted(cluster.nodes):
+        yield from (_typo(f"Node/{name}", typo) for typo in typos_of_node(cluster.nodes[name]))
+    for pod in posture.pods:
+        typos = typos_of_pod(pod, cluster.settings.topology_levels)
+        yield from (_typo(f"Pod/{pod.namespace}/{pod.name}", typo) for typo in typos)
+
+
+def _typo(about: str, typo: Typo) -> Finding:
+    remedy = f"Write {typo.suggestion}." if typo.suggestion is not None else "docs/annotations.md lists all names."
+    return Finding("warning", typo.code, about, typo.text, remedy, repeats=True)
+
+
+def _levels(posture: Posture) -> Iterator[Finding]:
+    """One for each label, and one for each pod; equal ones are grouped."""
+    cluster = posture.cluster
+    labels = finish(unread(cluster))
+    for key, nodes in labels.items():
+        yield Finding(
+            "warning", "label-not-a-level", f"label/{key}",
+            "node label looks like a level of the topology, and is read as none: no gang is kept inside its domains",
+            f"Add {key} to topologyLevels of the settings, at its place from the closest level to the largest; a gang "
+            f"can also state gpu-extender.io/domain: required:{key}.", (("nodes", nodes),),
+        )  # fmt: skip
+    layout = Layout(cluster)
+    nowhere = "Label the nodes, or add the label that they have to topologyLevels of the settings."
+    domains: dict[str, int] = {}
+    for pod in posture.pods:
+        domain = None if pod.node or pod.finished or not cluster.nodes else domain_of(pod)
+        if domain is None:
+            continue
+        if domain.level not in domains:
+            domains[domain.level] = layout.asked(domain.level).domains
+        if not domains[domain.level]:
+            effect = "its gang cannot start" if domain.required else "this has no effect"
+            yield Finding(
+                "warning", "domain-of-no-node", f"Pod/{pod.namespace}/{pod.name}",
+                f"asks for one domain of level {domain.level}, which no node has: {effect}", nowhere, repeats=True,
+            )  # fmt: skip
