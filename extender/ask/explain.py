@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -137,12 +137,13 @@ class Explainer:
         """`kind: Fleet`: what is left of each GPU model, why pods wait, and whose pods ignore requests to save.
         `pods`: of what the method `waiting` has just returned; None: not asked for yet; `names`: of nodes, None: all;
         `namespace`: of gangs and owners, "": any."""
+        waiting = self.waiting() if pods is None else pods
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Fleet",
-            "warnings": self._queue_unknown(),
+            "warnings": [*self._queue_unknown(), *self._silent([pod for pod, _ in waiting])],
             "models": self.models(names),
-            "waiting": pending.by_reason(self.waiting() if pods is None else pods),
+            "waiting": pending.by_reason(waiting),
             **pending.partial_fields([gang for gang in self.partial_gangs() if namespace in ("", gang.ref.namespace)]),
             **self.ignoring(namespace),
         }
@@ -163,6 +164,11 @@ class Explainer:
         """The warning that the order of the queue is not known here, where pods wait in it."""
         unknown = self._report() is None and self._judge.cluster.placements.queued
         return [not_the_leader(self._leader)] if unknown else []
+
+    def _silent(self, pods: Sequence[PodRecord]) -> Iterator[dict[str, str]]:
+        """The warnings of schedulers of these pods that seem not to ask us."""
+        asked = {decision.request.uid for decision in self._decisions.latest()}
+        return unchecked.silent_schedulers(self._judge.cluster, asked, pods)
 
     def partial_gangs(self) -> list[pending.PartialGang]:
         """The gangs whose pods wait for others of them."""
@@ -324,15 +330,19 @@ class Explainer:
                 *unchecked.skipped_slices(judge.cluster, [pod]),
                 *unchecked.preferred(pod, judge.cluster.settings),
                 *unchecked.other_schedulers([pod] if decision is None else [], judge.cluster.settings),
+                *(self._silent([pod]) if decision is None else ()),
             ],
         )
+        gang_alone = None if pod.gated else place.ungated(judge.cluster, pod)
+        if gang_alone is not None and (text := place.no_gate(judge.cluster, gang_alone)):
+            shown = replace(shown, warnings=[*shown.warnings, {"code": "no-gate", "message": text}])
         if best:
             gpus = gpus_of(judge.planned(asked, best[0].node))
             shown = replace(shown, node=best[0].node, gpus=gpus or None)
             shown = replace(shown, sentence=_fits(shown))
             notes = gpu_notes.of_pod(judge.cluster, released, asked.request, best[0].node)
             shown = replace(shown, warnings=[*shown.warnings, *notes])
-            if not pod.gated and (lacks := place.not_whole(judge, asked)):
+            if gang_alone is not None and (lacks := place.not_whole(judge, asked, gang_alone)):
                 named = {"code": "gang-not-whole", "message": lacks}
                 shown = replace(shown, sentence=f"{shown.sentence}; {lacks}", warnings=[*shown.warnings, named])
         else:

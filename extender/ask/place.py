@@ -20,7 +20,7 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Pace, finish
 from extender.cluster.tables import FIRST_GPU
 from extender.errors import BadInput
-from extender.objects.queueing import is_queued, opened
+from extender.objects.queueing import QUEUEING, is_queued, opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.preemption.candidates import Preemptor
@@ -43,6 +43,8 @@ LIMIT_MILLISECONDS: Final = 3_000.0
 """CPU time of the eviction search for a live server: then the best plan that is known counts, as not proved."""
 MOST_NAMED: Final = 3
 """Nodes that a text names."""
+HOLDING: Final = frozenset({"coscheduling", "kubernetes", "kueue", "volcano"})
+"""Sources of gangs whose own system holds pods back until all of them can start."""
 NEVER: Final = frozenset({"never", "incomplete"})
 """Codes of gangs that keep no guarantee: they fit nowhere, or are not there."""
 
@@ -280,14 +282,35 @@ def by_itself(supposed: SupposedCluster, gang: WaitingGang) -> bool:
     return not (bounded and (in_gang or is_queued(first))) and not (is_queued(first) and supposed.settings.queue.queues)
 
 
-def not_whole(judge: Judge, asked: Preemptor) -> str:
-    """Of a pod without our gate: why its gang cannot run whole beside it, for people; "" where it can, or the pod has
-    no gang. kube-scheduler starts such pods one by one."""
-    cluster, named = judge.cluster, judge.cluster.workloads.gang_of(asked.pod.uid)
+def ungated(cluster: ClusterView, pod: PodRecord) -> WaitingGang | None:
+    """The gang of a pod without our gate; None: it has none, or nothing of it waits."""
+    named = cluster.workloads.gang_of(pod.uid)
     if named is None:
+        return None
+    return finish(together(cluster, list(cluster.workloads.gang_pods.get(named, ())), named.text))
+
+
+def no_gate(cluster: ClusterView, gang: WaitingGang) -> str:
+    """That no gate holds the pods of a gang back until all of them have a place, for people; "" where one does, another
+    system does, or none is needed. Without a queue only of a domain that is required."""
+    space, required = gang.ref.namespace, gang.domain is not None and gang.domain.required
+    needed = (required and gang.number > 1) or (cluster.settings.queue.enabled and gang.minimum > 1)
+    released = any(is_queued(pod) or pod.gates or pod.nominated_node for pod in gang.pods)
+    if not needed or released or gang.ref.source in HOLDING:
         return ""
-    gang = finish(together(cluster, list(cluster.workloads.gang_pods.get(named, ())), named.text))
-    if gang is None or gang.lacking < 2 or len(gang.pods) < gang.lacking:
+    exist = any(pod.uid in cluster.pods for pod in gang.pods)
+    if not exist and any(cluster.pods[uid].namespace == space for uid in cluster.placements.queued):
+        return ""  # so has the namespace the label
+    label = f"label namespace {space} {QUEUEING}=enabled, and create them again"
+    unless = "" if exist else f" unless namespace {space} has the label {QUEUEING}: enabled"
+    level = f", and the domain required:{gang.domain.level} does not hold" if gang.domain and required else ""
+    text = f"gang {gang.ref}: no gate holds its pods back until all have a place{unless}: they start one by one{level}"
+    return f"{text}; {label}" if exist else text
+
+
+def not_whole(judge: Judge, asked: Preemptor, gang: WaitingGang) -> str:
+    """Of a pod without our gate: why its gang cannot run whole beside it, for people; "" where it can."""
+    if gang.lacking < 2 or len(gang.pods) < gang.lacking:
         return ""
     result = GangCase.of(SupposedCluster(judge, asked.now), gang, asked.wall).place()
     if isinstance(result, Placed) or result.most >= gang.lacking:

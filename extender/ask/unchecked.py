@@ -7,6 +7,7 @@ from typing import Final
 
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
+from extender.cluster.statements import PLAN
 from extender.objects.records import PodRecord
 from extender.queue.placement import not_modelled
 from extender.settings import Settings
@@ -71,6 +72,26 @@ def other_schedulers(pods: Iterable[PodRecord], settings: Settings) -> Iterator[
     for text, names in alike.items():
         more = f"; so do {count(len(names) - 1, 'more pod')}" if len(names) > 1 else ""
         yield {"code": "other-scheduler", "message": f"pod {names[0]} {text}{more}"}
+
+
+def silent_schedulers(
+    cluster: ClusterView, asked: Iterable[str], pods: Iterable[PodRecord]
+) -> Iterator[dict[str, str]]:
+    """One warning for each scheduler of these pods that may ask us by the settings and seems not to, while another one
+    does. `asked`: uids of pods about which we were asked. Bind writes its plan on the pods."""
+    first: dict[str, PodRecord] = {}
+    for pod in pods:
+        if not pod.gates and scheduler(pod, cluster.settings) is None:
+            first.setdefault(pod.scheduler_name, pod)
+    if not first:
+        return
+    heard = {known.scheduler_name for uid in asked if (known := cluster.pods.get(uid)) is not None}
+    heard |= {pod.scheduler_name for pod in cluster.pods.values() if pod.node and PLAN in pod.annotations}
+    for name, pod in first.items() if heard else ():
+        if name not in heard:
+            why = f"it has no kept decision and no pod whose GPUs bind planned, while {min(heard)} has"
+            text = f"pod {pod.namespace}/{pod.name}: its scheduler {name} seems not to ask gpu-extender ({why})"
+            yield {"code": "scheduler-silent", "message": f"{text}: does its configuration have this extender?"}
 
 
 def preference(pod: PodRecord, settings: Settings) -> str | None:

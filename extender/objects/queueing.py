@@ -15,6 +15,8 @@ from extender.objects.records import PodRecord
 
 GATE: Final = "gpu-extender.io/queue"
 """The scheduling gate of pods that wait in a queue of ours."""
+QUEUEING: Final = "gpu-extender.io/queueing"
+"""The label of a namespace whose pods get the gate when they are created, where it is `enabled`."""
 QUEUE: Final = "gpu-extender.io/queue"
 """The label that names the queue."""
 DOMAIN: Final = "gpu-extender.io/domain"

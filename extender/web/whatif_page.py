@@ -155,7 +155,8 @@ def answer(verbs: Verbs, body: bytes, report: QueueReport | None, now: float, wa
     until = time.process_time() + WAYS_SECONDS
     asked = question(body, cluster.gpu_names)
     supposed = SupposedCluster(judge.over(verbs), now, live=True, over=lambda: time.process_time() > until)
-    return engine.answer(supposed, asked, wall, queue=QueueLook(report)).pieces()
+    uids = {decision.request.uid for decision in verbs.decisions.latest()}
+    return engine.answer(supposed, asked, wall, QueueLook(report), uids).pieces()
 
 
 def question(body: bytes, gpus: frozenset[str]) -> Question:

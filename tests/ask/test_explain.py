@@ -12,7 +12,7 @@ from extender.ask.ways.way import Way
 from extender.preemption.search import VictimSearch
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings
-from tests.ask.asking import explained
+from tests.ask.asking import explained, page
 from tests.world import GPU, JSON, WALL, World, machine, pairs, workload
 
 
@@ -290,3 +290,17 @@ def test_a_reservation_that_cannot_be_written_is_named() -> None:
     assert sentence.endswith(
         "; its preemption 3 s ago evicted no pod: the reservation is not kept: PATCH configmaps: 403 forbidden"
     )
+
+
+def test_a_scheduler_that_does_not_ask_us_while_another_one_does() -> None:
+    world = World()
+    world.node("n1", 4)
+    for name, scheduler in (("p", "default-scheduler"), ("asked", "gpu-scheduler")):
+        world.set("Pod", workload(name, 1, spec={"schedulerName": scheduler}))
+    assert not [one for one in explained(world)["warnings"] if one["code"] == "scheduler-silent"]  # none asks yet
+    asked = workload("asked", 1, spec={"schedulerName": "gpu-scheduler"})
+    world.filter(world.pod("asked", 1, spec=asked["spec"]))
+    warned = {one["code"]: one["message"] for one in explained(world)["warnings"]}
+    assert "its scheduler default-scheduler seems not to ask gpu-extender" in warned["scheduler-silent"]
+    assert [one["code"] for one in page(world, "/debug/top")["warnings"]] == ["scheduler-silent"]
+    assert "scheduler-silent" not in [one["code"] for one in explained(world, "default/asked")["warnings"]]

@@ -13,11 +13,16 @@ from extender.ask.checks.finding import Finding, Item, Posture, at, listed, mapp
 from extender.ask.text import count
 from extender.cluster.slices import finish
 from extender.objects.annotations import Typo, typos_of_node, typos_of_pod
-from extender.objects.queueing import domain_of
+from extender.objects.queueing import QUEUEING, domain_of, is_queued
 from extender.objects.records import PodRecord
 from extender.queue.levels import Layout, unread
 
 LOOKS_LIKE_GPU: Final = ("gpu", "nvidia.com/", "amd.com/", "mig-", "xpu", "habana.ai/", "neuron")
+
+REMEDY: Final = (
+    "Write the schedulerName of a profile that has gpu-extender among its extenders, and leave the other one out of "
+    "`schedulers` of the settings; or add the extender to it."
+)
 
 
 def findings(posture: Posture) -> Iterator[Finding]:
@@ -82,6 +87,9 @@ def _schedulers(posture: Posture) -> Iterator[Finding]:
     for owner, item in posture.owners():
         for pod in {pod.scheduler_name: pod for pod in posture.pods_of(item) if pod.gpus}.values():
             yield from _other_scheduler(posture, "/".join(owner), pod)
+    using = [pod for pod in posture.pods if pod.gpus and not pod.finished]
+    for warning in unchecked.silent_schedulers(posture.cluster, (), using):
+        yield Finding("warning", warning["code"], "cluster", warning["message"], REMEDY)
 
 
 def _other_scheduler(posture: Posture, about: str, pod: PodRecord) -> Iterator[Finding]:
@@ -129,6 +137,12 @@ def _levels(posture: Posture) -> Iterator[Finding]:
             continue
         if domain.level not in domains:
             domains[domain.level] = layout.asked(domain.level).domains
+        if domain.required and not (is_queued(pod) or pod.gates or pod.nominated_node):
+            yield Finding(
+                "warning", "domain-without-gate", f"Pod/{pod.namespace}/{pod.name}",
+                f"requires one domain of level {domain.level}, which only the gate of the queue enforces: it has none",
+                f"Label its namespace {QUEUEING}=enabled, and create the pods again.", repeats=True,
+            )  # fmt: skip
         if not domains[domain.level]:
             effect = "its gang cannot start" if domain.required else "this has no effect"
             yield Finding(

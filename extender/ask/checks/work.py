@@ -11,6 +11,7 @@ from extender.ask.text import count
 from extender.objects.gangs import OUR_MINIMUM
 from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.progress import CHECKPOINT, INTERVAL, SAVES_ON_TERMINATION, duration, saved_ms, whole
+from extender.objects.queueing import QUEUEING
 from extender.objects.records import PodRecord
 from extender.preemption.cost_inputs import work_lost
 
@@ -141,8 +142,8 @@ def _partial_gangs(posture: Posture) -> Iterator[Finding]:
     for gang in partial_gangs(posture.cluster, posture.wall):
         yield Finding(
             "warning", "partial-gang", f"{gang.ref.source}/{gang.ref}", f"{gang.text}: these GPUs do no work",
-            "Let such pods start together, behind the gate of the queue (docs/queue.md); or state "
-            f"{OUR_MINIMUM}, 0 where its pods are independent.",
+            f"Let such pods start together, behind the gate of the queue: label namespace {gang.ref.namespace} "
+            f"{QUEUEING}=enabled (docs/queue.md); or state {OUR_MINIMUM}, 0 where its pods are independent.",
             (("running", len(gang.running)), ("minimum", gang.minimum), ("waiting", gang.waiting), ("gpus", gang.gpus)),
         )  # fmt: skip
 

@@ -106,9 +106,11 @@ def answer(
     question: Question,
     wall: float,
     queue: QueueLook | None = None,
+    asked: Iterable[str] = (),
 ) -> WhatIfAnswer:
     """The answer. The cluster is changed by it, and serves no second question. `wall`: the time at which it is asked,
-    seconds since 1970; `queue`: the latest look at the queue, None: the answer makes one. NotFound, BadInput."""
+    seconds since 1970; `queue`: the latest look at the queue, None: the answer makes one; `asked`: uids of pods about
+    which kube-scheduler has asked. NotFound, BadInput."""
     cluster = snapshot.cluster
     answered = WhatIfAnswer(snapshot.settings.policy_hash, plans=bool(cluster.tables.shapes.planned))
     answered.warn(about_cluster(cluster))
@@ -129,8 +131,9 @@ def answer(
     pods = _admitted(cluster, question, answered)
     answered.warn(unchecked.skipped_slices(cluster, pods))
     cluster.expect(pods)
-    asking_gpus = (pod for pod in pods if pod.gpus or cluster.dra.asks_gpus(pod))
-    answered.warn(unchecked.other_schedulers(asking_gpus, snapshot.settings))
+    asking_gpus = [pod for pod in pods if pod.gpus or cluster.dra.asks_gpus(pod)]
+    schedulers = unchecked.other_schedulers(asking_gpus, snapshot.settings)
+    answered.warn([*schedulers, *unchecked.silent_schedulers(cluster, asked, asking_gpus)])
     admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
     passed: dict[object, list[tuple[single.NotOurs, str]]] = {}  # by owner, with what becomes of the pod
     queue = _queue(snapshot, pods, wall) if queue is None else queue
@@ -147,8 +150,7 @@ def answer(
                 asking.place(waiting, alone=gang is None)
             except single.NotOurs as error:
                 pod = waiting.pods[0]
-                rest = "it waits for that" if cluster.dra.absent(pod) else "kube-scheduler places it by all else"
-                rest = "that scheduler places it" if gpu_part(pod) else rest
+                rest = "that scheduler places it" if gpu_part(pod) else "kube-scheduler places it by all else"
                 passed.setdefault(pod.owner or pod.uid, []).append((error, rest))
     if passed and not (answered.results or answered.groups):
         not_ours, _ = next(iter(passed.values()))[0]

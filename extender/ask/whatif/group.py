@@ -187,6 +187,8 @@ def _about(case: GangCase, gang: WaitingGang) -> Iterator[dict[str, str]]:
         yield from single.about(case.supposed, request, pod)
     if gang.other_gates:
         yield warning("gated", f"gang {gang.ref}: {', '.join(gang.other_gates)} has to be opened first")
+    if not case.queued and (text := place.no_gate(case.supposed.cluster, gang)):
+        yield warning("no-gate", text)
     if not gang.known:
         yield warning(
             "gang-minimum-unknown",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.ask import offline
 from extender.ask.suppose import SupposedCluster
 from extender.ask.whatif import single
 from extender.ask.whatif.engine import exit_code
@@ -13,6 +14,8 @@ from extender.cli import whatif_text
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import PodRecord
 from extender.settings import Settings
+from tests.ask.asking import events, findings
+from tests.ask.checks.test_check import checked
 from tests.ask.whatif.asking import ask, kinds, way
 from tests.world import JSON, WALL, machine, pairs, workload
 
@@ -60,6 +63,29 @@ def test_each_pod_has_what_the_pods_before_it_leave() -> None:
     assert places(answer) == [("a", "n", [0, 1, 2, 3]), ("b", "n", [4, 5, 6, 7]), ("c", None, None)]
     assert kinds(answer["results"][2]) == ["add-nodes"]
     assert answer["results"][2]["nearest"]["missing"][0]["have"] == 0
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_what_no_gate_holds_together_is_named(exists: bool) -> None:
+    """The pods start one by one, and the domain is not kept, whatever the answer about all of them states."""
+    pods = gang("g", 2, 8)
+    for made in pods:
+        made["metadata"]["annotations"][f"{PREFIX}domain"] = "required:rack"
+    rack = [node(f"n{i}", labels={"cloud.provider.com/topology-rack": "r"}) for i in range(2)]
+    if exists:
+        answer = ask([*rack, *pods], pods=[("default", f"g-{i}") for i in range(2)])
+        (finding,) = findings(checked(*rack, *pods), "domain-without-gate")
+        assert (finding["about"], finding["others"]) == ("Pod/default/g-0", ["Pod/default/g-1"])
+        assert "gpu-extender.io/queueing=enabled" in finding["remedy"]
+        shown = offline.explain(Settings(), events([*rack, *pods]), ("default", "g-0"), WALL)
+        assert "no-gate" in [warning["code"] for warning in shown["warnings"]]
+    else:
+        answer = ask(rack, pods)
+    (text,) = [warning["message"] for warning in answer["warnings"] if warning["code"] == "no-gate"]
+    assert "start one by one, and the domain required:" in text
+    assert f"gpu-extender.io/queueing{'=' if exists else ': '}enabled" in text
+    gated = [one | {"spec": one["spec"] | {"schedulingGates": [{"name": f"{PREFIX}queue"}]}} for one in pods]
+    assert "no-gate" not in [warning["code"] for warning in ask(rack, gated)["warnings"]]
 
 
 def test_a_victim_is_taken_once_and_its_gpus_are_free_for_the_next() -> None:
