@@ -215,8 +215,6 @@ class AdvanceController(Controller):
             await self._store.read()
         found, self._faults = entries(asked.data)
         self._entries, self._uid = {entry.name: entry for entry in found}, asked.uid
-        for name, why in self._faults.items():
-            self._tell(name, "invalid", why)
 
     def _hold(self) -> None:
         """What is kept is in force."""
@@ -233,6 +231,8 @@ class AdvanceController(Controller):
             await self._store.read()
             self._leads = True
             self._told |= {name: _told(kept.phase, kept.text) for name, kept in self._store.kept.items()}
+        for name, why in self._faults.items():
+            self._tell(name, "invalid", why)
         changes: dict[str, Kept | None] = {}
         self._wanting.clear()
         for entry in sorted(asked.values(), key=lambda entry: (entry.since, entry.name)):
@@ -242,9 +242,9 @@ class AdvanceController(Controller):
                 if kept != before:
                     changes[entry.name] = kept
         changes |= dict.fromkeys(name for name, kept in self._store.kept.items() if name not in asked and not kept.gang)
-        if self._dated is not None:
-            changes |= await self._dated.look()
         if not changes or await self._write(changes):
+            if self._dated is not None and (of_gangs := await self._dated.look()):
+                await self._write(of_gangs)  # what tenants ask for keeps operators from nothing
             self._hold()
             self._begin_search(asked)
             await self._move()
@@ -282,10 +282,11 @@ class AdvanceController(Controller):
     def _step(self, entry: AdvanceEntry, kept: Kept | None, changes: Mapping[str, Kept | None]) -> Kept:
         """What is to be kept of one entry now. `changes`: of entries before it."""
         wall, stated_now = self._clock.wall(), _digest(entry)
-        if kept is None or kept.stated != stated_now:
+        is_new = kept is None or kept.stated != stated_now
+        if kept is None or is_new:
             kept = Kept(1, entry.name, stated_now, entry.since, entry.until, namespaces=entry.namespaces)
         if wall >= entry.until:
-            outcome = kept.outcome or "missed"
+            outcome = kept.outcome or ("missed" if kept.seats or (kept.phase == "no-place" and kept.text) else "")
             return replace(kept, phase="ended", text="it has ended", seats=(), held=(), outcome=outcome)
         users = self._users(kept)
         if not kept.seats or (not users and self._lost(kept)):

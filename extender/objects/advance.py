@@ -23,6 +23,12 @@ MOST_ENTRIES: Final = 64
 LONGEST: Final = 4_096
 """Characters of one entry."""
 MOST_NAMESPACES: Final = 64
+MOST_KEYS: Final = 256
+"""Of the ConfigMap: what is beyond them is not looked at."""
+MOST_TIME: Final = 64
+"""Characters of a time."""
+LATEST: Final = 4_102_444_800.0
+"""The year 2100: every later time is an error."""
 _ROOM: Final = {"for": "for", "node": "node", "model": "model", "domain": "domain", "priorityClass": "priority-class"}
 """The words of `plan`, by field."""
 _FIELDS: Final = (*_ROOM, "from", "until", "namespaces")
@@ -42,7 +48,10 @@ def entries(data: Mapping[str, str]) -> tuple[list[AdvanceEntry], dict[str, str]
     """(the entries by name, why each other key is none). `data`: of the ConfigMap."""
     found: list[AdvanceEntry] = []
     faults: dict[str, str] = {}
-    for name, text in sorted(data.items()):
+    for number, (name, text) in enumerate(sorted(data.items())):
+        if number == MOST_KEYS:
+            faults[name] = f"more than {MOST_KEYS} keys: this one and those after it are not read"
+            break
         try:
             if len(found) == MOST_ENTRIES:
                 raise BadInput(f"more than {MOST_ENTRIES} advance reservations", path=name)
@@ -75,7 +84,7 @@ def entry(name: str, text: str) -> AdvanceEntry:
 def starts_at(pod: PodRecord) -> float | None:
     """The date for which the pod's gang asks, seconds since 1970; None: for none."""
     text = pod.annotations.get(START_AT)
-    return (checkpoint(text) / 1000.0 or None) if text else None
+    return (_seconds(text) or None) if text else None
 
 
 def _fields(text: str) -> Mapping[Any, Any]:
@@ -100,7 +109,13 @@ def _text(stated: Mapping[Any, Any], field: str) -> str:
 
 
 def _moment(stated: Mapping[Any, Any], field: str) -> float:
-    seconds = checkpoint(_text(stated, field)) / 1000.0 if field in stated else 0.0
+    seconds = _seconds(_text(stated, field)) if field in stated else 0.0
     if not seconds:
         raise BadInput("not a time with its offset, like 2026-12-01T08:00:00Z", path=field)
     return seconds
+
+
+def _seconds(text: str) -> float:
+    """Seconds since 1970 of an RFC 3339 time; 0.0 when it is none, or after LATEST."""
+    seconds = checkpoint(text) / 1000.0 if len(text) <= MOST_TIME else 0.0
+    return seconds if seconds <= LATEST else 0.0

@@ -140,6 +140,7 @@ class Planner:
         self.starts = Starts(cluster, claims, placement, clock)
         self._rules = Rules(cluster)
         self._endings, self.stand_ins = Endings(cluster), StandIns(cluster, wall)
+        self._dated_endings = Endings(cluster)  # of `place_at`, which may run between the slices of a look
         self._runs = GangRuns(cluster, claims.seats, times or RunTimes())
         self._models: Models | None = None
         self._use = DecayedUse()
@@ -551,7 +552,7 @@ class Planner:
         """(seats for all pods of the gang, its GPUs by model) at a date, when what is declared to end before has ended;
         else why there are none. `reserved`: what is held for dates of its queue, GPUs by model."""
         wall, queues = self._wall(), (yield from self._queues())
-        running = yield from self._endings.read(wall)
+        running = yield from self._dated_endings.read(wall)
         gone = [ending for ending in running if ending.at is not None and ending.at <= date]
         requests = [
             request if request.lasts is None else msgspec.structs.replace(request, lasts=request.lasts + date - wall)

@@ -102,7 +102,7 @@ class AdvanceReservations:
         if by_name == self._of and epoch == self.epoch:
             return
         self.journal.changed("advance", (epoch, tuple(by_name.values())))
-        self._of, self.epoch, self._generation = by_name, epoch, -1
+        self._of, self.epoch, self._left = by_name, epoch, {}
 
     def current(self, now: float) -> list[Held]:
         """Those that have not ended. `now`: on the server's clock."""
@@ -165,8 +165,9 @@ class AdvanceReservations:
 
     def _left_of(self, held: Held, cluster: ClusterView, *, begun: bool) -> Amounts:
         """What its pods have not used of it; all of it before it has `begun`."""
-        if self._generation != cluster.generation:
-            self._left, self._generation = {}, cluster.generation
+        if self._generation != cluster.generation:  # what none of its pods has used yet stays as it is
+            self._left = {key: left for key, left in self._left.items() if not key[1]}
+            self._generation = cluster.generation
         left = self._left.get((held.name, begun))
         if left is None:
             left = self._left[held.name, begun] = _left(held, cluster, begun=begun)

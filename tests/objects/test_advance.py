@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from extender.objects.advance import LONGEST, MOST_ENTRIES, entries, starts_at
+from extender.objects.advance import LONGEST, MOST_ENTRIES, MOST_KEYS, entries, starts_at
 from extender.objects.wanted_room import WantedRoom
 from tests.objects.test_quotas import pod_of
 from tests.world import WALL, rfc3339, workload
@@ -75,6 +75,11 @@ def test_of_very_many_entries_the_first_are_read() -> None:
     assert (len(found), len(faults)) == (MOST_ENTRIES, 2)
 
 
+def test_a_config_map_with_very_many_keys_is_read_in_part() -> None:
+    found, faults = entries({f"e{at:06}": "x" for at in range(20_000)})
+    assert (len(found), len(faults)) == (0, MOST_KEYS + 1)
+
+
 def test_random_texts_are_entries_or_faults() -> None:
     chance = random.Random(4)
     words = [*"{}[]:,&*!|>-'\"\n\t #", "for", "from", "node", "2026-12-01T08:00:00Z", "8", "\x00", "é", "~", "<<"]
@@ -87,5 +92,12 @@ def test_random_texts_are_entries_or_faults() -> None:
 def test_the_date_of_a_gang() -> None:
     noted = workload("p", 8, annotations={"gpu-extender.io/start-at": rfc3339(WALL)})
     assert starts_at(pod_of(noted)) == WALL
-    for text in ("", "soon", "2026-12-01T08:00:00", "9" * 5000):
+    for text in (
+        "",
+        "soon",
+        "2026-12-01T08:00:00",
+        "9" * 5000,
+        "9999-12-31T23:59:59-14:00",
+        "0001-01-01T00:00:00+14:00",
+    ):
         assert starts_at(pod_of(workload("p", 8, annotations={"gpu-extender.io/start-at": text}))) is None

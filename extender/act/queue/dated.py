@@ -30,11 +30,12 @@ AGAIN_SECONDS: Final = 30.0
 """Between two searches for one gang."""
 HELD_SECONDS: Final = 600.0
 """From its date on a gang has so long to start on the GPUs that are held for it."""
-MOST_PODS: Final = 256
-"""Of a gang."""
 MOST_OF_QUEUE: Final = 8
 MOST: Final = 64
 """Gangs for which GPUs are held, of one queue and in all."""
+MOST_PODS_OF_QUEUE: Final = 128
+MOST_PODS: Final = 512
+"""Their pods: operators' reservations are in the same ConfigMap, and find room there."""
 MOST_AHEAD: Final = 30 * 86_400.0
 """Seconds to the date."""
 
@@ -129,11 +130,12 @@ class DatedGangs:
     async def _placed(self, gang: WaitingGang, date: float, held: Mapping[str, Kept]) -> Kept | str:
         if date - self._clock.wall() > MOST_AHEAD:
             return f"its date is more than {MOST_AHEAD / 86_400:g} days ahead"
-        if len(gang.pods) > MOST_PODS:
-            return f"it has more than {MOST_PODS} pods"
         of_queue = [kept for kept in held.values() if kept.queue == gang.queue]
         if len(of_queue) >= MOST_OF_QUEUE or len(held) >= MOST:
             return f"GPUs are held for {len(of_queue)} gangs of queue {gang.queue}, and for {len(held)} in all"
+        pods = [sum(len(kept.seats) for kept in some) + len(gang.pods) for some in (of_queue, held.values())]
+        if pods[0] > MOST_PODS_OF_QUEUE or pods[1] > MOST_PODS:
+            return f"GPUs would be held for {pods[0]} pods of queue {gang.queue}, and for {pods[1]} in all"
         found = await done(self._planner.place_at(gang, date, _gpus(of_queue)))
         if isinstance(found, str):
             return found
