@@ -25,7 +25,8 @@ from tests.web.page.crawl import crawl
 
 SCENES = (
     "two good candidates", "contiguous fit", "a refused node", "a preemption", "a wait that ends",
-    "a gang that starts whole", "a claim with linked GPUs", "asked to save first", "a pod that waits",
+    "a gang that starts whole", "a claim with linked GPUs", "asked to save first", "a start that was stated before",
+    "a pod that waits",
 )  # fmt: skip
 LIMIT_SECONDS = 120
 HEADER = r"^\d+  \d\d:[03]0"

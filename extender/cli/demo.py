@@ -35,7 +35,7 @@ from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
 from extender.sim.cluster import ConfigMaps, SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
-from extender.sim.evening import MOST_WAIT_SECONDS, NAMESPACE, POD, PRIORITY_CLASS, asked, claimed, waits
+from extender.sim.evening import MOST_WAIT_SECONDS, NAMESPACE, POD, PRIORITY_CLASS, asked, claimed, dated, waits
 from extender.sim.kubelet import Kubelets
 from extender.sim.traffic import Traffic
 from extender.times import Clock
@@ -97,7 +97,7 @@ class Demo:
         """Until the day is over (once), or a signal comes."""
         clock, simulated, kubelets = build(self.seed)
         cluster = Cluster(Settings.model_validate(SETTINGS))
-        source = SimSource(simulated, cluster, clock.monotonic)
+        source = SimSource(simulated, cluster, clock.monotonic, clock.wall)
         # The queue rests by the time of its work. The day's clock stands still in a scene: by it no work takes time.
         core = deciding.Core.over(cluster, source, clock=Clock(clock.monotonic, clock.wall, clock.monotonic))
         api = SimApi(simulated)
@@ -108,11 +108,12 @@ class Demo:
             keeps,
             evicts,
             queue=released,
-            controllers=(keeps, evicts, released),
+            controllers=(keeps, evicts, released, *acting.dates_of(core, api, released, None)),
         )
         server = wiring.connect(core, acts, Forks(rest=0.0, nice=0))  # here nobody waits for a verb
         host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
         ended = threading.Event()
+        learned = lambda: core.run_times.revision  # noqa: E731
 
         def play() -> None:
             extender = Extender(HOST, self.port, START_SECONDS)  # a machine that is slow plays the day slowly
@@ -122,7 +123,7 @@ class Demo:
                 # The day's clock leaps, and an instance whose queue has not begun knows the seats for seconds only.
                 if not _within(START_SECONDS, lambda: released.report is not None):
                     raise NotAsTold("the queue begins")
-                if self._show(_scenes(simulated, kubelets, extender, source, self.seed), ended):
+                if self._show(_scenes(simulated, kubelets, extender, source, self.seed, learned), ended):
                     self.result = 0
                     clock.release()
                     traffic = None if self.once else Traffic(simulated, kubelets, extender, source, self.seed)
@@ -191,11 +192,17 @@ class Demo:
 
 
 def _scenes(
-    simulated: SimCluster, kubelets: Kubelets, extender: Extender, source: SimSource, seed: int
+    simulated: SimCluster,
+    kubelets: Kubelets,
+    extender: Extender,
+    source: SimSource,
+    seed: int,
+    learned: Callable[[], int],
 ) -> Iterator[Scene]:
     yield from Day(simulated, kubelets, extender, source, seed).scenes()
     yield claimed(simulated, kubelets, extender, source, seed)
     yield asked(simulated, kubelets, extender, source, seed)
+    yield dated(simulated, kubelets, extender, source, seed, learned)
     yield waits(simulated, kubelets, extender, source, seed)
 
 

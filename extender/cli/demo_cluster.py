@@ -27,11 +27,11 @@ from extender.kube.client import ApiError, ApiServer
 from extender.kube.own_objects import ConfigMap
 from extender.kube.pod_writes import Bindings, PodEvictions, PodPatches, ResourceClaimWrites
 from extender.objects import decode
-from extender.objects.records import Event, Kind
+from extender.objects.records import Event, Kind, PodRecord
 from extender.server.acting import KeptSeats, QueueRequests, queue_over
 from extender.server.deciding import Core
 from extender.sim import cluster
-from extender.sim.cluster import ConfigMaps, SimChange, SimCluster
+from extender.sim.cluster import FINISHED, ConfigMaps, SimChange, SimCluster
 
 LOOK_SECONDS = 0.02
 ACTS_SECONDS = 20.0  # within which the server acts by itself
@@ -41,10 +41,12 @@ NAMESPACE = "gpu-extender"
 class SimSource(ClusterSource):
     """A source, as the HTTP server wants it. Not ready until all that is there has been applied."""
 
-    def __init__(self, simulated: SimCluster, cluster: Cluster, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, simulated: SimCluster, cluster: Cluster, clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
         self._simulated = simulated
         self._cluster = cluster
-        self._clock = clock
+        self._clock, self._wall = clock, wall
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listed = threading.Event()
         self._failure: Exception | None = None
@@ -100,7 +102,10 @@ class SimSource(ClusterSource):
     def _apply(self, change: SimChange) -> None:
         try:
             record = decode.record(change.kind, change.item, self._cluster.gpu_names)
-            self._cluster.apply([Event(change.kind, change.change, record)], self._clock())
+            # as in a watch that selects pods that have not finished
+            ended = isinstance(record, PodRecord) and record.phase in FINISHED
+            what = "delete" if ended else change.change
+            self._cluster.apply([Event(change.kind, what, record)], self._clock(), self._wall())
             if self._cluster.faults:
                 raise ValueError("an object could not be held; see the log")
         except Exception as error:  # in a callback it would only be logged: settle() raises it

@@ -151,7 +151,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         controllers.append(LearnedStore(learned, demand.dump, demand.load, newer=is_newer))
         controllers.append(SaveHistoryStore(learned, history))
     if queue is not None:
-        controllers += _dates(core, server, queue, namespace if stored else None)
+        controllers += dates_of(core, server, queue, namespace if stored else None)
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
 
     async def close() -> None:
@@ -199,7 +199,7 @@ def _can_evict(settings: Settings, watches: Watches, reservations: ReservationSt
     )
 
 
-def _dates(core: Core, server: ApiServer, queue: QueueController, namespace: str | None) -> list[Controller]:
+def dates_of(core: Core, server: ApiServer, queue: QueueController, namespace: str | None) -> list[Controller]:
     """What learns how long gangs run, states when those that wait start, and keeps what was learned. `namespace`:
     where, None: nowhere."""
     runs = EndedRuns(core.cluster, Bindings(server, core.cluster.gpu_names).get_pod, core.run_times)

@@ -4,6 +4,7 @@ that loses seconds; and a pod that waits, with its ways out. It stays as it is, 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from itertools import combinations
 from typing import Any
@@ -81,8 +82,8 @@ def claimed(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server:
 
 
 def waits(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: DayServer, seed: int) -> Scene:
-    """21:00: a training finds enough GPUs, but none that are linked. Raises NotAsTold."""
-    cluster.clock.until(MORNING.replace(hour=21))
+    """22:00: a training finds enough GPUs, but none that are linked. Raises NotAsTold."""
+    cluster.clock.until(MORNING.replace(hour=22))
     scheduler = Scheduler(cluster, extender, seed=seed, settle=server.settle, bound=kubelets.sync)
     uid = cluster.create(SimPod(POD, NAMESPACE, WANTED, links="required").object())
     [outcome] = scheduler.run([uid])
@@ -179,4 +180,126 @@ def asked(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: D
         f"asked {began:%H:%M:%S}, saved {saved:%H:%M:%S}, {PREEMPTOR} started {clock.now():%H:%M:%S}: "
         f"{lost:.0f} GPU-seconds lost instead of {instead:.0f} GPU-hours"
     )
+    return scene
+
+
+# -- when a pod that waits starts, by the runs that have ended
+
+
+FARM, FRAMES = "farm", 8  # a node of its own, and how many frames run on it at once
+WAVES = (110, 130, 100, 120, 140)  # seconds that frames run, those that start together
+DECLARED = "30m"
+READ_SECONDS = 10  # of the day, until windows are read anew
+PERCENT = 80
+
+
+class _Frames:
+    """Pods of one GPU on a node of their own. `running`, `waiting`: their uids, the first ones first."""
+
+    def __init__(self, cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: DayServer) -> None:
+        self._cluster, self._kubelets, self._extender, self._server = cluster, kubelets, extender, server
+        taint = {"key": FARM, "value": "", "effect": "NoSchedule"}
+        cluster.add_node(SimNode(FARM, machine("dgx1-v100"), labels={"pool": FARM}, taints=[taint]).object())
+        kubelets.add(FARM, machine("dgx1-v100"))
+        self.running, self.waiting = list[str](), list[str]()
+        self.last = ""  # the name of the latest one
+        self._count = 0
+
+    def create(self, number: int) -> None:
+        """So many wait behind the gate."""
+        for _ in range(number):
+            self._count += 1
+            self.last = f"frame-{self._count:02}"
+            pod = SimPod(
+                self.last,
+                "studio",
+                1,
+                annotations={"gpu-extender.io/duration": DECLARED},
+                node_selector={"pool": FARM},
+                tolerations=({"key": FARM, "operator": "Exists"},),
+                gates=[GATE],
+            )
+            self.waiting.append(self._cluster.create(pod.object()))
+
+    def start(self, scheduler: Scheduler) -> None:
+        """The first FRAMES run once the server has released them."""
+        self.running, self.waiting = self.waiting[:FRAMES], self.waiting[FRAMES:]
+        self._server.until(lambda: not any(map(self._gated, self.running)), "release the frames")
+        outcomes = scheduler.run(self.running)
+        expect(all((outcome.result, outcome.node) == ("bound", FARM) for outcome in outcomes), f"they run: {outcomes}")
+
+    def _gated(self, uid: str) -> bool:
+        pod = self._cluster.pod(uid)
+        return pod is not None and bool(pod["spec"].get("schedulingGates"))
+
+    def end(self) -> None:
+        """Those that run have ended."""
+        for uid in self.running:
+            self._kubelets.finish(uid)
+
+    def stated(self) -> dict[str, Any]:
+        """When the last one starts, read after all that waits was seen."""
+        self._server.until(lambda: bool(self._entry()), "look at the frames")
+        self._cluster.clock.advance(READ_SECONDS)
+        self._server.until(lambda: bool(self._entry()["start"]), "state when frames start")
+        return dict(self._entry()["start"])
+
+    def _entry(self) -> dict[str, Any]:
+        own = f"studio/{self.last}"
+        return next((dict(entry) for entry in self._extender.queue()["waiting"] if entry["gang"] == own), {})
+
+
+def dated(
+    cluster: SimCluster,
+    kubelets: Kubelets,
+    extender: Extender,
+    server: DayServer,
+    seed: int,
+    learned: Callable[[], int],
+) -> Scene:
+    """21:30: frames wait for a small node, and a window in which the last one starts comes true. `learned`: how many
+    runs the server has learned from, which does that once a second. Raises NotAsTold."""
+    clock = cluster.clock
+    clock.until(MORNING.replace(hour=21, minute=30))
+    began = clock.now()
+    scheduler = Scheduler(cluster, extender, seed=seed, settle=server.settle, bound=kubelets.sync)
+    frames = _Frames(cluster, kubelets, extender, server)
+
+    def wave(seconds: int) -> None:
+        """Those that run end, and the next ones start."""
+        clock.advance(seconds)
+        known = learned() + FRAMES
+        frames.end()
+        frames.start(scheduler)
+        server.until(lambda: learned() >= known, "learn how long frames run")
+
+    frames.create(FRAMES)
+    frames.start(scheduler)
+    frames.create(2 * FRAMES)
+    for seconds in WAVES:
+        frames.stated()
+        wave(seconds)
+        frames.create(FRAMES)
+    start, at = frames.stated(), clock.now()
+    [shown] = [window for window in start["windows"] if window["percent"] == PERCENT]
+    for seconds in WAVES[:2]:
+        wave(seconds)
+    after = (clock.now() - at).total_seconds()
+    held = not frames.waiting and shown["from_seconds"] <= after <= shown["until_seconds"]
+    expect(held, f"{frames.last} starts after {after:.0f} s, in its window: {shown}")
+    shows = fleet(cluster, kubelets)
+    frames.end()
+    server.settle()
+    scene = Scene(
+        "a start that was stated before",
+        began.strftime("%H:%M"),
+        f"Frames are rendered on a small node, {FRAMES} at a time, and each states that it runs up to {DECLARED}. The "
+        "server learns how long they run from those that end, and how wrong its windows were from those that start. "
+        f"At {at:%H:%M} it states in which window the last frame starts. It starts at {clock.now():%H:%M}, as stated.",
+        f"studio/{frames.last}",
+        view="explain",
+        shows=shows,
+    )
+    scene.answers.append(f"{at:%H:%M}, {frames.last}: {start['text']}")
+    scene.answers.append(f"it started {after / 60:.0f} minutes later; {len(WAVES) * FRAMES} frames had started before")
     return scene
