@@ -28,6 +28,7 @@ from tests.world import GPU, JSON, World, workload
 NAME = "night"
 TICK = 8.0  # seconds
 SPREAD = 3.0
+AGAIN_SECONDS = 30.0
 STEPS = 300
 """Of a search: small clusters, many of them."""
 LASTS = 3600.0
@@ -79,6 +80,9 @@ class Scene:
     amounts: tuple[int, ...] = ()
     since: float = 0.0
     plans: int = 0
+    planned_moves: int = 0
+    """Of the first plan."""
+    restarts: int = 0
     asked: dict[str, float] = field(default_factory=dict)
     """uid -> when it has saved."""
     state: MovesState = field(default_factory=lambda: MovesState("waits"))
@@ -196,6 +200,7 @@ class Scene:
         if self.plan(pods, gpus):
             self.since = self.world.wall + self.lead() + before
             self.plan(pods, gpus)
+            self.planned_moves = len(self.moves)
         return bool(self.document)
 
     def check(self) -> None:
@@ -231,6 +236,7 @@ class Scene:
             await acts.sweep({NAME})
             self.state = await acts.turn(NAME, self.moves, self.since, self.since + LASTS, lambda: True)
         except Crash:
+            self.restarts += 1
             self._acts = None
             self.known()
         return self.state
@@ -348,3 +354,22 @@ def places_of(scene: Scene) -> Counter[str]:
             return Counter()
         used[node] += 1
     return used
+
+
+async def carried_out(scene: Scene, pods: int, gpus: int, *, strangers: float = 0.0, grows: float = 0.0) -> bool:
+    """Make room for a reservation that begins some minutes after the moves have to begin; whether it was there on
+    time. `strangers`, `grows`: how likely other tenants bring pods, and owners want one more, in a tick."""
+    if not scene.book(pods, gpus, 120.0):
+        return False
+    planned = 0.0
+    while scene.world.wall < scene.since:
+        if (await scene.turn()).phase == "lost" and scene.world.wall - planned >= AGAIN_SECONDS:
+            planned = scene.world.wall
+            scene.plan(pods, gpus)
+        if scene.rng.random() < strangers:
+            stranger(scene)
+        if scene.rng.random() < grows:
+            scene.rng.choice(scene.owners).replicas += 1
+        scene.tick()
+        scene.check()
+    return bool(places_of(scene))

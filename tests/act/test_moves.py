@@ -8,29 +8,9 @@ import random
 import pytest
 
 from extender.act.moves import NOT_USED_SECONDS
-from tests.act.moved import NAME, TICK, Owner, Scene, drawn, gpus_of, places_of, stranger
+from tests.act.moved import NAME, TICK, Owner, Scene, carried_out, drawn, gpus_of, places_of
 
 CASES = 40
-AGAIN_SECONDS = 30.0
-
-
-async def carried_out(scene: Scene, pods: int, gpus: int, *, strangers: float = 0.0, grows: float = 0.0) -> bool:
-    """Make room for a reservation that begins some minutes after the moves have to begin; whether it was there on
-    time. `strangers`, `grows`: how likely other tenants bring pods, and owners want one more, in a tick."""
-    if not scene.book(pods, gpus, 120.0):
-        return False
-    planned = 0.0
-    while scene.world.wall < scene.since:
-        if (await scene.turn()).phase == "lost" and scene.world.wall - planned >= AGAIN_SECONDS:
-            planned = scene.world.wall
-            scene.plan(pods, gpus)
-        if scene.rng.random() < strangers:
-            stranger(scene)
-        if scene.rng.random() < grows:
-            scene.rng.choice(scene.owners).replicas += 1
-        scene.tick()
-        scene.check()
-    return bool(places_of(scene))
 
 
 def test_every_victim_has_its_place_and_the_reservation_is_kept() -> None:

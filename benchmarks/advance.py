@@ -1,0 +1,141 @@
+"""Reservations kept on time by moves, and victims without a successor: the product's own search, claims, filter and
+moves, over a simulated clock.
+
+    python -m benchmarks.advance [--cases 300] [--seed 0]
+
+Each case is a small random cluster (tests/act/moved.py): 3 to 6 nodes with 8 GPUs, owners whose pods are spread over
+them, some saving when asked, some in gangs. It has a reservation (1x8, 2x4 or 1x6) that needs moves, two minutes after
+these have to begin. Pods of other tenants come all the time and take any node that filter passes; kube-scheduler takes
+a random one of these; owners and containers take their time; the server is killed after one write of seven.
+
+- `held`: what the product does.
+- `not held`: the same moves by hand, as `plan` prints them: pods are evicted one move after the other, 90 s at most
+  for each, and nothing holds their next places.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Mapping, Set
+from typing import Final
+
+from extender import log
+from tests.act.moved import TICK, Scene, carried_out, drawn, places_of, stranger
+
+SHAPES: Final = ((1, 8), (2, 4), (1, 6))
+STRANGERS: Final = 0.3
+HINDRANCES: Final[Mapping[str, Mapping[str, float]]] = {
+    "none": {},
+    "budgets refuse 1 of 3": {"refuses": 0.33},
+    "owners grow": {"grows": 0.1},
+    "nodes vanish": {"vanish": 0.01},
+}
+"""By name: what goes wrong, how likely in a tick or for a request."""
+HAND_SECONDS: Final = 90.0
+COLUMNS: Final = (
+    "what goes wrong", "next places", "reservations that need moves", "kept on time", "victims",
+    "of these without a successor that runs", "restarts",
+)  # fmt: skip
+
+
+class Counts:
+    """Of one line."""
+
+    def __init__(self) -> None:
+        self.cases = self.kept = self.victims = self.without = self.restarts = 0
+
+    def add(self, scene: Scene, *, kept: bool, lost: int) -> None:
+        """A case that needed moves."""
+        self.cases += 1
+        self.kept += kept
+        self.victims += len(scene.evicted)
+        self.without += lost
+        self.restarts += scene.restarts
+
+    def line(self, name: str, rule: str) -> str:
+        """For people."""
+        part = 100 * self.kept / self.cases if self.cases else 0.0
+        cells = f"{self.cases:,}", f"{part:.1f} %", f"{self.victims:,}", f"{self.without:,}", f"{self.restarts:,}"
+        return f"| {name} | {rule} | {' | '.join(cells)} |"
+
+
+def case(seed: int, hindrance: Mapping[str, float]) -> tuple[Scene, tuple[int, int]]:
+    """A cluster and a shape."""
+    rng = random.Random(seed)
+    facts = {name: value for name, value in hindrance.items() if name != "grows"}
+    return drawn(rng, crashes=0.15, **facts), rng.choice(SHAPES)
+
+
+async def by_hand(scene: Scene, pods: int, gpus: int, grows: float) -> bool:
+    """Evict as `plan` prints it; whether the room is there on time."""
+    if not scene.book(pods, gpus, 120.0):
+        return False
+    moves, begins = list(scene.moves), scene.since - scene.lead()
+    leaving: set[str] = set()
+    until = 0.0
+    while scene.world.wall < scene.since:
+        runs = not any(owner.replicas > len(scene.of(owner)) for owner in scene.owners) and not leaving & set(
+            scene.pods
+        )
+        if moves and scene.world.wall >= begins and (runs or scene.world.wall > until):
+            leaving, until = {pod.uid for pod in moves[0].pods}, scene.world.wall + HAND_SECONDS
+            for pod in moves.pop(0).pods:
+                if pod.uid in scene.pods:
+                    scene.crashes = 0.0
+                    await scene.evict(scene.world.cluster.pods[pod.uid])
+        _others(scene, grows)
+        scene.tick()
+    return bool(places_of(scene))
+
+
+def _others(scene: Scene, grows: float) -> None:
+    if scene.rng.random() < STRANGERS:
+        stranger(scene)
+    if scene.rng.random() < grows:
+        scene.rng.choice(scene.owners).replicas += 1
+
+
+def without(scene: Scene, before: Set[str]) -> int:
+    """Victims for which no other pod of their owner runs. `before`: uids of the pods at the beginning."""
+    evicted = Counter(uid.removeprefix("uid-").rpartition("-")[0] for uid in scene.evicted)
+    runs = Counter[str]()
+    for uid, pod in scene.pods.items():
+        if uid not in before and pod["spec"].get("nodeName") and pod["metadata"]["namespace"] == "default":
+            runs[pod["metadata"]["name"].rpartition("-")[0]] += 1
+    return sum((evicted - runs).values())
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    log.configure(level=logging.CRITICAL)
+    print(f"| {' | '.join(COLUMNS)} |\n|---|---|{'--:|' * (len(COLUMNS) - 2)}")
+    unheld = 0
+    for name, hindrance in HINDRANCES.items():
+        grows = hindrance.get("grows", 0.0)
+        held, by_hands = Counts(), Counts()
+        for seed in range(options.seed, options.seed + options.cases):
+            for counts in (held, by_hands):
+                scene, shape = case(seed, hindrance)
+                before = set(scene.pods)
+                if counts is held:
+                    kept = asyncio.run(carried_out(scene, *shape, strangers=STRANGERS, grows=grows))
+                else:
+                    kept = asyncio.run(by_hand(scene, *shape, grows))
+                if scene.planned_moves:
+                    counts.add(scene, kept=kept, lost=without(scene, before))
+                    unheld += len(scene.without_place) if counts is held else 0
+        print(held.line(name, "held"))
+        print(by_hands.line(name, "not held"), flush=True)
+    print(f"\nheld: {unheld} pods were evicted before their next place was held; one look each {TICK:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
