@@ -72,6 +72,8 @@ class Movers:
     """Pods with GPUs that do not move, by the reason."""
     closed: int = 0
     """Nodes where nothing goes."""
+    repelled: int = 0
+    """Pods that may move, and that others keep off some nodes by anti-affinity."""
     ended: list[PodRecord] = field(default_factory=list)
     """Pods that end before the room is needed."""
     ending: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -130,6 +132,7 @@ class _Reader:
         self.read.closed = self._rejecting(supposed, fleet)
         self._classes = LabelClasses(self._cluster)
         self._allowed: dict[object, int | None] = {}
+        self._repelled: set[object] = set()
         self._levels: dict[str, tuple[int, ...]] = {}
         ends = stated(self._cluster, wall) if at else ()
         self._ended = {pod.uid for pod, end in ends if end is not None and end <= at}
@@ -235,6 +238,9 @@ class _Reader:
     def _nodes_of(self, pod: PodRecord) -> int | None:
         """The nodes that the pod's own rules admit, as they are now; None: they cannot be looked at."""
         key = (pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms, self._classes.of(pod))
+        if key not in self._allowed and repelled(self._cluster, pod) - {self._cluster.row(pod.node)}:
+            self._repelled.add(key)
+        self.read.repelled += key in self._repelled
         if key not in self._allowed:
             try:
                 rows = set(admitted(self._cluster, pod, self._cluster.rows.index.rows(self.read.names)))
@@ -520,6 +526,9 @@ class _Searching:
             if without:
                 text = f"{count(without, 'pod')} without GPUs on the node: where these go is not judged"
                 yield warning("pods-without-gpus", text)
+        if self.movers.repelled and result.moves != ():
+            text = "that others keep off some nodes by anti-affinity: that those could move first is not searched"
+            yield warning("anti-affinity", f"{count(self.movers.repelled, 'pod')} {text}")
         if jobs := sum(pods[0].owner is not None and pods[0].owner.kind == "Job"
                        for pods in (self.movers.pods[move.unit] for move in result.moves or ())):  # fmt: skip
             text = "a Job counts an evicted pod as failed, unless its podFailurePolicy ignores DisruptionTarget"

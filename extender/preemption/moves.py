@@ -16,6 +16,8 @@ Theory of operation:
    are known early.
 5. A branch whose cost and bounds are not below the best known set ends. The search ends where the bound of the next
    target is not: then the best is proved. Otherwise the lowest bound that was left is stated.
+6. Where no set was found in time, as for a shape of many nodes, nodes are freed one after the other, those that cost
+   least for a pod of the shape first; their units go straight to a free place.
 
 Nodes are numbers from 0 up, sets of nodes are bits. What is equal for the cost goes to the first node.
 """
@@ -25,7 +27,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -37,10 +39,12 @@ PASSES: Final = ((0, 0.5, 400), (1, 0.7, 100), (3, 0.85, 30), (1 << 30, 1.0, 10)
 """All targets are searched with few other units that move, then with more: how many, by which part of the steps, and
 which of so many equal parts of all steps one target gets."""
 MOST_TARGETS: Final = 4_096
+STEPS_STRAIGHT: Final = 20_000
+"""Looks at many nodes while nodes are freed one after the other."""
 PRICES_A_STEP: Final = 32
 """Nodes where others would have to leave that are looked at in one step."""
 MOST_PODS: Final = 192
-"""Pods of one set of moves: further ones are not looked for. It bounds the depth of calls, 3 for each."""
+"""Pods of one set of moves that is searched. It bounds the depth of calls, 3 for each."""
 NODES_A_STEP: Final = 256
 """Nodes that are looked at in one step: so the steps bound the time."""
 EXACT_COVER: Final = 256
@@ -151,7 +155,10 @@ class MoveSearch:
         if free:
             return MoveSearchResult((), 0, 0, free, 1)
         streams = [self._targets(shape, domain) for domain in shape.domains]
-        return self._search(heapq.merge(*streams), shape.amounts, steps)
+        result = self._search(heapq.merge(*streams), shape.amounts, steps)
+        if result.moves is None and not result.proved:
+            return self._straight(shape, result)
+        return result
 
     def empties(self, node: int, steps: int = MOST_STEPS) -> MoveSearchResult:
         """The cheapest moves after which none of the units has a pod on the node. No unit goes there."""
@@ -223,16 +230,7 @@ class MoveSearch:
     def _targets(self, shape: Shape, domain: int) -> Iterator[Target]:
         """The choices of nodes of one domain. Best first: `rest[j][r]` is what r pods cost at least on the nodes from
         the j-th on."""
-        options: list[tuple[int, list[int]]] = []
-        for node in _members(domain):
-            prices: list[int] = []
-            for pods in range(1, shape.pods + 1):
-                price = self._leaves(node, self._lacking(node, self._taken(node, pods, shape.amounts)))
-                if price >= NEVER:
-                    break
-                prices.append(price)
-            if prices:
-                options.append((node, prices))
+        options = self._options(shape, domain)
         options.sort(key=lambda option: (option[1][0], option[0]))
         rest = [[0] + [NEVER] * shape.pods]
         for _, prices in reversed(options):
@@ -258,6 +256,20 @@ class MoveSearch:
                 if least < NEVER:
                     there = (*places, (node, taken)) if taken else places
                     heapq.heappush(heap, (least, pods - taken, there, at + 1, price))
+
+    def _options(self, shape: Shape, domain: int) -> list[tuple[int, list[int]]]:
+        """(node, what 1, 2 and more pods of the shape cost there at least)."""
+        options: list[tuple[int, list[int]]] = []
+        for node in _members(domain):
+            prices: list[int] = []
+            for pods in range(1, shape.pods + 1):
+                price = self._leaves(node, self._lacking(node, self._taken(node, pods, shape.amounts)))
+                if price >= NEVER:
+                    break
+                prices.append(price)
+            if prices:
+                options.append((node, prices))
+        return options
 
     def _take(self, target: Target, amounts: Amounts, sign: int) -> None:
         """Count what the shape takes, or does not any more."""
@@ -397,6 +409,86 @@ class MoveSearch:
         """The pods of a unit, without its node where it is a single pod; a gang is like no other."""
         pods = self._units[number].pods
         return (pods[0]._replace(node=-1),) if len(pods) == 1 else (*pods, MovablePod(number, (), 0))
+
+    # -- one node after the other
+
+    def _straight(self, shape: Shape, result: MoveSearchResult) -> MoveSearchResult:
+        """What is found by freeing nodes one after the other, in the first domain where that suffices. `result`: of the
+        search, which found nothing."""
+        self._until = self._steps + STEPS_STRAIGHT
+        for domain in shape.domains:
+            pods, moves, places = shape.pods, list[Move](), list[tuple[int, int]]()
+            options = [(prices[-1] / len(prices), node, len(prices)) for node, prices in self._options(shape, domain)]
+            for _, node, most in sorted(options) if sum(most for *_, most in options) >= pods else ():
+                taken = min(pods, most)
+                freed = self._freed(node, taken, shape.amounts) if taken and self._steps < self._until else None
+                if freed is not None:
+                    moves += freed
+                    places.append((node, taken))
+                    pods -= taken
+            self._undo(moves, places, shape.amounts)
+            cost = sum(self._units[move.unit].cost for move in moves)
+            if not pods and cost < self._most:
+                bound = min(cost, result.bound)
+                return MoveSearchResult(tuple(moves), cost, bound, tuple(sorted(places)), self._steps)
+        return replace(result, steps=self._steps)
+
+    def _freed(self, node: int, pods: int, amounts: Amounts) -> list[Move] | None:
+        """Take the node for so many pods of the shape, and move its units to free places, those that cost least for
+        what they free first, until they fit. None: they do not, and nothing has moved."""
+        place, moves = (node, pods), list[Move]()
+        self._take(Target(0, (place,)), amounts, -1)
+        lacking = {r: amount for r, amount in enumerate(self._lacking(node)) if amount}
+        units: list[tuple[float, int]] = []
+        for number in self._on[node] if lacking else ():
+            own = [pod for pod in self._units[number].pods if pod.node == node]
+            freed = sum(pod.amounts[r] / amount for pod in own for r, amount in lacking.items())
+            if freed and self._stands(number):
+                units.append((self._units[number].cost / freed, number))
+        for _, number in sorted(units):
+            if node in self._short and (nodes := self._seated(number)) is not None:
+                moves.append(Move(number, nodes))
+        if node not in self._short:
+            return moves
+        self._undo(moves, [place], amounts)
+        return None
+
+    def _seated(self, number: int) -> tuple[int, ...] | None:
+        """Move a unit to places that are free now, with the closest fit. None: there are none, and it has not moved."""
+        unit = self._units[number]
+        self._leave(number, 1)
+        for domain in unit.domains or (self._every,):
+            for pod in unit.pods:
+                seated = self._moved[number]
+                self._steps += 1 + len(self._now) // NODES_A_STEP
+                # What its own pods leave is not free yet.
+                nodes = domain & self._every & pod.allowed & ~sum(1 << node for node in {one.node for one in unit.pods})
+                asked = [(self._free[r], amount) for r, amount in reversed([*enumerate(pod.amounts)]) if amount]
+                room = [
+                    (tuple([column[node] for column, _ in asked]), node)
+                    for node in _members(nodes)
+                    if all(column[node] >= amount for column, amount in asked)
+                ]
+                if not room:
+                    break
+                self._seat_on(number, pod, (*seated, min(room)[1]), 1)
+            if len(self._moved[number]) == len(unit.pods):
+                return self._moved[number]
+            self._unseat(number)
+        self._leave(number, -1)
+        return None
+
+    def _unseat(self, number: int) -> None:
+        pods = self._units[number].pods
+        while seated := self._moved[number]:
+            self._seat_on(number, pods[len(seated) - 1], seated, -1)
+
+    def _undo(self, moves: Sequence[Move], places: Sequence[tuple[int, int]], amounts: Amounts) -> None:
+        """All is as before these moves, and nothing is taken."""
+        for move in reversed(moves):
+            self._unseat(move.unit)
+            self._leave(move.unit, -1)
+        self._take(Target(0, tuple(places)), amounts, 1)
 
     # -- the tables
 

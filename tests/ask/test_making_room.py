@@ -276,3 +276,16 @@ def test_the_pod_of_a_job_that_would_fail_stays(spec: JSON, failed: int, comes: 
     answer = plan(node("n0"), node("n1"), job, pod, held("bare", 1, "n1"), for_="4")
     assert bool(answer["moves"]) == comes
     assert bool([why for why in reasons(answer) if "backoffLimit" in why]) == (not comes)
+
+
+def test_what_others_keep_off_by_anti_affinity_is_stated() -> None:
+    """`b` could go to n2 if `c` left it first: that is not searched."""
+    term = [{"labelSelector": {"matchLabels": {"app": "b"}}, "topologyKey": "kubernetes.io/hostname"}]
+    repels = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}
+    b = owned("b", 2, "n0", labels={"app": "b"})
+    c = owned("c", 1, "n2", labels={"app": "b"}, spec=repels)
+    answer = plan(node("n0"), node("n1"), node("n2"), b, c, held("x", 3, "n1"), for_="4")
+    assert [one["code"] for one in answer["warnings"]] == ["anti-affinity"]
+    assert answer["warnings"][0]["message"].startswith("2 pods that others keep off some nodes by anti-affinity")
+    alone = plan(node("n0"), node("n1"), node("n2"), b, held("x", 3, "n1"), held("y", 1, "n2"), for_="4")
+    assert (alone["verdict"], alone["warnings"]) == ("moves", [])

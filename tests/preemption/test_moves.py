@@ -162,3 +162,40 @@ def test_the_steps_bound_the_orders_that_are_tried() -> None:
     search._until, search._moved = 5_000, {**nodes, 30: (31,), 31: (30,)}
     assert search._order() is None
     assert search._steps == 5_001
+
+
+def test_a_shape_of_many_nodes_has_moves_with_a_bound() -> None:
+    """100 nodes with 8 GPUs each, of 140 that have two pods with 1 GPU: at least 200 pods leave."""
+    nodes = 140
+    every, rng = (1 << nodes) - 1, random.Random(36)
+    units = [Movable((MovablePod(node, (1, 1), every),), rng.randint(1, 9)) for node in range(nodes) for _ in range(2)]
+    free: list[Amounts] = [(30, 6)] * nodes
+    result = MoveSearch(free, units).fits(Shape((0, 8), 100, (every,)), 2_000)
+    assert result.moves is not None
+    assert len(result.moves) == 200
+    assert 0 < result.bound <= result.cost
+    left = carry_out(free, units, result)
+    assert sum(left[node][1] >= 8 for node, _ in result.places) == 100
+    full = MoveSearch([(30, 6)] * nodes, units).fits(Shape((0, 8), 120, (every,)), 2_000)
+    assert full.moves is None
+
+
+def test_nodes_that_are_freed_one_after_the_other_leave_the_tables_as_before() -> None:
+    """Random clusters, gangs and domains: what a search without steps finds can be carried out, and costs at least the
+    optimum."""
+    rng = random.Random(37)
+    found = 0
+    for _ in range(CASES // 4):
+        free, units, shape = drawn(rng)
+        search = MoveSearch(free, units)
+        before = [list(column) for column in search._free]
+        result = search.fits(shape, 0)
+        assert [list(column) for column in search._free] == before
+        assert not search._moved
+        carry_out(free, units, result)
+        if result.moves:
+            found += 1
+            least = reference.cheapest_to_fit(free, units, shape)
+            assert least is not None
+            assert result.bound <= least <= result.cost
+    assert found > 50
