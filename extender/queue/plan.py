@@ -51,6 +51,7 @@ from extender.queue.report import QueueReport, Waiting, first_names
 from extender.queue.runtimes import RunTimes
 from extender.queue.starts import GangStart, Starts
 from extender.queue.usage import DecayedUse, FoundPlace, Models, QueueHoldings, Rules, least
+from extender.reservations.advance import AdvanceReservations
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent
 from extender.times import rfc3339
@@ -78,9 +79,11 @@ class _Look:
     """What one look has found. `queues`: what they hold; `ready`: places of single pods that were found together with
     others; `requests`: of the pods of large gangs."""
 
-    def __init__(self, queues: QueueHoldings, seated: Collection[str], classes: LabelClasses) -> None:
+    def __init__(
+        self, queues: QueueHoldings, seated: Collection[str], classes: LabelClasses, advance: AdvanceReservations
+    ) -> None:
         """`seated`: names of gangs with seats of their own, which count for all others."""
-        self._seated, self._classes = seated, classes
+        self._seated, self._classes, self._advance = seated, classes, advance
         self.ready: dict[gangs.Ref, Placed] = {}
         self.requests: dict[gangs.Ref, list[PodRequest]] = {}
         self.queues = queues
@@ -95,13 +98,20 @@ class _Look:
             if seen >= STEP:
                 seen = 0
                 yield
-            kind = self._kinds[gang.ref] = gang.ref if gang_name(gang) in self._seated else _kind(gang, self._classes)
+            kind = gang.ref if gang_name(gang) in self._seated else _kind(gang, self._classes)
+            if self._advance and kind is not gang.ref:
+                kind = kind, self._held_for(gang)
+            self._kinds[gang.ref] = kind
             if len(gang.pods) == 1 and not gang.members and gang.complete:
                 self._singles.setdefault(kind, {})[gang.ref] = gang
 
     def over(self, gang: WaitingGang, place: FoundPlace) -> OverQuota | None:
         """Why the queue may not hold what was found."""
         return self.queues.quota.refused(gang.queue, place.gpus(self.queues.models))
+
+    def _held_for(self, gang: WaitingGang) -> Hashable:
+        own = name_of_date(gang)
+        return own if self._advance.of(own) is not None else frozenset(map(self._advance.kind, gang.pods))
 
     def kind(self, gang: WaitingGang) -> Hashable:
         """Gangs of one kind have a place, or not, alike."""
@@ -185,7 +195,7 @@ class Planner:
         learned = (yield from self._runs.ends(wall)) if to_place else NONE_LEARNED
         running = (yield from self._endings.read(wall, learned)) if to_place else []
         yield from put(running, (yield from self._ends(list(self._claims.seats), wall, learned)))
-        look = _Look(queues, frozenset(self._claims.seats.absent), LabelClasses(self._cluster))
+        look = _Look(queues, frozenset(self._claims.seats.absent), LabelClasses(self._cluster), self._claims.advance)
         oldest = self._clock() - ABLE_SECONDS
         self._able = {kind: known for kind, known in self._able.items() if known[1] > oldest}
         yield from look.read(to_place)

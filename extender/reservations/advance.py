@@ -8,7 +8,7 @@ pods that the watch shows: there is no state of who has taken what.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from operator import add, le, sub
@@ -82,6 +82,7 @@ class AdvanceReservations:
     report: Sequence[Mapping[str, Any]] = ()
     """All that operators and tenants ask for, and how it stands, as the pages state it."""
     _of: dict[str, Held] = field(default_factory=dict)
+    _for: dict[str, list[Held]] = field(default_factory=dict)  # by namespace and owner
     _left: dict[tuple[str, bool], Amounts] = field(default_factory=dict)
     _generation: int = -1  # of the cluster, for which `_left` is true
 
@@ -102,7 +103,16 @@ class AdvanceReservations:
         if by_name == self._of and epoch == self.epoch:
             return
         self.journal.changed("advance", (epoch, tuple(by_name.values())))
-        self._of, self.epoch, self._left = by_name, epoch, {}
+        self._of, self.epoch, self._left, self._for = by_name, epoch, {}, {}
+        for reservation in by_name.values():
+            for name in (*reservation.namespaces, reservation.owner):
+                self._for.setdefault(name, []).append(reservation)
+
+    def kind(self, pod: PodRecord) -> Hashable:
+        """Equal for pods to which the same is held, as far as their namespace and owner decide it."""
+        owner = owner_key(pod)
+        found = (*self._for.get(pod.namespace, ()), *(self._for.get(owner, ()) if owner else ()))
+        return tuple([held.name for held in found if held.is_for(pod.uid, pod.namespace, owner)])
 
     def current(self, now: float) -> list[Held]:
         """Those that have not ended. `now`: on the server's clock."""

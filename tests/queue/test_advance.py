@@ -76,3 +76,18 @@ def test_its_gang_does_not_start_before_the_date_on_what_is_held() -> None:
     world.now += 600
     world.wall += 600
     assert look(world)[0] == ["own"]
+
+
+def test_a_pod_that_has_moved_starts_on_its_place_before_others_of_its_kind() -> None:
+    """What is held for the pods that an owner creates anew: pods of other owners do not hinder them."""
+    world = cluster(2)
+    world.pod("busy", 8, "n1")
+    owner = "default/ReplicaSet/owner"
+    take(world, hold(world, "big/move-0.uid/" + owner, {"n0": 2}, WALL - 60, WALL + 600, owner=owner))
+    world.pod("full", 6, "n0")
+    wait(world, "large", 2, 8, 900)  # the head
+    wait(world, "older", 1, 2, 800)
+    wait(world, "moved", 1, 2, 100, owner="ReplicaSet")
+    started, waits = look(world)
+    assert (started, seats(world, "moved")) == (["moved"], {"n0"})
+    assert set(waits) == {"large", "older"}
