@@ -98,18 +98,18 @@ def _count_sets(fleet_models: Iterable[Model], cluster: ClusterView) -> None:
 def ignoring_fields(cluster: ClusterView, namespace: str = "") -> dict[str, Any]:
     """Two fields of an answer: the first owners whose pods ignore requests to save, as `SaveAnswersRecord` has
     it, and how many are left out. Owner None: those that were not asked yet. `namespace`: "": any."""
-    found = [
+    owners = [
         (ignores, record.name, owner)
         for record in cluster.save_answers.values()
         for owner, ignores in ((None, record.ignores), *record.owners.items())
         if ignores and namespace in ("", record.name)
     ]
-    found.sort(key=lambda row: (-row[0], row[1], row[2] or ""))
+    owners.sort(key=lambda row: (-row[0], row[1], row[2] or ""))
     shown = [
         {"namespace": name, "owner": owner, "ignored_percent": ignores / 10, "text": ignored_text(ignores)}
-        for ignores, name, owner in found[:MOST_IGNORING]
+        for ignores, name, owner in owners[:MOST_IGNORING]
     ]
-    return {"ignores_requests": shown, "ignores_requests_left_out": max(0, len(found) - MOST_IGNORING)}
+    return {"ignores_requests": shown, "ignores_requests_left_out": max(0, len(owners) - MOST_IGNORING)}
 
 
 # -- the fleet over the last hours: it is kept in memory, within a bound, so it begins when the server starts

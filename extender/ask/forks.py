@@ -310,20 +310,20 @@ def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Call
         while (question := socket.recv_fds(control, 1, 1))[0]:
             with socket.socket(fileno=question[1][0]) as client:
                 while len(making) >= MOST_ANSWERS:
-                    for made in select.select(making, (), ())[0]:
-                        making.remove(made)
-                        os.close(made)
+                    for pipe in select.select(making, (), ())[0]:
+                        making.remove(pipe)
+                        os.close(pipe)
                 with suppress(ChildProcessError):
                     while os.waitpid(-1, os.WNOHANG)[0]:
                         pass
-                made, making_it = os.pipe()
+                pipe, making_it = os.pipe()
                 try:
                     if not os.fork():
                         control.close()
                         _answer(client, questions, making_it)
-                    making.append(made)
+                    making.append(pipe)
                 except OSError as error:
-                    os.close(made)
+                    os.close(pipe)
                     _refuse(client, _no_process(error))
                 os.close(making_it)
         with suppress(ChildProcessError):

@@ -145,8 +145,8 @@ def _usual(judge: Judge, fleet: Fleet, model: str) -> Machine | None:
     if not gpus:
         return None
     names = kinds[kind][:MOST_ALIKE]
-    left = map(median_low, zip(*(_left(judge, name) for name in names), strict=True))
-    return Machine(model, resource, min(names), len(kinds[kind]), gpus, shape, healthy, tuple(left))
+    amounts = map(median_low, zip(*(_left(judge, name) for name in names), strict=True))
+    return Machine(model, resource, min(names), len(kinds[kind]), gpus, shape, healthy, tuple(amounts))
 
 
 def _left(judge: Judge, name: str) -> tuple[int, ...]:

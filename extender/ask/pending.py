@@ -157,14 +157,14 @@ def _evicting(judge: Judge, asked: Preemptor) -> Why | None:
     reservation = judge.claims.reservations.of(asked.request.uid, asked.now)
     if reservation is None:
         return None
-    left = [pod for uid in reservation.victims if (pod := judge.cluster.pods.get(uid)) is not None and pod.node]
+    remaining = [pod for uid in reservation.victims if (pod := judge.cluster.pods.get(uid)) is not None and pod.node]
     until = saves_until(judge.cluster, reservation, asked.now, asked.wall)
     if until is not None:
-        saving = sum(not victim.terminating for victim in left)
+        saving = sum(not victim.terminating for victim in remaining)
         pods = f"{count(saving, 'pod')} on {reservation.node} save{'s its' if saving == 1 else ' their'} work"
         return Why(SAVING, f"{pods} before the eviction for it, until {time_text(until)} at the latest")
-    pods = f"{count(len(left), 'pod')} on {reservation.node} {'is' if len(left) == 1 else 'are'}"
-    return Why(EVICTING, f"{pods} being evicted for it") if left else None
+    pods = f"{count(len(remaining), 'pod')} on {reservation.node} {'is' if len(remaining) == 1 else 'are'}"
+    return Why(EVICTING, f"{pods} being evicted for it") if remaining else None
 
 
 def saves_until(cluster: ClusterView, reservation: Reservation, now: float, wall: float) -> float | None:

@@ -246,19 +246,19 @@ def outcome(case: GangCase, *, evicts: bool = True) -> Outcome:
         return Outcome(lacks=why_incomplete(gang))
     if present < gang.minimum:
         return Outcome(lacks=f"{present} of the {gang.minimum} pods that it needs to start are there")
-    found = case.place(allowances=allowances)
-    if isinstance(found, NoPlace) and allowances:
-        found = case.place()
-    if isinstance(found, Placed):
-        over = case.over(found)
-        return Outcome(found) if over is None else Outcome(elsewhere=found, over=over)
+    place = case.place(allowances=allowances)
+    if isinstance(place, NoPlace) and allowances:
+        place = case.place()
+    if isinstance(place, Placed):
+        over = case.over(place)
+        return Outcome(place) if over is None else Outcome(elsewhere=place, over=over)
     if not evicts or unsearched(gang):
-        return Outcome(none=found)
+        return Outcome(none=place)
     placed, victims, search = case.evicting()
     over = None if placed is None else case.over(placed)
     if over is not None:
-        return Outcome(none=found, over=over)
-    return Outcome(placed, victims, search, found)
+        return Outcome(none=place, over=over)
+    return Outcome(placed, victims, search, place)
 
 
 def asks_nothing_yet(cluster: ClusterView, pod: PodRecord) -> str:

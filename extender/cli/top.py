@@ -74,8 +74,8 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
     if answer.get("partial_gangs_left_out"):
         yield f"and {count(answer['partial_gangs_left_out'], 'more partial gang')}"
     ignoring = [
-        (one["namespace"], short(one["owner"] or "any owner that was not asked yet"), one["text"])
-        for one in answer.get("ignores_requests") or ()  # a file has no memory of them, nor an older server
+        (row["namespace"], short(row["owner"] or "any owner that was not asked yet"), row["text"])
+        for row in answer.get("ignores_requests") or ()  # a file has no memory of them, nor an older server
     ]
     if ignoring:
         yield ""

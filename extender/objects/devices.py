@@ -693,7 +693,13 @@ def _choice(wire: _Exactly, name: str) -> DeviceChoice:
         bool(wire.admin_access),
         _expressions(wire.selectors),
         # One of another effect, such as None, tolerates no taint that keeps claims off a device.
-        tuple([_tolerated(one) for one in wire.tolerations or () if not one.effect or one.effect in BLOCKING]),
+        tuple(
+            [
+                _tolerated(toleration)
+                for toleration in wire.tolerations or ()
+                if not toleration.effect or toleration.effect in BLOCKING
+            ]
+        ),
         _requested(wire.capacity.requests if wire.capacity else None),
         bool(wire.derived_attributes),
     )

@@ -142,7 +142,7 @@ class Toleration(NamedTuple):
 
 def tolerates(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
     """Whether these tolerate each of the taints of a device."""
-    return all(any(one.tolerates(taint) for one in tolerations) for taint in taints)
+    return all(any(toleration.tolerates(taint) for toleration in tolerations) for taint in taints)
 
 
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:

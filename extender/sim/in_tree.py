@@ -127,12 +127,12 @@ def pick(candidates: dict[str, InTreeVictims]) -> str:
 def beyond_budgets(pods: Iterable[T], guarding: Callable[[T], Iterable[int]], allowed: Sequence[int]) -> list[bool]:
     """Of each pod whether a budget that guards it allows no more. `guarding`: which of the `allowed` are of its
     budgets."""
-    left, beyond = list(allowed), []
+    allowances, beyond = list(allowed), []
     for pod in pods:
         budgets = list(guarding(pod))
         for budget in budgets:
-            left[budget] -= 1
-        beyond.append(any(left[budget] < 0 for budget in budgets))
+            allowances[budget] -= 1
+        beyond.append(any(allowances[budget] < 0 for budget in budgets))
     return beyond
 
 

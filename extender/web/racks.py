@@ -123,9 +123,9 @@ def racks(
         if (node := cluster.nodes.get(name)) is not None and node.gpus and cluster.row(name) >= 0
     ]
     rows = cluster.rows.index.rows([node.name for node in offering])
-    units, left, _, _ = survey.stock(cluster.tables.nodes, rows)
+    units, stock, _, _ = survey.stock(cluster.tables.nodes, rows)
     topologies, healthy_of, restricted = cluster.gpus.topologies, cluster.tables.nodes.healthy_of, cluster.restricted
-    for node, row, gpus, free in zip(offering, rows, units, map(min, units, left), strict=True):
+    for node, row, gpus, free in zip(offering, rows, units, map(min, units, stock), strict=True):
         name, group = node.name, groups.of(node)
         reserved = min(free, sum([reservation["count"] for reservation in reserved_by_node.get(name, ())]))
         broken = max(0, topologies[name].gpus - healthy_of(row).bit_count())

@@ -161,11 +161,11 @@ def _pool(
     devices, rest = (_candidates(key, part, node, labels, taints) for part in (of_node, elsewhere))
     if repeated(of_node):
         return Pool(*key, closed="two devices of the pool have one name")
-    unknown = any(consumed not in counters for one in (*devices, *rest) for consumed in one.consumes)
-    unknown = unknown or any(name not in sets for one in (*devices, *rest) for name in one.device.counters)
+    unknown = any(consumed not in counters for entry in (*devices, *rest) for consumed in entry.consumes)
+    unknown = unknown or any(name not in sets for entry in (*devices, *rest) for name in entry.device.counters)
     if unknown or len(set(sets)) < len(sets):
         return Pool(*key, closed="the counters of the pool are invalid")
-    return Pool(*key, "", devices, tuple([one for one in rest if one.consumes]), counters)
+    return Pool(*key, "", devices, tuple([entry for entry in rest if entry.consumes]), counters)
 
 
 def _candidates(

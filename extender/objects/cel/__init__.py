@@ -158,8 +158,8 @@ class DeviceJudge(Protocol):
 
 def judged(selectors: Iterable[DeviceJudge], device: DeviceProperties) -> Verdict:
     """What the selectors together say of a device: as kube-scheduler, up to the first that does not select it."""
-    for one in selectors:
-        verdict = one.judge(device)
+    for part in selectors:
+        verdict = part.judge(device)
         if verdict.selected is not True:
             return verdict
     return SELECTED

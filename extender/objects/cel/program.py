@@ -180,7 +180,7 @@ class _Compiler:
         if name in ("or", "orValue") and target is not None and len(parts) == 2:
             return _or(parts[0], _plain(parts[1]), value=name == "orValue")
         member = target is not None
-        overloads = [one for one in FUNCTIONS.get(name, ()) if (one.member if member else one.free)]
+        overloads = [overload for overload in FUNCTIONS.get(name, ()) if (overload.member if member else overload.free)]
         self.panics = self.panics or name in _PANICS
         if name in _PATTERNS and len(parts) > 1:
             if not isinstance(parts[1].literal, str):

@@ -99,7 +99,9 @@ def _failures_left(owner: OwnerObject) -> int | None:
     evicted pod counts as failed, unless a rule on its condition DisruptionTarget states otherwise."""
     for rule in owner.spec.section("podFailurePolicy").sections("rules"):
         conditions = rule.sections("onPodConditions")
-        if any(one.text("type") == DISRUPTED and one.text("status") in ("", "True") for one in conditions):
+        if any(
+            condition.text("type") == DISRUPTED and condition.text("status") in ("", "True") for condition in conditions
+        ):
             if (action := rule.text("action")) in ("Ignore", "FailJob", "FailIndex"):
                 return None if action == "Ignore" else 0
             break

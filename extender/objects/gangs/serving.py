@@ -119,8 +119,8 @@ def _runtime(owner: OwnerObject, model: Section) -> Section | None:
     """The specification of the runtime that the model names, else of the only one in the question for its format."""
     name = model.text("runtime")
     if name:
-        found = [owner.beside("serving.kserve.io", kind, name) for kind in RUNTIME_KINDS]
-        return next((runtime.spec for runtime in found if runtime is not None), None)
+        named = [owner.beside("serving.kserve.io", kind, name) for kind in RUNTIME_KINDS]
+        return next((runtime.spec for runtime in named if runtime is not None), None)
     wanted = model.section("modelFormat").text("name")
     runtimes = [owner_object(owner.others[key]) for key in owner.others if key[1] in RUNTIME_KINDS]
     fitting = [runtime.spec for runtime in runtimes if wanted in _formats(runtime.spec)]
