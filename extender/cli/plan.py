@@ -15,7 +15,6 @@ for what is not checked here: claims, volumes, pod affinity, spread constraints.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -119,6 +118,8 @@ def _entry(options: argparse.Namespace) -> tuple[str, str] | None:
 
 def _apply(options: argparse.Namespace, key: str, text: str) -> None:
     """Write the entry. BadInput: there is another one of this name. Unreachable."""
+    import asyncio  # here: the other commands of the plugin need not load it
+
     from extender.kube.client import ApiError, ApiServer, CredentialsError, NoAnswer, default_kubeconfig, own_namespace
     from extender.kube.own_objects import ConfigMap
     from extender.objects.advance import CONFIG_MAP
