@@ -23,6 +23,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -49,6 +50,9 @@ START_SECONDS: Final = 60.0
 """Until a new pod runs on its place: its owner creates it, kube-scheduler tries it, its containers start."""
 NOT_USED_SECONDS: Final = 300.0
 """From the end of the last pod of a move until its places are given up."""
+LOST: Final = "its next place is not free"
+LOST_SECONDS: Final = 60.0
+"""For as long moves that are lost are not tried again: others are planned meanwhile."""
 ROUND: Final = Backoff(5.0, 5.0)  # between two rounds of one move: what a budget rejects now it may soon allow
 LOWEST: Final = -(2**31)
 
@@ -140,8 +144,8 @@ class Moves:
     clock: Clock
     spread: float
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By what, and the name of a place, or what those of a move begin with: since when it is held ("held"), its pods
-    are asked ("asked", seconds since 1970) and gone ("gone")."""
+    """By what, and the name of a place, or what those of a move begin with: since when it is held ("held") or lost
+    ("lost"), its pods are asked ("asked", seconds since 1970) and gone ("gone")."""
     _rounds: Backoffs = field(default_factory=lambda: Backoffs(ROUND))
     _needs: dict[str, Need] = field(default_factory=dict)
 
@@ -168,6 +172,8 @@ class Moves:
             return MovesState("done", done=len(moves))
         if not may_act():
             return step.state("another instance acts")
+        if self.clock.monotonic() - self._since.get(("lost", step.key), -inf) < LOST_SECONDS:
+            return step.state(LOST, "lost")
         if not step.places:
             begins = since - lead_seconds(self._cluster, moves, self.spread)
             return step.state(await self._hold(name, moves, held, (begins, until)) or "its next place is held")
@@ -248,7 +254,8 @@ class Moves:
             return step.state("its next place is held")
         if not self._stands(step):
             await self.keeper.drop([place.name for place in held if not place.owner])
-            return step.state("its next place is not free", "lost")
+            self._since["lost", step.key] = now
+            return step.state(LOST, "lost")
         remaining, limits = step.remaining, self._cluster.limits
         wait = max((limits.saving(pod).when_asked for pod in remaining), default=0)
         need = Need(step.by, remaining, self._since.setdefault(("asked", step.key), wall), max(0, wait))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from extender.act.moves import NOT_USED_SECONDS
+from extender.act.moves import LOST_SECONDS, NOT_USED_SECONDS
 from tests.act.moved import NAME, TICK, Owner, Scene, carried_out, drawn, gpus_of, places_of
 
 CASES = 40
@@ -178,3 +178,16 @@ def test_places_of_moves_that_are_not_planned_any_more_are_given_up() -> None:
     assert set(scene.document) == {NAME}
     assert TICK < NOT_USED_SECONDS
     assert sum(map(gpus_of, scene.pods.values())) == 4
+
+
+def test_moves_that_are_lost_are_not_tried_again_at_once() -> None:
+    """Others are planned meanwhile: nothing is written over and over."""
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    asyncio.run(scene.turn())
+    scene.lose(scene.moves[0].pods[0].to)
+    asyncio.run(until(scene, "lost"))
+    for _ in range(int(LOST_SECONDS / TICK) - 1):
+        assert asyncio.run(scene.turn()).phase == "lost"
+        assert set(scene.document) == {NAME}
+        scene.world.now += TICK
