@@ -17,6 +17,7 @@ from hashlib import blake2s
 from typing import Any, Final
 
 from extender.act.controller import Controller
+from extender.ask.text import label, terms
 from extender.cluster.listener import Listener
 from extender.cluster.pod_failures import RejectionChange
 from extender.kube.client import ApiError, NoAnswer
@@ -226,10 +227,11 @@ class EventRecorder(Controller):
 
 def price_text(detail: Mapping[str, Any]) -> str:
     """What a decision costs, by its terms in order, and what else was possible."""
-    terms = detail.get("cost") or ()
-    cost = ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms)
-    certificate = detail.get("certificate")
-    return f"cost: {cost or 'unknown'}" + (f"; {next_best(certificate)}" if certificate else "")
+    stated, certificate = detail.get("cost") or (), detail.get("certificate")
+    cost = (terms(stated) or "nothing") if stated else "unknown"
+    if not certificate:
+        return f"cost: {cost}"
+    return f"cost: {cost}; {next_best({**certificate, 'lost_on': label(certificate.get('lost_on') or '')})}"
 
 
 def named(victims: Sequence[Mapping[str, Any]]) -> str:

@@ -191,8 +191,8 @@ def _victims(decision: dict[str, Any]) -> Iterator[str]:
         )
     if certificate := decision.get("certificate"):
         how = "proved the cheapest" if certificate["proved"] else "the cheapest before the search budget was spent"
-        nodes, sets = count(certificate["nodes_examined"], "node"), count(certificate["sets_examined"], "set")
-        yield f"  {how}: {nodes}, {sets} examined"
+        nodes, steps = count(certificate["nodes_examined"], "node"), count(certificate["sets_examined"], "search step")
+        yield f"  {how}: {nodes}, {steps}"
         if other := certificate["runner_up"]:
             yield f"  next best: {_place(other)}"
     if cost := decision.get("cost"):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -176,15 +177,17 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
         yield f"  place: {short(place['node'])}, {count(place['pods'], 'pod')}"
     steps, bound = count(certificate["steps"], "search step"), certificate["bound_gpu_seconds"]
     if certificate["proved"]:
-        yield f"  proved: {'no moves cost less' if answer['verdict'] != 'cannot' else 'no moves help'}: {steps}"
+        yield f"  proved: {'' if answer['verdict'] == 'cannot' else 'no moves cost less: '}{steps}"
     elif bound is None:
         yield f"  not proved: {steps}"
     else:
         yield f"  not proved: no moves lose less than {gpu_hours(bound)} of work; the search ended after {steps}"
     for pod in answer["stays"]:
         yield f"  stays: {short(pod['namespace'])}/{short(pod['name'])}: {pod['reason']}"
+    elsewhere, named = " on other nodes" if answer["stays"] else "", Counter(pod["reason"] for pod in answer["stays"])
     for reason in answer["not_moved"] if answer["verdict"] != "fits" else ():
-        yield f"  not moved: {count(reason['pods'], 'pod')}: {reason['reason']}"
+        if pods := reason["pods"] - named[reason["reason"]]:
+            yield f"  not moved{elsewhere}: {count(pods, 'pod')}: {reason['reason']}"
 
 
 def _asked(answer: Mapping[str, Any]) -> str:
@@ -208,4 +211,5 @@ def _verdict(answer: Mapping[str, Any]) -> str:
             answer["verdict"], "not emptied"
         )
     fits = "fits now" if answer["at"] is None else f"fits at {answer['at']}"
-    return {"fits": fits, "moves": f"fits after {number}"}.get(answer["verdict"], "no moves were found that help")
+    cannot = "no moves help" if answer["certificate"]["proved"] else "no moves were found that help"
+    return {"fits": fits, "moves": f"fits after {number}"}.get(answer["verdict"], cannot)

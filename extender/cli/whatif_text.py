@@ -161,8 +161,9 @@ def ways(result: Json) -> Iterator[Line]:
     """The nearest miss, and the ways out."""
     near = result.get("nearest")
     if near is not None:
-        missing = lacks(near["missing"])
-        yield f"  missing: {missing}" if near["node"] is None else f"  nearest: {short(near['node'])} ({missing})"
+        missing, beside = lacks(near["missing"]), " without an eviction" if result["verdict"] == "evict" else ""
+        nearest = f"  nearest{beside}: {short(near['node'] or '')} ({missing})"
+        yield f"  missing: {missing}" if near["node"] is None else nearest
     for number, way_out in enumerate(result.get("ways_out", ()), 1):
         yield f"  way out {number}: {short(way(way_out), LONGEST_WAY)}"
 

@@ -329,9 +329,8 @@ class Day:
             name = f"{victim['namespace']}/{victim['name']}"
             scene.answers.append(f"evict {name}, priority {victim['priority']}, GPUs {ids(victim['gpus'] or [])}")
         proved = "proved" if certificate["proved"] else "not proved"
-        scene.answers.append(
-            f"the cheapest ({proved}): {certificate['sets_examined']} sets on {certificate['nodes_examined']} nodes"
-        )
+        looked = f"{certificate['nodes_examined']} nodes, {certificate['sets_examined']} search steps"
+        scene.answers.append(f"the cheapest ({proved}): {looked}")
         other = certificate["runner_up"]
         expect(
             other is not None and {victim["uid"] for victim in other["victims"]} <= names.keys(), "a runner-up is told"

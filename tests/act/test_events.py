@@ -180,8 +180,8 @@ def test_a_preemption_tells_its_victims_and_its_preemptor() -> None:
     plan = world.verbs.reservations.all()[0]
     for note in (told[0][3], told[1][3]):
         assert note.startswith(f"plan {plan.id}: ")
-        assert "work_lost_gpu_seconds 40" in note
-        assert note.endswith("next best: 1 pod on node n2, lost on work_lost_gpu_seconds")
+        assert "cost: highest priority of a victim 1, work lost 0.01 GPU-hours, " in note
+        assert note.endswith("next best: 1 pod on node n2, lost on work lost")
     assert "has to leave node n1 for default/urgent (priority 9)" in told[0][3]
     assert "1 pod to leave node n1 for this one: default/n1-w0;" in told[1][3]
 

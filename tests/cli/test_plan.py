@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from extender.cli.plan import _lines
 from extender.objects.advance import CONFIG_MAP, entry
 from tests.cli.canned import Cli, answer, serving
 from tests.kube.api_server import Script, serving_in_thread
@@ -49,6 +50,21 @@ def test_the_entry_is_written_once(objects: Objects, cli: Cli) -> None:
     assert (found.room.pods, found.room.gpus, found.room.level, found.room.value) == (4, 8, "rack", "r2")
     assert (found.since, found.until, found.namespaces) == (1_800_432_000.0, 1_800_446_400.0, ("eval", "ml"))
     assert found.room.priority_class == "urgent"
+
+
+def test_what_stays_is_counted_once_and_the_proof_says_what_the_verdict_says() -> None:
+    stays = [{"namespace": "ml", "name": f"p{at}", "reason": "nothing creates it again"} for at in range(3)]
+    left = [{"reason": "nothing creates it again", "pods": 4}, {"reason": "of equal or higher priority", "pods": 1}]
+    cannot = {"verdict": "cannot", "shape": None, "node": "n7", "stays": stays, "not_moved": left}
+    lines = list(map(str, _lines(MOVES | cannot)))
+    assert lines[0] == "node n7: not emptied"
+    assert lines[1] == "  proved: 1 search step"
+    assert lines[-2:] == [
+        "  not moved on other nodes: 1 pod: nothing creates it again",
+        "  not moved on other nodes: 1 pod: of equal or higher priority",
+    ]
+    first = next(_lines(MOVES | {"verdict": "cannot"}))
+    assert str(first).endswith(": no moves help")
 
 
 def test_nothing_is_written_where_no_moves_help(objects: Objects, cli: Cli) -> None:

@@ -87,6 +87,13 @@ def test_what_nothing_understands_is_a_warning_as_over_a_file() -> None:
     assert "did you mean gpu-extender.io/links?" in warned["unknown-name"]
 
 
+def test_a_scheduler_that_seems_not_to_ask_is_named() -> None:
+    made = world()
+    made.filter(made.pod("asked", 1, spec={"schedulerName": "gpu-scheduler"}))
+    _, answer, _ = run_bounded(post(made, {"pods": ["default/waits"]}))
+    assert "scheduler-silent" in [one["code"] for one in answer["warnings"]]
+
+
 def test_what_is_assumed_counts() -> None:
     made = world()
     made.filter(made.pod("assumed", 8))

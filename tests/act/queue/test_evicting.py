@@ -165,7 +165,7 @@ async def test_events_about_evictions_have_their_cost() -> None:
         notes = dict(one.told)
         assert {"Evicting", "ChosenAsVictim"} <= set(notes)
         for reason in ("Evicting", "ChosenAsVictim"):
-            assert f"work_lost_gpu_seconds {8 * 660}, " in notes[reason]
+            assert "work lost 1.47 GPU-hours, " in notes[reason]
             assert notes[reason].endswith("; no cheaper plan exists")
         assert "start it: default/r-n2, default/r-n1; cost: " in notes["Evicting"]
 

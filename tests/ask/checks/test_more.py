@@ -172,3 +172,12 @@ def test_many_findings_of_one_kind_are_cut_in_the_text(tmp_path: Path, capsys: p
     text = capsys.readouterr().out
     assert text.count("is unknown") == 10
     assert "and 21 more findings unknown-name (-o json has all)" in text
+
+
+def test_a_scheduler_none_of_whose_pods_has_planned_gpus_while_those_of_another_have() -> None:
+    planned, other = pod("a", annotations={"gpu-extender.io/gpus": "0"}), pod("b")
+    for made, scheduler in ((planned, "gpu-scheduler"), (other, "default-scheduler")):
+        made["spec"] = made["spec"] | {"schedulerName": scheduler}
+    [silent] = findings(checked(node(), planned, other), "scheduler-silent")
+    assert "pod default/b: its scheduler default-scheduler seems not to ask" in silent["message"]
+    assert not findings(checked(node(), other), "scheduler-silent")  # no other one is heard

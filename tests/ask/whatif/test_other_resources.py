@@ -142,7 +142,12 @@ def claiming(device_class: str) -> list[JSON]:
 @pytest.mark.parametrize("name", ["dra.net", "dra.cpu", "compute-domain-default-channel.nvidia.com"])
 def test_a_pod_that_asks_for_other_devices_by_claims_is_not_ours(name: str) -> None:
     asked, template = claiming(name)
-    text = refused(ask, [node("a"), template], [asked])
+    selector = {"cel": {"expression": f"device.driver == '{name}'"}}
+    of_devices = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
+        "spec": {"selectors": [selector]},
+    }  # fmt: skip
+    text = refused(ask, [node("a"), template, of_devices], [asked])
     assert f"it is not ours: it asks for devices of DeviceClass {name}, which do not count as GPUs" in text
 
 
