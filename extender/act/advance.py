@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from extender.act.advance_store import ON_TIME_SECONDS, AdvanceStore, Kept, KeptSeat, Phase, as_json
+from extender.act.advance_store import ON_TIME_SECONDS, AdvanceStore, Kept, KeptMove, KeptSeat, Phase, as_json
 from extender.act.controller import Controller, Leadership, repeat
 from extender.act.events import EventRecorder
 from extender.act.moves import MovesState
@@ -241,7 +241,10 @@ class AdvanceController(Controller):
                 kept = self._step(entry, before, changes)
                 if kept != before:
                     changes[entry.name] = kept
-        changes |= dict.fromkeys(name for name, kept in self._store.kept.items() if name not in asked and not kept.gang)
+        for name, kept in self._store.kept.items():
+            given_up = _given_up(kept) if _in_transit(kept) else None
+            if name not in asked and not kept.gang and given_up != kept:
+                changes[name] = given_up
         if not changes or await self._write(changes):
             if self._dated is not None and (of_gangs := await self._dated.look()):
                 await self._write(of_gangs)  # what tenants ask for keeps operators from nothing
@@ -269,9 +272,9 @@ class AdvanceController(Controller):
         moving, states = self._moving, dict[str, MovesState]()
         if moving is None:
             return
-        standing = [kept for kept in self._store.kept.values() if kept.phase != "ended"]
-        await moving.sweep([kept.name for kept in standing])
-        for kept in standing:
+        kept_now = list(self._store.kept.values())
+        await moving.sweep([kept.name for kept in kept_now])
+        for kept in kept_now:
             if kept.moves or kept.held:
                 states[kept.name] = await moving.turn(kept.name, kept.moves, kept.since, kept.until, self._may_act)
         self._moves = states
@@ -284,10 +287,11 @@ class AdvanceController(Controller):
         wall, stated_now = self._clock.wall(), _digest(entry)
         is_new = kept is None or kept.stated != stated_now
         if kept is None or is_new:
-            kept = Kept(1, entry.name, stated_now, entry.since, entry.until, namespaces=entry.namespaces)
+            held = () if kept is None else _in_transit(kept)
+            kept = Kept(1, entry.name, stated_now, entry.since, entry.until, namespaces=entry.namespaces, held=held)
         if wall >= entry.until:
             outcome = kept.outcome or ("missed" if kept.seats or (kept.phase == "no-place" and kept.text) else "")
-            return replace(kept, phase="ended", text="it has ended", seats=(), held=(), outcome=outcome)
+            return replace(_given_up(kept), text="it has ended", outcome=outcome)
         users = self._users(kept)
         if not kept.seats or (not users and self._lost(kept)):
             kept = self._placed(entry, kept, changes)
@@ -335,8 +339,9 @@ class AdvanceController(Controller):
             pod.uid for node in nodes for pod in self._cluster.pods_on(node) if pod.namespace in entry.namespaces
         }))  # fmt: skip
         phase: Phase = "no-place" if room.why else "planned"  # no pod comes to a node that is to be emptied
-        held = tuple(place for place in kept.held if place.owner)  # for pods that have left their nodes by now
-        placed = replace(kept, seats=seats, before=before, moves=room.moves, held=held, phase=phase, text=room.why)
+        placed = replace(
+            kept, seats=seats, before=before, moves=room.moves, held=_in_transit(kept), phase=phase, text=room.why
+        )
         if self._overlaps(placed, changes):
             return replace(kept, phase="no-place", text="its place went to another reservation")
         return placed
@@ -460,6 +465,16 @@ def _told(phase: str, text: str) -> str:
 
 def _digest(entry: AdvanceEntry) -> str:
     return sha256(repr(entry).encode()).hexdigest()[:16]
+
+
+def _in_transit(kept: Kept) -> tuple[KeptMove, ...]:
+    """The next places of pods that have left their nodes by now: they outlast the reservation, until they are used."""
+    return tuple([place for place in kept.held if place.owner])
+
+
+def _given_up(kept: Kept) -> Kept:
+    """It holds nothing any more but places of pods in transit."""
+    return replace(kept, phase="ended", seats=(), moves=(), held=_in_transit(kept))
 
 
 def _is_for(kept: Kept, pod: PodRecord) -> bool:

@@ -176,7 +176,8 @@ class Moves:
             return step.state(LOST, "lost")
         if not step.places:
             begins = since - lead_seconds(self._cluster, moves, self.spread)
-            return step.state(await self._hold(name, moves, held, (begins, until)) or "its next place is held")
+            times = begins, until + NOT_USED_SECONDS
+            return step.state(await self._hold(name, moves, held, times) or "its next place is held")
         if self.clock.wall() < (begins := max(place.since for place in step.places)):
             return MovesState("waits", f"the moves begin at {rfc3339(begins)}")
         if not all(place.owner for place in step.places):

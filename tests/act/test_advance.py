@@ -21,6 +21,7 @@ from extender.objects.advance import CONFIG_MAP
 from extender.objects.wanted_room import WantedRoom
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
+from extender.reservations.advance import Held, seat
 from extender.reservations.moves import PlannedMove
 from extender.server import asking
 from extender.settings import Settings
@@ -454,3 +455,33 @@ def test_a_restart_holds_the_gpus_before_a_verb_is_answered() -> None:
             assert (third.controller.missing(), third.held()) == ([], nodes)
 
     run_bounded(whole())
+
+
+def test_the_place_of_a_pod_in_transit_outlasts_its_reservation() -> None:
+    """The entry is deleted after the eviction: the pod that the owner creates has its place still."""
+    case = Case()
+    case.pods = [{"kind": "Pod"} | workload("p0", 6, node="n0", phase="Running", owner="ReplicaSet")]
+    case.moving = Moved()
+    case.ask(big={"for": "2x8", "namespaces": ["ml"], "since": 600, "until": 1200})
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(times=3)
+        place = Held(
+            "big/move-0.uid-p0/default/ReplicaSet/owner", (), 0.0, WALL + 1500, owner="default/ReplicaSet/owner"
+        )
+        seats = (seat(place.name, 0, "n2", (0, 0, 0, 6, 0, 0), 0.0),)
+        unused = place._replace(name="big/move-1.uid-p1/default/ReplicaSet/other", owner="", seats=seats)
+        assert await instance.controller._store.hold([place._replace(seats=seats), unused]) == ""
+        case.ask(big=None)
+        await instance.turn(times=2)
+        assert (instance.held(), instance.held(place.name), instance.held(unused.name)) == ([], ["n2"], [])
+        version = case.objects.version
+        await instance.turn(times=2)
+        stored = case.kept()
+        assert [kept["phase"] for kept in stored.values()] == ["ended"]
+        assert case.objects.version - version < 10  # the Lease alone is written
+        await instance.controller._store.drop([place.name])
+        await instance.turn(times=2)
+        assert case.kept() == {}
+
+    case.run(test)
