@@ -115,13 +115,15 @@ class HoldBack:
     def _for_dates(self, decision: Decision, now: float) -> None:
         """Name the nodes whose GPUs are held for a date, and pass the pod on those that are held for it by now."""
         request, judged = decision.request, decision.judged
-        if reasons.GPUS_RESERVED.code in judged.codes:
-            closed = self._claims.rows_for_dates(request, now)
-            for i, row in enumerate(judged.rows):
-                if judged.codes[i] == reasons.GPUS_RESERVED.code and row in closed:
-                    judged.codes[i] = reasons.GPUS_FOR_A_DATE.code
+        codes, reserved = bytes(judged.codes), reasons.GPUS_RESERVED.code
+        i = codes.find(reserved)
+        closed = self._claims.rows_for_dates(request, now) if i >= 0 else ()
+        while i >= 0:  # few of thousands of nodes: a search for bytes, no loop over rows
+            if judged.rows[i] in closed:
+                judged.codes[i] = reasons.GPUS_FOR_A_DATE.code
+            i = codes.find(reserved, i + 1)
         held = self._claims.held_rows(request, now)
-        if not held.isdisjoint(fit.passed(judged.rows, judged.codes)):
+        if held and not held.isdisjoint(fit.passed(judged.rows, judged.codes)):
             for i, row in enumerate(judged.rows):
                 if row not in held:
                     judged.codes[i] = judged.codes[i] or reasons.SEATED.code
