@@ -1,6 +1,6 @@
 """What one look at the queue costs: CPU in all, and the longest slice on the event loop.
 
-    python -m benchmarks.look [--nodes 5000] [--pods 1] [--rounds 5] [-o table|json]
+    python -m benchmarks.look [--nodes 5000] [--pods 1] [--rounds 5] [--learned] [-o table|json]
 
 A fleet of eight-GPU machines in racks of 32: every node holds pods on all GPUs, every second one states when they end;
 the first node has GPUs free. Each line is one queue behind it; no gang can start but where the line says so: there the
@@ -8,7 +8,7 @@ last nodes are empty. `first`: the first look at this
 queue; `again`: a look after one pod of another namespace has changed its labels, as happens all the time. The numbers
 are medians of the CPU time of this thread, in ms: of whole looks, and for the longest slice of each slice. Garbage is
 collected between slices, as a server does between answers. The floor reads each pod that waits or runs once, and does
-nothing with it.
+nothing with it. `--learned`: backfill counts with learned ends, and knows those of all classes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
+from extender.queue.runtimes import RunTimes, class_of
 from extender.server import garbage
 from extender.settings import Settings
 from tests.act.queue.rig import gated
@@ -64,9 +65,9 @@ QUEUES = (
 )
 
 
-def full(nodes: int, each: int) -> World:
-    """The cluster, with so many running pods on each node."""
-    made = World(Settings.model_validate({"queue": {"enabled": True}}))
+def full(nodes: int, each: int, *, learned: bool = False) -> World:
+    """The cluster, with so many running pods on each node. `learned`: backfill counts with learned ends."""
+    made = World(Settings.model_validate({"queue": {"enabled": True, "backfillConfidence": 0.9 if learned else None}}))
     for i in range(nodes):
         labels = {RACK: f"r{i // RACK_NODES:04d}", BLOCK: f"b{i // BLOCK_NODES:03d}"}
         made.node(f"n{i:05d}", 8, labels=labels)
@@ -94,6 +95,16 @@ def fill(world: World, queue: Queue) -> None:
         for i in range(queue.pods):
             pod = gated(f"g{number}-{i}", queue.gpus, annotations=notes if queue.pods > 1 else {})
             world.set("Pod", pod)
+
+
+def run_times(world: World) -> RunTimes:
+    """What is learned from runs of all classes of the cluster."""
+    times, objects = RunTimes(), world.cluster.gangs.objects
+    kinds = {class_of([pod], objects) for pod in world.cluster.pods.values()}
+    for number in range(20):
+        for kind in sorted(kinds):
+            times.ended(kind, 3_600.0 * (1 + number % 5), world.wall - 500_000.0 + 20_000.0 * number)
+    return times
 
 
 def make_room(world: World, queue: Queue) -> None:
@@ -142,17 +153,18 @@ def measured(run: Callable[[], list[float]], rounds: int) -> tuple[float, float]
     return 1e3 * median(map(sum, taken)), 1e3 * max(median(slice_) for slice_ in zip(*taken, strict=True))
 
 
-def row(queue: Queue, nodes: int, each: int, rounds: int) -> dict[str, Any]:
+def row(queue: Queue, nodes: int, each: int, rounds: int, *, learned: bool = False) -> dict[str, Any]:
     """One line of the table."""
-    world = full(nodes, each)
+    world = full(nodes, each, learned=learned)
     fill(world, queue)
     if queue.starts:
         make_room(world, queue)
     world.verbs.policy.fragmentation.prices(world.cluster.tables)  # a server has counted all slots long before
     placement = JointPlacement(world.cluster, world.verbs.policy)
+    times = run_times(world) if learned else None
 
     def planner() -> Planner:
-        return Planner(world.cluster, world.verbs.claims, placement, lambda: world.now, lambda: world.wall)
+        return Planner(world.cluster, world.verbs.claims, placement, lambda: world.now, lambda: world.wall, times)
 
     def look(asked: Planner) -> list[float]:
         found = slices(asked.looks({}))
@@ -189,10 +201,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, choices=(1, 2, 4, 8), default=1, help="running pods of each node")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--learned", action="store_true", help="backfill counts with learned ends")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     asked = parser.parse_args(arguments)
     garbage.begin()  # as a server: it collects between slices
-    rows = [row(queue, asked.nodes, asked.pods, asked.rounds) for queue in QUEUES]
+    rows = [row(queue, asked.nodes, asked.pods, asked.rounds, learned=asked.learned) for queue in QUEUES]
     if asked.output == "json":
         print(json.dumps({"apiVersion": VERSION, "kind": "LookBenchmark", "warnings": [], "rows": rows}, indent=1))
         return 0

@@ -32,6 +32,7 @@ from extender.reservations.seats import Seat, Seats
 
 MANY: Final = 8  # gangs that are read anew between two pauses: one costs what many that are known do
 FRESH_SECONDS: Final = 60.0
+MOST_BOUNDS: Final = 4_096  # that are kept, of gangs that are alike
 
 
 class GangRun(NamedTuple):
@@ -62,6 +63,7 @@ class GangRuns:
         self._cluster, self._seats, self._times = cluster, seats, times
         self._known: dict[tuple[Ref, str], _Known] = {}  # by gang, of a single pod by its uid
         self._ends: dict[str, tuple[GangRun, LearnedEnd | None, float]] = {}  # by name, with when it was read
+        self._bounds_of: dict[tuple[RunClass, float | None, float], tuple[RunTimeBounds | None, float]] = {}
         self._waiting: dict[Ref, tuple[int, float | None, RunTimeBounds | None, float]] = {}  # pods, what is declared
 
     def read(self, now: float) -> Sliced[list[GangRun]]:
@@ -191,7 +193,15 @@ class GangRuns:
 
     def _bounds(self, kind: RunClass, declared: float | None, now: float) -> RunTimeBounds | None:
         confidence = self._cluster.settings.queue.backfill_confidence
-        return None if confidence is None else self._times.bounds(kind, now, declared, confidence)
+        if confidence is None:
+            return None
+        key = kind, declared, confidence
+        known = self._bounds_of.get(key)
+        if known is None or not 0.0 <= now - known[1] < FRESH_SECONDS:
+            if len(self._bounds_of) == MOST_BOUNDS:
+                self._bounds_of.clear()
+            known = self._bounds_of[key] = self._times.bounds(kind, now, declared, confidence), now
+        return known[0]
 
 
 def _is_fresh(end: LearnedEnd | None, read: float, now: float) -> bool:

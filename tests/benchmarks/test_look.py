@@ -17,10 +17,12 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("pods", ["1", "8"])
-def test_it_prints_json(pods: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("pods", "more"), [("1", []), ("8", []), ("2", ["--learned"])])
+def test_it_prints_json(
+    pods: str, more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(look, "QUEUES", SMALL)
-    assert look.main(["--nodes", "40", "--pods", pods, "--rounds", "1", "-o", "json"]) == 0
+    assert look.main(["--nodes", "40", "--pods", pods, "--rounds", "1", *more, "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "LookBenchmark"
     assert [row["queue"] for row in document["rows"]] == ["empty", "gangs", "start", "singles"]
