@@ -115,6 +115,7 @@ class AdvanceStore(Entries):
         self._metrics, self._clock = metrics, clock
         self._warned: set[str] = set()
         self._damaged: set[str] = set()  # keys that the next write removes
+        self._made: dict[str, tuple[Kept, list[Held]]] = {}
         self.kept: dict[str, Kept] = {}
 
     async def read(self) -> None:
@@ -197,7 +198,11 @@ class AdvanceStore(Entries):
 
     def held(self) -> list[Held]:
         """What every instance holds."""
-        return [held for kept in self.kept.values() for held in self._held_of(kept)]
+        made, self._made = self._made, {}
+        for name, kept in self.kept.items():  # one that is the same is not made again
+            known = made.get(name)
+            self._made[name] = known if known is not None and known[0] is kept else (kept, self._held_of(kept))
+        return [held for _, of_kept in self._made.values() for held in of_kept]
 
     def _held_of(self, kept: Kept) -> list[Held]:
         """What one reservation holds, and its moves. Raises Damaged."""

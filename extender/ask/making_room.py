@@ -278,14 +278,9 @@ class Room(NamedTuple):
     """`kind: Moves`."""
 
 
-def answer(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> dict[str, Any]:
-    """`kind: Moves`. The cluster is changed by it, and serves no second question. `wall`: the time at which it is
-    asked, seconds since 1970. BadInput, NotFound."""
-    return room(supposed, asked, wall).shown
-
-
 def room(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> Room:
-    """As `answer`, with its records."""
+    """The room, and the moves that make it. The cluster is changed by it, and serves no second question. `wall`: the
+    time at which it is asked, seconds since 1970. BadInput, NotFound."""
     cluster = supposed.cluster
     cluster.at(wall)
     fleet = machines.read(supposed.judge)

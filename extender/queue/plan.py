@@ -31,7 +31,6 @@ from extender.queue.backfill import (
     schedule,
 )
 from extender.queue.endings import (
-    NONE_LEARNED,
     Ending,
     Endings,
     LearnedEnd,
@@ -192,9 +191,7 @@ class Planner:
             return self._before_its_date(gang, wall) if why is None else Waits("incomplete", why)
 
         self.order = to_place = yield from self._left(sorted_gangs, pause_of)
-        learned = (yield from self._runs.ends(wall)) if to_place else NONE_LEARNED
-        running = (yield from self._endings.read(wall, learned)) if to_place else []
-        yield from put(running, (yield from self._ends(list(self._claims.seats), wall, learned)))
+        running = (yield from self._running(wall)) if to_place else []
         look = _Look(queues, frozenset(self._claims.seats.absent), LabelClasses(self._cluster), self._claims.advance)
         oldest = self._clock() - ABLE_SECONDS
         self._able = {kind: known for kind, known in self._able.items() if known[1] > oldest}
@@ -234,6 +231,16 @@ class Planner:
         while before:
             yield None
             del before[-STEP:]
+
+    def _running(self, wall: float) -> Sliced[list[Ending]]:
+        """When the pods end that hold GPUs, or have seats, and what is held for dates."""
+        learned = yield from self._runs.ends(wall)
+        running = yield from self._endings.read(wall, learned)
+        yield from put(running, (yield from self._ends(list(self._claims.seats), wall, learned)))
+        for held in self._claims.advance:
+            rows = [(seat.uid, self._cluster.row(seat.node)) for seat in held.seats if held.until > wall]
+            yield from put(running, [Ending(uid, row, held.until) for uid, row in rows if row >= 0])
+        return running
 
     def _listed(
         self, in_order: Sequence[WaitingGang], decision: StartDecision, pause_of: Callable[[WaitingGang], Waits | None]

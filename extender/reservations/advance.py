@@ -155,8 +155,8 @@ class AdvanceReservations:
     def taken(
         self, priority: int, eligible: Eligibility, cluster: ClusterView, now: float, without: Collection[str]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """(node, R amounts) of what counts as taken for pods of a priority. `without`: uids of pods whose seats do not
-        count."""
+        """(node, R amounts) of what counts as taken for pods of a priority. `without`: uids whose seats do not count,
+        those of one reservation on one node together."""
         wall = now + self.epoch
         for held in self._of.values():
             begun = held.since <= wall
@@ -164,8 +164,9 @@ class AdvanceReservations:
                 continue
             if not held.of_gang:
                 of, number = turn_of(held.name)
+                over = {seat.node for seat in held.seats if seat.uid in without}
                 for node, left in self._left_of(held, cluster, begun=begun).items():
-                    if number <= eligible.beside.get((of, node), inf):
+                    if node not in over and number <= eligible.beside.get((of, node), inf):
                         yield node, left
                 continue
             for seat in held.seats:

@@ -91,3 +91,12 @@ def test_a_pod_that_has_moved_starts_on_its_place_before_others_of_its_kind() ->
     started, waits = look(world)
     assert (started, seats(world, "moved")) == (["moved"], {"n0"})
     assert set(waits) == {"large", "older"}
+
+
+def test_a_gang_that_fits_nowhere_else_waits_for_the_end_and_is_not_hopeless() -> None:
+    world = cluster(2)
+    held(world, 60, "n0", "n1")
+    wait(world, "g", 2, 8, 100)
+    assert look(world) == ([], {"g": ("head", "", 660.0)})
+    wait(world, "huge", 3, 8, 200)
+    assert look(world)[1]["huge"][0] == "never"

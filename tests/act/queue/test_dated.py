@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from extender.settings import Settings
 from tests.act.test_advance import BIG, Case, Instance
 from tests.queue.test_plan import HEAD, look, wait
 from tests.reservations.test_advance import lasting, passes
-from tests.world import WALL, World, rfc3339, workload
+from tests.world import JSON, WALL, World, rfc3339, workload
 
 MODEL = "nvidia.com/gpu"
 
@@ -162,3 +164,58 @@ def test_another_instance_goes_on_with_what_is_held() -> None:
             assert held(second, "g") == held(instance, "g") != []
 
     run(case, test)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_operators_and_tenants_stay_within_bounds_and_leave_nothing(seed: int) -> None:
+    """Entries and annotations of all kinds come and go, pods and nodes too. No turn fails, no queue has more held than
+    its limit, and when all dates are over nothing is held."""
+    chance = random.Random(seed)
+    limits = {"default": chance.choice((8, 64)), "lab": 8}
+    case = Case(limited(**limits))
+
+    async def test(instance: Instance) -> None:
+        for step in range(30):
+            happens(chance, instance, step)
+            await instance.turn(chance.choice((1.0, 6.0, 6.0, 40.0, 200.0)))
+            held_gpus = Counter[str]()
+            for kept in case.kept().values():
+                held_gpus[kept.get("queue", "")] += sum(kept.get("gpus", {}).values())
+            assert all(held_gpus[queue] <= most for queue, most in limits.items())
+            assert held_gpus["ml"] == 0
+        case.ask(**{f"r{at}": "" for at in range(3)})
+        await instance.turn(3000.0, times=3)
+        assert list(instance.world.verbs.claims.advance) == []
+
+    run(case, test)
+
+
+def happens(chance: random.Random, instance: Instance, step: int) -> None:
+    """Something in the cluster, or what is asked for."""
+    case, world = instance.case, instance.world
+    times = {"since": case.passed + chance.randint(-50, 400), "until": case.passed + chance.randint(401, 900)}
+    match chance.randrange(7):
+        case 0:
+            shape = {"for": f"{chance.randint(1, 3)}x{chance.randint(1, 9)}", "namespaces": ["ml"]}
+            node = {"node": f"n{chance.randrange(5)}"}
+            stated: list[JSON | str] = ["x: [", "for: 8", shape | times, node | times]
+            case.ask(**{f"r{chance.randrange(3)}": chance.choice(stated)})
+        case 1 | 2:
+            at = rfc3339(WALL + case.passed + chance.randint(-10, 500))
+            notes = {"gpu-extender.io/start-at": chance.choice([at, at, "junk", "9999-12-31T23:59:59-14:00"])}
+            wait(
+                world, f"g{step}", chance.randint(1, 3), chance.randint(1, 8), 60, notes=notes,
+                namespace=chance.choice(("default", "lab", "ml")), duration=chance.choice(("", "60s", "junk")),
+                priority=chance.choice((0, 5, -5)),
+            )  # fmt: skip
+        case 3:
+            pod = lasting(f"p{step}", chance.randint(1, 8), chance.choice((None, 30, 300)), namespace="ml")
+            if nodes := passes(world, pod):
+                bound = pod | {"spec": pod["spec"] | {"nodeName": min(nodes)}}
+                world.set("Pod", bound | {"status": {"phase": "Running", "startTime": rfc3339(world.wall)}})
+        case 4 if world.cluster.pods:
+            world.gone(chance.choice(sorted(pod.name for pod in world.cluster.pods.values())))
+        case 5:
+            world.node(f"n{chance.randrange(3)}", chance.choice((4, 8, 8)), unschedulable=chance.random() < 0.2)
+        case _:
+            look(world)
