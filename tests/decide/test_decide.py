@@ -272,6 +272,7 @@ def test_every_reason_is_tried() -> None:
         "queued",
         "links-beside",
         "links-started",
+        "gpus-for-a-date",
     }
     assert {reason.key for reason in REASONS.values()} == set(WHY) | elsewhere
 
