@@ -311,6 +311,8 @@ class AdvanceController(Controller):
             why = "evictions.enabled is false" if self._moving is None else "" if state is None else state.text
             moves = f"; {count(len(kept.moves), 'move')}{f': {why}' if why else ''}" if kept.moves else ""
             return replace(kept, phase=phase, text=f"{where}: {_named(in_the_way)} still there{moves}")
+        if not _in_transit(kept):  # the room came by itself: no further move begins, and one that has begun ends
+            kept = replace(kept, moves=())
         if wall < entry.since:
             return replace(kept, phase="ready", text=f"{where}: free")
         on_time = kept.phase == "ready" or wall - entry.since <= ON_TIME_SECONDS  # no turn may have been at its date
@@ -321,19 +323,20 @@ class AdvanceController(Controller):
     # -- where it is ----------------------------------------------------------------------------------------------
 
     def _placed(self, entry: AdvanceEntry, kept: Kept, changes: Mapping[str, Kept | None]) -> Kept:
-        """With the place that was found, where it stands; else a search is begun. What it has is held meanwhile."""
+        """With the place that was found, where it stands; else a search is begun. What it has is held meanwhile, but no
+        pod moves for it."""
         found = self._found.pop(entry.name, None)
         if found is None or found[0] != kept.stated:
             self._wanting[entry.name] = kept.stated
             why = self._lost(kept) if kept.seats else ""
             known = kept.text if kept.phase == "no-place" else ""
-            return replace(kept, phase="no-place", text=known or why or "its place is searched")
+            return replace(kept, phase="no-place", text=known or why or "its place is searched", moves=())
         room = found[1]
         if room.why and not entry.room.node:
-            return replace(kept, phase="no-place", text=room.why)
+            return replace(kept, phase="no-place", text=room.why, moves=())
         seats = self._seats(entry, room if not room.why else FoundRoom(((entry.room.node, 0),)))
         if seats is None:
-            return replace(kept, phase="no-place", text="a node of its place is gone")
+            return replace(kept, phase="no-place", text="a node of its place is gone", moves=())
         nodes = {seat.node for seat in seats}
         before = tuple(sorted({
             pod.uid for node in nodes for pod in self._cluster.pods_on(node) if pod.namespace in entry.namespaces
@@ -343,7 +346,7 @@ class AdvanceController(Controller):
             kept, seats=seats, before=before, moves=room.moves, held=_in_transit(kept), phase=phase, text=room.why
         )
         if self._overlaps(placed, changes):
-            return replace(kept, phase="no-place", text="its place went to another reservation")
+            return replace(kept, phase="no-place", text="its place went to another reservation", moves=())
         return placed
 
     def _seats(self, entry: AdvanceEntry, room: FoundRoom) -> tuple[KeptSeat, ...] | None:

@@ -1,0 +1,116 @@
+"""Moves of pods for advance reservations, from the entry to the eviction: what ends or changes them on the way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from extender.act.moves import Moves
+from extender.act.saving import Need, SaveRequests
+from extender.ask.judge import over
+from extender.kube.pod_writes import Evicted, PodEvictions
+from extender.objects.records import Event, PodRecord
+from extender.times import Clock
+from tests.act.test_advance import BIG, Case, Instance
+from tests.reservations.test_advance import lasting
+from tests.world import JSON, WALL, World, machine
+
+WHOLE: JSON = BIG | {"for": "1x8"}
+
+
+class Owners:
+    """Every budget allows an eviction, every pod has saved, and no owner creates a pod anew."""
+
+    def __init__(self, world: World, evicted: list[str]) -> None:
+        self.world, self.evicted = world, evicted
+
+    def has_asked(self, pod: PodRecord) -> bool:
+        return True
+
+    async def sweep(self, needs: Sequence[Need]) -> None:
+        """No request is withdrawn."""
+
+    async def ready(self, need: Need) -> bool:
+        return True
+
+    async def refusal(self, pods: Sequence[PodRecord]) -> None:
+        return None
+
+    async def evict(self, pod: PodRecord) -> Evicted:
+        self.evicted.append(pod.name)
+        self.world.cluster.apply([Event("Pod", "delete", pod)], self.world.now)
+        return Evicted("evicted", "")
+
+
+class Evicting(Case):
+    """Moves are carried out."""
+
+    def __init__(self, *pods: JSON) -> None:
+        super().__init__()
+        self.evicted: list[str] = []
+        self.nodes = [machine("n0", 8), machine("n1", 8), machine("n2", 4)]
+        self.pods = list(pods)
+
+    @asynccontextmanager
+    async def server(self, name: str = "me") -> AsyncIterator[Instance]:
+        async with super().server(name) as instance:
+            world, controller = instance.world, instance.controller
+            owners, clock = Owners(world, self.evicted), Clock(lambda: world.now, lambda: world.wall)
+            evictions, saves = cast("PodEvictions", owners), cast("SaveRequests", owners)
+            controller._moving = Moves(
+                over(world.verbs), controller._store, evictions, saves, world.verbs.evicted, clock, 7.0
+            )
+            yield instance
+
+    async def until(self, instance: Instance, seconds: float) -> None:
+        """Time passes, no longer than until a pod is evicted."""
+        while self.passed < seconds and not self.evicted:
+            await instance.turn()
+
+
+def runs(name: str, gpus: int, node: str, owner: str = "ReplicaSet", **facts: Any) -> JSON:
+    """A pod of an owner of its own."""
+    pod = lasting(name, gpus, None, node=node, phase="Running", owner=owner, start=WALL, cpu="1", **facts)
+    pod["metadata"]["ownerReferences"][0] |= {"name": f"owner-{name}", "uid": f"uid-{name}"}
+    return pod
+
+
+def bare(name: str, gpus: int, node: str) -> JSON:
+    """A pod that nothing creates anew."""
+    return lasting(name, gpus, None, node=node, phase="Running", start=WALL)
+
+
+async def planned(case: Evicting, instance: Instance) -> None:
+    await instance.turn(times=4)
+    assert case.kept()["big"]["moves"]
+
+
+def test_no_pod_moves_for_a_place_that_is_lost() -> None:
+    case = Evicting(runs("a", 4, "n0"))
+    case.ask(big=BIG)
+
+    async def test(instance: Instance) -> None:
+        await planned(case, instance)
+        instance.world.node("n1", 8, unschedulable=True)
+        await instance.turn(40.0, times=3)
+        assert instance.phase() == "no-place"
+        await case.until(instance, 650)
+        assert case.evicted == []
+
+    case.run(test)
+
+
+def test_no_pod_moves_once_the_room_came_by_itself() -> None:
+    case = Evicting(runs("a", 2, "n0"), runs("b", 4, "n0"), bare("c", 6, "n1"), bare("d", 2, "n2"))
+    case.ask(big=BIG | {"for": "1x4"})
+
+    async def test(instance: Instance) -> None:
+        await planned(case, instance)
+        instance.world.gone("b")
+        await instance.turn(times=3)
+        assert instance.phase() == "ready"
+        await case.until(instance, 650)
+        assert case.evicted == []
+
+    case.run(test)
