@@ -575,7 +575,11 @@ class Planner:
             request if request.lasts is None else msgspec.structs.replace(request, lasts=request.lasts + date - wall)
             for request in (yield from self._alone(gang.pods))
         ]
-        counted = yield from self._counted(gang, requests, Trial(gone))
+        head = self._head  # what the first in order waits for is not held for a date before its own pods have ended
+        ends = None if head is None or head.start is None else head.gang.end(head.start)
+        waits_for = head if head is not None and head.gang.ref != gang.ref and (ends is None or ends > date) else None
+        kept = () if waits_for is None else (TakenSeats(waits_for.gang, waits_for.seats),)
+        counted = yield from self._counted(gang, requests, Trial(gone, kept))
         placed = yield from self._places.steps(gang, gang.pods, requests, counted)
         if isinstance(placed, NoPlace):
             return placed.text
@@ -710,12 +714,16 @@ def _over_limit(
     for other dates of it; "" where they can."""
     rules, held = queues.rules.get(queue, PLAIN), queues.held.get(queue, NO_GPUS)
     for model, count in sorted(gpus.items()):
-        most = rules.limit.get(model, rules.guaranteed.get(model))
-        if most is None:
-            return f"no GPUs are held for dates of queue {queue}: it has no limit for model {model} (queue.queues)"
+        guaranteed = rules.guaranteed.get(model, 0)
+        of_others = any(rule.guaranteed.get(model) for name, rule in queues.rules.items() if name != queue)
+        most = guaranteed if of_others else rules.limit.get(model, guaranteed)  # what others may claim is not held
+        if not most:
+            what = "guarantee" if of_others else "limit"
+            return f"no GPUs are held for dates of queue {queue}: it has no {what} for model {model} (queue.queues)"
         total = held.get(model, 0) + reserved.get(model, 0) + count
         if total > most:
-            return f"queue {queue} would hold {total} GPUs of model {model}, its limit is {most}"
+            what = "guarantee" if of_others or model not in rules.limit else "limit"
+            return f"queue {queue} would hold {total} GPUs of model {model}, its {what} is {most}"
     return ""
 
 

@@ -219,3 +219,43 @@ def happens(chance: random.Random, instance: Instance, step: int) -> None:
             world.node(f"n{chance.randrange(3)}", chance.choice((4, 8, 8)), unschedulable=chance.random() < 0.2)
         case _:
             look(world)
+
+
+def test_what_another_queue_may_claim_is_not_held() -> None:
+    """The queue borrows by its limit now, and holds nothing for a date: lab starts on what it is guaranteed."""
+    queues = {"default": {"limitGpus": {MODEL: 24}}, "lab": {"guaranteedGpus": {MODEL: 16}}}
+    case = Case(Settings.model_validate({**HEAD, "queue": {"enabled": True, "queues": queues}}))
+
+    async def test(instance: Instance) -> None:
+        world = instance.world
+        dated(world, "hoard", 2, 8, 29 * 86_400.0)
+        dated(world, "own", 2, 8, 29 * 86_400.0, namespace="lab")
+        await instance.turn(40.0, times=4)
+        assert held(instance, "hoard") == []
+        assert len(held(instance, "own")) == 2
+        wait(world, "mine", 1, 8, 60, namespace="lab")
+        assert look(world)[0] == ["mine"]
+
+    run(case, test)
+
+
+def test_no_date_holds_what_the_first_in_order_waits_for() -> None:
+    """It would pass that gang again and again. A date after that gang has ended may."""
+    case = Case(limited(default=64, lab=16))
+    case.nodes = case.nodes[:2]
+    case.pods = [lasting(f"r{n}", 8, 600, node=f"n{n}", start=WALL, phase="Running") for n in range(2)]
+
+    async def test(instance: Instance) -> None:
+        world = instance.world
+        wait(world, "head", 2, 8, 3000, duration="1h")
+        dates = instance.controller._dated
+        assert dates is not None
+        planner = dates._planner
+        assert [start for start in planner.looks({}) if start is not None] == []
+        assert planner.reservation is not None
+        dated(world, "early", 1, 8, 601, namespace="lab")
+        dated(world, "later", 1, 8, 600 + 3600 + 60, namespace="lab")
+        await instance.turn(40.0, times=6)
+        assert (held(instance, "early"), len(held(instance, "later"))) == ([], 1)
+
+    run(case, test)
