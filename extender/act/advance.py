@@ -246,6 +246,7 @@ class AdvanceController(Controller):
             if name not in asked and not kept.gang and given_up != kept:
                 changes[name] = given_up
         if not changes or await self._write(changes):
+            self._hold()  # dates of gangs are placed beside it
             if self._dated is not None and (of_gangs := await self._dated.look()):
                 await self._write(of_gangs)  # what tenants ask for keeps operators from nothing
             self._hold()

@@ -259,3 +259,18 @@ def test_no_date_holds_what_the_first_in_order_waits_for() -> None:
         assert (held(instance, "early"), len(held(instance, "later"))) == ([], 1)
 
     run(case, test)
+
+
+def test_an_operator_and_a_gang_in_one_turn_get_no_gpu_together() -> None:
+    case = Case(limited(default=24))
+    case.nodes = case.nodes[:1]
+    case.ask(big=BIG | {"for": "1x8", "until": 5000})
+
+    async def test(instance: Instance) -> None:
+        await instance.turn()  # the search has ended: its place is taken in the next turn
+        dated(instance.world, "g", 1, 8, 700)
+        await instance.turn()
+        promised = [seat.node for one in instance.world.verbs.claims.advance for seat in one.seats]
+        assert promised == ["n0"]
+
+    run(case, test)
