@@ -318,6 +318,10 @@ class Moves:
             if self._rounds.waits(step.key, wall):
                 return step.state(why)
             self._rounds.failed(step.key, wall)
+            if len(step.remaining) == len(step.pods) and any(map(self._is_lost, step.places)):
+                await self.keeper.drop([place.name for place in step.places])  # no pod has left yet
+                self._since["lost", step.key] = self.clock.monotonic()
+                return step.state(LOST, "lost")
             for pod in step.remaining:
                 if not may_act():
                     break
@@ -329,7 +333,7 @@ class Moves:
         return step.state("no pod runs on its next place yet")
 
     def _is_lost(self, place: Held) -> bool:
-        return any(one.node not in self._cluster.nodes for one in place.seats)
+        return not all(takes_pods(one.node, self._cluster) for one in place.seats)
 
     def _is_used(self, place: Held) -> bool:
         """Whether as many pods run on the place as it is for."""

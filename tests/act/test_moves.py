@@ -191,3 +191,17 @@ def test_moves_that_are_lost_are_not_tried_again_at_once() -> None:
         assert asyncio.run(scene.turn()).phase == "lost"
         assert set(scene.document) == {NAME}
         scene.world.now += TICK
+
+
+def test_a_node_that_vanishes_at_the_last_moment_keeps_the_pod_where_it_is() -> None:
+    """After its place was held for the pod that comes, and before the eviction."""
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    while not any(place.owner for place in scene.document.values()):
+        asyncio.run(scene.turn())
+        scene.world.now += TICK
+        scene.world.wall += TICK
+    scene.lose(scene.moves[0].pods[0].to)
+    assert asyncio.run(scene.turn()).phase == "lost"
+    assert not scene.evicted
+    assert set(scene.document) == {NAME}
