@@ -142,7 +142,12 @@ class DraStore:
 
     def absent_class(self, pod: PodRecord) -> str:
         """As `absent`, of the DeviceClasses alone."""
-        return next((f"DeviceClass {name}" for name in self.device_classes(pod) if name not in self.classes), "")
+        for _, spec in self._claims.of(pod):
+            for request in spec.requests:
+                for choice in request.choices:
+                    if choice.device_class not in self.classes:
+                        return f"DeviceClass {choice.device_class}"
+        return ""
 
     # -- events ---------------------------------------------------------------------------------------------------
 
