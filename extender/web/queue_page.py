@@ -278,6 +278,8 @@ def _of_head(head: HeadReservation) -> JSON:
         why = f"released gangs get other seats before it: {first_names(head.displaced, MOST_NAMED)}"
     elif head.after:
         why = f"gangs may start before it within the guarantees of {first_names(head.after, MOST_NAMED)}"
+    elif head.late is not None:
+        why = "the ends of pods before which it waits are learned, and not the latest ones"
     ref = head.gang.ref
     awaited = len(head.blocked_by)
     return {"gang": str(ref), "is_pod": ref.source == SINGLE, "start": head.stated, "why": why, "awaited": awaited}

@@ -14,6 +14,7 @@ from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import QueueReport
 from extender.queue.runtimes import OF_SCORES, RunClass, RunTimes, class_of
+from extender.web.queue_page import _of_head
 from tests.queue.gangs import waiting
 from tests.queue.test_plan import cluster, wait
 from tests.world import WALL, World
@@ -153,6 +154,9 @@ def test_learned_ends_decide_in_place_of_declared_ones(declared: str, ran: float
     assert started == (["s"] if passes else [])
     head = next(waits for waits in report.waiting if waits.code == "head")
     assert head.start is None  # a learned end is not the latest one
+    assert report.head is not None
+    shown = _of_head(report.head)
+    assert (shown["start"], "learned" in shown["why"]) == (None, True)
 
 
 @pytest.mark.parametrize(("declared", "passes"), [("24h", False), ("1h", True)])
