@@ -189,7 +189,7 @@ def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
     [(name, reason, note)] = play.ear.heard
     assert (name, reason) == ("urgent", "EvictionWouldHelp")
     assert "default/n0-0 on node n0" in note
-    assert "work_lost_gpu_seconds 1" in note
+    assert "work lost less than 0.01 GPU-hours" in note
     assert "evictions.enabled: true" in note
     kept = next(
         one for one in play.world.call("/debug/decisions", method="GET").json["decisions"] if one["verb"] == "evict"
