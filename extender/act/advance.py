@@ -242,6 +242,8 @@ class AdvanceController(Controller):
                 if kept != before:
                     changes[entry.name] = kept
         for name, kept in self._store.kept.items():
+            if kept.gang and any(_empties(change, kept) for change in changes.values()):
+                changes[name] = None  # the gang gets another place
             given_up = _given_up(kept) if _in_transit(kept) else None
             if name not in asked and not kept.gang and given_up != kept:
                 changes[name] = given_up
@@ -437,7 +439,7 @@ class AdvanceController(Controller):
         needed = _needed(placed, self._cluster)
         others = {name: kept for name, kept in {**self._store.kept, **changes}.items() if kept is not None}
         for name, kept in others.items():
-            if name == placed.name or kept.phase == "ended" or kept.since >= placed.until or placed.since >= kept.until:
+            if name == placed.name or kept.phase == "ended" or not _meet(placed, kept) or _empties(placed, kept):
                 continue
             for node, amounts in _needed(kept, self._cluster).items():
                 if node in needed:
@@ -465,6 +467,18 @@ def _is_final(error: ApiError | NoAnswer) -> bool:
 def _told(phase: str, text: str) -> str:
     """Of what one Event is written."""
     return f"{phase} {text}" if phase in ("no-place", "invalid") else phase
+
+
+def _meet(one: Kept, other: Kept) -> bool:
+    """Whether both hold at some time."""
+    return one.since < other.until and other.since < one.until
+
+
+def _empties(change: Kept | None, gang: Kept) -> bool:
+    """Whether it empties a node on which GPUs are held for the date of a gang: the operator's word counts."""
+    if change is None or change.namespaces or change.gang or not gang.gang or not _meet(change, gang):
+        return False
+    return not {seat.node for seat in change.seats}.isdisjoint(seat.node for seat in gang.seats)
 
 
 def _digest(entry: AdvanceEntry) -> str:

@@ -274,3 +274,18 @@ def test_an_operator_and_a_gang_in_one_turn_get_no_gpu_together() -> None:
         assert promised == ["n0"]
 
     run(case, test)
+
+
+def test_an_operator_empties_a_node_that_is_held_for_a_gang() -> None:
+    case = Case(limited(default=24))
+    case.nodes = case.nodes[:1]
+
+    async def test(instance: Instance) -> None:
+        dated(instance.world, "g", 1, 8, 86_400.0)
+        await instance.turn(times=4)
+        assert held(instance, "g") == ["n0"]
+        case.ask(fans={"node": "n0", "since": 86_400 - 600, "until": 86_400 + 6_000})
+        await instance.turn(40.0, times=4)
+        assert (instance.held("fans"), held(instance, "g")) == (["n0"], [])
+
+    run(case, test)
