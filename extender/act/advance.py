@@ -29,6 +29,7 @@ from extender.act.controller import Controller, Leadership, repeat
 from extender.act.events import EventRecorder
 from extender.act.moves import MovesState
 from extender.act.queue.dated import DatedGangs
+from extender.ask.move_rule import MoveRule
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
@@ -295,6 +296,8 @@ class AdvanceController(Controller):
         if wall >= entry.until:
             outcome = kept.outcome or ("missed" if kept.seats or (kept.phase == "no-place" and kept.text) else "")
             return replace(_given_up(kept), text="it has ended", outcome=outcome)
+        if kept.moves and self._keeps(entry, kept.moves):
+            kept = replace(kept, moves=())  # where it has no room without them, it is searched again
         users = self._users(kept)
         if not kept.seats or (not users and self._lost(kept)):
             kept = self._placed(entry, kept, changes)
@@ -378,9 +381,8 @@ class AdvanceController(Controller):
             self._searching = asyncio.create_task(self._find(self.search, asked[name], self._wanting[name]))
 
     async def _find(self, search: Search, entry: AdvanceEntry, stated_now: str) -> None:
-        at = 0.0 if entry.since <= self._clock.wall() else entry.since
         try:
-            room = await search(entry.name, entry.room._replace(at=at), entry.until)
+            room = await search(entry.name, _asked(entry, self._clock.wall()), entry.until)
         except (BadInput, NotFound) as error:
             room = FoundRoom(why=str(error))
         except ExtenderError as error:  # too little memory, or too many questions: it is searched again
@@ -388,6 +390,15 @@ class AdvanceController(Controller):
             return
         self._rests_until = self._clock.monotonic() + REST * room.spent
         self._found[entry.name] = stated_now, room
+
+    def _keeps(self, entry: AdvanceEntry, moves: Sequence[PlannedMove]) -> bool:
+        """Whether `plan` would leave a pod where it is now that these moves evict."""
+        wall = self._clock.wall()
+        try:
+            rule = MoveRule.of(self._cluster, _asked(entry, wall), wall)
+        except BadInput:  # its PriorityClass is gone
+            return True
+        return any(map(rule.why_not_now, moves))
 
     # -- whether it stands ----------------------------------------------------------------------------------------
 
@@ -483,6 +494,11 @@ def _empties(change: Kept | None, gang: Kept) -> bool:
 
 def _digest(entry: AdvanceEntry) -> str:
     return sha256(repr(entry).encode()).hexdigest()[:16]
+
+
+def _asked(entry: AdvanceEntry, wall: float) -> WantedRoom:
+    """What is searched for it at a time."""
+    return entry.room._replace(at=0.0 if entry.since <= wall else entry.since)
 
 
 def _in_transit(kept: Kept) -> tuple[KeptMove, ...]:

@@ -24,6 +24,7 @@ import msgspec
 from extender.ask import machines
 from extender.ask.capacity import divided
 from extender.ask.machines import Fleet
+from extender.ask.move_rule import MoveRule
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count
 from extender.ask.whatif.drains import created_again, eviction_cost
@@ -42,10 +43,8 @@ from extender.preemption.cost_inputs import CostCeiling, ceiling_of
 from extender.preemption.draining import stays
 from extender.preemption.moves import MOST_STEPS, NEVER, Movable, MovablePod, Move, MoveSearch, MoveSearchResult, Shape
 from extender.preemption.search import loss
-from extender.queue.endings import stated
 from extender.queue.gang import formed
 from extender.queue.levels import domain_of_node, keys_of
-from extender.queue.placement import not_modelled
 from extender.queue.report import first_names
 from extender.reservations.moves import MovedPod, PlannedMove
 
@@ -115,13 +114,10 @@ def repelled_by(pod: PodRecord) -> object:
 
 
 class _Reader:
-    """Reads which pods may move, where to, and at what cost. `most_priority`: those of this priority and above stay;
-    `at`: those that are declared to end until then are gone, 0.0: none is."""
+    """Reads which pods may move, where to, and at what cost."""
 
-    def __init__(
-        self, supposed: SupposedCluster, fleet: Fleet, wall: float, most_priority: int | None, at: float = 0.0
-    ) -> None:
-        self._cluster, self._wall, self._most_priority = supposed.cluster, wall, most_priority
+    def __init__(self, supposed: SupposedCluster, fleet: Fleet, rule: MoveRule) -> None:
+        self._cluster, self._wall, self._rule = supposed.cluster, rule.wall, rule
         names = sorted(fleet.gpus)
         _, lowest = machines.probe(supposed.judge, min(self._cluster.gpu_names), 1)
         with supposed.claims.of(lowest, supposed.now):
@@ -134,8 +130,7 @@ class _Reader:
         self._allowed: dict[object, int | None] = {}
         self._repelled: set[object] = set()
         self._levels: dict[str, tuple[int, ...]] = {}
-        ends = stated(self._cluster, wall) if at else ()
-        self._ended = {pod.uid for pod, end in ends if end is not None and end <= at}
+        self._ended = rule.ended()
 
     def _rejecting(self, supposed: SupposedCluster, fleet: Fleet) -> int:
         """The nodes with a free GPU where our filter rejects any pod, as where a device plugin has a fault."""
@@ -179,7 +174,7 @@ class _Reader:
         cluster, gang = self._cluster, None
         if cluster.gangs.of(pods[0]) is not None and (ref := cluster.gangs.ref(pods[0])) is not None:
             gang = formed(cluster, ref, members)
-        why = next(filter(None, map(self._stays, pods)), "") or self._budget(members) or self._fails(members)
+        why = self._rule.why(pods) or self._parts(pods) or self._budget(members) or self._rule.fails(members)
         if not why and gang is not None and len(gang.pods) > len(members):
             why = "its gang has pods that wait"
         elif not why and gang is not None and (gang.apart or gang.part_domains or gang.unchecked):
@@ -197,38 +192,16 @@ class _Reader:
         domain = None if gang is None else gang.domain
         return Movable(tuple(read), cost, self._domains(domain.level) if domain is not None and domain.required else ())
 
-    def _stays(self, pod: PodRecord) -> str:
-        """Why a pod does not move, "" where nothing of itself hinders it."""
-        cluster = self._cluster
-        if why := stays(pod):
-            return why
-        if pod.owner is None:
-            return "nothing creates it again"
-        if self._most_priority is not None and pod.priority >= self._most_priority:
-            return "of equal or higher priority"
-        if cluster.limits.protected_ms(pod) > int(self._wall * 1000):
-            return "protected (protect-for, preemption.minimumRunSeconds)"
-        if pod.claims or pod.claim_refs or pod.class_requests:
-            return "its devices are allocated to claims, which are not modelled here"
-        if pod.node not in self._number:
-            return "its gang has pods on nodes that hand out parts of GPUs"
-        unknown = not_modelled(pod, cluster.device_classes.values(), claims=False)
-        return f"its next place cannot be checked in full: {', '.join(unknown)}" if unknown else ""
+    def _parts(self, pods: Iterable[PodRecord]) -> str:
+        if all(pod.node in self._number for pod in pods):
+            return ""
+        return "its gang has pods on nodes that hand out parts of GPUs"
 
     def _budget(self, pods: Iterable[PodRecord]) -> str:
         cluster = self._cluster
         taken = Counter(key for pod in pods for key in cluster.budgets.of(pod))
         full = any(number > cluster.budgets.records[key].disruptions_allowed for key, number in taken.items())
         return "a PodDisruptionBudget does not allow it" if full else ""
-
-    def _fails(self, pods: Iterable[PodRecord]) -> str:
-        objects = self._cluster.gangs.objects
-        owners = Counter((pod.namespace, pod.owner.kind, pod.owner.name) for pod in pods if pod.owner is not None)
-        for (namespace, kind, name), number in owners.items():
-            job = objects.get(("batch", "Job", namespace, name)) if kind == "Job" else None
-            if job is not None and job.failures_left is not None and number > job.failures_left:
-                return "its Job fails by evictions, and creates no more pods (backoffLimit, podFailurePolicy)"
-        return ""
 
     def _domains(self, level: str) -> tuple[int, ...]:
         if level not in self._levels:
@@ -290,12 +263,12 @@ def room(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> Room:
         raise BadInput("it offers no whole GPUs", path=f"node {asked.node}")
     if asked.at and asked.at <= wall:
         raise BadInput("this time has passed", path="at")
-    priority, ceiling = _bounds(supposed, asked)
-    movers = _Reader(supposed, fleet, wall, priority, asked.at).movers()
+    rule = MoveRule.of(cluster, asked, wall)
+    movers = _Reader(supposed, fleet, rule).movers()
     fixed = [
         (pod, why) for why, pods in movers.staying.items() for pod in pods if pod.node == asked.node and not pod.daemon
     ]
-    search = _Searching(supposed, asked, fleet, movers, wall, ceiling)
+    search = _Searching(supposed, asked, fleet, movers, wall, _ceiling(supposed, asked))
     result = MoveSearchResult(None, 0, NEVER, (), 0) if fixed else search.found()
     shown = search.as_json(result, fixed)
     places = tuple((place["node"], place["pods"]) for place in shown["places"])
@@ -306,16 +279,13 @@ def room(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> Room:
     return Room(result.moves is not None, places, search.amounts, tuple(planned), shown)
 
 
-def _bounds(supposed: SupposedCluster, asked: WantedRoom) -> tuple[int | None, CostCeiling | None]:
-    """(the priority of the class, its ceiling). BadInput."""
+def _ceiling(supposed: SupposedCluster, asked: WantedRoom) -> CostCeiling | None:
+    """That of the priority class."""
     if not asked.priority_class:
-        return None, None
-    known = supposed.cluster.priority_classes.get(asked.priority_class)
-    if known is None:
-        raise BadInput("the cluster has no such PriorityClass", path=f"priority-class {asked.priority_class}")
+        return None
     pod, _ = machines.probe(supposed.judge, min(supposed.cluster.gpu_names), 1)
-    pod = msgspec.structs.replace(pod, priority_class=known.name)
-    return known.value, ceiling_of(supposed.settings.preemption, (pod,), asked.pods * asked.gpus)
+    pod = msgspec.structs.replace(pod, priority_class=asked.priority_class)
+    return ceiling_of(supposed.settings.preemption, (pod,), asked.pods * asked.gpus)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from extender.act.moves import Moves
 from extender.act.saving import Need, SaveRequests
 from extender.ask.judge import over
@@ -112,5 +114,29 @@ def test_no_pod_moves_once_the_room_came_by_itself() -> None:
         assert instance.phase() == "ready"
         await case.until(instance, 650)
         assert case.evicted == []
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("changed", ["gpu-extender.io/protect-for=100h", "gpu-extender.io/duration=590s", "priority"])
+def test_a_pod_that_plan_would_not_move_any_more_is_not_evicted(changed: str) -> None:
+    """Days may pass between the plan and the eviction."""
+    case = Evicting(runs("a", 4, "n0"))
+    case.nodes = [machine("n0", 8), machine("n2", 4)]
+    case.ask(big=WHOLE | {"priorityClass": "urgent"})
+
+    async def test(instance: Instance) -> None:
+        world = instance.world
+        world.set("PriorityClass", {"metadata": {"name": "urgent", "uid": "uid-urgent"}, "value": 100})
+        await planned(case, instance)
+        pod = runs("a", 4, "n0")
+        if changed == "priority":
+            pod["spec"]["priority"] = 100
+        else:
+            pod["metadata"]["annotations"].update([changed.split("=")])
+        world.set("Pod", pod)
+        await case.until(instance, 610)  # later one that runs longer than it states may move
+        assert case.evicted == []
+        assert not case.kept()["big"].get("moves")
 
     case.run(test)
