@@ -84,7 +84,7 @@ def entry(name: str, text: str) -> AdvanceEntry:
 def starts_at(pod: PodRecord) -> float | None:
     """The date for which the pod's gang asks, seconds since 1970; None: for none."""
     text = pod.annotations.get(START_AT)
-    return (_seconds(text) or None) if text else None
+    return (moment(text) or None) if text else None
 
 
 def _fields(text: str) -> Mapping[Any, Any]:
@@ -109,13 +109,13 @@ def _text(stated: Mapping[Any, Any], field: str) -> str:
 
 
 def _moment(stated: Mapping[Any, Any], field: str) -> float:
-    seconds = _seconds(_text(stated, field)) if field in stated else 0.0
+    seconds = moment(_text(stated, field)) if field in stated else 0.0
     if not seconds:
         raise BadInput("not a time with its offset, like 2026-12-01T08:00:00Z", path=field)
     return seconds
 
 
-def _seconds(text: str) -> float:
+def moment(text: str) -> float:
     """Seconds since 1970 of an RFC 3339 time; 0.0 when it is none, or after LATEST."""
     seconds = checkpoint(text) / 1000.0 if len(text) <= MOST_TIME else 0.0
     return seconds if seconds <= LATEST else 0.0

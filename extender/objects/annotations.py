@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from extender.objects import gangs, progress, queueing
+from extender.objects import advance, gangs, progress, queueing
 from extender.objects.records import NodeRecord, PodRecord
 
 PREFIX: Final = "gpu-extender.io/"
@@ -68,6 +68,8 @@ NAMES: Final = (
     Name("planned-node", "ResourceClaim", "the queue", "the name of a node",
          "The queue allocates the devices of the claim, on this node "
          "([planned allocation](dra.md#planned-allocation))."),
+    Name("queueing", "Namespace (label)", "you", "`enabled`",
+         "New GPU pods of the namespace wait in the [queue](queue.md#which-pods-are-gated).", ("label",)),
     Name("queue-age-limit", "Namespace", "you", "`30m`, `24h`, `never`",
          "For how long pods may wait behind the gate; then `gpu-extender gates open` [removes it](queue.md)."),
     Name("placement", "pod", "you", "`pack`, `spread`",
@@ -159,12 +161,12 @@ class Form(NamedTuple):
 
 
 DURATION: Final = Form(lambda text: progress.duration(text) is not None, "a duration such as 45m")
+A_TIME: Final = "a time with a zone, such as 2026-11-21T15:00:00Z"
 NUMBER: Final = Form(lambda text: gangs.number(text) is not None, "a whole number")
 FORMS: Final[Mapping[str, Form]] = {
     progress.PROTECT: DURATION,
-    progress.CHECKPOINT: Form(
-        lambda text: progress.checkpoint(text) > 0, "a time with a zone, such as 2026-11-21T15:00:00Z"
-    ),
+    progress.CHECKPOINT: Form(lambda text: progress.checkpoint(text) > 0, A_TIME),
+    advance.START_AT: Form(lambda text: advance.moment(text) > 0, A_TIME),
     progress.INTERVAL: Form(lambda text: bool(progress.whole(text)), "a whole number of seconds above 0"),
     progress.RESTART: Form(lambda text: progress.whole(text) is not None, "a whole number of seconds"),
     progress.SAVES_ON_TERMINATION: DURATION,
