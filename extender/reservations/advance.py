@@ -83,7 +83,9 @@ class AdvanceReservations:
     """All that operators and tenants ask for, and how it stands, as the pages state it."""
     _of: dict[str, Held] = field(default_factory=dict)
     _for: dict[str, list[Held]] = field(default_factory=dict)  # by namespace and owner
+    _uids: dict[str, frozenset[str]] = field(default_factory=dict)  # of the seats, by name
     _left: dict[tuple[str, bool], Amounts] = field(default_factory=dict)
+    _sums: dict[tuple[tuple[str, bool], ...], Amounts] = field(default_factory=dict)  # of several
     _generation: int = -1  # of the cluster, for which `_left` is true
 
     def __bool__(self) -> bool:
@@ -103,7 +105,8 @@ class AdvanceReservations:
         if by_name == self._of and epoch == self.epoch:
             return
         self.journal.changed("advance", (epoch, tuple(by_name.values())))
-        self._of, self.epoch, self._left, self._for = by_name, epoch, {}, {}
+        self._of, self.epoch, self._left, self._sums, self._for = by_name, epoch, {}, {}, {}
+        self._uids = {held.name: frozenset([seat.uid for seat in held.seats]) for held in by_name.values()}
         for reservation in by_name.values():
             for name in (*reservation.namespaces, reservation.owner):
                 self._for.setdefault(name, []).append(reservation)
@@ -157,28 +160,48 @@ class AdvanceReservations:
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """(node, R amounts) of what counts as taken for pods of a priority. `without`: uids whose seats do not count,
         those of one reservation on one node together."""
-        wall = now + self.epoch
+        wall, whole = now + self.epoch, list[tuple[str, bool]]()
         for held in self._of.values():
             begun = held.since <= wall
             if wall >= held.until or held.name in eligible.usable or (not begun and eligible.ends <= held.since):
                 continue
-            if not held.of_gang:
+            if held.of_gang:
+                for seat in held.seats:
+                    pod = cluster.pods.get(seat.uid)
+                    if seat.uid not in without and seat.priority >= priority and (pod is None or not pod.node):
+                        yield seat.node, seat.amounts
+            elif not eligible.beside and self._uids[held.name].isdisjoint(without):
+                whole.append((held.name, begun))
+            else:
                 of, number = turn_of(held.name)
                 over = {seat.node for seat in held.seats if seat.uid in without}
                 for node, left in self._left_of(held, cluster, begun=begun).items():
                     if node not in over and number <= eligible.beside.get((of, node), inf):
                         yield node, left
-                continue
-            for seat in held.seats:
-                pod = cluster.pods.get(seat.uid)
-                if seat.uid not in without and seat.priority >= priority and (pod is None or not pod.node):
-                    yield seat.node, seat.amounts
+        yield from self._sum_of(tuple(whole), cluster).items()
+
+    def _sum_of(self, names: tuple[tuple[str, bool], ...], cluster: ClusterView) -> Amounts:
+        """What the pods of several, (name, whether it has begun), have not used. Most calls ask for the same."""
+        self._forget(cluster)
+        total = self._sums.get(names)
+        if total is None:
+            total = self._sums[names] = {}
+            for name, begun in names:
+                for node, left in self._left_of(self._of[name], cluster, begun=begun).items():
+                    before = total.get(node)
+                    total[node] = left if before is None else tuple(map(add, before, left))
+        return total
+
+    def _forget(self, cluster: ClusterView) -> None:
+        """What pods may have used or given back since; what none of its pods can have used yet stays."""
+        if self._generation != cluster.generation:
+            self._left = {key: left for key, left in self._left.items() if not key[1]}
+            self._sums = {names: total for names, total in self._sums.items() if not any(begun for _, begun in names)}
+            self._generation = cluster.generation
 
     def _left_of(self, held: Held, cluster: ClusterView, *, begun: bool) -> Amounts:
         """What its pods have not used of it; all of it before it has `begun`."""
-        if self._generation != cluster.generation:  # what none of its pods has used yet stays as it is
-            self._left = {key: left for key, left in self._left.items() if not key[1]}
-            self._generation = cluster.generation
+        self._forget(cluster)
         left = self._left.get((held.name, begun))
         if left is None:
             left = self._left[held.name, begun] = _left(held, cluster, begun=begun)
