@@ -135,7 +135,7 @@ def test_a_pod_that_plan_would_not_move_any_more_is_not_evicted(changed: str) ->
         else:
             pod["metadata"]["annotations"].update([changed.split("=")])
         world.set("Pod", pod)
-        await case.until(instance, 610)  # later one that runs longer than it states may move
+        await case.until(instance, 600)  # later one that runs longer than it states may move
         assert case.evicted == []
         assert not case.kept()["big"].get("moves")
 
