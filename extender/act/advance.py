@@ -156,7 +156,11 @@ class AdvanceController(Controller):
         lists, others = ("namespaces", "nodes"), ("from", "until", "gang", "outcome")
         nothing: dict[str, Any] = {name: [] for name in lists} | dict.fromkeys(others)
         shown += [{"name": name, "phase": "no-place", "text": why} | nothing for name, why in refused.items()]
-        return shown + [{"name": name, "phase": "invalid", "text": why} | nothing for name, why in self._faults.items()]
+        for one in shown:
+            if one["name"] in self._faults:
+                one["text"] += f"; its entry is invalid now: {self._faults[one['name']]}"
+        new = {name: why for name, why in self._faults.items() if name not in self._store.kept}
+        return shown + [{"name": name, "phase": "invalid", "text": why} | nothing for name, why in new.items()]
 
     # -- the task -------------------------------------------------------------------------------------------------
 
@@ -214,8 +218,9 @@ class AdvanceController(Controller):
         asked = await self._asked.read()
         if not self._leads:  # else nobody but us writes it
             await self._store.read()
-        found, self._faults = entries(asked.data)
-        self._entries, self._uid = {entry.name: entry for entry in found}, asked.uid
+        found, self._faults = entries(asked.data, self._store.kept)
+        last = {name: entry for name, entry in (self._entries or {}).items() if name in self._faults}
+        self._entries, self._uid = last | {entry.name: entry for entry in found}, asked.uid
 
     def _hold(self) -> None:
         """What is kept is in force."""
@@ -246,7 +251,8 @@ class AdvanceController(Controller):
             if kept.gang and any(_empties(change, kept) for change in changes.values()):
                 changes[name] = None  # the gang gets another place
             given_up = _given_up(kept) if _in_transit(kept) else None
-            if name not in asked and not kept.gang and given_up != kept:
+            stands = name in asked or (name in self._faults and self._clock.wall() < kept.until)
+            if not stands and not kept.gang and given_up != kept:
                 changes[name] = given_up
         if not changes or await self._write(changes):
             self._hold()  # dates of gangs are placed beside it
@@ -254,7 +260,7 @@ class AdvanceController(Controller):
                 await self._write(of_gangs)  # what tenants ask for keeps operators from nothing
             self._hold()
             self._begin_search(asked)
-            await self._move()
+            await self._move(asked)
 
     async def _write(self, changes: Mapping[str, Kept | None]) -> bool:
         """Keep what has changed; whether it is kept."""
@@ -266,12 +272,13 @@ class AdvanceController(Controller):
             if change is None:
                 self._told.pop(name, None)
             elif not change.gang:
-                self._tell(name, change.phase, change.text)
+                if name not in self._faults:
+                    self._tell(name, change.phase, change.text)
                 if change.outcome and outcomes.get(name) != change.outcome:
                     self._metrics.advance_reservations.labels(change.outcome).inc()
         return True
 
-    async def _move(self) -> None:
+    async def _move(self, asked: Collection[str]) -> None:
         """One turn of the moves of each reservation. They begin once their reservation is kept."""
         moving, states = self._moving, dict[str, MovesState]()
         if moving is None:
@@ -280,7 +287,8 @@ class AdvanceController(Controller):
         await moving.sweep([kept.name for kept in kept_now])
         for kept in kept_now:
             if kept.moves or kept.held:
-                states[kept.name] = await moving.turn(kept.name, kept.moves, kept.since, kept.until, self._may_act)
+                moves = kept.moves if kept.name in asked else ()  # an invalid one only holds what it has
+                states[kept.name] = await moving.turn(kept.name, moves, kept.since, kept.until, self._may_act)
         self._moves = states
 
     def _may_act(self) -> bool:

@@ -6,7 +6,7 @@ An entry that cannot be used states why, and stops no other one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,8 @@ MOST_ENTRIES: Final = 64
 LONGEST: Final = 4_096
 """Characters of one entry."""
 MOST_NAMESPACES: Final = 64
+LONGEST_NAME: Final = 63
+"""Characters of a namespace, as Kubernetes allows them."""
 MOST_KEYS: Final = 256
 """Of the ConfigMap: what is beyond them is not looked at."""
 MOST_TIME: Final = 64
@@ -44,11 +46,12 @@ class AdvanceEntry(NamedTuple):
     namespaces: tuple[str, ...] = ()  # whose pods may use it; none where a node is emptied
 
 
-def entries(data: Mapping[str, str]) -> tuple[list[AdvanceEntry], dict[str, str]]:
-    """(the entries by name, why each other key is none). `data`: of the ConfigMap."""
+def entries(data: Mapping[str, str], known: Collection[str] = ()) -> tuple[list[AdvanceEntry], dict[str, str]]:
+    """(the entries by name, why each other key is none). `data`: of the ConfigMap; `known`: keys that the bounds leave
+    out last."""
     found: list[AdvanceEntry] = []
     faults: dict[str, str] = {}
-    for number, (name, text) in enumerate(sorted(data.items())):
+    for number, (name, text) in enumerate(sorted(data.items(), key=lambda item: (item[0] not in known, item))):
         if number == MOST_KEYS:
             faults[name] = f"more than {MOST_KEYS} keys: this one and those after it are not read"
             break
@@ -75,6 +78,8 @@ def entry(name: str, text: str) -> AdvanceEntry:
         raise BadInput("not a list of names", path="namespaces")
     if len(named) > MOST_NAMESPACES:
         raise BadInput(f"more than {MOST_NAMESPACES}", path="namespaces")
+    if any(len(namespace) > LONGEST_NAME for namespace in named):
+        raise BadInput(f"a name longer than {LONGEST_NAME} characters", path="namespaces")
     if bool(named) == bool(asked.node):
         why = "no pod uses a node that is emptied" if named else "none is stated: no pod could use the GPUs"
         raise BadInput(why, path="namespaces")

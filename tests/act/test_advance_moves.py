@@ -15,7 +15,7 @@ from extender.kube.pod_writes import Evicted, PodEvictions
 from extender.objects.records import Event, PodRecord
 from extender.times import Clock
 from tests.act.test_advance import BIG, Case, Instance
-from tests.reservations.test_advance import lasting
+from tests.reservations.test_advance import lasting, passes
 from tests.world import JSON, WALL, World, machine
 
 WHOLE: JSON = BIG | {"for": "1x8"}
@@ -138,5 +138,61 @@ def test_a_pod_that_plan_would_not_move_any_more_is_not_evicted(changed: str) ->
         await case.until(instance, 600)  # later one that runs longer than it states may move
         assert case.evicted == []
         assert not case.kept()["big"].get("moves")
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("edit", ["until", "typo", "65 entries"])
+def test_an_edit_gives_up_no_place_of_a_pod_that_was_evicted(edit: str, restarts: bool) -> None:
+    case = Evicting(runs("a", 4, "n0"))
+    case.nodes = [machine("n0", 8), machine("n2", 4)]
+    case.ask(big=WHOLE)
+    others: dict[str, Any] = {
+        f"a{at}": WHOLE | {"since": 10**6 + at * 1000, "until": 10**6 + at * 1000 + 10} for at in range(64)
+    }
+    edits: dict[str, dict[str, Any]] = {
+        "until": {"big": WHOLE | {"until": 1300}}, "typo": {"big": "for: 1x8\nfro: now"}, "65 entries": others,
+    }  # fmt: skip
+
+    async def looks(instance: Instance) -> None:
+        await instance.turn(times=4)
+        assert passes(instance.world, lasting("stranger", 4, None)) == set()
+        if edit == "typo":
+            assert "unknown: fro" in instance.shown()["text"]
+
+    async def test(instance: Instance) -> None:
+        await case.until(instance, 600)
+        await instance.turn()
+        assert passes(instance.world, lasting("stranger", 4, None)) == set()
+        case.ask(**edits[edit])
+        if not restarts:
+            await looks(instance)
+
+    case.run(test)
+    if restarts:
+        case.pods.clear()
+        case.passed += 30.0
+        case.run(looks)
+
+
+def test_an_entry_that_becomes_invalid_stands_as_it_was_until_it_is_deleted() -> None:
+    case = Evicting()
+    case.ask(big=WHOLE)
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(times=3)
+        nodes = instance.held()
+        assert nodes
+        case.ask(big="for: [")
+        await instance.turn(times=3)
+        assert (instance.phase(), instance.held()) == ("ready", nodes)
+        assert "neither YAML nor JSON" in instance.shown()["text"]
+        assert any(reason == "AdvanceReservationInvalid" for _, reason, _ in case.ear.heard)
+        await instance.turn(600.0)
+        assert instance.phase() == "in-use"
+        case.ask(big=None)
+        await instance.turn(times=2)
+        assert instance.held() == []
 
     case.run(test)
