@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
@@ -173,6 +174,12 @@ def inside(inner: PlacementLevel, outer: PlacementLevel | None) -> PlacementLeve
     """The domains of `inner`, each divided where it lies in several of `outer`; what is outside of those is in none."""
     if outer is None or inner is outer:
         return inner
+    if inner.domains == len(inner.domain) and -1 not in inner.domain:  # each node is a domain of its own
+        if -1 not in outer.domain:
+            return inner
+        numbers = count()
+        domain = array("i", [next(numbers) if number >= 0 else -1 for number in outer.domain])
+        return inner._replace(domain=domain, domains=next(numbers))
     pairs = zip(inner.domain, outer.domain, strict=True)
     domain, domains = numbered([None if -1 in pair else pair for pair in pairs], None)
     return inner._replace(domain=domain, domains=domains)

@@ -62,7 +62,7 @@ PLAN_SECONDS: Final = 0.5  # of CPU time, for which gangs are placed before the 
 PAUSE_SECONDS: Final = 0.001  # a verb waits no longer for single pods that start one after another
 REST: Final = 9.0  # times the CPU time of a look in which no gang started: other work has nine tenths of the time
 LONGEST_REST: Final = 3.0  # seconds: a gang that fits by now waits no longer, however large the queue is
-PASS_SECONDS: Final = 0.5  # after which the order is made anew
+PASS_SECONDS: Final = 0.5  # of releases, after which the order is made anew; REST times the CPU time of that, if longer
 BLOCKS_SECONDS: Final = 1.0  # for which a release that is not complete holds up the next ones
 LATE_NAMESPACE_SECONDS: Final = 30.0  # for which releases of its namespace hold up none after that
 log = get_log()
@@ -281,15 +281,17 @@ class QueueController(Controller):
         paused_gangs, paused_namespaces = self._repairs.paused(), self._repairs.paused_namespaces()
         looks = Timed(self._planner.looks(paused_gangs, paused_namespaces), self._time.cpu)
         namespaces = frozenset(self._cluster.pods[uid].namespace for uid in queued if self._seats.of(uid) is None)
-        paused = began
+        paused, seconds, until, spent = began, 0.0, 0.0, 0.0
         for start in looks:
             if start is None or self._time.monotonic() - paused > PAUSE_SECONDS:
                 await asyncio.sleep(0)
                 paused = self._time.monotonic()
             if start is None:
                 continue
-            if planned and self._is_enough(planned, start, namespaces, looks.spent):
-                if not await self._release_in_turns(planned, start):
+            seconds = seconds or max(PASS_SECONDS, min(REST * looks.spent, LONGEST_REST))
+            if planned and self._is_enough(planned, start, namespaces, looks.spent - spent):
+                until = until or self._time.monotonic() + seconds
+                if not await self._release_in_turns(planned, until, start):
                     self._give_up([start])
                     times.generation = -1  # there is more to do
                     return
@@ -299,9 +301,11 @@ class QueueController(Controller):
                     self._give_up([start])
                     times.generation = -1
                     continue
+            if not planned:
+                spent = looks.spent
             planned.append(start)
         if planned:
-            await self._release_in_turns(planned)
+            await self._release_in_turns(planned, until or self._time.monotonic() + seconds)
             times.generation = -1
         else:
             times.rested = self._time.monotonic() + min(REST * looks.spent, LONGEST_REST)
@@ -311,16 +315,19 @@ class QueueController(Controller):
     def _is_enough(
         self, planned: Sequence[GangStart], start: GangStart, namespaces: frozenset[str], spent: float
     ) -> bool:
-        """Whether these are released before the next gang. `namespaces`: of the pods that wait;
-        `spent`: CPU time of the look."""
+        """Whether these are released before the next gang. `namespaces`: of the pods that wait; `spent`: CPU time of
+        the look since the first of them was found."""
         others = {other.gang.ref.namespace for other in planned}
         pods = sum(len(other.seats) for other in (*planned, start))
         return (pods > BATCH and namespaces <= others) or spent > PLAN_SECONDS
 
-    async def _release_in_turns(self, planned: Sequence[GangStart], later: GangStart | None = None) -> bool:
+    async def _release_in_turns(
+        self, planned: Sequence[GangStart], until: float, later: GangStart | None = None
+    ) -> bool:
         """Release gangs, a part of each namespace after the other; whether all gates are open, and there is time for
-        more. `later`: a gang whose seats are reserved, and not written yet."""
-        began, number = self._time.monotonic(), 0
+        more. `until`: when the order is made anew, on our clock; `later`: a gang whose seats are reserved, and not
+        written yet."""
+        number = 0
         parts = in_turns(_parts(planned), lambda part: part[0].gang.ref.namespace, self._served)
         more = True
         for number, part in enumerate(parts):
@@ -334,7 +341,7 @@ class QueueController(Controller):
             self._served = part[0].gang.ref.namespace
             if stand:
                 more = await self._release(stand, [*rest, later] if later else rest)
-            more = more and self._time.monotonic() - began <= PASS_SECONDS
+            more = more and self._time.monotonic() <= until
             if not more:
                 self._give_up(rest)
                 break
