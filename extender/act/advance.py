@@ -216,7 +216,9 @@ class AdvanceController(Controller):
             return
         self._read_at = now
         asked = await self._asked.read()
-        if not self._leads:  # else nobody but us writes it
+        if self._leads:  # nobody but us writes it
+            await self._store.restore()
+        else:
             await self._store.read()
         found, self._faults = entries(asked.data, self._store.kept)
         last = {name: entry for name, entry in (self._entries or {}).items() if name in self._faults}

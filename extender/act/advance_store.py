@@ -138,6 +138,13 @@ class AdvanceStore(Entries):
                 self.kept[kept.name] = kept
         self._document.newer = newer
 
+    async def restore(self) -> None:
+        """Write all again where the ConfigMap was deleted."""
+        fetched = await self._document.fetch()
+        if self.kept and not any(stored.version for stored in fetched):
+            self._document.note(fetched)
+            await self.write(dict(self.kept))
+
     def _warn(self, key: str, problem: str, error: Damaged) -> None:
         if key not in self._warned:
             self._warned.add(key)
@@ -155,8 +162,13 @@ class AdvanceStore(Entries):
             if (of := kept or before) is not None:
                 texts[key_of(of)] = None if kept is None else msgspec.json.encode(kept).decode()
         texts = dict.fromkeys(self._damaged) | texts
-        too_long = any(text is not None and len(text) > MOST_TEXT for text in texts.values())
-        if too_long or not self._document.has_room(texts):
+        try:
+            for text in texts.values():
+                if text is not None:
+                    decoded(text, _READ, FORMAT, MOST_TEXT)
+        except Damaged as error:  # nobody could read it
+            return f"it cannot be kept: {error}"
+        if not self._document.has_room(texts):
             return "it does not fit into its ConfigMap"
         await self._document.write(texts)
         self._damaged = set()

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from extender.cluster.cluster import ClusterView
 from extender.errors import BadInput
 from extender.objects.records import PodRecord
 from extender.objects.wanted_room import WantedRoom
+from extender.policy.pod_request import owner_key
 from extender.preemption.draining import stays
 from extender.queue.endings import stated
 from extender.queue.placement import not_modelled
 from extender.reservations.moves import PlannedMove
+
+LONGEST_OWNER: Final = 512
+"""Characters of the key of an owner: it is part of the name of a next place. Kubernetes bounds no kind."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,6 +76,8 @@ class MoveRule:
             return why
         if pod.owner is None:
             return "nothing creates it again"
+        if len(owner_key(pod)) > LONGEST_OWNER:
+            return "its owner's kind is too long to be kept"
         if self.most_priority is not None and pod.priority >= self.most_priority:
             return "of equal or higher priority"
         if cluster.limits.protected_ms(pod) > int(self.wall * 1000):

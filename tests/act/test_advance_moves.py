@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from extender.act.advance_store import STATE
 from extender.act.moves import Moves
 from extender.act.saving import Need, SaveRequests
 from extender.ask.judge import over
 from extender.kube.pod_writes import Evicted, PodEvictions
 from extender.objects.records import Event, PodRecord
 from extender.times import Clock
-from tests.act.test_advance import BIG, Case, Instance
+from tests.act.test_advance import BIG, MAPS, Case, Instance
 from tests.reservations.test_advance import lasting, passes
 from tests.world import JSON, WALL, World, machine
 
@@ -194,5 +195,39 @@ def test_an_entry_that_becomes_invalid_stands_as_it_was_until_it_is_deleted() ->
         case.ask(big=None)
         await instance.turn(times=2)
         assert instance.held() == []
+
+    case.run(test)
+
+
+def test_a_pod_whose_owner_has_a_very_long_kind_does_not_move() -> None:
+    """Nothing is written that no instance could read."""
+    case = Evicting(runs("a", 4, "n0", owner="K" * 1500), runs("b", 4, "n1"))
+    case.nodes = [machine("n0", 8), machine("n1", 8), machine("n2", 4)]
+    case.ask(big=WHOLE, other=WHOLE | {"since": 2000, "until": 3000, "namespaces": ["n" * 2000]})
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(times=8)
+        assert (instance.held(), instance.phase("other")) == (["n1"], "invalid")
+        async with case.server("second") as second:
+            await second.turn(times=2)
+            assert second.held() == ["n1"]
+
+    case.run(test)
+
+
+def test_a_state_that_is_deleted_is_written_again() -> None:
+    case = Evicting()
+    case.ask(big=WHOLE)
+
+    async def test(instance: Instance) -> None:
+        async with case.server("second") as second:
+            await instance.turn(times=4)
+            await second.turn(times=2)
+            assert second.held() == instance.held() != []
+            del case.objects.stored[MAPS + STATE]
+            for _ in range(3):
+                await instance.turn()
+                await second.turn()
+            assert second.held() == instance.held() != []
 
     case.run(test)
