@@ -3,11 +3,12 @@
 Theory of operation
 -------------------
 1. The scene is the queue at a moment: what runs and waits, with the laws of the run times (`runtimes.py`), and the free
-   GPUs of each node. A future draws the end of each gang once, and goes from look to look, as the planner does.
+   GPUs of each node. A future draws the end of each gang once, and goes from look to look, as the planner does. What a
+   queue runs at one time is alike: half of its gangs draw together, so that their ends do not average out.
 2. Which gang starts is decided by the product's own rule: `order.order`, then `backfill.schedule` with `order.behind`.
-   As there, reservations go by declared ends; the drawn ones say when GPUs become free. What is asked for a place is a
-   simpler room than the tables: free GPUs by node, in pools of one GPU model. Quotas, labels, taints, CPU, memory and
-   links do not count, nor gangs that come later. `windows.py` corrects what that leaves out.
+   As there, reservations go by declared ends, or by learned ones; the drawn ones say when GPUs become free. What is
+   asked for a place is a simpler room than the tables: free GPUs by node, in pools of one GPU model. Quotas, labels,
+   taints, CPU, memory and links do not count, nor gangs that come later. `windows.py` corrects what that leaves out.
 3. Bounded work: a look is not less than LOOK_PART of the time since now after the one before it. Declared ends count
    as the end of their step of END_PART. Of gangs that are alike, and of those of a queue, the oldest ALIKE are shown to
    the rule: the others cannot start before them. A future ends when all gangs that are asked for have started, at
@@ -41,6 +42,8 @@ LEAST_STEP: Final = 5.0  # seconds between two looks
 END_PART: Final = 0.1
 FIRST_END: Final = 60.0  # seconds of the first step of declared ends
 ALIKE: Final = 2
+SHARED: Final = 0.5
+"""So many gangs of a queue outlive the same part of their laws in a future: what a user runs at one time is alike."""
 MOST_LOOKS: Final = 400
 MOST_NODE_GPUS: Final = 16
 """Nodes with more count as with so many."""
@@ -303,6 +306,7 @@ class _Future:
         self._alike: dict[Hashable, list[SizedGang]] = {}  # the oldest last
         self._shapes: set[Hashable] = set()  # the keys of those that are alike in all that decides where they fit
         self._before: HeadReservation | None = None
+        self._shared: dict[str, float] = {}  # by queue, what SHARED of its gangs draw
         self._started: dict[Ref, float] = {}
 
     def run(self, asked: set[Ref]) -> Sliced[dict[Ref, float]]:
@@ -315,7 +319,7 @@ class _Future:
             if number % STEP == STEP - 1:
                 yield
             elapsed = max(0.0, now - running.started)
-            end = running.started + running.law.quantile(self._part(), elapsed)
+            end = running.started + running.law.quantile(self._part(running.queue), elapsed)
             step = self._declared.step(running.end, now, running.started)
             self._begin(max(now, end), running.seats, step, running.queue)
         for gang in sorted((hopeful.gang for hopeful in scene.waiting), key=lambda gang: (-gang.created, gang.ref)):
@@ -342,8 +346,12 @@ class _Future:
             yield
         return starts
 
-    def _part(self) -> float:
-        return min(1.0 - 1e-6, max(1e-6, (self._chance.random() + self._shift) % 1.0))
+    def _part(self, queue: str) -> float:
+        """The part of its law that a gang of this queue outlives."""
+        own = (self._chance.random() + self._shift) % 1.0
+        if self._chance.random() < SHARED:
+            own = self._shared.setdefault(queue, own)
+        return min(1.0 - 1e-6, max(1e-6, own))
 
     def _begin(self, end: float, seats: Seats, step: int, queue: str) -> None:
         self._declared.change(step, seats, 1)
@@ -401,7 +409,7 @@ class _Future:
         gang, place = taken
         assert isinstance(place, _Found)
         self._room.change(place.seats, -1)
-        end = at + self._laws[gang.ref].quantile(self._part())
+        end = at + self._laws[gang.ref].quantile(self._part(gang.queue))
         self._begin(end, place.seats, self._declared.step(gang.likely_end(at), at, at), gang.queue)
         self._started[gang.ref] = at
 

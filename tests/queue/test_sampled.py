@@ -47,6 +47,24 @@ def starts(case: Scene) -> Mapping[Ref, float]:
     return finish(future(case, refs, 0.0, random.Random(1)))
 
 
+def test_half_of_the_gangs_of_a_queue_draw_together() -> None:
+    """Two gangs that run hold all that the one that waits needs: it starts when the later of both has ended."""
+    law = RunTime([(2.0**i, 1.0) for i in range(5, 15)])
+
+    def waits(queues: str) -> list[float]:
+        running = [RunningGang(queue, ((node, 8),), 1000.0, None, law) for node, queue in enumerate(queues)]
+        waiting = [HopefulGang(gang(1, 2, 8, queue="w"), law)]
+        case = scene([0, 0], running, waiting)
+        refs = [waiting[0].gang.ref]
+        return [finish(future(case, refs, 0.0, random.Random(i)))[refs[0]] - 1000.0 for i in range(2_000)]
+
+    together, apart = waits("aa"), waits("ab")
+    half = law.quantile(0.5)
+    # of two that draw apart a quarter has both ended by the median; a quarter of the pairs of a queue draws together
+    assert sum(wait <= half for wait in apart) / 2_000 == pytest.approx(0.25, abs=0.03)
+    assert sum(wait <= half for wait in together) / 2_000 == pytest.approx(0.75 * 0.25 + 0.25 * 0.5, abs=0.03)
+
+
 # -- the slow twin: whole nodes, so that a place is a number of them
 
 
