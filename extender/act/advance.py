@@ -318,15 +318,16 @@ class AdvanceController(Controller):
     def _phase(self, entry: AdvanceEntry, kept: Kept, users: Sequence[PodRecord]) -> Kept:
         """The phase of a reservation with a place."""
         wall = self._clock.wall()
-        in_the_way = self._in_the_way(kept)
+        in_the_way, broken = self._in_the_way(kept), self._broken(kept)
         where = _where(kept, entry)
-        if in_the_way and not kept.outcome:
+        if (in_the_way or broken) and not kept.outcome:
             state, late = self._moves.get(kept.name), wall >= entry.since
             moving = state is not None and state.phase == "moving" and not late
             phase: Phase = "late" if late else "moving" if moving else "planned"
             why = "evictions.enabled is false" if self._moving is None else "" if state is None else state.text
             moves = f"; {count(len(kept.moves), 'move')}{f': {why}' if why else ''}" if kept.moves else ""
-            return replace(kept, phase=phase, text=f"{where}: {_named(in_the_way)} still there{moves}")
+            still = f"{_named(in_the_way)} still there"
+            return replace(kept, phase=phase, text=f"{where}: {broken or still}{moves}")
         if not _in_transit(kept):  # the room came by itself: no further move begins, and one that has begun ends
             kept = replace(kept, moves=())
         if wall < entry.since:
@@ -416,9 +417,8 @@ class AdvanceController(Controller):
         """Why its place no longer stands; "" where it does."""
         needed, wall = _needed(kept, self._cluster), self._clock.wall()
         emptied = not kept.namespaces
-        for node in needed:
-            if self._cluster.row(node) < 0 or not (emptied or takes_pods(node, self._cluster)):
-                return f"node {node} takes no pods any more"
+        if broken := self._broken(kept):
+            return broken
         state = self._moves.get(kept.name)
         if state is not None and state.phase == "lost":
             return state.text
@@ -431,6 +431,15 @@ class AdvanceController(Controller):
         for node, amounts in needed.items():
             if sum(amounts) + staying[node] > sum(self._cluster.nodes[node].gpus.values()):
                 return f"pods that do not end before its date are on node {node}"
+        return ""
+
+    def _broken(self, kept: Kept) -> str:
+        """Why a node of it cannot run what it is kept for; "" where all can."""
+        for node, amounts in _needed(kept, self._cluster).items():
+            if self._cluster.row(node) < 0 or (kept.namespaces and not takes_pods(node, self._cluster)):
+                return f"node {node} takes no pods any more"
+            if kept.namespaces and sum(amounts) > sum(self._cluster.nodes[node].gpus.values()):
+                return f"GPUs of node {node} are unhealthy or gone"
         return ""
 
     def _in_the_way(self, kept: Kept) -> list[PodRecord]:

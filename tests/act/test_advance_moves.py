@@ -231,3 +231,28 @@ def test_a_state_that_is_deleted_is_written_again() -> None:
             assert second.held() == instance.held() != []
 
     case.run(test)
+
+
+@pytest.mark.parametrize("how", ["deleted", "unhealthy", "cordoned"])
+def test_a_node_that_is_lost_at_the_date_is_not_on_time(how: str) -> None:
+    case = Evicting()
+    case.nodes = [machine("n0", 8)]
+    case.ask(big=WHOLE)
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(times=4)
+        if how == "deleted":
+            instance.world.drop("Node", case.nodes[0])
+        else:
+            unhealthy = how == "unhealthy"
+            instance.world.node("n0", 4 if unhealthy else 8, capacity=8, unschedulable=not unhealthy)
+        await instance.turn(40.0, times=2)
+        assert instance.phase() == "no-place"
+        await instance.turn(602.0 - case.passed)
+        await instance.turn(times=6)
+        assert (instance.phase(), instance.count("on-time")) == ("late", 0)
+        instance.world.node("n0", 8)
+        await instance.turn(times=2)
+        assert (instance.phase(), instance.count("late")) == ("in-use", 1)
+
+    case.run(test)
