@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from extender.cli import completion
 
         completion.complete()
-    if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
+    encoding = getattr(sys.stdout, "encoding", None)  # there is no stream where it was closed
+    if isinstance(encoding, str) and "utf" not in encoding.lower():
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
