@@ -139,4 +139,6 @@ def test_a_reservation_is_kept_by_moves(
 
     wait_for(used, 60, lambda: f"its pods: {shown(cluster)}")
     assert all(not pod["spec"].get("nodeName") for pod in api.list("Pod", other))
-    assert cluster.metric("gpu_extender_advance_reservations_total", 'outcome="on-time"') == 1
+    wait_for(  # the pods may be there before the next look counts it
+        lambda: cluster.metric("gpu_extender_advance_reservations_total", 'outcome="on-time"') == 1, 30, "it is counted"
+    )

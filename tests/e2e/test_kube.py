@@ -287,7 +287,8 @@ def test_a_change_of_a_configmap_loses_no_update(control_plane: ControlPlane, ap
             with pytest.raises(VersionConflict):
                 await one.change({"a": None}, made)
             third = await one.change({"a": None, "d": "4"}, second)
-            assert await other.read() == StoredTexts({"b": "2", "c": "3", "d": "4"}, third)
+            uid = api.get("ConfigMap", name, namespace)["metadata"]["uid"]
+            assert await other.read() == StoredTexts({"b": "2", "c": "3", "d": "4"}, third, uid)
             assert "managedFields" not in api.get("ConfigMap", name, namespace)["metadata"]
             api.delete("ConfigMap", name, namespace)
             with pytest.raises(VersionConflict):

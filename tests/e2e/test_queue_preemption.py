@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from extender.ask.text import terms
 from tests.e2e import builders
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_evictions import events
@@ -102,7 +103,7 @@ def recorded(cluster: Scene, victims: list[str]) -> None:
     cost = {one["term"]: one["value"] for one in record["cost"]}
     assert cost["victims"] == 4
     assert cost["work_lost_gpu_seconds"] >= 4 * sum(LOST[name] for name in victims)
-    text = f"work_lost_gpu_seconds {cost['work_lost_gpu_seconds']}, "
+    text = terms([one for one in record["cost"] if one["term"] == "work_lost_gpu_seconds"])
     wait_for(lambda: len(events(cluster, "ChosenAsVictim")) == 4, 60, "an Event of each victim")
     told = events(cluster, "ChosenAsVictim")
     assert all(text in event["message"] for event in told)
