@@ -30,14 +30,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import fleet, queue_live
-from benchmarks.scheduler import NAMESPACE, THREADS, Cluster, configuration
+from benchmarks.scheduler import NAMESPACE, THREADS, Cluster, configuration, on_control_plane
 from benchmarks.serving import cpu_of
 from benchmarks.spread import Line, Spread, at_least, ratios, table, targets_table
 from extender.kube.client import ApiError, NoAnswer
 from extender.objects.queueing import GATE
 from tests.e2e import builders, cleaning
 from tests.e2e.api import Api, WatchExpired
-from tests.e2e.build import ControlPlaneUnavailable, build
+from tests.e2e.build import build
 from tests.e2e.cluster import ControlPlane
 from tests.waiting import wait_for
 
@@ -263,8 +263,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ControlPlaneUnavailable as reason:
-        say(f"SKIPPED, no control plane: {reason}")
-        sys.exit(1)
+    sys.exit(on_control_plane(main, say))

@@ -25,11 +25,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import fleet
-from benchmarks.scheduler import NAMESPACE, SAMPLING, THREADS, WARM_UP, Cluster, Readings, configuration, figures
+from benchmarks.scheduler import (
+    NAMESPACE,
+    SAMPLING,
+    THREADS,
+    WARM_UP,
+    Cluster,
+    Readings,
+    configuration,
+    figures,
+    on_control_plane,
+)
 from benchmarks.spread import Line, Spread, at_least, at_most, ratios, table, targets_table
 from extender.objects.queueing import GATE
 from tests.e2e import builders, cleaning
-from tests.e2e.build import ControlPlaneUnavailable, build
+from tests.e2e.build import build
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.extender_process import ExtenderProcess
 from tests.waiting import wait_for
@@ -192,8 +202,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ControlPlaneUnavailable as reason:
-        say(f"SKIPPED, no control plane: {reason}")
-        sys.exit(1)
+    sys.exit(on_control_plane(main, say))

@@ -313,9 +313,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def on_control_plane(main: Callable[[], int], say: Callable[[str], None]) -> int:
+    """The exit code of a command that needs a control plane; 1 where there is none, and `say` states why."""
     try:
-        sys.exit(main())
+        return main()
     except ControlPlaneUnavailable as reason:
         say(f"SKIPPED, no control plane: {reason}")
-        sys.exit(1)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(on_control_plane(main, say))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from math import inf
@@ -42,10 +42,9 @@ from extender.metrics import Metrics
 from extender.objects.advance import MOST_ENTRIES, AdvanceEntry, entries
 from extender.objects.records import PodRecord
 from extender.objects.wanted_room import WantedRoom
-from extender.policy.pod_request import owner_key
 from extender.queue.endings import stated, takes_pods
 from extender.queue.report import first_names
-from extender.reservations.advance import Held
+from extender.reservations.advance import Held, users
 from extender.reservations.moves import PlannedMove
 from extender.times import Clock
 
@@ -173,7 +172,7 @@ class AdvanceController(Controller):
         try:
             await self._store.read()
         except (ApiError, NoAnswer) as error:
-            self._known = _is_final(error)
+            self._known = isinstance(error, ApiError) and error.is_final
         else:
             self._known = True
             self._hold()
@@ -204,7 +203,8 @@ class AdvanceController(Controller):
         except VersionConflict:  # another instance has written
             self._leads, self._read_at = False, -inf
         except (ApiError, NoAnswer) as error:
-            self._leads, self._known = False, self._known or _is_final(error)
+            self._leads = False
+            self._known = self._known or (isinstance(error, ApiError) and error.is_final)
             if not self._failed:
                 self._failed = str(error)
                 log.warning("the advance reservations cannot be read or written", err=str(error))
@@ -260,7 +260,7 @@ class AdvanceController(Controller):
             self._hold()  # dates of gangs are placed beside it
             if self._dated is not None and (of_gangs := await self._dated.look()):
                 await self._write(of_gangs)  # what tenants ask for keeps operators from nothing
-            self._hold()
+                self._hold()
             self._begin_search(asked)
             await self._move(asked)
 
@@ -445,24 +445,22 @@ class AdvanceController(Controller):
     def _in_the_way(self, kept: Kept) -> list[PodRecord]:
         """The pods with GPUs that have to leave before its GPUs are free."""
         found: list[PodRecord] = []
-        for node, amounts in _needed(kept, self._cluster).items():
-            others = [pod for pod in self._with_gpus([node]) if not _is_for(kept, pod)]
-            record = self._cluster.nodes.get(node)
-            gpus = 0 if record is None else sum(record.gpus.values())
-            if sum(amounts) + sum(sum(self._cluster.amounts(pod)[FIRST_GPU:]) for pod in others) > gpus:
-                found += [pod for pod in others if kept.namespaces or not pod.daemon]
+        cluster, own = self._cluster, _own(kept)
+        for node, amounts in _needed(kept, cluster).items():
+            used = {pod.uid for pod in users(own, [node], cluster)}
+            others = [(pod, sum(cluster.amounts(pod)[FIRST_GPU:])) for pod in cluster.pods_on(node)]
+            others = [(pod, gpus) for pod, gpus in others if gpus and pod.uid not in used]
+            record = cluster.nodes.get(node)
+            offered = 0 if record is None else sum(record.gpus.values())
+            if sum(amounts) + sum(gpus for _, gpus in others) > offered:
+                found += [pod for pod, _ in others if kept.namespaces or not pod.daemon]
         return found
 
     def _users(self, kept: Kept) -> list[PodRecord]:
         """The pods that use it, from its date on."""
         if self._clock.wall() < kept.since:
             return []
-        nodes = sorted({seat.node for seat in kept.seats})
-        return [pod for pod in self._with_gpus(nodes) if _is_for(kept, pod)]
-
-    def _with_gpus(self, nodes: Iterable[str]) -> Iterator[PodRecord]:
-        for node in nodes:
-            yield from (pod for pod in self._cluster.pods_on(node) if any(self._cluster.amounts(pod)[FIRST_GPU:]))
+        return list(users(_own(kept), sorted({seat.node for seat in kept.seats}), self._cluster))
 
     def _overlaps(self, placed: Kept, changes: Mapping[str, Kept | None]) -> bool:
         """Whether another reservation has GPUs of the place at the same time."""
@@ -487,11 +485,6 @@ class AdvanceController(Controller):
             self._events.tell(
                 regarding, REASONS[phase], "Reserving", f"{name}: {text}"[:1000], warning=phase in WARNINGS
             )
-
-
-def _is_final(error: ApiError | NoAnswer) -> bool:
-    """Whether repeating does not help, as where a right is missing."""
-    return isinstance(error, ApiError) and error.status < 500 and error.status != 429
 
 
 def _told(phase: str, text: str) -> str:
@@ -530,9 +523,9 @@ def _given_up(kept: Kept) -> Kept:
     return replace(kept, phase="ended", seats=(), moves=(), held=_in_transit(kept))
 
 
-def _is_for(kept: Kept, pod: PodRecord) -> bool:
-    held = Held(kept.name, (), kept.since, kept.until, frozenset(kept.namespaces), before=frozenset(kept.before))
-    return held.is_for(pod.uid, pod.namespace, owner_key(pod))
+def _own(kept: Kept) -> Held:
+    """It without its seats: which pods it is for."""
+    return Held(kept.name, (), kept.since, kept.until, frozenset(kept.namespaces), before=frozenset(kept.before))
 
 
 def _needed(kept: Kept, cluster: ClusterView) -> dict[str, list[int]]:

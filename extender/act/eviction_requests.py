@@ -60,7 +60,7 @@ class EvictionRequests:
         except ApiError as error:
             if error.status == 409:  # it stands already
                 return "stands"
-            return self._failed(pod, error, "unknown" if error.status == 429 or error.status >= 500 else "none")
+            return self._failed(pod, error, "none" if error.is_final else "unknown")
         except (NoAnswer, msgspec.MsgspecError, RecursionError) as error:
             return self._failed(pod, error, "unknown")
         return "stands"

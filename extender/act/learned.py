@@ -93,7 +93,7 @@ class LearnedStore(Controller):
                 await self._document.read()
                 return
             except (ApiError, NoAnswer) as error:
-                if isinstance(error, ApiError) and error.status < 500 and error.status != 429:
+                if isinstance(error, ApiError) and error.is_final:
                     raise
                 failures += 1
                 await asyncio.sleep(BACKOFF.delay(failures, self._chance))

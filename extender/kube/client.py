@@ -67,6 +67,12 @@ class ApiError(Exception):
         self.message = message
         self.retry_after = retry_after
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the same request will fail again, as without a right: the server neither asks for patience (429) nor
+        has failed itself (5xx)."""
+        return self.status < 500 and self.status != 429
+
 
 class TooLarge(Exception):
     """The body of an answer has more bytes than the caller takes; it was not read to its end."""

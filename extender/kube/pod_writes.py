@@ -141,7 +141,7 @@ async def patched(server: ApiServer, path: str, body: Mapping[str, object], cont
 
 def _failed(error: ApiError | NoAnswer) -> Patched:
     """`unknown` without an answer, or where the server asks for patience."""
-    refused = isinstance(error, ApiError) and error.status != 429 and error.status < 500
+    refused = isinstance(error, ApiError) and error.is_final
     return Patched("refused" if refused else "unknown", message=str(error))
 
 

@@ -236,18 +236,19 @@ def _left(held: Held, cluster: ClusterView, *, begun: bool) -> Amounts:
         before = amounts.get(seat.node)
         amounts[seat.node] = seat.amounts if before is None else tuple(map(add, before, seat.amounts))
     for node in amounts if begun else ():
-        for pod in cluster.pods_on(node):
-            if held.is_for(pod.uid, pod.namespace, owner_key(pod)):
-                used = cluster.amounts(pod)
-                if any(used[FIRST_GPU:]):
-                    amounts[node] = tuple(max(0, left) for left in map(sub, amounts[node], used))
+        for pod in users(held, [node], cluster):
+            amounts[node] = tuple(max(0, left) for left in map(sub, amounts[node], cluster.amounts(pod)))
     return amounts
 
 
 def present(held: Held, cluster: ClusterView) -> list[PodRecord]:
     """The pods that use its seats."""
-    nodes = {seat.node for seat in held.seats}
-    return [
-        pod for node in sorted(nodes) for pod in cluster.pods_on(node)
-        if any(cluster.amounts(pod)[FIRST_GPU:]) and held.is_for(pod.uid, pod.namespace, owner_key(pod))
-    ]  # fmt: skip
+    return list(users(held, sorted({seat.node for seat in held.seats}), cluster))
+
+
+def users(held: Held, nodes: Iterable[str], cluster: ClusterView) -> Iterator[PodRecord]:
+    """The pods with GPUs on these nodes that it is for."""
+    for node in nodes:
+        for pod in cluster.pods_on(node):
+            if any(cluster.amounts(pod)[FIRST_GPU:]) and held.is_for(pod.uid, pod.namespace, owner_key(pod)):
+                yield pod
