@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.policy import reasons
-from extender.reservations.advance import Held, seat
+from extender.reservations.advance import Held, present, seat
 from tests.world import JSON, WALL, World, refused, workload
 
 MOST = 1_000_000
@@ -64,6 +64,15 @@ def test_from_its_date_on_its_namespaces_take_the_gpus_and_first_those() -> None
     own = workload("own", 8, namespace="ml")
     assert passes(world, own) == {"n1"}
     assert passes(world, workload("large", 9, namespace="ml")) == set()
+
+
+def test_a_pod_without_gpus_uses_nothing_of_it() -> None:
+    world = two_nodes()
+    take(world, own := hold(world, "big", {"n1": 8}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
+    world.pod("launcher", 0, "n1", namespace="ml")
+    assert present(own, world.cluster) == []
+    world.pod("worker", 2, "n1", namespace="ml")
+    assert [pod.name for pod in present(own, world.cluster)] == ["worker"]
 
 
 def test_what_its_pods_use_counts_once() -> None:
