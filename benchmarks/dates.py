@@ -1,16 +1,17 @@
 """dates: how often the windows hold in which the queue states that a gang starts, on a trace of real jobs.
 
-    python -m benchmarks.dates --jobs philly.csv [--loads 0.8 0.9 1.0] [--seeds 10] [--gangs 2000] [--skip 1000]
-                               [--futures 3] [--workers 2] [-o table|csv]
+    python -m benchmarks.dates --jobs philly.csv [--loads 0.8 0.9 1.0] [--seeds 10] [--first-seed 1] [--gangs 2000]
+                               [--skip 1000] [--futures 3] [--workers 2] [-o table|csv]
+    python -m benchmarks.dates --draw kalos       the same with jobs that are drawn (`queue_sim/workloads.py`)
     python -m benchmarks.dates --speed            a refresh at 5,000 nodes with 1,000 gangs that wait
     python -m benchmarks.dates --backfill --jobs philly.csv    waits where backfill counts with learned ends
 
-`--jobs`: a CSV file with `user`, `interval` (seconds since the job before), `gpu_num` and `run_time` (seconds). Each
-seed replays `--gangs` jobs of another part of the file, beginning after `--skip` (the first 1,000 jobs of philly.csv
-come over 48 days, all others over 9), on 16 nodes with eight GPUs: a replay then spans a day or more. Arrivals are
-stretched to the load and shaken by up to a minute. Runs are cut to 4 hours, as in `benchmarks.queue`. Users state one
-to ten times the run time, rounded up. A job of more than eight GPUs is a gang of pods of a node each; none has more
-than half of the GPUs.
+`--jobs`: a CSV file with `user`, `interval` (seconds since the job before), `gpu_num` and `run_time` (seconds), or a
+pod list of openb: it names no users, so each QoS class is one. Each seed replays `--gangs` jobs of another part of the
+file, the first again after the last, beginning after `--skip` (the first 1,000 jobs of philly.csv come over 48 days,
+all others over 9), on 16 nodes with eight GPUs: a replay then spans a day or more. Arrivals are stretched to the load
+and shaken by up to a minute. Runs are cut to 4 hours, as in `benchmarks.queue`. Users state one to ten times the run
+time, rounded up. A job of more than eight GPUs is a gang of pods of a node each; none has more than half of the GPUs.
 
 Which gang starts is decided by the product's order and backfill (`extender/queue/order.py`, `backfill.py`), each user a
 queue of its own as namespaces are by default; where is decided by the rivals' placement (`queue_sim/places.py`), not by
@@ -42,6 +43,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
@@ -50,7 +52,7 @@ from benchmarks.queue_sim.easy import Easy
 from benchmarks.queue_sim.gangs import Gang, Shape, capacities
 from benchmarks.queue_sim.measures import percentile
 from benchmarks.queue_sim.places import tree
-from benchmarks.queue_sim.workloads import LONGEST, declared, shaken
+from benchmarks.queue_sim.workloads import LONGEST, NAMES, declared, draw, shaken
 from benchmarks.queue_sim.world import Account, Arm, World
 from extender.cluster.slices import Sliced, finish
 from extender.objects.gangs import Ref
@@ -85,28 +87,35 @@ class BadJobs(Exception):
 def read(path: Path) -> list[Row]:
     """(interval, number of the user, GPUs, run time) of each job with GPUs."""
     users: dict[str, int] = {}
+    jobs, now = list[tuple[float, int, int, float]](), 0.0  # when it comes, user, GPUs, seconds
     with path.open(newline="") as lines:
         try:
-            rows = [
-                (
-                    float(row["interval"]),
-                    int(row["user"]) if row["user"].isdigit() else users.setdefault(row["user"], -1 - len(users)),
-                    int(row["gpu_num"]),
-                    float(row["run_time"]),
-                )
-                for row in csv.DictReader(lines)
-            ]
+            for row in csv.DictReader(lines):
+                if "creation_time" in row:
+                    now, user = float(row["creation_time"]), row["qos"]
+                    seconds = float(row["deletion_time"]) - float(row["scheduled_time"] or now)
+                else:
+                    now, user, seconds = now + float(row["interval"]), row["user"], float(row["run_time"])
+                number = int(user) if user.isdigit() else users.setdefault(user, -1 - len(users))
+                jobs.append((now, number, int(row["gpu_num" if "gpu_num" in row else "num_gpu"]), seconds))
         except (KeyError, TypeError, ValueError) as error:
             raise BadJobs(f"{path}: {error!r}") from error
-    with_gpus, interval = list[Row](), 0.0
-    for between, user, gpus, seconds in rows:
-        interval += between
-        if gpus > 0:
-            with_gpus.append((interval, user, gpus, seconds))
-            interval = 0.0
-    if not any(row[0] for row in with_gpus[1:]):
+    rows = _rows(sorted((job for job in jobs if job[2] > 0), key=itemgetter(0)))
+    if not any(row[0] for row in rows[1:]):
         raise BadJobs(f"{path}: no jobs with GPUs that come one after the other")
-    return with_gpus
+    return rows
+
+
+def drawn(name: str, count: int, seed: int) -> list[Row]:
+    """The same of jobs that are drawn."""
+    gangs = draw(name, SHAPE, count, 1.0, seed)
+    return _rows([(gang.arrived, gang.queue, gang.total, gang.seconds) for gang in gangs])
+
+
+def _rows(jobs: Sequence[tuple[float, int, int, float]]) -> list[Row]:
+    """`jobs`: by when they come."""
+    before = [0.0, *(job[0] for job in jobs)]
+    return [(at - last, user, gpus, seconds) for last, (at, user, gpus, seconds) in zip(before, jobs, strict=False)]
 
 
 def gangs_of(rows: Sequence[Row], load: float, shape: Shape, seed: int) -> list[Gang]:
@@ -471,10 +480,16 @@ def targets(lines: Sequence[Mapping[str, float | str]]) -> list[tuple[bool, str]
 
 def _part(rows: Sequence[Row], asked: argparse.Namespace, seed: int) -> Sequence[Row]:
     """The jobs that a seed replays."""
+    if asked.draw:
+        return drawn(asked.draw, asked.gangs, seed)
     skip = asked.skip if len(rows) - asked.skip >= asked.gangs else 0
     parts = max(1, (len(rows) - skip) // asked.gangs)
     first = skip + (seed - 1) % parts * asked.gangs
     return rows[first : first + asked.gangs]
+
+
+def _seeds(asked: argparse.Namespace) -> range:
+    return range(asked.first_seed, asked.first_seed + asked.seeds)
 
 
 def measure(rows: Sequence[Row], asked: argparse.Namespace) -> dict[float, list[Replayed]]:
@@ -482,7 +497,7 @@ def measure(rows: Sequence[Row], asked: argparse.Namespace) -> dict[float, list[
     found: dict[Run, Replayed] = {}
     with ProcessPoolExecutor(asked.workers) as pool:
         waiting = {}
-        for seed in range(1, asked.seeds + 1):
+        for seed in _seeds(asked):
             for load in asked.loads:
                 run = Run(load, seed, asked.futures)
                 waiting[pool.submit(replay, _part(rows, asked, seed), run)] = run
@@ -548,8 +563,7 @@ def backfill(rows: Sequence[Row], asked: argparse.Namespace) -> list[dict[str, f
     with ProcessPoolExecutor(asked.workers) as pool:
         waiting = {
             (load, arm): [
-                pool.submit(waits, _part(rows, asked, seed), Run(load, seed, 0), arm)
-                for seed in range(1, asked.seeds + 1)
+                pool.submit(waits, _part(rows, asked, seed), Run(load, seed, 0), arm) for seed in _seeds(asked)
             ]
             for load in asked.loads
             for arm in ARMS
@@ -631,8 +645,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """See the head of the file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dates", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--jobs", type=Path)
+    parser.add_argument("--draw", choices=NAMES)
     parser.add_argument("--loads", nargs="+", type=float, default=[0.8, 0.9, 1.0])
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--gangs", type=int, default=2_000)
     parser.add_argument("--skip", type=int, default=1_000)
     parser.add_argument("--futures", type=int, default=FUTURES)
@@ -644,10 +660,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.speed:
         speed(futures=asked.futures)
         return 0
-    if asked.jobs is None:
-        parser.error("--jobs FILE, or --speed")
+    if (asked.jobs is None) == (asked.draw is None):
+        parser.error("--jobs FILE, --draw NAME, or --speed")
     try:
-        rows = read(asked.jobs)
+        rows = read(asked.jobs) if asked.jobs else []
     except (BadJobs, OSError) as error:
         print(f"dates: {error}", file=sys.stderr)
         return 2

@@ -72,7 +72,27 @@ def test_jobs_without_gpus_are_left_out(tmp_path: Path) -> None:
     assert read(path) == [(1.0, -1, 2, 5.0), (5.0, 7, 1, 7.5)]
 
 
-@pytest.mark.parametrize("text", ["interval,gpu_num\n1,2\n", "user,interval,gpu_num,run_time\na,1,2,5\na,0,1,5\n", ""])
+def test_pods_of_openb_come_in_order_and_each_qos_class_is_a_user(tmp_path: Path) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_text(
+        "name,num_gpu,qos,creation_time,deletion_time,scheduled_time\nb,1,BE,90,200,100\na,2,LS,30,50,\nc,0,LS,40,60,\n"
+    )
+    assert read(path) == [(30.0, -2, 2, 20.0), (60.0, -1, 1, 100.0)]
+
+
+def test_drawn_jobs_are_those_of_their_seed() -> None:
+    first = dates.drawn("kalos", 50, 1)
+    assert first == dates.drawn("kalos", 50, 1) != dates.drawn("kalos", 50, 2)
+    assert all(interval >= 0 and seconds > 0 for interval, _, _, seconds in first)
+    assert len(first) == 50
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "interval,gpu_num\n1,2\n", "user,interval,gpu_num,run_time\na,1,2,5\na,0,1,5\n", "creation_time\n1\n",
+    ],
+)  # fmt: skip
 def test_a_file_without_jobs_is_an_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(text)
