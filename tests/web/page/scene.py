@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from extender.ask.fleet import FleetPoint
 from extender.objects.queueing import GATE
 from extender.objects.save_request import SAVE_REQUESTED, SaveRequest
+from extender.queue.dates import Delay, StartDates, Window
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import QueueReport
@@ -30,6 +32,10 @@ ASKED = "vision/run-4-h100-3-0"
 """A pod that runs, and is asked to save its work."""
 ASKED_SECONDS = 480
 """In which it is to save."""
+PARTS = ((50, 0.5), (80, 1.0), (95, 1.6))
+"""Of half the width of an 80 % window, by confidence in percent."""
+STARTS = {"llm": (3.6, 5.2, None), "sweep": (5.5, 9.0, Delay(1_500, WALL - 5_400, "node v100-3 was cordoned"))}
+"""When gangs start: a window in hours from now, and why it moved."""
 SWITCHED = [[0 if a == b else 18 for b in range(8)] for a in range(8)]
 TEAMS = ("research", "vision", "speech")
 SIZES = (1, 1, 2, 2, 4)
@@ -73,8 +79,16 @@ def with_queue(world: World) -> World:
     planner = Planner(world.cluster, world.verbs.claims, placement, lambda: world.now, lambda: world.wall)
     for _ in planner.looks({}):
         pass
-    world.connect(queue=Reporting(planner.report))  # type: ignore[arg-type]
+    dates = {f"gpu-extender:research/{gang}": _windows(*stated) for gang, stated in STARTS.items()}
+    world.connect(queue=Reporting(replace(planner.report, dates=dates)))  # type: ignore[arg-type]
     return world
+
+
+def _windows(begin: float, end: float, delay: Delay | None) -> StartDates:
+    """A window of 80 % in these hours from now, and those of 50 and 95 % around its middle."""
+    middle, half = WALL + 1_800 * (begin + end), 1_800 * (end - begin)
+    windows = [Window(percent, middle - part * half, middle + part * half) for percent, part in PARTS]
+    return StartDates(windows, move=delay)
 
 
 def _machine(world: World, rng: random.Random, name: str, rack: str, product: str) -> None:
