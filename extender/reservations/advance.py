@@ -27,6 +27,11 @@ from extender.reservations.seats import ABSENT, Seat
 
 TOP: Final = 2**31 - 1
 """The priority of seats that count for every request."""
+SEAT_SECONDS: Final = 30.0
+"""So much later than its seat is reserved a pod may be bound: the queue counts with it before a date. From then on
+filter judges the pod on its seat by its own end."""
+CLOCK_SECONDS: Final = 5.0
+"""By which the clock of a node may be behind: it states when a pod has started."""
 
 
 class Held(NamedTuple):
@@ -130,8 +135,10 @@ class AdvanceReservations:
             if held.since <= wall < held.until and held.is_for(request.uid, request.namespace, request.owner)
         ]
 
-    def eligibility(self, requests: Sequence[PodRequest], cluster: ClusterView, now: float) -> Eligibility:
-        """That of pods that start together."""
+    def eligibility(
+        self, requests: Sequence[PodRequest], cluster: ClusterView, now: float, within: float = 0.0
+    ) -> Eligibility:
+        """That of pods that start together, `within` so many seconds."""
         if not self._of:
             return ANY_POD
         usable: set[str] = set()
@@ -143,7 +150,7 @@ class AdvanceReservations:
                     left = self._left_of(held, cluster, begun=True)
                     nodes = {seat.node for seat in held.seats if _has(left[seat.node], request)}
                     beside |= places_of(held.name, nodes)
-        return Eligibility(_ends(requests, cluster, now + self.epoch), frozenset(usable), beside)
+        return Eligibility(_ends(requests, cluster, now + self.epoch + within), frozenset(usable), beside)
 
     def rows(self, request: PodRequest, cluster: ClusterView, now: float) -> frozenset[int]:
         """The rows with seats that the pod may use now: those of as many GPUs as it asks for, where there are any."""
@@ -247,8 +254,11 @@ def present(held: Held, cluster: ClusterView) -> list[PodRecord]:
 
 
 def users(held: Held, nodes: Iterable[str], cluster: ClusterView) -> Iterator[PodRecord]:
-    """The pods with GPUs on these nodes that it is for."""
+    """The pods with GPUs on these nodes that it is for, and that have not started before it did."""
     for node in nodes:
         for pod in cluster.pods_on(node):
-            if any(cluster.amounts(pod)[FIRST_GPU:]) and held.is_for(pod.uid, pod.namespace, owner_key(pod)):
+            early = pod.start is not None and pod.start < held.since - CLOCK_SECONDS
+            if early or not any(cluster.amounts(pod)[FIRST_GPU:]):
+                continue
+            if held.is_for(pod.uid, pod.namespace, owner_key(pod)):
                 yield pod

@@ -29,7 +29,7 @@ from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import PodRequests
-from extender.reservations.advance import ANY_POD, AdvanceReservations, Eligibility
+from extender.reservations.advance import ANY_POD, SEAT_SECONDS, AdvanceReservations, Eligibility
 from extender.reservations.assumed import AssumedPod, AssumedPods
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation, Reservations
@@ -66,9 +66,9 @@ class Claims:
         seat = taken_over(self.seats, pod, self._cluster)
         return request if seat is None else msgspec.structs.replace(request, seat=seat.uid)
 
-    def eligibility(self, requests: Sequence[PodRequest], now: float) -> Eligibility:
-        """For which advance reservations pods that start together are eligible."""
-        return self.advance.eligibility(requests, self._cluster, now)
+    def eligibility(self, requests: Sequence[PodRequest], now: float, within: float = 0.0) -> Eligibility:
+        """For which advance reservations pods that start together, `within` so many seconds, are eligible."""
+        return self.advance.eligibility(requests, self._cluster, now, within)
 
     def held_rows(self, request: PodRequest, now: float) -> frozenset[int]:
         """The rows that are held for the pod, and others, by an advance reservation that has begun."""
@@ -101,8 +101,8 @@ class Claims:
         which are made again on leaving."""
         uids = frozenset([claim.uid for claim in as_equal]) if as_equal else NONE
         few = frozenset(rows) if rows is not None and len(rows) <= FEW else None
-        eligible = self.eligibility((request,), now)
-        if self.advance and self.seats.of(request.seat or request.uid) is not None:  # it was placed beside them
+        eligible, seat = self.eligibility((request,), now), self.seats.of(request.seat or request.uid)
+        if self.advance and seat is not None and now - seat.at <= SEAT_SECONDS:  # it was placed beside them
             eligible = Eligibility(usable=frozenset([held.name for held in self.advance]))
         return Counted(self, request, now, uids, without, taken, few, eligible)
 
@@ -168,7 +168,7 @@ def of_others(
     if not first.others and (others := next((request.others for request in requests if request.others), ())):
         first = msgspec.structs.replace(first, others=others)  # the claims of any pod of it count
     counted = claims.of(first, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
-    counted.eligible = claims.eligibility(requests, now)
+    counted.eligible = claims.eligibility(requests, now, SEAT_SECONDS)
     return counted
 
 

@@ -13,8 +13,8 @@ from tests.e2e.scene import Scene, SceneFactory
 from tests.e2e.test_queue import H100, job, nodes_of, pods_of, waits
 from tests.waiting import wait_for
 
-SECONDS = 60
-"""Until the date: two restarts take most of it."""
+SECONDS = 90
+"""Until the date: two restarts take most of it, and a gang has to end 30 s before."""
 
 
 def shown(cluster: Scene) -> list[Any]:

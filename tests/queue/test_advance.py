@@ -6,7 +6,7 @@ import pytest
 
 from tests.act.queue.rig import gated
 from tests.queue.test_plan import cluster, look, wait
-from tests.reservations.test_advance import hold, take
+from tests.reservations.test_advance import hold, passes, take
 from tests.world import WALL, World
 
 ML = frozenset({"ml"})
@@ -23,16 +23,31 @@ def seats(world: World, gang: str) -> set[str]:
 
 def test_before_the_date_a_gang_starts_there_only_if_it_ends_before() -> None:
     world = cluster(2)
-    held(world, 600, "n0", "n1")
+    held(world, 630, "n0", "n1")
     wait(world, "short", 1, 8, 300, duration="10m")
-    wait(world, "long", 1, 8, 200, duration="11m")
+    wait(world, "long", 1, 8, 200, duration="601s")
     wait(world, "unknown", 1, 1, 100)
     assert look(world)[0] == ["short"]
 
 
+def test_a_pod_that_is_bound_late_on_its_seat_does_not_run_into_a_date() -> None:
+    """The queue counts 30 s for it; from then on filter judges its own end."""
+    world = cluster(1)
+    held(world, 630, "n0")
+    wait(world, "short", 1, 8, 300, duration="10m")
+    assert look(world)[0] == ["short"]
+    (seat,) = world.verbs.claims.seats
+    world.verbs.claims.seats.reserve([seat._replace(gpus=0)])  # the pod states no indices
+    pod = gated("short-0", 8, gates=(), annotations={"gpu-extender.io/duration": "10m"})
+    for passed, nodes in ((30, {"n0"}), (1, set())):
+        world.now += passed
+        world.wall += passed
+        assert passes(world, pod) == nodes
+
+
 def test_a_gang_ends_when_its_last_pod_does() -> None:
     world = cluster(2)
-    held(world, 600, "n0", "n1")
+    held(world, 630, "n0", "n1")
     wait(world, "g", 2, 8, 300, duration="10m")
     world.set("Pod", gated("g-1", 8, annotations={"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}))
     assert look(world)[0] == []

@@ -93,6 +93,17 @@ def test_a_pod_that_was_there_before_uses_nothing_of_it() -> None:
     assert passes(world, workload("other", 1)) == {"n2"}
 
 
+def test_a_pod_of_its_namespace_that_came_before_the_date_uses_nothing_of_it() -> None:
+    """It took GPUs that are not held, after the place was chosen."""
+    world = two_nodes()
+    world.pod("early", 4, "n1", namespace="ml", start=WALL - 60)
+    take(world, own := hold(world, "big", {"n1": 4}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
+    assert present(own, world.cluster) == []
+    assert passes(world, workload("other", 1)) == {"n2"}
+    world.pod("own", 4, "n1", namespace="ml", start=WALL + 1)
+    assert [pod.name for pod in present(own, world.cluster)] == ["own"]
+
+
 def test_it_holds_nothing_from_its_end_on() -> None:
     world = two_nodes()
     take(world, hold(world, "big", {"n1": 8}, WALL, WALL + 60, namespaces=frozenset({"ml"})))
