@@ -16,10 +16,9 @@ ROOT: Final = Path(__file__).parents[1]
 MANIFESTS: Final = ROOT / "manifests"
 _HEAD: Final = """# Rights
 
-Every rule of every role in `manifests/`, and its reason. This page is printed by `python -m tests.pages rights`, from
-the comments of the roles. A Role counts in its own namespace, a ClusterRole everywhere. A rule that an earlier role has
-with the same reason is only named. [Security](security.md#who-may-ask) states whose accounts they are. A test with the
-API server's audit log shows that no request is denied and that each right is used ([internals](internals/tested.md)).
+Every rule of every role in `manifests/`, and its reason: the comments there (`python -m tests.pages rights`). A rule that
+an earlier role has with the same reason is only named. A test with the API server's audit log shows that no request is
+denied and that each right is used ([internals](internals/tested.md)).
 """
 _SHOWN: Final = 6  # paths of a rule
 
@@ -74,15 +73,19 @@ def page() -> str:
     text, printed = _HEAD, dict[tuple[str, str, str], str]()
     for (file, role), group in groupby(rules(), lambda one: (one.file, one.role)):
         text += f"\n## {role} in `{file}`\n"
-        rows, repeated = "", dict[str, list[str]]()
+        rows, repeated = list[tuple[str, str, str]](), dict[str, list[str]]()
         for one in group:
             verbs = ", ".join(one.rule["verbs"])
             key = verbs, one.objects, one.why
             if key in printed:
                 repeated.setdefault(f"{verbs}, as in {printed[key]}", []).append(one.objects)
+                continue
+            printed[key] = role
+            if one.why.startswith("The same ") and rows and rows[-1][0] == verbs:
+                rows[-1] = (verbs, f"{rows[-1][1]}; {one.objects}", rows[-1][2])
             else:
-                printed[key] = role
-                rows += f"| {verbs} | {one.objects} | {one.why} |\n"
-        text += f"\n| may | what | why |\n|---|---|---|\n{rows}" if rows else ""
+                rows.append(key)
+        table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        text += f"\n| may | what | why |\n|---|---|---|\n{table}" if rows else ""
         text += "".join(f"\nMay also {how}: {'; '.join(objects)}.\n" for how, objects in repeated.items())
     return text

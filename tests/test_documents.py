@@ -62,9 +62,9 @@ def test_the_readme_is_short() -> None:
 
 
 def test_each_invariant_names_its_test() -> None:
-    """docs/architecture.md: a numbered list, each with the name of its test."""
-    section = (ROOT / "docs" / "architecture.md").read_text().split("## Invariants")[1].split("\n## ")[0]
-    items = re.split(r"^\d+\. ", section, flags=re.MULTILINE)[1:]
+    """docs/internals/invariants.md: a numbered list, each with the name of its test."""
+    text = (ROOT / "docs" / "internals" / "invariants.md").read_text()
+    items = re.split(r"^\d+\. ", text, flags=re.MULTILINE)[1:]
     assert len(items) >= 12
     assert [item.split(".")[0] for item in items if not NAMED.search(item)] == []
 
