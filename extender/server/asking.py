@@ -33,13 +33,12 @@ from extender.objects.wanted_room import WantedRoom
 from extender.queue.report import QueueReport, first_names
 from extender.reservations.moves import turn_of
 from extender.server.acting import Outside
-from extender.server.connections import lost
 from extender.server.deciding import Core
 from extender.server.shadow import ShadowWatch
 from extender.web.debug import ZPages, debug_pages
 from extender.web.health import Health, InvalidObjects
 from extender.web.live import Live
-from extender.web.metrics_page import MetricsPage, ServerCounts
+from extender.web.metrics_page import MetricsPage
 from extender.web.pages import Content, Pages, ServedPage
 from extender.web.site import Site
 from extender.web.whatif_page import WhatIfPage
@@ -57,16 +56,9 @@ class Views(NamedTuple):
     """Those for people; of the debug pages each has its path in web/openapi.yaml."""
 
 
-class Answering(NamedTuple):
-    """What answers people."""
-
-    content: Content
-    asks: Forks
-    surveys: list[Controller]  # count over the whole cluster, at times of their own
-
-
-def explaining(core: Core, outside: Outside, asks: Forks) -> Answering:
-    """What explains the pods of a core. `asks`: where questions are answered."""
+def explaining(core: Core, outside: Outside, asks: Forks) -> tuple[Content, list[Controller]]:
+    """(what explains the pods of a core, what counts over the whole cluster at times of its own). `asks`: where
+    questions are answered."""
     queue, leader = outside.queue, outside.leader
 
     def report() -> QueueReport | None:
@@ -78,7 +70,7 @@ def explaining(core: Core, outside: Outside, asks: Forks) -> Answering:
     if outside.advance is not None:
         outside.advance.search = search_of(explainer, core, asks)
     surveys = _surveys(explainer, core, asks, outside.parked)
-    return Answering(Content(core.verbs, explainer, times, report, leader, core.trend), asks, surveys)
+    return Content(core.verbs, explainer, times, report, leader, core.trend), surveys
 
 
 def search_of(explainer: Explainer, core: Core, asks: Forks) -> Search:
@@ -122,18 +114,21 @@ def _stand_still(core: Core, times: Times) -> None:
 
 
 def views(
-    core: Core, asked: Answering, supervisor: Supervisor, shadow: ShadowWatch | None, stopping: asyncio.Event
+    core: Core,
+    content: Content,
+    pages: Pages,
+    supervisor: Supervisor,
+    shadow: ShadowWatch | None,
+    stopping: asyncio.Event,
 ) -> Views:
     """All pages. `stopping`: set when the server ends."""
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
-    content, pages = asked.content, Pages(asked.asks, lost)
     invalid = InvalidObjects(cluster, source.faults)
-    counts = ServerCounts(
-        cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic
-    )
     return Views(
         Health(cluster, invalid, supervisor.missing, source.dark, metrics.degraded),
-        MetricsPage(metrics, counts),
+        MetricsPage(
+            metrics, cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic
+        ),
         ZPages(lambda: cluster.settings, clock.wall(), metrics.degraded),
         (
             *debug_pages(content, invalid, None if shadow is None else shadow.report, pages),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from extender.act.controller import ClusterSource, Supervisor
 from extender.act.evictions import OwnEvictions
@@ -114,26 +114,6 @@ class Calls:
             return pod
         answer = self._verbs.bind.answer(binding, pod, self._now(), self._wall())
         return await self._writes.bound(answer) if isinstance(answer, BindIntent) else answer
-
-
-class VerbCalls(Protocol):
-    """The verbs of one server, bytes in and answers out. All raise BadRequest."""
-
-    def filter(self, body: bytes) -> Answer | Awaitable[Answer]:
-        """Which candidate nodes fit; an awaitable where it has to wait."""
-        ...
-
-    def prioritize(self, body: bytes) -> Answer:
-        """0..10 for each candidate node."""
-        ...
-
-    async def preempt(self, body: bytes) -> Answer:
-        """Which pods to evict."""
-        ...
-
-    async def bind(self, body: bytes) -> Answer:
-        """Bind the pod."""
-        ...
 
 
 class Readiness:

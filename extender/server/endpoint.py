@@ -20,8 +20,8 @@ from extender.log import Allowance, get_log, info
 from extender.metrics import Durations, Metrics
 from extender.policy.reasons import REASONS, UNKNOWN_NODE
 from extender.server import connections, garbage
-from extender.server.calls import VerbCalls
 from extender.server.connections import VerbReply
+from extender.server.shadow import VerbCalls
 from extender.web.pages import error_response, not_known
 
 SAMPLED: Final = frozenset(("filter", "prioritize"))
@@ -57,9 +57,22 @@ class Endpoint:
             "bind": calls.bind,
         }
         self.missing, self.metrics, self.lines, self.most_bytes = missing, metrics, lines, most_bytes
-        self.sampling = SampledRequests(metrics)
+        self._warned_of_sampling = False
         self.refused: dict[int, Counter] = {}  # by reason code
         self.verbs = {verb: VerbApp(self, verb, perform) for verb, perform in performs.items()}
+
+    def sampled(self, named: int, left_out: int) -> None:
+        """A call named `named` nodes, and not the `left_out` others where its pod fits too."""
+        self.metrics.sampled_requests.inc()
+        if not self._warned_of_sampling:
+            self._warned_of_sampling = True
+            log.warning(
+                "kube-scheduler leaves out nodes where the pod fits: it samples (set percentageOfNodesToScore: 100), "
+                "or another plugin or extender rejects them; logged once, counted in "
+                "gpu_extender_sampled_requests_total",
+                named=named,
+                left_out=left_out,
+            )
 
 
 class VerbApp:
@@ -163,30 +176,9 @@ class VerbApp:
             refused[code].inc(count)
         sampled = decision.detail.get("sampled")
         if sampled is not None:
-            endpoint.sampling.note(sampled["named"], sampled["left_out"])
+            endpoint.sampled(sampled["named"], sampled["left_out"])
         if judged.unknown_count and self._verb == "filter":  # they have no row, and so no code
             endpoint.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(judged.unknown_count)
-
-
-class SampledRequests:
-    """What one process has seen of it."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._warned = False
-
-    def note(self, named: int, left_out: int) -> None:
-        """A call named `named` nodes, and not the `left_out` others where its pod fits too."""
-        self._metrics.sampled_requests.inc()
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "kube-scheduler leaves out nodes where the pod fits: it samples (set percentageOfNodesToScore: 100), "
-                "or another plugin or extender rejects them; logged once, counted in "
-                "gpu_extender_sampled_requests_total",
-                named=named,
-                left_out=left_out,
-            )
 
 
 class DecisionLog:

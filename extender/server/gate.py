@@ -75,28 +75,21 @@ def ours(host: str, named: Collection[str]) -> bool:
     return True
 
 
-class Gate:
-    """Lets requests pass whose user may `get` the path, and list the pods that the answer names."""
+def gated(handler: Handler, names: Names, reviewer: Reviewer | None) -> Handler:
+    """The handler for requests whose user may `get` the path, and list the pods that the answer names. `reviewer`: None
+    where every client that reaches the listener may ask."""
+    if reviewer is None:
+        return handler
 
-    def __init__(self, reviewer: Reviewer | None) -> None:
-        """`reviewer`: None where every client that reaches the listener may ask."""
-        self._reviewer = reviewer
+    async def answer(request: Request) -> Response:
+        try:
+            return await _rejection(request, reviewer, names) or await handler(request)
+        except Busy as error:
+            return error_response(error.status, error.code, error.message)
+        except ReviewFailed:
+            return error_response(503, "not-reviewed", "the API server does not review the token now")
 
-    def behind(self, handler: Handler, names: Names) -> Handler:
-        """The handler behind the gate."""
-        reviewer = self._reviewer
-        if reviewer is None:
-            return handler
-
-        async def answer(request: Request) -> Response:
-            try:
-                return await _rejection(request, reviewer, names) or await handler(request)
-            except Busy as error:
-                return error_response(error.status, error.code, error.message)
-            except ReviewFailed:
-                return error_response(503, "not-reviewed", "the API server does not review the token now")
-
-        return answer
+    return answer
 
 
 async def _rejection(request: Request, reviewer: Reviewer, names: Names) -> Response | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from extender.ask.shadow import Comparison, Effects, compare
 from extender.ask.shadow_report import Eviction, Report
@@ -27,6 +27,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.roles import Unplaceable, admitted
 from extender.preemption.search import Loss, loss
+from extender.server.calls import Calls
 from extender.server.writes import Writes
 from extender.times import Clock
 
@@ -256,6 +257,9 @@ class ShadowCalls:
         except Exception:
             log.exception("defect", controller="shadow")
             return None
+
+
+VerbCalls: TypeAlias = Calls | ShadowCalls
 
 
 def _answered(answer: Answer | None, body: bytes) -> Answer:

@@ -29,18 +29,19 @@ from extender.objects.tolerant import Invalid
 from extender.server import acting, asking, deciding
 from extender.server.acting import Outside
 from extender.server.asking import Views
-from extender.server.calls import Hears, VerbCalls
+from extender.server.calls import Hears
 from extender.server.certificates import Certificates
-from extender.server.connections import Connections
+from extender.server.connections import Connections, lost
 from extender.server.deciding import Core, cluster_of
 from extender.server.endpoint import Endpoint
-from extender.server.gate import Asks, Gate, Reviewer, guarded
+from extender.server.gate import Asks, Reviewer, gated, guarded
 from extender.server.scheduler_probe import SchedulerProbe
+from extender.server.shadow import VerbCalls
 from extender.server.writes import Writes
 from extender.settings import ServerSettings, Settings, Tls
 from extender.web.health import MOST_NAMED, Health
 from extender.web.metrics_page import MetricsPage
-from extender.web.pages import Handler, Names, ServedPage, error_response, preferred
+from extender.web.pages import Handler, Names, Pages, ServedPage, error_response, preferred
 from extender.web.site import error_page
 
 log = get_log()
@@ -72,48 +73,39 @@ def connect(core: Core, outside: Outside | None = None, asks: Forks | None = Non
     settings = cluster.settings
     _state(settings, metrics)
     metrics.degraded.ask("rights", lambda: "; ".join(filter(None, (source.forbidden(), outside.forbidden()))))
-    reached_by = (connections, _, _) = _reached_by(settings, metrics)
+    connections, metrics_connections = Connections(settings, metrics), Connections(settings, metrics)
+    reached_by = (connections, metrics_connections, SchedulerProbe(settings, metrics))
     certificates = _certificates(settings.server, metrics)
-    asked = asking.explaining(core, outside, asks or Forks())
-    supervisor = Supervisor([*reached_by, *certificates.values(), *outside.controllers, *asked.surveys, source])
+    asks = asks or Forks()
+    content, surveys = asking.explaining(core, outside, asks)
+    supervisor = Supervisor([*reached_by, *certificates.values(), *outside.controllers, *surveys, source])
     writes = Writes(
         core.verbs, metrics, core.clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper
     )
     calls, endpoint, shadow = deciding.answering(core, supervisor, writes, Hears(outside.evictions, outside.parked))
     connections.verbs.update((path_of(verb).encode(), app) for verb, app in endpoint.verbs.items())
-    views = asking.views(core, asked, supervisor, shadow, connections.stopping)
+    views = asking.views(core, content, Pages(asks, lost), supervisor, shadow, connections.stopping)
 
     async def close() -> None:
-        asked.asks.close()
+        asks.close()
         await outside.close()
         if isinstance(cluster, RecordedCluster):
             cluster.recorder.close()
 
     places = _places(settings.server, outside.reviews, metrics)
     app, apart = _create(endpoint, views, supervisor, places, close)
-    return Server(app, apart, certificates, *reached_by, calls, supervisor, source, asked.asks, views.metrics)
-
-
-def _reached_by(settings: Settings, metrics: Metrics) -> tuple[Connections, Connections, SchedulerProbe]:
-    """The connections of verbs and pages, those of the metrics, and the probe with its own."""
-    return Connections(settings, metrics), Connections(settings, metrics), SchedulerProbe(settings, metrics)
+    return Server(app, apart, certificates, *reached_by, calls, supervisor, source, asks, views.metrics)
 
 
 def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> Exposure:
-    """Where the listeners are, and which clients may ask them."""
-    reviewer = _reviewer(at, reviews, metrics)
-    gates = [Gate(reviewer if listener.authorize else None) for listener in (at.metrics, at.debug)]
-    hosts = tuple(filter(None, (at.host, at.debug.host, *at.hosts)))  # "": all addresses
-    return Exposure(hosts, at.apart, *gates)
-
-
-def _reviewer(server: ServerSettings, asks: Asks | None, metrics: Metrics) -> Reviewer | None:
-    """BadInput: tokens are asked for, and there is no API server that could review them."""
-    if not (server.metrics.authorize or server.debug.authorize):
-        return None
-    if asks is None:
+    """Where the listeners are, and which clients may ask them. BadInput: tokens are asked for, and there is no API
+    server that could review them."""
+    reviewer = None if reviews is None else Reviewer(reviews, metrics)
+    if reviewer is None and (at.metrics.authorize or at.debug.authorize):
         raise BadInput("tokens are reviewed by an API server, and there is none", path="authorize")
-    return Reviewer(asks, metrics)
+    hosts = tuple(filter(None, (at.host, at.debug.host, *at.hosts)))  # "": all addresses
+    asked = (reviewer if listener.authorize else None for listener in (at.metrics, at.debug))
+    return Exposure(hosts, at.apart, *asked)
 
 
 def _certificates(server: ServerSettings, metrics: Metrics) -> dict[Tls, Certificates]:
@@ -168,8 +160,8 @@ class Exposure(NamedTuple):
 
     hosts: Collection[str]  # names of this server
     apart: Collection[Apart]  # what the main application leaves out
-    metrics: Gate  # the gate before them
-    debug: Gate  # the gate before them
+    metrics: Reviewer | None  # where their clients show a token
+    debug: Reviewer | None
 
 
 def _create(
@@ -211,10 +203,11 @@ def _create(
     return _router(main, lifespan), apart
 
 
-def _routes(pages: Iterable[ServedPage], gate: Gate, hosts: Collection[str] | None) -> list[Route]:
+def _routes(pages: Iterable[ServedPage], reviewer: Reviewer | None, hosts: Collection[str] | None) -> list[Route]:
     """The pages behind their gate. `hosts`: names of this server, None: any."""
     return [
-        Route(page.path, guarded(gate.behind(page.handler, page.names), hosts), methods=[page.method]) for page in pages
+        Route(page.path, guarded(gated(page.handler, page.names, reviewer), hosts), methods=[page.method])
+        for page in pages
     ]
 
 

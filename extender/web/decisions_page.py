@@ -47,7 +47,7 @@ def asked(query: Query, default: int = 20) -> tuple[int, int]:
 def _number(query: Query, key: str, default: int) -> int:
     text = query.get(key, str(default))
     if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise BadRequest("most and nodes are whole numbers", path="most")
+        raise BadRequest("most and nodes are whole numbers", path=key)
     return int(text)
 
 

@@ -7,12 +7,12 @@ server. A page that is not visible closes its stream. A change is sent to a read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
 
 from extender.web.pages import error_response
 
@@ -33,66 +33,28 @@ class Live:
         self._generation, self._stopping = generation, stopping
         self._open = 0
 
-    @property
-    def open(self) -> int:
-        """Streams that are read."""
-        return self._open
-
     async def changes(self, request: Request) -> Response:
         """The stream; `?generation=`: that its reader shows. While there are too many a 429."""
         if self._open >= MOST_STREAMS:
             return error_response(429, "busy", f"{self._open} pages are updated already")
         shown = request.query_params.get("generation", "")
         known = int(shown) if shown.isascii() and shown.isdigit() and len(shown) < 20 else self._generation()
-        return _Stream(self, known)
+        return StreamingResponse(self._events(known), 200, {"cache-control": "no-store"}, "text/event-stream")
 
-    async def run(self, receive: Receive, send: Send, shown: int) -> None:
-        """Send events until the client has left, the server ends, or LONGEST_SECONDS have passed. `shown`: the
+    async def _events(self, shown: int) -> AsyncIterator[bytes]:
+        """Until the server ends, or LONGEST_SECONDS have passed; a client that leaves cancels it. `shown`: the
         generation that the reader has."""
-        self._open += 1
-        ends = [asyncio.create_task(coroutine) for coroutine in (_gone(receive), _set(self._stopping))]
-        try:
-            await self._send(send, ends, shown)
-        finally:
-            self._open -= 1
-            for end in ends:
-                end.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
-
-    async def _send(self, send: Send, ends: list[asyncio.Task[None]], shown: int) -> None:
         loop = asyncio.get_running_loop()
         at = began = loop.time()
-        await send({"type": "http.response.body", "body": RETRY, "more_body": True})
-        while loop.time() - began < LONGEST_SECONDS:
-            done, _ = await asyncio.wait(ends, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if done:
-                break
-            now, generation = loop.time(), self._generation()
-            if generation != shown and now - at >= LEAST_SECONDS:
-                shown, at = generation, now
-                event = b"event: change\ndata: %d\n\n" % generation
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class _Stream(Response):
-    """The answer: its body is made while it is sent."""
-
-    def __init__(self, live: Live, shown: int) -> None:
-        super().__init__(headers={"cache-control": "no-store"}, media_type="text/event-stream")
-        del self.headers["content-length"]
-        self._live, self._shown = live, shown
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._live.run(receive, send, self._shown)
-
-
-async def _gone(receive: Receive) -> None:
-    """Until the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()
+        self._open += 1
+        try:
+            yield RETRY
+            while loop.time() - began < LONGEST_SECONDS and not self._stopping.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), LOOK_SECONDS)
+                now, generation = loop.time(), self._generation()
+                if generation != shown and now - at >= LEAST_SECONDS:
+                    shown, at = generation, now
+                    yield b"event: change\ndata: %d\n\n" % generation
+        finally:
+            self._open -= 1

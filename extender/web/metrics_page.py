@@ -42,9 +42,10 @@ class Watched(Protocol):
 
 
 @dataclass(slots=True)
-class ServerCounts:
-    """What the page reads when it is asked for, and puts into the metrics."""
+class MetricsPage:
+    """The handler of /metrics. It puts what it reads when it is asked for into the metrics."""
 
+    registered: Metrics
     cluster: Cluster
     assumed: AssumedPods
     reservations: Reservations
@@ -56,7 +57,21 @@ class ServerCounts:
     """Seconds."""
     _counted: dict[Counter, int] = field(default_factory=dict)
 
-    def update(self, metrics: Metrics) -> Iterator[bytes]:
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus' text format. Verbs are answered between any two pieces."""
+        text = []
+        for piece in self.pieces():
+            text.append(piece)
+            await asyncio.sleep(0)
+        return Response(b"".join(text), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def pieces(self) -> Iterator[bytes]:
+        """The page in small pieces."""
+        yield from self._update(self.registered)
+        for family in self.registered.registry.collect():
+            yield generate_latest(_Family(family))
+
+    def _update(self, metrics: Metrics) -> Iterator[bytes]:
         """Work in small pieces, each an empty piece of the page."""
         self._update_cache(metrics)
         self._update_counters(metrics)
@@ -109,27 +124,6 @@ class ServerCounts:
         """Let a counter follow a number that something else counts."""
         counter.inc(now - self._counted.get(counter, 0))
         self._counted[counter] = now
-
-
-class MetricsPage:
-    """The handler of /metrics."""
-
-    def __init__(self, metrics: Metrics, counts: ServerCounts) -> None:
-        self._metrics, self._counts = metrics, counts
-
-    async def metrics(self, request: Request) -> Response:
-        """Prometheus' text format. Verbs are answered between any two pieces."""
-        text = []
-        for piece in self.pieces():
-            text.append(piece)
-            await asyncio.sleep(0)
-        return Response(b"".join(text), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    def pieces(self) -> Iterator[bytes]:
-        """The page in small pieces."""
-        yield from self._counts.update(self._metrics)
-        for family in self._metrics.registry.collect():
-            yield generate_latest(_Family(family))
 
 
 class _Family:
