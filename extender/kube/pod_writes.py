@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ext_core import prune
 from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer
 from extender.metrics import Metrics
 from extender.objects import records, tolerant
@@ -351,7 +352,8 @@ Object = dict[str, Any]
 
 
 class ResourceClaimWrites:
-    """Reads and writes claims at one API server. What reads raises ApiError and NoAnswer."""
+    """Reads and writes claims at one API server. What reads raises ApiError and NoAnswer, and ValueError for an object
+    that cannot be read."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -378,7 +380,11 @@ class ResourceClaimWrites:
 
     async def _get(self, path: str) -> Object | None:
         body = await self._server.find(path)
-        item = None if body is None else msgspec.json.decode(body)
+        if body is None:
+            return None
+        if prune.prune(body, tolerant.DEEPEST) != body:  # tenants write the parameters of drivers
+            raise ValueError(f"it is nested deeper than {tolerant.DEEPEST} levels")
+        item = msgspec.json.decode(body)
         return item if isinstance(item, dict) else None
 
 

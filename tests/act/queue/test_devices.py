@@ -15,6 +15,7 @@ from extender.sim import claims as dra
 from tests.act.queue.devices_rig import CLAIMS, PLAN, SETTINGS, DevicesRig, devices, world
 from tests.act.queue.rig import gated
 from tests.cluster.dra.world import MACHINE
+from tests.kube import hostile
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import GPU
@@ -512,3 +513,25 @@ async def test_an_allocation_without_its_annotation_is_taken_back_and_not_offere
         await it.turn(60)
         assert not it.allocated("p")
         assert made.cluster.nodes["n1"].gpus == {"nvidia.com/gpu": 8}
+
+
+@pytest.mark.parametrize("depth", [40, 985, 1500])
+async def test_a_claim_that_is_nested_too_deep_is_left_to_kube_scheduler_and_stops_no_other_pod(
+    monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """A tenant writes the parameters of a driver: 10 KiB of them may be nested 5,000 levels deep."""
+    async with devices(world()) as it:
+        handled = it.objects.handled
+
+        def nested(method: str, path: str, raw: bytes | None) -> tuple[int, Any]:
+            status, stored = handled(method, path, raw)
+            is_deep = method == "GET" and path == f"{CLAIMS}/p"
+            return status, hostile.deep(stored, depth) if is_deep else stored
+
+        monkeypatch.setattr(it.objects, "handled", nested)
+        it.one.create(it.pod("p", 2), it.pod("q", 2))
+        await it.turn(6, seconds=2.0)  # kube-scheduler may be allocating to p, which the gate of q waits for
+        assert it.one.is_open("p")
+        assert it.one.devices.left["uid-p"] == "it is nested deeper than 32 levels"
+        assert it.one.is_open("q")
+        assert it.allocated("q") == it.planned("q")
