@@ -303,8 +303,8 @@ class Cluster(ClusterView):
     def _apply(self, event: Event, now: float, wall: float | None) -> None:
         record, is_set = event.record, event.change == "set"
         if event.kind == "FailedPod":
-            if is_set and isinstance(record, PodRecord) and record.gpus:
-                self._node_health.pod(record, self.pods.get(record.uid), now, wall)
+            if is_set and isinstance(record, PodRecord):
+                self._note_health(record, self.pods.get(record.uid), now, wall)
         elif isinstance(record, PodRecord):
             self._set_pod(record, now, wall) if is_set else self._drop_pod(record.uid, now, wall)
         elif isinstance(record, NodeRecord):
@@ -332,8 +332,7 @@ class Cluster(ClusterView):
     def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
         pod = self._nodes.dra.pod(pod)
         before = self.pods.get(pod.uid)
-        if pod.gpus:
-            self._node_health.pod(pod, before, now, wall)
+        self._note_health(pod, before, now, wall)
         self.demand.see(pod, before or self._expected.get(pod.uid))
         if self.observer is not None and before is not None and self.observer.wants(before, pod):
             self._refresh(now)  # the events before it count
@@ -341,6 +340,11 @@ class Cluster(ClusterView):
         if pod.terminating and (before is None or not before.terminating):
             self._leaves(pod, now, wall)
         self._pods.set(pod, now)
+
+    def _note_health(self, pod: PodRecord, before: PodRecord | None, now: float, wall: float | None) -> None:
+        """What the pod states about its node, if it has GPUs. One that has ended does not hold those of its claims."""
+        if pod.gpus or (before is not None and before.gpus) or self._node_health.left_lately(pod.uid):
+            self._node_health.pod(pod, before, now, wall)
 
     def _leaves(self, pod: PodRecord, now: float, wall: float | None) -> None:
         for listener in self._listeners:

@@ -131,10 +131,14 @@ class NodeHealth:
         """Pairs of a namespace and a node that is rejected for its pods alone."""
         return self.verdicts.tenant_rejections()
 
+    def left_lately(self, uid: str) -> bool:
+        """Whether the pod, which had GPUs, is gone since a moment."""
+        return uid in self._left
+
     # -- what is written ------------------------------------------------------------------------------------------
 
     def pod(self, pod: PodRecord, before: PodRecord | None, now: float, wall: float | None = None) -> None:
-        """A pod that asks for GPUs is new or has changed; `before`: what was known of it."""
+        """A pod that has, or had, GPUs is new or has changed; `before`: what was known of it."""
         if not pod.node:
             return
         if pod.finished:
@@ -230,7 +234,7 @@ class NodeHealth:
 
     def _ended(self, pod: PodRecord, before: PodRecord | None, now: float, wall: float | None) -> None:
         start = self._starts.get(pod.uid) or self._left.get(pod.uid, (now, None))[1]
-        alive = before is not None or pod.uid in self._left  # we have seen it before it ended
+        alive = before is not None or self.left_lately(pod.uid)  # we have seen it before it ended
         if pod.phase == "Succeeded":
             if start is not None:
                 since = start.running if start.running is not None else now

@@ -12,6 +12,7 @@ from extender.cluster.pod_failures import RejectionChange
 from extender.objects import records
 from extender.objects.records import PodRecord
 from extender.policy.reasons import REASONS
+from tests.cluster.dra.world import DraWorld
 from tests.world import GPU, JSON, WALL, World, logged, refused, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}
@@ -386,3 +387,21 @@ def test_the_live_watch_brings_failed_pods_apart() -> None:
     assert not world.cluster.pods
     world.drop("FailedPod", workload("p0", 2, node="n"))
     assert world.cluster.health.refused() == ["n"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_pods_with_gpus_by_claims_that_die_at_once_count_for_their_namespace(apart: bool) -> None:
+    """They hold none once they have ended, and their own spec asks for none."""
+    world = DraWorld()
+    world.dra_class()
+    world.dra_node("n")
+    for i in range(3):
+        world.claimant(f"p{i}", f"c{i}")
+        world.claim(f"c{i}", 1, node="n", devices=[i], pods=[f"p{i}"])
+        pod = world.claimant(f"p{i}", f"c{i}", node="n")
+        if apart and i:
+            world.gone(f"p{i}")
+        world.set("FailedPod" if apart else "Pod", pod | {"status": DEAD})
+    assert [failure.what for failure in world.cluster.health.failures("n")] == ["died"] * 3
+    assert refused(world.filter(workload("q", 1)))
+    assert not refused(world.filter(workload("q", 1, namespace="other")))
