@@ -137,28 +137,26 @@ class Metrics:
         self.labels["request_duration_seconds"] = ("verb", "result")
         self.request_duration = CallDurations(
             "request_duration_seconds",
-            "From the whole body read to the reply made, by verb and by how it went.",
+            "From the body read to the reply made.",
             ("verb", "result"),
             self.registry,
         )
-        self.decisions = self._counter(
-            "decisions", "Decisions by verb and by what they ended in: a constant of that verb.", "verb", "reason"
-        )
-        self.refused_nodes = self._counter("refused_nodes", "Nodes that filter refused, by the rule's code.", "code")
+        self.decisions = self._counter("decisions", "Decisions, by what they ended in.", "verb", "reason")
+        self.refused_nodes = self._counter("refused_nodes", "Nodes that filter refused.", "code")
         self.bad_requests = self._counter("bad_requests", "Requests that could not be used.", "verb", "code")
         self.connections_closed = self._counter(
-            "connections_closed", "Connections that were closed for a limit, by which.", "limit"
+            "connections_closed", "Connections that were closed for a limit.", "limit"
         )
         self.certificate_reads = self._counter(
-            "certificate_reads", "Certificates of listeners that were read again, because a file changed.", "result"
+            "certificate_reads", "Certificates of listeners that were read again.", "result"
         )
         self.certificate_not_after = self._gauge(
             "certificate_not_after_seconds",
-            "When the first certificate of a file expires that listeners serve or trust, seconds since 1970.",
+            "When the first certificate of a file expires, seconds since 1970.",
             "file",
         )
         self.reviews = self._counter(
-            "reviews", "Tokens and rights that the API server was asked about, for metrics and pages.", "kind", "result"
+            "reviews", "Tokens and rights that the API server was asked about.", "kind", "result"
         )
         self.handshakes_failed = self._counter(
             "handshakes_failed", "TLS handshakes of clients that failed: the log names reasons."
@@ -171,67 +169,60 @@ class Metrics:
         )
         self.sampled_requests = self._counter(
             "sampled_requests",
-            "Requests that leave out nodes where the pod fits too, as far as we know: the scheduler samples, and we "
-            "choose among what it shows us. One request a second is looked at. See percentageOfNodesToScore.",
+            "Requests that leave out nodes where the pod fits too: the scheduler samples (percentageOfNodesToScore). "
+            "One request a second is looked at.",
         )
 
         self.record_bytes = self._counter("record_bytes", "Bytes written to the record (serve --record).")
         self.record_lost = self._counter(
             "record_lost",
-            "What the record lacks (serve --record), by why: memory (record.queueBytes), disk (it cannot be written), "
-            "defect. After it the record goes on with a snapshot; replay states the gap.",
+            "Entries that the record lacks.",
             "cause",
         )
 
     def _watches(self) -> None:
         self.watch_restarts = self._counter(
             "watch_restarts",
-            "Watches that were opened again after another end than the agreed one, by kind.",
+            "Watches that were opened again after another end than the agreed one.",
             "kind",
         )
         self.watch_defects = self._counter(
             "watch_defects",
-            "Unexpected exceptions, by what failed: it runs again, and the objects of a kind are listed anew.",
+            "Unexpected exceptions, by what failed.",
             "kind",
         )
         self.invalid_objects = self._counter(
             "invalid_objects",
-            "Objects (each version counts) that could not be read or held in full: /readyz and /debug/state "
-            "name the first of them.",
+            "Objects (each version counts) that could not be read in full: /readyz names the first of them.",
             "kind",
             "reason",
         )
-        self.cache_objects = self._gauge("cache_objects", "Kubernetes objects that we know, by kind.", "kind")
-        self.cache_age = self._gauge(
-            "cache_age_seconds", "Time since the API server last sent anything, by kind.", "kind"
-        )
+        self.cache_objects = self._gauge("cache_objects", "Kubernetes objects that we know.", "kind")
+        self.cache_age = self._gauge("cache_age_seconds", "Time since the API server last sent anything.", "kind")
         self.dark = self._gauge(
             "dark_seconds",
-            "Time since pods, nodes and budgets were all watched; 0 while they are. From watch.stalenessSeconds on no "
-            "pod is evicted and pods with links: required wait; from 60 s on /readyz says 503.",
+            "Time since pods, nodes and budgets were all watched; 0 while they are.",
         )
 
     def _cluster(self) -> None:
-        self.holds = self._gauge("holds", "Tentative holds: answered by us, and not seen on a node yet.")
+        self.holds = self._gauge("holds", "Assumed pods.")
         self.plans = self._counter(
             "plans",
-            "Planned pods seen to hold GPUs: their plan (kept), or another set, by why.",
+            "Planned pods that are seen to hold GPUs.",
             "outcome",
         )
         self.failing_nodes = self._gauge(
             "failing_nodes",
-            "Nodes that are rejected for all pods because GPU pods failed there (settings: failingNodes).",
+            "Nodes that are rejected for all pods because GPU pods failed there.",
         )
         self.failing_node_rejections = self._gauge(
             "failing_node_rejections",
-            "Rejections because GPU pods failed: nodes rejected for all pods, and pairs of a node and a namespace for "
-            "whose pods alone it is rejected.",
+            "Nodes that are rejected because GPU pods failed there, for all pods or for those of a namespace.",
             "scope",
         )
         self.pod_failures = self._counter(
             "pod_failures",
-            "GPU pods that failed on their node, by what is reported: kubelet or the container runtime had no GPU for "
-            "them, kubelet refused them, or they died within a minute of being bound.",
+            "GPU pods that failed on their node.",
             "what",
         )
         self.double_claimed_gpus = self._gauge(
@@ -243,25 +234,23 @@ class Metrics:
         )
 
     def _reservations(self) -> None:
-        self.reservations = self._gauge("reservations", "Plans that reserve GPUs for a preemptor.")
+        self.reservations = self._gauge("reservations", "Reservations for preemptors.")
         self.reservations_kept = self._gauge(
             "reservations_kept", "1 while the reservations can be read and written in the API server, else 0."
         )
-        self.reservation_writes = self._counter(
-            "reservation_writes", "Writes before a preempt reply, by how they went.", "result"
-        )
+        self.reservation_writes = self._counter("reservation_writes", "Writes before a preempt reply.", "result")
         self.reservation_write_duration = self._histogram(
             "reservation_write_duration_seconds",
             "What a write before a preempt reply took, its retries included.",
             BUCKETS,
         )
-        self.reservations_released = self._counter("reservations_released", "Plans that ended, by cause.", "cause")
+        self.reservations_released = self._counter("reservations_released", "Reservations that ended.", "cause")
         self.reservations_damaged = self._counter(
             "reservations_damaged", "Entries that could not be read, or that contradict the cluster."
         )
         self.advance_reservations = self._counter(
             "advance_reservations",
-            "Advance reservations whose date has come, by outcome: their GPUs were free on time, late, or never.",
+            "Advance reservations whose date has come.",
             "outcome",
         )
         self.advance_leader = self._gauge(
@@ -271,20 +260,19 @@ class Metrics:
     def _preemptions(self) -> None:
         self.preemption_victims = self._histogram(
             "preemption_victims",
-            "Victims of each plan, by what evicts: kube-scheduler as it was answered, gpu-extender by itself, or its "
-            "queue for a gang.",
+            "Victims of each plan, by what evicts.",
             VICTIMS,
             "by",
         )
         self.save_requests = self._counter(
             "save_requests",
-            "Pods that were asked to save their work before an eviction, and how they answered.",
+            "Pods that were asked to save, by their answer.",
             "result",
         )
         self.save_requests_work = self._counter(
             "save_requests_gpu_seconds",
-            "Work of such pods, once they have ended, GPUs x seconds: what the request saved, against an eviction at "
-            "that moment; and what was lost all the same, with the restarts.",
+            "Work of such pods, GPUs x seconds: what the request saved, and what was lost all the same, with the "
+            "restarts.",
             "result",
             "priority_class",
             "namespace",
@@ -293,13 +281,13 @@ class Metrics:
         self.work_lost = self._histogram(
             "preemption_work_lost_gpu_seconds",
             "Work that the victims of each plan lose, with the broken gangs' other pods and the restarts: GPUs x "
-            "seconds. Nothing is observed where the settings' costs leave the term out, or the cost is not known.",
+            "seconds.",
             GPU_SECONDS,
             "by",
         )
         self.victim_searches = self._counter(
             "victim_searches",
-            "Searches for victims by what they found, and by whether they came to their end or the budget ended them.",
+            "Searches for victims.",
             "result",
             "proved",
         )
@@ -307,19 +295,17 @@ class Metrics:
             "victim_search_duration_seconds", "What a search for victims took.", BUCKETS
         )
         self.events = self._counter("events", "Events that were written, or not.", "result")
-        self.evictions = self._counter("evictions", "Evictions of our own, by what the API server said.", "result")
+        self.evictions = self._counter(
+            "evictions", "Evictions by gpu-extender, by the answer of the API server.", "result"
+        )
         self.evictions_leader = self._gauge("evictions_leader", "1 while this instance holds the Lease to evict.")
 
     def _fleet(self) -> None:
-        self.gpus = self._gauge(
-            "gpus", "GPUs by model and by what they are used for. Counted every 30 s.", "model", "state"
-        )
-        self.whole_nodes = self._gauge(
-            "whole_nodes", "Nodes that take pods and on which no pod holds a GPU. Counted every 30 s.", "model"
-        )
+        self.gpus = self._gauge("gpus", "GPUs.", "model", "state")
+        self.whole_nodes = self._gauge("whole_nodes", "Nodes that take pods and on which no pod holds a GPU.", "model")
         self.linked_sets = self._gauge(
             "linked_sets",
-            "How many disjoint sets of free GPUs that links join are left on single nodes. Counted every 30 s.",
+            "Disjoint linked sets of free GPUs.",
             "model",
             "gpus",
         )
@@ -327,31 +313,26 @@ class Metrics:
     def _waiting(self) -> None:
         self.nodes_wanted = self._gauge(
             "nodes_wanted",
-            "How many more nodes of a GPU model would start the pods that wait for room. Models are alternatives: they "
-            "do not add up. Only the holder of the Lease counts gangs of the queue.",
+            "How many more nodes of a GPU model would start the pods that wait for room. Models are alternatives: "
+            "they do not add up.",
             "model",
         )
         self.partial_gangs = self._gauge(
             "partial_gangs",
-            "Gangs of which fewer pods have a node than must run together, for 5 minutes at least, while others wait. "
-            "Counted every 30 s.",
+            "Gangs of which fewer pods have a node than must run together, for 5 minutes, while others wait.",
         )
-        self.partial_gang_gpus = self._gauge(
-            "partial_gang_gpus", "GPUs that the pods of such gangs hold, and that do no work."
-        )
-        self.pending_pods = self._gauge(
-            "pending_pods", "GPU pods that wait, by PriorityClass. Counted every 30 s.", "priority_class", "outranks"
-        )
+        self.partial_gang_gpus = self._gauge("partial_gang_gpus", "GPUs that the pods of such gangs hold.")
+        self.pending_pods = self._gauge("pending_pods", "GPU pods that wait.", "priority_class", "outranks")
         self.pending_oldest = self._gauge(
             "pending_oldest_seconds",
-            "For which the first of these pods has waited, since it was created.",
+            "How long the first of these pods has waited.",
             "priority_class",
             "outranks",
         )
         self.waiting_pods = self._gauge(
             "waiting_pods",
-            "GPU pods that wait, by why and by the GPUs that each asks for. Counted every 30 s, less often where that "
-            "takes long. The holder of the Lease has pods of the queue by the reason of their gang, others as `gated`.",
+            "GPU pods that wait, by the GPUs that each asks for. Only the holder of the Lease has the reasons of the "
+            "queue.",
             "reason",
             "gpus",
         )
@@ -360,35 +341,31 @@ class Metrics:
         self.queue_leader = self._gauge("queue_leader", "1 while this instance holds the Lease of the queue.")
         self.queue_waiting = self._gauge(
             "queue_waiting",
-            "Gangs and single pods behind our gate, by why they wait and by their number of pods. Only the holder of "
-            "the Lease has them.",
+            "Gangs and single pods behind our gate.",
             "reason",
             "pods",
         )
         self.queue_share = self._gauge(
             "queue_share",
-            "The share of each queue: the largest part that it holds of any GPU model, divided by its weight. Only the "
-            "holder of the Lease has it.",
+            "The largest part that each queue holds of any GPU model, divided by its weight.",
             "queue",
         )
         self.queue_wanted_gpus = self._gauge(
             "queue_wanted_gpus",
-            "GPUs that complete gangs within their quota wait for, by queue and by the model that they name. Only the "
-            "holder of the Lease has them.",
+            "GPUs that complete gangs within their quota wait for.",
             "queue",
             "model",
             "place",
         )
         self.queue_wait = self._histogram(
             "queue_wait_seconds",
-            "From the creation of a gang's first pod to the reservation of its seats, by its number of pods.",
+            "From the creation of a gang's first pod to the reservation of its seats.",
             WAITS,
             "pods",
         )
         self.queue_start_windows = self._counter(
             "queue_start_windows",
-            "Gangs that started after a wait of 60 s or more, by when they did: in the window that was stated first, "
-            "at each confidence.",
+            "Gangs that started after a wait of 60 s or more, against the window that was stated first.",
             "percent",
             "outcome",
         )
@@ -400,29 +377,25 @@ class Metrics:
         self._seats()
 
     def _seats(self) -> None:
-        self.queue_seats_ended = self._counter("queue_seats_ended", "Seats that ended, by cause.", "cause")
+        self.queue_seats_ended = self._counter("queue_seats_ended", "Seats that ended.", "cause")
         self.queue_failed_pins = self._counter(
             "queue_failed_pins",
-            "Pods that may run on one node alone (`queue.hardPins`) and do not get it, by what became of them; one "
-            "whose eviction is rejected counts each time.",
+            "Pods that may run on one node alone (`queue.hardPins`) and do not get it.",
             "outcome",
         )
         self.queue_held_gpu_seconds = self._counter(
             "queue_held_gpu_seconds",
-            "GPUs x seconds that seats held before their pods were bound: of gangs that are being released, and of "
-            "gangs whose release takes longer than 10 s; and of gangs for which pods are evicted, whether or not those "
-            "still use the GPUs.",
+            "GPUs x seconds that seats held before their pods were bound.",
             "state",
         )
         self.queue_evictions = self._counter(
             "queue_evictions",
-            "Pods that were evicted for gangs in the queue, by whether the gang started on what they left.",
+            "Pods that were evicted for gangs in the queue.",
             "outcome",
         )
         self.queue_absent_gpu_seconds = self._counter(
             "queue_absent_gpu_seconds",
-            "GPUs x seconds that seats held for pods that do not exist yet: their owner creates them once others of "
-            "their gang run.",
+            "GPUs x seconds that seats held for pods that do not exist yet.",
         )
 
     def searched(self, proved: bool | None, result: str, stages_us: Mapping[str, float]) -> None:
@@ -454,9 +427,7 @@ class Metrics:
         )
         self.degraded = Degraded(self.degraded_parts)
         self.settings_info = self._gauge("settings_info", "1 for the settings that count now, by their hash.", "hash")
-        self.settings_reloads = self._counter(
-            "settings_reloads", "Changes of the settings file that were seen, by what became of them.", "result"
-        )
+        self.settings_reloads = self._counter("settings_reloads", "Changes of the settings file.", "result")
 
     def state(self, settings: str) -> None:
         """These settings count now. `settings`: their hash."""
@@ -466,25 +437,23 @@ class Metrics:
     def _shadow(self) -> None:
         """Only shadow mode counts these."""
         self.shadow_placements = self._counter(
-            "shadow_placements", "Pods that kube-scheduler bound in shadow mode, by what we would have done.", "outcome"
+            "shadow_placements", "Pods that kube-scheduler bound in shadow mode, by our choice.", "outcome"
         )
         self.shadow_linked_pods = self._counter(
-            "shadow_linked_pods", "Pods with two GPUs or more on linked GPUs, as far as predicted, by who chose.", "by"
+            "shadow_linked_pods", "Pods with two GPUs or more on linked GPUs, as predicted.", "by"
         )
         self.shadow_ring_gbps = self._counter(
-            "shadow_ring_gbps", "Ring bandwidth of those pods in GB/s, as predicted, by who chose.", "by"
+            "shadow_ring_gbps", "Ring bandwidth of those pods in GB/s, as predicted.", "by"
         )
         self.shadow_whole_nodes_broken = self._counter(
-            "shadow_whole_nodes_broken", "Pods that took a part of a node without GPU pods, by who chose.", "by"
+            "shadow_whole_nodes_broken", "Pods that took a part of a node without GPU pods.", "by"
         )
-        self.shadow_victims = self._counter(
-            "shadow_victims", "Victims of preemptions in shadow mode, by who chose.", "by"
-        )
+        self.shadow_victims = self._counter("shadow_victims", "Victims of preemptions in shadow mode.", "by")
         self.shadow_gangs_broken = self._counter(
-            "shadow_gangs_broken", "Gangs broken by preemptions in shadow mode, by who chose.", "by"
+            "shadow_gangs_broken", "Gangs broken by preemptions in shadow mode.", "by"
         )
         self.shadow_work_lost = self._counter(
-            "shadow_work_lost_gpu_seconds", "Work that preemptions in shadow mode lose, by who chose.", "by"
+            "shadow_work_lost_gpu_seconds", "Work that preemptions in shadow mode lose.", "by"
         )
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:

@@ -1,5 +1,5 @@
 """Report on this node how its GPUs are linked (annotation gpu-extender.io/topology) and, where kubelet does not report
-it, on pods which GPUs they hold. Runs on the GPU node; writes only what has changed."""
+it, on pods which GPUs they hold. Runs on the GPU node."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Which classes can evict which, and faults of priorities, budgets, quotas, gangs, nodes and names. Nothing is
-changed, and what an input lacks is stated, not judged. Exit codes: 0 no finding is an error, 10 some are (with
---strict warnings count too), 1 the cluster cannot be read or the file has neither nodes nor pods, 2 wrong usage.
+"""Which classes can evict which, and faults of priorities, budgets, quotas, gangs, nodes and names. Exit codes: 0 no
+finding is an error, 10 some are (with --strict warnings count too), 1 the cluster cannot be read or the file has
+neither nodes nor pods, 2 wrong usage.
 
-With --scheduler-config instead: what keeps kube-scheduler from asking gpu-extender well. The exit codes are the same.
+With --scheduler-config instead: what keeps kube-scheduler from asking gpu-extender well, with the same exit codes.
 
-With --live instead: the health of running replicas. `kubectl gpu-extender check --live` finds all of them, and reads
-their Leases. Exit codes: 0 all is well, 1 something is not.
+With --live instead: the health of running replicas, as exit code 0 or 1.
 """
 
 from __future__ import annotations

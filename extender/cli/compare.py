@@ -1,7 +1,5 @@
 """What a running server's cache has missed: lists the cluster's nodes and pods again and compares. A difference counts
-only when it stands in a second look too. Exit codes: 0 no difference, 10 differences, 1 when either side cannot be
-read.
-"""
+if a second look has it too. Exit codes: 0 no difference, 10 differences, 1 when either side cannot be read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The settings file. `validate FILE` names all that is wrong, with lines (exit code 1). `explain [FIELD]` states what
-fields mean, their defaults and ranges; a FIELD such as `queue` names all fields in it. `defaults` prints a file
-with every field at its default. No cluster and no server is needed.
-"""
+fields mean, their defaults and ranges. `defaults` prints a file with every field at its default."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Why a pod is where it is, or why it waits, and the cheapest way out. A running server answers, by its live state and
-with its latest decisions. Without one the cluster is listed once, or read from a file: assumed pods and
-reservations are not known then.
-"""
+"""Why a pod is where it is, or why it waits, and the cheapest way out. Without a server the cluster is listed once, or
+read from a file: assumed pods and reservations are not known then."""
 
 from __future__ import annotations
 

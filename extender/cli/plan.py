@@ -1,15 +1,13 @@
 """The cheapest set and order of moves of running pods after which a shape fits, or a node has no pod with GPUs left.
-This prints which pods to evict in which order, and where each fits next. Each next place is free when its turn comes. A
-move begins when the pods of the one before run again. Exit codes: 0 no move is needed, 10 moves help, 11 they do not
-(or none was found), 1 an error, 2 wrong usage.
+Each next place is free when its turn comes. Exit codes: 0 no move is needed, 10 moves help, 11 they do not (or none was
+found), 1 an error, 2 wrong usage.
 
 With --at the room is for that time: pods that are declared to end before (duration, deadlines) count as gone. Nothing
 is changed without --apply: it makes an advance reservation, an entry of the ConfigMap
 gpu-extender-advance-reservations, for which a server with evictions.enabled moves the pods in time.
 
-A pod stays where it is if no controller creates it again, if a DaemonSet or kubelet runs it, while it is protected
-(protect-for, preemption.minimumRunSeconds), where a disruption budget does not allow its eviction, and where it asks
-for what is not checked here: claims, volumes, pod affinity, spread constraints. A gang moves whole.
+A pod stays where it is if no controller creates it again, while it is protected, where a disruption budget does not
+allow its eviction, and where it asks for claims, volumes, pod affinity or spread constraints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The gangs and pods that wait behind the gate of the queue, in order: why each waits, what it needs and when it may
-start. Then what each queue holds, and what is being released. Only the server that holds the queue's Lease knows the
-order. Over a file or a listed cluster: which gangs the queue would start now, as if it ran there for the first time.
-"""
+"""The gangs and pods that wait behind the gate of the queue, in order, with the reason. Then what each queue holds.
+Only the server that holds the queue's Lease knows the order. Over a file or a listed cluster: which gangs the queue
+would start now, as if it ran there for the first time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Answer a kube-scheduler. Without --cluster the cluster is the one that the service account (in a pod) or the
-kubeconfig names. It is watched, and nothing is answered before all of it is known. Over a file nothing is written.
-"""
+kubeconfig names. Nothing is answered before all of it is known. Over a file nothing is written."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What is left of each GPU model (free GPUs, whole nodes, disjoint linked sets by size), why pods wait, and whose pods
-ignore requests to save. "8 x 2" are eight linked sets of two free GPUs.
-"""
+"""What is left of each GPU model, why pods wait, and whose pods ignore requests to save. "8 x 2" are eight linked sets
+of two free GPUs."""
 
 from __future__ import annotations
 

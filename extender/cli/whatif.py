@@ -1,8 +1,6 @@
-"""What would happen to pods: do they fit, where, and if not, which eviction costs least, and what else would help?
-Nothing is changed. All pods are placed together on one copy of the cluster; a gang is placed whole, and owners are
-expanded. Exit codes: 0 it fits, 10 it fits after an eviction, 11 it cannot (of several pods the worst), 1 an error, 2
-wrong usage.
-"""
+"""What would happen to pods: do they fit, where, and if not, which eviction costs least, and what else would help? All
+pods are placed together on one copy of the cluster; a gang is placed whole, and owners are expanded. Exit codes: 0 it
+fits, 10 it fits after an eviction, 11 it cannot (of several pods the worst), 1 an error, 2 wrong usage."""
 
 from __future__ import annotations
 

@@ -92,11 +92,11 @@ class ResourceSettings(_Part):
     plugin_version: Annotated[str, Field(pattern=r"^v?\d{1,4}\.\d{1,4}\.\d{1,4}$")] | None = None
     """The plugin's version, as `0.20.0`, where nodes do not state it: the rule `hazard` knows its faults."""
     dra_driver: Annotated[str, Field(max_length=63)] = ""
-    """The DRA driver whose whole GPUs count as this resource. Without it `gpu.nvidia.com` for `nvidia`, `gpu.amd.com`
-    for `amd`, and `gpu.intel.com` for a resource of that domain; of several resources for the first."""
+    """The DRA driver whose whole GPUs count as this resource. Without it the vendor's: `gpu.nvidia.com`, `gpu.amd.com`
+    or `gpu.intel.com`; of several resources for the first."""
     dra_attribute: Annotated[str, AfterValidator(attribute_value)] | None = None
     """`NAME=VALUE`: the attribute by which that driver marks a whole GPU; empty: each of its devices is one. Without it
-    `type=gpu` of NVIDIA's driver, `type=amdgpu` of AMD's, and empty for any other."""
+    `type=gpu` of NVIDIA's driver, `type=amdgpu` of AMD's."""
 
 
 class Shortlist(_Part):
@@ -115,7 +115,7 @@ class WeightedScorer(_Part):
     name: Annotated[str, AfterValidator(in_registry("scorers"))]
     """One of the [scorers](policy.md#scorers)."""
     weight: float = Field(gt=0, le=1_000_000)
-    """The scorer's value is multiplied by it."""
+    """Its factor."""
 
 
 class PackingWeights(_Part):
@@ -126,7 +126,7 @@ class PackingWeights(_Part):
     cpu: int = Field(default=1, ge=0, le=1_000)
     """Weight of the CPU."""
     memory: int = Field(default=1, ge=0, le=1_000)
-    """Weight of the memory. Keep the three equal to those of the scheduler's `NodeResourcesFit`."""
+    """Weight of the memory. Keep the three equal to those of `NodeResourcesFit`."""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
@@ -148,15 +148,14 @@ class Placement(_Part):
     by_priority_class: dict[str, Literal["pack", "spread"]] = Field(default_factory=dict, max_length=1_000)
     """The same by the name of a pod's PriorityClass, where no label matches."""
     gpu_models: Literal["one", "any"] = "one"
-    """Whether gangs without the annotation `gpu-extender.io/gpu-models` are on nodes of one GPU model where one has
-    room (`one`), or of any ([details](queue.md#gpu-models))."""
+    """The same of gangs for [`gpu-models`](queue.md#gpu-models)."""
 
 
 class Hold(_Part):
     """Assumed pods: answered, and not yet seen in the watch."""
 
     seconds: float = Field(default=5.0, ge=0, le=60)
-    """How long an answered pod is assumed on its likely node before the watch reports where it is."""
+    """How long an answered pod is assumed on its likely node."""
 
 
 class WatchSettings(_Part):
@@ -175,13 +174,13 @@ class Mix(_Part):
     half_life_seconds: float = Field(default=7 * 86_400.0, ge=60, le=3_660 * 86_400)
     """After this time a pod counts half in the mix of requests that the scorer `fragmentation` learns."""
     kinds: int = Field(default=256, ge=1, le=1_024)
-    """The most different requests in the mix; beyond it the rarest count as the nearest other one."""
+    """The most different requests in the mix."""
     model_labels: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = (
         "nvidia.com/gpu.product",
         "amd.com/gpu.product-name",
         "node.kubernetes.io/instance-type",
     )
-    """Node labels that distinguish machines, for pods that select nodes by them."""
+    """Node labels that state the GPU model or the kind of machine."""
 
 
 class LossCeiling(_Part):
@@ -197,27 +196,26 @@ class PreemptionSettings(_Part):
     """The victim search."""
 
     search_budget: int = Field(default=200_000, ge=1, le=1_000_000_000)
-    """Sets of victims examined for one request. Beyond it the best one found is answered, as not proved."""
+    """Sets of victims examined for one request. Beyond it the best one is answered, not proved."""
     budget_milliseconds: float = Field(default=20.0, gt=0, le=60_000)
-    """CPU time of one search. Beyond it the best one found is answered, as not proved."""
+    """CPU time of one search. Beyond it the same."""
     minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
-    """Seconds by the name of a PriorityClass: its pods are never victims before they have run so long."""
+    """By PriorityClass: its pods are no victims before they have run so long."""
     eviction_requests: bool = False
-    """Whether an EvictionRequest (`lifecycle.k8s.io/v1alpha1`, alpha in Kubernetes 1.37) is made too for a pod that is
-    asked and names `spec.evictionResponders` ([details](saving-operators.md#evictionrequest))."""
+    """Whether a pod that is asked to save and names `spec.evictionResponders` gets an
+    [EvictionRequest](saving-operators.md#evictionrequest) too."""
     ceilings: dict[str, LossCeiling] = Field(default_factory=dict, max_length=10_000)
-    """The most work that an eviction may lose, by the name of the preemptor's PriorityClass: where every eviction loses
-    more, no pod is evicted for it ([details](preemption.md#ceilings))."""
+    """The most work that an eviction may lose, by the preemptor's PriorityClass ([details](preemption.md#ceilings))."""
     most_wait_seconds: dict[str, Annotated[int, Field(ge=0, le=86_400)]] = Field(
         default_factory=dict, max_length=10_000
     )
-    """Seconds by the name of the preemptor's PriorityClass: for so long at most its victims are
-    [asked to save](saving-operators.md) first. 0, or no entry: none is asked. It needs `evictions.enabled`."""
+    """By the preemptor's PriorityClass: how long its victims are [asked to save](saving-operators.md) first. 0, or no
+    entry: none is asked. It needs `evictions.enabled`."""
     intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
-    """PriorityClasses in the intended order, the most important first. Only `gpu-extender check` reads it."""
+    """PriorityClasses in the intended order, the most important first. Only `check` reads it."""
     leave_freed_seconds: float = Field(default=30.0, ge=0, le=3_600)
     """A pod leaves GPUs that were freed for a lower priority, once, where victims elsewhere cost no more and end within
-    this time. 0: it takes them ([why](preemption.md#reservations))."""
+    this time ([why](preemption.md#reservations)). 0: it takes them."""
 
 
 class ClaimBounds(_Part):
@@ -251,16 +249,16 @@ class ClaimSettings(_Part):
     gang_min: int = Field(default=1_000_000, ge=0, le=1_000_000)
     """The bound of how many pods of a gang must run, for every source of gangs; 0: no gang counts."""
     saves_on_termination_seconds: int = Field(default=3600, ge=0, le=604_800)
-    """The bound of `saves-on-termination`: a longer time does not count; 0: none does."""
+    """The bound of `saves-on-termination`; a longer time does not count."""
     saves_on_request_seconds: int = Field(default=3600, ge=0, le=604_800)
-    """The bound of `saves-on-request`: a longer time does not count; 0: none does."""
+    """The bound of `saves-on-request`; a longer time does not count."""
     gang_team: Literal["namespace", "serviceAccount", "owner"] = "namespace"
-    """Whose pods that name one gang are that gang: those of the namespace; of one service account; or of one owner and
-    one service account. If several apply, the last in this order counts ([what each splits](security.md#gangs))."""
+    """Whose pods that name one gang are that gang. If several apply, the last in this order counts ([what each
+    splits](security.md#gangs))."""
     by_priority_class: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
     """Bounds for the pods of a PriorityClass, by its name: the fields above."""
     by_namespace: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
-    """The same for the pods of a namespace, by its name. Where several bounds apply, the lowest counts."""
+    """The same for the pods of a namespace. The lowest bound counts."""
     held_gpus: Literal["auto", "kubelet", "policy"] = "auto"
     """Whether the annotation `held-gpus` counts. `policy`: yes, an [admission policy](security.md) lets only the agent
     write it. `kubelet`: no, only kubelet's own report counts. `auto`: no in a live cluster, yes in one from a file."""
@@ -270,14 +268,13 @@ class ReservationSettings(_Part):
     """Where reservations are kept, so that a restart loses none."""
 
     store: Literal["configmap", "memory"] = "configmap"
-    """`configmap`: a preemption is answered only once its reservation is written. `memory`: a restart forgets it."""
+    """`configmap`: a preemption is answered once its reservation is written. `memory`: a restart forgets it."""
     namespace: str = Field(default="", max_length=63)
     """The namespace of the ConfigMap. Empty: that of the server's pod, and `kube-system` outside of a pod."""
     name: str = Field(default="gpu-extender-reservations", min_length=1, max_length=253)
     """The name of the ConfigMap."""
     deadline_seconds: float = Field(default=0.2, gt=0, le=5)
-    """How long a preempt reply waits for the write, where a wait of 3.6 s was in vain just before. After that no pod is
-    evicted."""
+    """How long a preempt reply waits for the write, where a wait of 3.6 s was in vain just before."""
 
 
 class Evictions(_Part):
@@ -285,8 +282,8 @@ class Evictions(_Part):
     asks; and for the first gang in the queue."""
 
     enabled: bool = False
-    """Whether the server evicts pods of lower priority: for pods whose nodes are rejected for links alone, and for the
-    first gang in the queue (`manifests/evictions`). While it is off, what it would evict is shown."""
+    """Whether the server evicts pods [for links alone](preemption.md#evictions-for-links-alone) and for the [first gang
+    in the queue](queue.md#evictions)."""
     lease: str = Field(default="gpu-extender-evictions", min_length=1, max_length=253)
     """The Lease whose holder evicts, in the namespace of the reservations."""
 
@@ -295,13 +292,13 @@ class QueueLimits(_Part):
     """What one queue is entitled to. A model is the value of the first of `mix.modelLabels` that a node has."""
 
     weight: float = Field(default=1.0, gt=0, le=1_000_000)
-    """The share of the queue is divided by it: a queue with twice the weight gets twice the GPUs while others wait."""
+    """The share of the queue is divided by it."""
     guaranteed_gpus: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]] = Field(
         default_factory=dict, max_length=1_000
     )
-    """GPUs by model that other queues leave it while its gangs wait; without one it has no guarantee."""
+    """GPUs by model that other queues leave it while its gangs wait."""
     limit_gpus: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]] = Field(default_factory=dict, max_length=1_000)
-    """GPUs by model that it holds at most; without one it is not limited."""
+    """GPUs by model that it holds at most."""
     borrow: bool = True
     """Whether it may hold more than its guarantee, of what other queues neither hold nor wait for within theirs."""
 
@@ -328,34 +325,31 @@ class Queue(_Part):
     """Weight, guarantee and limit by the name of a queue: a namespace, or a value of the label `gpu-extender.io/queue`.
     A queue that is not named has weight 1, no guarantee and no limit."""
     strict: bool = False
-    """Whether no gang starts before those that are ahead of it in order, even if it would not delay them."""
+    """Whether no gang starts before those that are ahead of it in order."""
     patience_seconds: float = Field(default=3_600.0, ge=0, le=31_536_000)
-    """A gang that has waited so long goes before all others of its priority, whatever the share of its queue."""
+    """A gang that has waited so long goes before all others of its priority."""
     backfill_confidence: float | None = Field(default=None, ge=0.5, le=0.99)
     """With which probability a gang behind the head has to end before the head's median start, by
     [learned run times](queue.md#learned-ends). Without it stated durations count."""
     use_half_life_seconds: float = Field(default=0.0, ge=0, le=31_536_000)
     """0: the share of a queue counts the GPUs that it holds now. Else past use counts too: half after this time."""
     seat_seconds: float = Field(default=300.0, ge=1, le=86_400)
-    """How long a seat is reserved for a pod that is not bound to it. Then it is free; kube-scheduler places the pod."""
+    """How long a seat is reserved for a pod that is not bound to it."""
     hard_pins: bool = False
-    """Whether a released GPU pod may run on the node of its seat alone, by required node affinity. Otherwise it is only
-    nominated ([details](queue.md#hard-pins))."""
+    """Whether a released GPU pod may run on the node of its seat alone ([hard pins](queue.md#hard-pins))."""
     planned_allocation: bool = False
-    """Whether the queue allocates the GPUs of pods with ResourceClaims (DRA) itself. It needs the rights of
-    `manifests/planned-allocation` ([details](dra.md#planned-allocation))."""
+    """Whether the queue allocates the GPUs of pods with ResourceClaims itself ([planned
+    allocation](dra.md#planned-allocation))."""
     reclaim_regardless_of_priority: bool = False
-    """Whether a queue within its guarantee may have pods of equal and higher priority evicted, of what other queues
-    hold above theirs ([reclaim](queue.md#evictions))."""
+    """Whether a queue within its guarantee may have borrowers' pods of equal and higher priority evicted
+    ([reclaim](queue.md#evictions))."""
     absent_seat_seconds: float = Field(default=300.0, ge=1, le=86_400)
     """How long a seat is reserved for a pod that does not exist yet, from when the latest pod of its gang got its
     seat."""
     autoscaler: Literal["none", "unnominated", "provisioningRequest"] = "none"
-    """How gangs without a place are shown to an autoscaler, which ignores gated pods
-    ([details](queue.md#autoscalers))."""
+    """How gangs without a place are shown to an [autoscaler](queue.md#autoscalers)."""
     autoscaler_wait_seconds: float = Field(default=600.0, ge=0, le=31_536_000)
-    """After so long the first gang in order is shown too, although running pods will make room for it. A gang that fits
-    nowhere, whatever ends, is shown at once."""
+    """After so long the first gang in order is shown too. A gang that fits nowhere, whatever ends, is shown at once."""
 
 
 class Events(_Part):
@@ -369,7 +363,7 @@ class DecisionSettings(_Part):
     """The kept decision records of /debug/decisions."""
 
     max_bytes: int = Field(default=32 << 20, ge=0, le=1 << 34)
-    """Memory of the kept decision records; the oldest are dropped beyond it, 0 keeps none."""
+    """Memory of the kept decision records; 0 keeps none."""
 
 
 class Record(_Part):
@@ -379,8 +373,7 @@ class Record(_Part):
     max_bytes: int = Field(default=1 << 30, ge=1 << 16, le=1 << 44)
     """Disk space of all files of the record; the oldest are deleted beyond it."""
     file_bytes: int = Field(default=32 << 20, ge=1 << 12, le=1 << 40)
-    """The size from which on a new file is begun, with a snapshot of the cluster. Larger where the snapshot itself is
-    more than a third of it."""
+    """The size from which on a new file is begun. Larger where its snapshot is more than a third of it."""
     queue_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 34)
     """Memory, about, of what is not written yet."""
 
@@ -395,8 +388,7 @@ class Log(_Part):
     """What is logged of decisions."""
 
     decisions_per_second: float = Field(default=100.0, ge=0, le=1_000_000)
-    """The lines for filter and prioritize calls, on average over 10 s. Above it they are sampled. Evictions, errors and
-    the first rejection of a pod for a reason are logged always."""
+    """The lines for filter and prioritize calls, on average over 10 s. Above it they are sampled."""
 
 
 class FailingNodes(_Part):
@@ -439,8 +431,7 @@ class Tls(_Part):
     """The certificates of a listener, in PEM. The files are read again when they change; no connection is lost."""
 
     cert_file: str = ""
-    """The server's certificate, and after it the intermediate ones. Without it, and without `selfSigned`, the listener
-    speaks plain HTTP."""
+    """The server's certificate, and after it the intermediate ones."""
     key_file: str = ""
     """The key of the certificate, without a password."""
     self_signed: bool = False
@@ -495,8 +486,7 @@ class ServerSettings(_Part):
     metrics: ListenerSettings = ListenerSettings()
     debug: ListenerSettings = ListenerSettings()
     allow_unprotected: bool = False
-    """Whether a listener beyond loopback may lack protection. Verbs need client certificates; metrics and debug pages
-    need client certificates, or `authorize` with a certificate of the server."""
+    """Whether a listener beyond loopback may lack [protection](security.md#who-may-ask)."""
     hosts: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=253)], ...], Field(strict=False)] = ()
     """Names by which browsers and commands reach the page and the debug pages, beyond IP addresses, names without
     a dot, names of Services (`.svc`) and `host`. Another `Host` gets 421: a web site's name could resolve here."""
@@ -575,7 +565,7 @@ class Settings(_Part):
         "leftover_fragmentation",
         "victims_stranded",
     )
-    """The [terms](policy.md#costs) of what an eviction costs, the first decides: they are compared one by one."""
+    """The [terms](policy.md#costs) of what an eviction costs, compared in this order."""
     packing_weights: PackingWeights = PackingWeights()
     placement: Placement = Placement()
     topology_levels: Annotated[
@@ -588,22 +578,19 @@ class Settings(_Part):
     watch: WatchSettings = WatchSettings()
     mix: Mix = Mix()
     scheduler_version: Annotated[str, AfterValidator(supported_scheduler)] = "1.37"
-    """MAJOR.MINOR of the kube-scheduler; a PATCH is accepted, and ignored. From 1.38 on nodes where an eviction helps
-    are answered in `FailedNodes`."""
+    """MAJOR.MINOR of the kube-scheduler. From 1.38 on nodes where an eviction helps are answered in `FailedNodes`."""
     schedulers: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=253)], ...],
         Field(strict=False, min_length=1, max_length=32),
         AfterValidator(no_repeats),
     ] = ("gpu-scheduler", "default-scheduler")
-    """Names of the scheduler profiles that ask us (`schedulerName` of a pod). For warnings alone: a request of any
-    scheduler is answered."""
+    """Names of the scheduler profiles that ask us, for warnings alone."""
     scheduler_weight: int | None = Field(default=None, ge=1, le=1_000_000)
-    """The extender's `weight` in the scheduler's configuration. Where one of our points outweighs all score plugins,
-    filter answers the best node alone on a first attempt ([details](operations.md#the-weight)). Without it: the
-    shortlist."""
+    """The extender's [`weight`](operations.md#the-weight) in the scheduler's configuration. Without it filter answers
+    the shortlist."""
     scheduler_score_weights: int = Field(default=14, ge=0, le=1_000_000)
-    """The sum of the weights of the scheduler's score plugins, and of its other extenders that prioritize; of several
-    profiles the largest. 14: that of `manifests/kube-scheduler-config.yaml`. Read with `schedulerWeight` only."""
+    """The sum of the weights of the scheduler's score plugins ([details](operations.md#the-weight)). Read with
+    `schedulerWeight` only."""
     preemption: PreemptionSettings = PreemptionSettings()
     claims: ClaimSettings = ClaimSettings()
     reservations: ReservationSettings = ReservationSettings()

@@ -35,12 +35,9 @@ def annotations_page() -> str:
 
 
 LABEL_VALUES: Final = {
-    "record_lost cause": "`memory`, `disk`, `defect`",
-    "verb": "`filter`, `prioritize`, `preempt`, `bind`",
-    "by": "`kube-scheduler`, `gpu-extender`",
+    "record_lost cause": "`memory` (`record.queueBytes`), `disk`, `defect`",
     "preemption_victims by": "`kube-scheduler`, `gpu-extender`, `queue`",
     "preemption_work_lost_gpu_seconds by": "`kube-scheduler`, `gpu-extender`, `queue`",
-    "kind": "the kinds of objects that are watched",
     "request_duration_seconds result": "`ok`, `error`, `bad_request`, `not_ready`, `gone`",
     "decisions reason": "filter: `fits`, `refused`, `try-again`; prioritize: `scored`; preempt: `evict`, "
     "`standing-plan`, `none`, `not-reserved`, `dark` (pods, nodes or budgets are not watched); bind: `bound`, "
@@ -63,37 +60,35 @@ LABEL_VALUES: Final = {
     "linked_sets model": "as above",
     "linked_sets gpus": "GPUs of a set: `2`, `4`, `8`, `16`",
     "nodes_wanted model": "what nodes state (`mix.modelLabels`), the 100 of which most are wanted",
-    "waiting_pods reason": "as `gpu-extender top` shows: a key of [reasons.md](reasons.md), what a node has too little "
-    "of beside GPUs, `fits`, `gated`, `not-admitted`, `not-judged`, `evicting`, `saving`, or `queue: ` and why the "
-    "gang waits",
+    "waiting_pods reason": "as `gpu-extender top` shows: a key of [reasons.md](reasons.md), another resource, `fits`, "
+    "`gated`, `not-admitted`, `not-judged`, `evicting`, `saving`, or `queue: ` and why the gang waits",
     "pending_pods priority_class": "the 50 PriorityClasses of the highest value, `none`, `other`",
     "pending_pods outranks": "`true` where pods of a lower priority hold GPUs meanwhile, else `false`",
     "pending_oldest_seconds priority_class": "as above",
     "pending_oldest_seconds outranks": "as above",
     "waiting_pods gpus": "`1`, `2`, `3-4`, `5-8`, `9-16`, `17+`",
     "certificate_reads result": "`ok`, `failed` (the certificates before stay in use)",
-    "watch_defects kind": "the kinds of objects that are watched, `source` for all of them, and names of controllers",
-    "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
-    "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
-    "(a defect)",
+    "watch_defects kind": "also `source` for all kinds, and names of controllers",
+    "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (the rest counts as the "
+    "worst), `unreadable` (its last readable version counts), `unknown-event`, `not-held` (a defect)",
     "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
     "no relay enforces plans, `other`",
     "failing_node_rejections scope": "`all`, `namespace`",
-    "pod_failures what": "`admission`, `runtime` count for all pods; `refused`, `died` for those of their namespace, "
-    "unless pods of independent parties failed there",
+    "pod_failures what": "`admission`, `runtime` (no GPU for the pod), `refused` by kubelet, `died` within a minute; the "
+    "last two count for their namespace",
     "queue_waiting reason": "[why a gang waits](queue.md#why-a-gang-waits)",
     "queue_wanted_gpus queue": "names of queues; `(others)` beyond 500 series",
     "queue_wanted_gpus model": "what the node selector names (`mix.modelLabels`); empty: any",
     "queue_wanted_gpus place": "`none` (the gangs fit nowhere, whatever ends: only new nodes help), `taken` (they fit "
     "once others have ended)",
     "queue_waiting pods": "`1`, `2-8`, `9-64`, `65+`",
-    "queue_share queue": "names of queues, the 500 with the largest shares",
+    "queue_share queue": "the 500 with the largest shares",
     "queue_failed_pins outcome": "`evicted`, `rejected` (a budget, or another error)",
     "queue_wait_seconds pods": "`1`, `2-8`, `9-64`, `65+`",
     "queue_seats_ended cause": "`bound`, `elsewhere` (on another node, or another seat), `deleted`, `not-used`, "
     "`not-created` (the pod does not exist after `queue.absentSeatSeconds`)",
-    "queue_held_gpu_seconds state": "`releasing`, `late`, `in-use` (by pods that are evicted for the gang), `evicting` "
-    "(those on the node are gone, others are not)",
+    "queue_held_gpu_seconds state": "`releasing`, `late` (after 10 s), `in-use` (by pods that are evicted for the "
+    "gang), `evicting` (those on the node are gone, others are not)",
     "shadow_placements outcome": "`same` node, `equal` (another node of the same score), `other`, `wait` (we would "
     "reject all nodes), `not-judged`",
     "settings_info hash": "16 hexadecimal digits, as `gpu-extender config validate` prints them",
@@ -110,15 +105,19 @@ LABEL_VALUES: Final = {
     "victim_searches result": "`evict`, `none`",
     "victim_searches proved": "`true`, `false` where the budget ended first",
     "events result": "`ok`, `failed`, `forbidden`, `left_out` by the rate limit",
-    "evictions result": "`evicted`, `gone`, `blocked` by a budget, `refused`, `unknown`; what a dry run did not allow: "
+    "evictions result": "`evicted`, `gone`, `blocked` by a budget, `refused`, `unknown`; of a dry run "
     "`dry-run-blocked`, `dry-run-refused`, `dry-run-unknown`",
 }
-"""What a label may say: of one metric ("name label"), or of all that have it."""
+"""What a label of a metric may say ("name label"); METRICS has the labels of several."""
 
 METRICS: Final = """# Metrics
 
-What `/metrics` prints, in Prometheus' text format. [Alerts](alerts.md) has what to watch. No label grows with the
-cluster. This page is printed by `python -m tests.pages metrics`.
+What `/metrics` prints (this page: `python -m tests.pages metrics`). [Alerts](alerts.md) has what to watch. No label
+grows with the cluster. Gauges of GPUs, pods and gangs are counted every 30 s, less often where that takes long. Only
+the holder of its Lease counts the queue.
+
+Labels of several metrics: `verb` is `filter`, `prioritize`, `preempt` or `bind`; `kind` is a kind of objects that are
+watched; `by` is `kube-scheduler` or `gpu-extender`.
 
 | metric | kind | what it counts | labels |
 |---|---|---|---|
@@ -131,10 +130,7 @@ def metrics_page() -> str:
     lines = []
     for family in counted.registry.collect():
         short = family.name.removeprefix(f"{PREFIX}_")
-        labels = [
-            f"`{label}`: {LABEL_VALUES.get(f'{short} {label}') or LABEL_VALUES[label]}"
-            for label in counted.labels[short]
-        ]
+        labels = [f"`{label}`: {LABEL_VALUES.get(f'{short} {label}', 'as above')}" for label in counted.labels[short]]
         name = family.name + "_total" * (family.type == "counter")
         lines.append(f"| `{name}` | {family.type} | {family.documentation} | {'; '.join(labels)} |\n")
     return METRICS + "".join(lines)
