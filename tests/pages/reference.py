@@ -74,8 +74,8 @@ LABEL_VALUES: Final = {
     "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
     "no relay enforces plans, `other`",
     "failing_node_rejections scope": "`all`, `namespace`",
-    "pod_failures what": "`admission`, `runtime` (no GPU for the pod), `refused` by kubelet, `died` within a minute; the "
-    "last two count for their namespace",
+    "pod_failures what": "`admission`, `runtime` (no GPU for the pod), `refused` by kubelet, `died` within a minute; "
+    "the last two count for their namespace",
     "queue_waiting reason": "[why a gang waits](queue.md#why-a-gang-waits)",
     "queue_wanted_gpus queue": "names of queues; `(others)` beyond 500 series",
     "queue_wanted_gpus model": "what the node selector names (`mix.modelLabels`); empty: any",
