@@ -71,7 +71,7 @@ def _parser(line: str) -> argparse.ArgumentParser:
 def _flags(given: argparse.Namespace) -> Flags:
     """kubectl's flags, from options of ours that mean the same."""
     named = {name: getattr(given, name, None) for name in ("kubeconfig", "context")}
-    return Flags(None, tuple(f"--{name}={value}" for name, value in named.items() if value))
+    return Flags((), tuple(f"--{name}={value}" for name, value in named.items() if value))
 
 
 def offer(parser: argparse.ArgumentParser, of: Callable[[argparse.Namespace], Kubectl], *, bare: bool) -> None:

@@ -125,6 +125,8 @@ def _run(name: str, options: argparse.Namespace, kubectl: Kubectl) -> int:
             options.pod = [_with_namespace(pod, kubectl) for pod in pods]
     if name == "check":
         return _health(options, kubectl)
+    if name == "plan":  # its --namespace is a flag of kubectl here, and what --apply writes goes where kubectl goes
+        options.kubectl, options.namespace = kubectl, list(kubectl.flags.namespaces) if options.apply else None
     if options.lease:
         leases: tuple[str, ...] = (options.lease,)
     else:

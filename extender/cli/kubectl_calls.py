@@ -30,22 +30,17 @@ class Kubectl:
     """The kubectl that called us, else the one on PATH, with the user's flags."""
 
     def __init__(self, flags: Flags) -> None:
-        self._flags = flags
+        self.flags = flags
         self._program = os.environ.get("KUBECTL_PATH") or "kubectl"  # kubectl 1.37 and later names itself
-
-    @property
-    def flags(self) -> Flags:
-        """The user's."""
-        return self._flags
 
     def without(self, flag: str) -> Kubectl:
         """The same, but for one of the user's flags."""
-        return Kubectl(self._flags.but(flag))
+        return Kubectl(self.flags.but(flag))
 
     def argv(self, *words: str, namespace: str | None = None) -> list[str]:
         """The call. `namespace`: instead of the one that the user states."""
-        where = self._flags.namespace if namespace is None else namespace
-        return [self._program, *words, *self._flags.others, *([f"--namespace={where}"] if where else [])]
+        where = self.flags.namespace if namespace is None else namespace
+        return [self._program, *words, *self.flags.others, *([f"--namespace={where}"] if where else [])]
 
     def get(self, *words: str, namespace: str | None = None) -> KubectlCall:
         """Begins a call that prints something and ends. Unreachable: there is no kubectl."""
@@ -109,8 +104,13 @@ class WrongUsage(Exception):
 class Flags(NamedTuple):
     """What the user gave."""
 
-    namespace: str | None = None  # None where none was given
+    namespaces: tuple[str, ...] = ()  # of each -n
     others: tuple[str, ...] = ()  # `--NAME=VALUE` each
+
+    @property
+    def namespace(self) -> str | None:
+        """The last one counts, as to kubectl; None where none was given."""
+        return self.namespaces[-1] if self.namespaces else None
 
     def but(self, name: str) -> Flags:
         """Without one flag."""
@@ -119,7 +119,7 @@ class Flags(NamedTuple):
 
 def split(words: Sequence[str]) -> tuple[Flags, list[str]]:
     """kubectl's flags, wherever they stand, and all other words in order. What follows `--` is no flag. WrongUsage."""
-    namespace: str | None = None
+    namespaces: list[str] = []
     others: list[str] = []
     rest: list[str] = []
     remaining = iter(words)
@@ -131,10 +131,10 @@ def split(words: Sequence[str]) -> tuple[Flags, list[str]]:
         if flag is None:
             rest.append(word)
         elif flag[0] == "namespace":
-            namespace = flag[1]
+            namespaces.append(flag[1])
         else:
             others.append(f"--{flag[0]}={flag[1]}")
-    return Flags(namespace, tuple(others)), rest
+    return Flags(tuple(namespaces), tuple(others)), rest
 
 
 def value_of(word: str) -> str | None:

@@ -17,13 +17,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from extender.cli.options import add_output, settings_of, show, warned
 from extender.cli.screen import Line, aligned, tell
 from extender.cli.sources import WORK_SECONDS, add_now, add_sources, answer_of
 from extender.errors import BadInput, Unreachable
+
+if TYPE_CHECKING:
+    from extender.cli.kubectl_calls import Kubectl
 
 EXAMPLES = (
     "gpu-extender plan --for 8",
@@ -117,32 +120,59 @@ def _entry(options: argparse.Namespace) -> tuple[str, str] | None:
 
 def _apply(options: argparse.Namespace, key: str, text: str) -> None:
     """Write the entry. BadInput: there is another one of this name. Unreachable."""
+    from extender.objects.advance import CONFIG_MAP
+
+    kubectl: Kubectl | None = getattr(options, "kubectl", None)
+    if kubectl is None:
+        namespace, before = _put(options, key, text)
+    else:
+        namespace = options.system_namespace
+        before = _put_by(kubectl, namespace, key, text)
+    where = f"ConfigMap {namespace}/{CONFIG_MAP}"
+    if before not in (None, text):
+        raise BadInput(f"{where} has another entry of this name: edit that", path=key)
+    tell(f"gpu-extender: reserved: entry {key} of {where}")
+    tell(f"gpu-extender: what becomes of it: kubectl -n {namespace} describe configmap {CONFIG_MAP}")
+
+
+def _put(options: argparse.Namespace, key: str, text: str) -> tuple[str, str | None]:
+    """(namespace of the ConfigMap, the entry that it had). By the kubeconfig."""
     import asyncio  # here: the other commands of the plugin need not load it
 
     from extender.kube.client import ApiError, ApiServer, CredentialsError, NoAnswer, default_kubeconfig, own_namespace
     from extender.kube.own_objects import ConfigMap
     from extender.objects.advance import CONFIG_MAP
 
-    stated = getattr(options, "system_namespace", "") or settings_of(options).reservations.namespace
-    namespace = own_namespace(stated)
+    namespace = own_namespace(settings_of(options).reservations.namespace)
 
-    async def written() -> bool:
+    async def put() -> str | None:
         async with await ApiServer.connect(str(options.kubeconfig or default_kubeconfig())) as server:
             entries = ConfigMap(server, namespace, CONFIG_MAP)
-            if (before := (await entries.read()).data.get(key)) is not None:
-                return before == text
-            await entries.put({key: text})
-            return True
+            before = (await entries.read()).data.get(key)
+            if before is None:
+                await entries.put({key: text})
+            return before
 
     try:
-        made = asyncio.run(written())
+        return namespace, asyncio.run(put())
     except (ApiError, NoAnswer, CredentialsError) as error:
         raise Unreachable(f"the reservation is not written: {error}", path="API server") from None
-    where = f"ConfigMap {namespace}/{CONFIG_MAP}"
-    if not made:
-        raise BadInput(f"{where} has another entry of this name: edit that", path=key)
-    tell(f"gpu-extender: reserved: entry {key} of {where}")
-    tell(f"gpu-extender: what becomes of it: kubectl -n {namespace} describe configmap {CONFIG_MAP}")
+
+
+def _put_by(kubectl: Kubectl, namespace: str, key: str, text: str) -> str | None:
+    """The entry that the ConfigMap had. By kubectl: it writes to the cluster, and as the user, that its flags name."""
+    from extender.objects.advance import CONFIG_MAP
+
+    named = ("configmap", CONFIG_MAP)
+    stored = kubectl.get("get", *named, "--ignore-not-found", "--output=json", namespace=namespace).text()
+    if not stored.strip():
+        kubectl.get("create", *named, f"--from-literal={key}={text}", namespace=namespace).text()
+        return None
+    before: str | None = (json.loads(stored).get("data") or {}).get(key)
+    if before is None:
+        patch = json.dumps({"data": {key: text}})
+        kubectl.get("patch", *named, "--type=merge", f"--patch={patch}", namespace=namespace).text()
+    return before
 
 
 # ---- for people

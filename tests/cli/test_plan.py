@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from extender.cli import kubectl
 from extender.cli.plan import _lines
 from extender.objects.advance import CONFIG_MAP, entry
 from tests.cli.canned import Cli, answer, serving
@@ -102,3 +104,55 @@ def test_an_api_server_that_refuses(objects: Objects, cli: Cli) -> None:
         answer(MOVES)
         words = ["plan", "--server", url, "--node", "n7", "--at", AT, "--until", UNTIL, "--apply"]
         assert "the reservation is not written" in cli.err(words, 1)
+
+
+KUBECTL = """#!{python}
+import json, pathlib, sys, time
+here, words = pathlib.Path(__file__).parent, sys.argv[1:]
+with (here / "calls").open("a") as calls:
+    print(json.dumps(words), file=calls)
+stored = here / "stored"
+if words[0] == "port-forward":
+    print("Forwarding from 127.0.0.1:{port} -> 8888", flush=True)
+    time.sleep(60)
+elif words[1] == "pods":
+    pod = {{"metadata": {{"name": "a"}}, "status": {{"conditions": [{{"type": "Ready", "status": "True"}}]}}}}
+    print(json.dumps({{"items": [pod]}}))
+elif words[:2] == ["get", "configmap"]:
+    print(stored.read_text() if stored.exists() else "", end="")
+elif words[:2] == ["create", "configmap"]:
+    key, _, text = words[3].removeprefix("--from-literal=").partition("=")
+    stored.write_text(json.dumps({{"data": {{key: text}}}}))
+elif words[:2] == ["patch", "configmap"]:
+    data = json.loads(words[4].removeprefix("--patch="))["data"]
+    stored.write_text(json.dumps({{"data": json.loads(stored.read_text())["data"] | data}}))
+"""
+
+
+def test_the_plugin_writes_where_kubectls_flags_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its --namespace is kubectl's, and the kubeconfig's own context may be another cluster."""
+    program = tmp_path / "kubectl"
+    monkeypatch.setenv("KUBECTL_PATH", str(program))
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    asked = ["plan", "--for", "8", "--at", AT, "-n", "ml", "--namespace", "eval", "--context=other"]
+    words = [*asked, "--until", UNTIL]
+    with serving() as url:
+        program.write_text(KUBECTL.format(python=sys.executable, port=url.rstrip("/").rpartition(":")[2]))
+        program.chmod(0o755)
+        answer(MOVES)
+        assert kubectl.main(asked) == 0  # nothing is reserved
+        assert not (tmp_path / "stored").exists()
+        assert kubectl.main([*words, "--apply"]) == 0
+        assert kubectl.main([*words, "--apply"]) == 0  # it is there already
+        assert kubectl.main([*words, "--domain=rack", "--apply"]) == 0
+        assert "of ConfigMap gpu-extender-system/gpu-extender-advance-reservations" in capsys.readouterr().err
+        assert kubectl.main([*words, "-n", "more", "--apply"]) == 1
+        assert "has another entry of this name" in capsys.readouterr().err
+    data = json.loads((tmp_path / "stored").read_text())["data"]
+    assert sorted(data) == ["8-2027-01-20t08-00-00z", "8-rack-2027-01-20t08-00-00z"]
+    assert [entry(key, text).namespaces for key, text in data.items()] == [("eval", "ml")] * 2
+    calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+    assert all("--context=other" in call for call in calls)
+    assert all("--namespace=gpu-extender-system" in call for call in calls if CONFIG_MAP in call)
