@@ -70,7 +70,7 @@ def _lines(answer: Mapping[str, Any], drawn: bool) -> Iterator[Line]:
     """A line for each node: a sign for each GPU, then which pod each letter is. `drawn`: then the one node drawn."""
     nodes = answer["nodes"]
     rows = [_cells(node) for node in nodes]
-    yield from aligned(rows, "<<><<<")
+    yield from aligned(rows, "<=><<<")
     if drawn:
         yield from _drawing(nodes[0])
 

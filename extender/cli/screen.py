@@ -11,6 +11,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ STYLES: Final = (
 """What is coloured in a line, and how."""
 NUMBERED: Final = re.compile(r" *(?:way out \d+:|\d+\.) +")
 COLUMN: Final = re.compile(r"\S {2,}(?=\S)")
+SHORT_PART: Final = re.compile(r"(?:^|(?<=, ))[^,]{1,12}(?=,|$)")
+"""What is not folded: "GPUs 0-7" of "h100-4, GPUs 0-7"."""
+HELD: Final = "\N{NO-BREAK SPACE}"
 
 
 class HeaderLine(str):
@@ -53,6 +57,11 @@ def console(width: int = 10_000) -> Console:
     terminal = sys.stdout.isatty()
     plain = bool(os.environ.get("NO_COLOR")) or not terminal
     return Console(force_terminal=False if plain else None, width=None if terminal else width, highlight=False)
+
+
+def terminal_width() -> int | None:
+    """Characters of a line on standard output; None where that is no terminal."""
+    return console().width if sys.stdout.isatty() else None
 
 
 def show(lines: Iterable[Line]) -> None:
@@ -120,15 +129,55 @@ def _renamed(line: str) -> str:
 
 
 def aligned(rows: Iterable[Sequence[str]], sides: str, header: Sequence[str] = (), indent: str = "") -> Iterator[str]:
-    """Lines of cells in columns. `sides`: where the texts of each column are, < or >. A column without any text is
-    left out."""
+    """Lines of cells in columns. `sides`: where the texts of each column are, < or >; = is a picture, left and never
+    folded. A column without any text is left out.
+
+    On a terminal that is narrower than the table, cells are folded. Where even single words stand too far apart, each
+    row is one sentence, with the names of its columns."""
     cells = [tuple(row) for row in rows]
     used = [at for at in range(len(sides)) if any(row[at] for row in cells)]
-    widths = {at: max(len(row[at]) for row in ([header] if header else []) + cells) for at in used}
-    for number, row in enumerate([header, *cells] if header and cells else cells):
-        parts = [row[at].rjust(widths[at]) if sides[at] == ">" else row[at].ljust(widths[at]) for at in used]
-        line = (indent + "  ".join(parts)).rstrip()
-        yield HeaderLine(line) if header and not number else line
+    table = ([tuple(header)] if header and cells else []) + cells
+    widths = {at: max(len(row[at]) for row in table) for at in used}
+    screen = terminal_width() if cells else None
+    room = sum(widths.values()) if screen is None else screen - len(indent) - 2 * (len(used) - 1)
+    if sum(widths.values()) > room:
+        least = {at: max(_least(row[at], sides[at]) for row in table) for at in used}
+        if sum(least.values()) > room and header:
+            yield from (indent + _sentence(header, row, used) for row in cells)
+            return
+        while sum(widths.values()) > max(room, sum(least.values())):
+            widths[max((at for at in used if widths[at] > least[at]), key=widths.__getitem__)] -= 1
+    for number, row in enumerate(table):
+        folded = [_folded(row[at], widths[at]) for at in used]
+        for texts in zip_longest(*folded, fillvalue=""):
+            parts = [
+                text.rjust(widths[at]) if sides[at] == ">" else text.ljust(widths[at])
+                for at, text in zip(used, texts, strict=True)
+            ]
+            line = (indent + "  ".join(parts)).rstrip()
+            yield HeaderLine(line) if header and not number else line
+
+
+def _least(cell: str, side: str) -> int:
+    """The width below which a cell cannot be folded."""
+    return len(cell) if side == "=" else max(map(len, _kept(cell).split(" ")))
+
+
+def _kept(cell: str) -> str:
+    """The cell, its short parts between commas held together."""
+    return SHORT_PART.sub(lambda part: part[0].replace(" ", HELD), cell) if ", " in cell else cell
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    if len(cell) <= width:
+        return [cell]
+    rows = textwrap.wrap(_kept(cell), width, break_long_words=False, break_on_hyphens=False)
+    return [row.replace(HELD, " ") for row in rows]
+
+
+def _sentence(header: Sequence[str], row: Sequence[str], used: Sequence[int]) -> str:
+    named = [f"{header[at]} {row[at]}".strip() for at in used[1:] if row[at]]
+    return f"{row[used[0]]}: {', '.join(named)}"
 
 
 def indented(lines: Iterable[Text]) -> Iterator[Text]:

@@ -165,11 +165,14 @@ def _lines(topologies: Mapping[str, Topology], answered: Mapping[str, Any]) -> I
         yield from _drain(answered)
         return
     grouped = {_key(pod) for group in answered["groups"] for pod in group["pods"]}
-    for number, result in enumerate(result for result in answered["results"] if _key(result["pod"]) not in grouped):
+    alone = [result for result in answered["results"] if _key(result["pod"]) not in grouped]
+    for number, result in enumerate(alone):
         if number:
             yield ""
         yield from whatif_text.lines(result, topologies, answered["holdings"])
         yield from whatif_text.ways(result)
+    if alone and answered["groups"]:
+        yield ""
     yield from whatif_text.group_lines(answered["groups"])
 
 
@@ -204,6 +207,8 @@ def _drain(answered: Mapping[str, Any]) -> Iterator[Line]:
         yield ""
         yield "what would give it a place:"
         yield from aligned(helped, "<<", (), "  ")
+    if answered["groups"]:
+        yield ""
     yield from whatif_text.group_lines(answered["groups"])
 
 

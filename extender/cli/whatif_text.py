@@ -137,8 +137,9 @@ LONGEST_WAY: Final = 400
 
 def group_lines(groups: list[Json]) -> Iterator[Line]:
     """One paragraph for each gang."""
-    for group in groups:
-        yield ""
+    for number, group in enumerate(groups):
+        if number:
+            yield ""
         yield f"gang {short(group['gang'])}: {_group_verdict(group)}"
         placed = group["pods"] if group["verdict"] != "cannot" else ()
         rows = [(*_seat(pod), "") for pod in placed]

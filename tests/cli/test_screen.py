@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from extender.cli import COMMANDS, command, kubectl, parser_of
+from extender.cli import COMMANDS, command, kubectl, parser_of, screen
 from extender.cli.screen import aligned, wrapped
 from tests.cli.canned import Cli
 from tests.waiting import MOST_SECONDS
@@ -108,6 +108,29 @@ def test_no_word_is_lost_and_no_row_too_wide(line: str, columns: int) -> None:
 def test_cells_stand_in_columns_and_an_empty_column_is_left_out() -> None:
     rows = list(aligned([("a", "1", "", "x"), ("long", "22", "", "")], "<><<", ("name", "n", "none", "end")))
     assert rows == ["name   n  end", "a      1  x", "long  22"]
+
+
+TABLE = [("node-0", "1,000", "h100-4, GPUs 0-7", "a long text"), ("n", "2", "", "x")]
+HEADER = ("pod", "priority", "moves to", "why")
+
+
+def test_cells_are_folded_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "terminal_width", lambda: 36)
+    assert list(aligned(TABLE, "<><<", HEADER, " ")) == [
+        " pod     priority  moves to  why",
+        " node-0     1,000  h100-4,   a long",
+        "                   GPUs 0-7  text",
+        " n              2            x",
+    ]
+    assert list(aligned([("a b c", "6 free")], "=<")) == ["a b c  6 free"]
+
+
+def test_a_row_that_cannot_be_folded_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "terminal_width", lambda: 24)
+    assert list(aligned(TABLE, "<><<", HEADER)) == [
+        "node-0: priority 1,000, moves to h100-4, GPUs 0-7, why a long text",
+        "n: priority 2, why x",
+    ]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
