@@ -10,9 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import accumulate
 from time import time
-from typing import Final
+from typing import Any, Final, NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -94,8 +95,10 @@ class CallDurations:
     """The histogram of all calls. Only the event loop counts them, so these are plain numbers until they are collected:
     a histogram of prometheus_client takes two locks and a dozen calls for each observation."""
 
-    def __init__(self, name: str, text: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
-        self._name, self._text, self._labelnames = f"{PREFIX}_{name}", text, labels
+    def __init__(
+        self, name: str, text: str, labels: tuple[str, ...], *, namespace: str, registry: CollectorRegistry
+    ) -> None:
+        self._name, self._text, self._labelnames = f"{namespace}_{name}", text, labels
         self._of: defaultdict[tuple[str, ...], Durations] = defaultdict(Durations)
         registry.register(self)
 
@@ -115,288 +118,201 @@ class CallDurations:
         yield family
 
 
+class _Declared(NamedTuple):
+    """A metric that each set of metrics has."""
+
+    kind: Callable[..., Any]
+    text: str
+    labels: tuple[str, ...]
+    name: str  # "" where it is that of the attribute
+
+
+def _counter(text: str, *labels: str, name: str = "") -> Counter:
+    return cast(Counter, _Declared(Counter, text, labels, name))
+
+
+def _gauge(text: str, *labels: str, name: str = "") -> Gauge:
+    return cast(Gauge, _Declared(Gauge, text, labels, name))
+
+
+def _histogram(text: str, buckets: tuple[float, ...], *labels: str, name: str = "") -> Histogram:
+    return cast(Histogram, _Declared(partial(Histogram, buckets=buckets), text, labels, name))
+
+
 class Metrics:
-    """One set of metrics over a registry of its own, so that tests can make as many as they like."""
+    """One set of metrics over a registry of its own, so that tests can make as many as they like. Each is declared
+    here with its text and labels, and made by the constructor."""
+
+    # -- verbs, connections, the log, the record
+    request_duration = cast(
+        CallDurations,
+        _Declared(
+            CallDurations, "From the body read to the reply made.", ("verb", "result"), "request_duration_seconds"
+        ),
+    )
+    decisions = _counter("Decisions, by what they ended in.", "verb", "reason")
+    refused_nodes = _counter("Nodes that filter refused.", "code")
+    bad_requests = _counter("Requests that could not be used.", "verb", "code")
+    connections_closed = _counter("Connections that were closed for a limit.", "limit")
+    certificate_reads = _counter("Certificates of listeners that were read again.", "result")
+    certificate_not_after = _gauge(
+        "When the first certificate of a file expires, seconds since 1970.",
+        "file",
+        name="certificate_not_after_seconds",
+    )
+    reviews = _counter("Tokens and rights that the API server was asked about.", "kind", "result")
+    handshakes_failed = _counter("TLS handshakes of clients that failed: the log names reasons.")
+    log_lines_dropped = _counter("Log lines that could not be written: the log is not read, or its disk is full.")
+    log_lines_sampled = _counter("Log lines of decisions that were left out: log.decisionsPerSecond names the rate.")
+    sampled_requests = _counter(
+        "Requests that leave out nodes where the pod fits too: the scheduler samples (percentageOfNodesToScore). "
+        "One request a second is looked at."
+    )
+    record_bytes = _counter("Bytes written to the record (serve --record).")
+    record_lost = _counter("Entries that the record lacks.", "cause")
+
+    # -- watches
+    watch_restarts = _counter("Watches that were opened again after another end than the agreed one.", "kind")
+    watch_defects = _counter("Unexpected exceptions, by what failed.", "kind")
+    invalid_objects = _counter(
+        "Objects (each version counts) that could not be read in full: /readyz names the first of them.",
+        "kind",
+        "reason",
+    )
+    cache_objects = _gauge("Kubernetes objects that we know.", "kind")
+    cache_age = _gauge("Time since the API server last sent anything.", "kind", name="cache_age_seconds")
+    dark = _gauge("Time since pods, nodes and budgets were all watched; 0 while they are.", name="dark_seconds")
+
+    # -- the cluster
+    holds = _gauge("Assumed pods.")
+    plans = _counter("Planned pods that are seen to hold GPUs.", "outcome")
+    failing_nodes = _gauge("Nodes that are rejected for all pods because GPU pods failed there.")
+    failing_node_rejections = _gauge(
+        "Nodes that are rejected because GPU pods failed there, for all pods or for those of a namespace.", "scope"
+    )
+    pod_failures = _counter("GPU pods that failed on their node.", "what")
+    double_claimed_gpus = _gauge("GPUs that more than one pod holds by what we know; anything but 0 is a fault.")
+    topology_disagreements = _gauge("Nodes about whose GPUs two annotations or sources disagree: /debug/topologies.")
+
+    # -- reservations
+    reservations = _gauge("Reservations for preemptors.")
+    reservations_kept = _gauge("1 while the reservations can be read and written in the API server, else 0.")
+    reservation_writes = _counter("Writes before a preempt reply.", "result")
+    reservation_write_duration = _histogram(
+        "What a write before a preempt reply took, its retries included.",
+        BUCKETS,
+        name="reservation_write_duration_seconds",
+    )
+    reservations_released = _counter("Reservations that ended.", "cause")
+    reservations_damaged = _counter("Entries that could not be read, or that contradict the cluster.")
+    advance_reservations = _counter("Advance reservations whose date has come.", "outcome")
+    advance_leader = _gauge("1 while this instance holds the Lease of the advance reservations.")
+
+    # -- preemption and evictions
+    preemption_victims = _histogram("Victims of each plan, by what evicts.", VICTIMS, "by")
+    save_requests = _counter("Pods that were asked to save, by their answer.", "result")
+    save_requests_work = _counter(
+        "Work of such pods, GPUs x seconds: what the request saved, and what was lost all the same, with the restarts.",
+        "result",
+        "priority_class",
+        "namespace",
+        name="save_requests_gpu_seconds",
+    )
+    work_lost = _histogram(
+        "Work that the victims of each plan lose, with the broken gangs' other pods and the restarts: GPUs x seconds.",
+        GPU_SECONDS,
+        "by",
+        name="preemption_work_lost_gpu_seconds",
+    )
+    victim_searches = _counter("Searches for victims.", "result", "proved")
+    victim_search_duration = _histogram(
+        "What a search for victims took.", BUCKETS, name="victim_search_duration_seconds"
+    )
+    events = _counter("Events that were written, or not.", "result")
+    evictions = _counter("Evictions by gpu-extender, by the answer of the API server.", "result")
+    evictions_leader = _gauge("1 while this instance holds the Lease to evict.")
+
+    # -- GPUs
+    gpus = _gauge("GPUs.", "model", "state")
+    whole_nodes = _gauge("Nodes that take pods and on which no pod holds a GPU.", "model")
+    linked_sets = _gauge("Disjoint linked sets of free GPUs.", "model", "gpus")
+
+    # -- what waits
+    nodes_wanted = _gauge(
+        "How many more nodes of a GPU model would start the pods that wait for room. Models are alternatives: "
+        "they do not add up.",
+        "model",
+    )
+    partial_gangs = _gauge(
+        "Gangs of which fewer pods have a node than must run together, for 5 minutes, while others wait."
+    )
+    partial_gang_gpus = _gauge("GPUs that the pods of such gangs hold.")
+    pending_pods = _gauge("GPU pods that wait.", "priority_class", "outranks")
+    pending_oldest = _gauge(
+        "How long the first of these pods has waited.", "priority_class", "outranks", name="pending_oldest_seconds"
+    )
+    waiting_pods = _gauge(
+        "GPU pods that wait, by the GPUs that each asks for. Only the holder of the Lease has the reasons of the "
+        "queue.",
+        "reason",
+        "gpus",
+    )
+
+    # -- the queue
+    queue_leader = _gauge("1 while this instance holds the Lease of the queue.")
+    queue_waiting = _gauge("Gangs and single pods behind our gate.", "reason", "pods")
+    queue_share = _gauge("The largest part that each queue holds of any GPU model, divided by its weight.", "queue")
+    queue_wanted_gpus = _gauge("GPUs that complete gangs within their quota wait for.", "queue", "model", "place")
+    queue_wait = _histogram(
+        "From the creation of a gang's first pod to the reservation of its seats.",
+        WAITS,
+        "pods",
+        name="queue_wait_seconds",
+    )
+    queue_start_windows = _counter(
+        "Gangs that started after a wait of 60 s or more, against the window that was stated first.",
+        "percent",
+        "outcome",
+    )
+    queue_release_duration = _histogram(
+        "From the reservation of a gang's seats to the last of its pods seen on a node.",
+        WAITS,
+        name="queue_release_duration_seconds",
+    )
+    queue_seats_ended = _counter("Seats that ended.", "cause")
+    queue_failed_pins = _counter("Pods that may run on one node alone (`queue.hardPins`) and do not get it.", "outcome")
+    queue_held_gpu_seconds = _counter("GPUs x seconds that seats held before their pods were bound.", "state")
+    queue_evictions = _counter("Pods that were evicted for gangs in the queue.", "outcome")
+    queue_absent_gpu_seconds = _counter("GPUs x seconds that seats held for pods that do not exist yet.")
+
+    # -- shadow mode alone counts these
+    shadow_placements = _counter("Pods that kube-scheduler bound in shadow mode, by our choice.", "outcome")
+    shadow_linked_pods = _counter("Pods with two GPUs or more on linked GPUs, as predicted.", "by")
+    shadow_ring_gbps = _counter("Ring bandwidth of those pods in GB/s, as predicted.", "by")
+    shadow_whole_nodes_broken = _counter("Pods that took a part of a node without GPU pods.", "by")
+    shadow_victims = _counter("Victims of preemptions in shadow mode.", "by")
+    shadow_gangs_broken = _counter("Gangs broken by preemptions in shadow mode.", "by")
+    shadow_work_lost = _counter("Work that preemptions in shadow mode lose.", "by", name="shadow_work_lost_gpu_seconds")
+
+    # -- settings and what is degraded
+    degraded_parts = _gauge(
+        "1 while a part does not work although verbs are answered: /readyz has why.", "part", name="degraded"
+    )
+    settings_info = _gauge("1 for the settings that count now, by their hash.", "hash")
+    settings_reloads = _counter("Changes of the settings file.", "result")
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """Registers everything; `registry` is what /metrics prints."""
         self.registry = registry or CollectorRegistry()
         self.labels: dict[str, tuple[str, ...]] = {}  # by name, without the prefix
-        self._requests()
-        self._watches()
-        self._cluster()
-        self._reservations()
-        self._preemptions()
-        self._fleet()
-        self._waiting()
-        self._queue()
-        self._shadow()
-        self._settings()
-
-    def _requests(self) -> None:
-        self.labels["request_duration_seconds"] = ("verb", "result")
-        self.request_duration = CallDurations(
-            "request_duration_seconds",
-            "From the body read to the reply made.",
-            ("verb", "result"),
-            self.registry,
-        )
-        self.decisions = self._counter("decisions", "Decisions, by what they ended in.", "verb", "reason")
-        self.refused_nodes = self._counter("refused_nodes", "Nodes that filter refused.", "code")
-        self.bad_requests = self._counter("bad_requests", "Requests that could not be used.", "verb", "code")
-        self.connections_closed = self._counter(
-            "connections_closed", "Connections that were closed for a limit.", "limit"
-        )
-        self.certificate_reads = self._counter(
-            "certificate_reads", "Certificates of listeners that were read again.", "result"
-        )
-        self.certificate_not_after = self._gauge(
-            "certificate_not_after_seconds",
-            "When the first certificate of a file expires, seconds since 1970.",
-            "file",
-        )
-        self.reviews = self._counter(
-            "reviews", "Tokens and rights that the API server was asked about.", "kind", "result"
-        )
-        self.handshakes_failed = self._counter(
-            "handshakes_failed", "TLS handshakes of clients that failed: the log names reasons."
-        )
-        self.log_lines_dropped = self._counter(
-            "log_lines_dropped", "Log lines that could not be written: the log is not read, or its disk is full."
-        )
-        self.log_lines_sampled = self._counter(
-            "log_lines_sampled", "Log lines of decisions that were left out: log.decisionsPerSecond names the rate."
-        )
-        self.sampled_requests = self._counter(
-            "sampled_requests",
-            "Requests that leave out nodes where the pod fits too: the scheduler samples (percentageOfNodesToScore). "
-            "One request a second is looked at.",
-        )
-
-        self.record_bytes = self._counter("record_bytes", "Bytes written to the record (serve --record).")
-        self.record_lost = self._counter(
-            "record_lost",
-            "Entries that the record lacks.",
-            "cause",
-        )
-
-    def _watches(self) -> None:
-        self.watch_restarts = self._counter(
-            "watch_restarts",
-            "Watches that were opened again after another end than the agreed one.",
-            "kind",
-        )
-        self.watch_defects = self._counter(
-            "watch_defects",
-            "Unexpected exceptions, by what failed.",
-            "kind",
-        )
-        self.invalid_objects = self._counter(
-            "invalid_objects",
-            "Objects (each version counts) that could not be read in full: /readyz names the first of them.",
-            "kind",
-            "reason",
-        )
-        self.cache_objects = self._gauge("cache_objects", "Kubernetes objects that we know.", "kind")
-        self.cache_age = self._gauge("cache_age_seconds", "Time since the API server last sent anything.", "kind")
-        self.dark = self._gauge(
-            "dark_seconds",
-            "Time since pods, nodes and budgets were all watched; 0 while they are.",
-        )
-
-    def _cluster(self) -> None:
-        self.holds = self._gauge("holds", "Assumed pods.")
-        self.plans = self._counter(
-            "plans",
-            "Planned pods that are seen to hold GPUs.",
-            "outcome",
-        )
-        self.failing_nodes = self._gauge(
-            "failing_nodes",
-            "Nodes that are rejected for all pods because GPU pods failed there.",
-        )
-        self.failing_node_rejections = self._gauge(
-            "failing_node_rejections",
-            "Nodes that are rejected because GPU pods failed there, for all pods or for those of a namespace.",
-            "scope",
-        )
-        self.pod_failures = self._counter(
-            "pod_failures",
-            "GPU pods that failed on their node.",
-            "what",
-        )
-        self.double_claimed_gpus = self._gauge(
-            "double_claimed_gpus", "GPUs that more than one pod holds by what we know; anything but 0 is a fault."
-        )
-        self.topology_disagreements = self._gauge(
-            "topology_disagreements",
-            "Nodes about whose GPUs two annotations or sources disagree: /debug/topologies.",
-        )
-
-    def _reservations(self) -> None:
-        self.reservations = self._gauge("reservations", "Reservations for preemptors.")
-        self.reservations_kept = self._gauge(
-            "reservations_kept", "1 while the reservations can be read and written in the API server, else 0."
-        )
-        self.reservation_writes = self._counter("reservation_writes", "Writes before a preempt reply.", "result")
-        self.reservation_write_duration = self._histogram(
-            "reservation_write_duration_seconds",
-            "What a write before a preempt reply took, its retries included.",
-            BUCKETS,
-        )
-        self.reservations_released = self._counter("reservations_released", "Reservations that ended.", "cause")
-        self.reservations_damaged = self._counter(
-            "reservations_damaged", "Entries that could not be read, or that contradict the cluster."
-        )
-        self.advance_reservations = self._counter(
-            "advance_reservations",
-            "Advance reservations whose date has come.",
-            "outcome",
-        )
-        self.advance_leader = self._gauge(
-            "advance_leader", "1 while this instance holds the Lease of the advance reservations."
-        )
-
-    def _preemptions(self) -> None:
-        self.preemption_victims = self._histogram(
-            "preemption_victims",
-            "Victims of each plan, by what evicts.",
-            VICTIMS,
-            "by",
-        )
-        self.save_requests = self._counter(
-            "save_requests",
-            "Pods that were asked to save, by their answer.",
-            "result",
-        )
-        self.save_requests_work = self._counter(
-            "save_requests_gpu_seconds",
-            "Work of such pods, GPUs x seconds: what the request saved, and what was lost all the same, with the "
-            "restarts.",
-            "result",
-            "priority_class",
-            "namespace",
-        )
+        for attribute, declared in vars(Metrics).items():
+            if isinstance(declared, _Declared):
+                name = declared.name or attribute
+                self.labels[name] = declared.labels
+                made = declared.kind(name, declared.text, declared.labels, namespace=PREFIX, registry=self.registry)
+                setattr(self, attribute, made)
+        self.degraded = Degraded(self.degraded_parts)
         self._save_series: set[tuple[str, str]] = set()
-        self.work_lost = self._histogram(
-            "preemption_work_lost_gpu_seconds",
-            "Work that the victims of each plan lose, with the broken gangs' other pods and the restarts: GPUs x "
-            "seconds.",
-            GPU_SECONDS,
-            "by",
-        )
-        self.victim_searches = self._counter(
-            "victim_searches",
-            "Searches for victims.",
-            "result",
-            "proved",
-        )
-        self.victim_search_duration = self._histogram(
-            "victim_search_duration_seconds", "What a search for victims took.", BUCKETS
-        )
-        self.events = self._counter("events", "Events that were written, or not.", "result")
-        self.evictions = self._counter(
-            "evictions", "Evictions by gpu-extender, by the answer of the API server.", "result"
-        )
-        self.evictions_leader = self._gauge("evictions_leader", "1 while this instance holds the Lease to evict.")
-
-    def _fleet(self) -> None:
-        self.gpus = self._gauge("gpus", "GPUs.", "model", "state")
-        self.whole_nodes = self._gauge("whole_nodes", "Nodes that take pods and on which no pod holds a GPU.", "model")
-        self.linked_sets = self._gauge(
-            "linked_sets",
-            "Disjoint linked sets of free GPUs.",
-            "model",
-            "gpus",
-        )
-
-    def _waiting(self) -> None:
-        self.nodes_wanted = self._gauge(
-            "nodes_wanted",
-            "How many more nodes of a GPU model would start the pods that wait for room. Models are alternatives: "
-            "they do not add up.",
-            "model",
-        )
-        self.partial_gangs = self._gauge(
-            "partial_gangs",
-            "Gangs of which fewer pods have a node than must run together, for 5 minutes, while others wait.",
-        )
-        self.partial_gang_gpus = self._gauge("partial_gang_gpus", "GPUs that the pods of such gangs hold.")
-        self.pending_pods = self._gauge("pending_pods", "GPU pods that wait.", "priority_class", "outranks")
-        self.pending_oldest = self._gauge(
-            "pending_oldest_seconds",
-            "How long the first of these pods has waited.",
-            "priority_class",
-            "outranks",
-        )
-        self.waiting_pods = self._gauge(
-            "waiting_pods",
-            "GPU pods that wait, by the GPUs that each asks for. Only the holder of the Lease has the reasons of the "
-            "queue.",
-            "reason",
-            "gpus",
-        )
-
-    def _queue(self) -> None:
-        self.queue_leader = self._gauge("queue_leader", "1 while this instance holds the Lease of the queue.")
-        self.queue_waiting = self._gauge(
-            "queue_waiting",
-            "Gangs and single pods behind our gate.",
-            "reason",
-            "pods",
-        )
-        self.queue_share = self._gauge(
-            "queue_share",
-            "The largest part that each queue holds of any GPU model, divided by its weight.",
-            "queue",
-        )
-        self.queue_wanted_gpus = self._gauge(
-            "queue_wanted_gpus",
-            "GPUs that complete gangs within their quota wait for.",
-            "queue",
-            "model",
-            "place",
-        )
-        self.queue_wait = self._histogram(
-            "queue_wait_seconds",
-            "From the creation of a gang's first pod to the reservation of its seats.",
-            WAITS,
-            "pods",
-        )
-        self.queue_start_windows = self._counter(
-            "queue_start_windows",
-            "Gangs that started after a wait of 60 s or more, against the window that was stated first.",
-            "percent",
-            "outcome",
-        )
-        self.queue_release_duration = self._histogram(
-            "queue_release_duration_seconds",
-            "From the reservation of a gang's seats to the last of its pods seen on a node.",
-            WAITS,
-        )
-        self._seats()
-
-    def _seats(self) -> None:
-        self.queue_seats_ended = self._counter("queue_seats_ended", "Seats that ended.", "cause")
-        self.queue_failed_pins = self._counter(
-            "queue_failed_pins",
-            "Pods that may run on one node alone (`queue.hardPins`) and do not get it.",
-            "outcome",
-        )
-        self.queue_held_gpu_seconds = self._counter(
-            "queue_held_gpu_seconds",
-            "GPUs x seconds that seats held before their pods were bound.",
-            "state",
-        )
-        self.queue_evictions = self._counter(
-            "queue_evictions",
-            "Pods that were evicted for gangs in the queue.",
-            "outcome",
-        )
-        self.queue_absent_gpu_seconds = self._counter(
-            "queue_absent_gpu_seconds",
-            "GPUs x seconds that seats held for pods that do not exist yet.",
-        )
 
     def searched(self, proved: bool | None, result: str, stages_us: Mapping[str, float]) -> None:
         """A preempt call, or a look of our own, ended. `proved`: None where it did not come to a search."""
@@ -421,49 +337,7 @@ class Metrics:
         self.save_requests_work.labels("saved", *series).inc(saved)
         self.save_requests_work.labels("lost", *series).inc(lost)
 
-    def _settings(self) -> None:
-        self.degraded_parts = self._gauge(
-            "degraded", "1 while a part does not work although verbs are answered: /readyz has why.", "part"
-        )
-        self.degraded = Degraded(self.degraded_parts)
-        self.settings_info = self._gauge("settings_info", "1 for the settings that count now, by their hash.", "hash")
-        self.settings_reloads = self._counter("settings_reloads", "Changes of the settings file.", "result")
-
     def state(self, settings: str) -> None:
         """These settings count now. `settings`: their hash."""
         self.settings_info.clear()
         self.settings_info.labels(settings).set(1)
-
-    def _shadow(self) -> None:
-        """Only shadow mode counts these."""
-        self.shadow_placements = self._counter(
-            "shadow_placements", "Pods that kube-scheduler bound in shadow mode, by our choice.", "outcome"
-        )
-        self.shadow_linked_pods = self._counter(
-            "shadow_linked_pods", "Pods with two GPUs or more on linked GPUs, as predicted.", "by"
-        )
-        self.shadow_ring_gbps = self._counter(
-            "shadow_ring_gbps", "Ring bandwidth of those pods in GB/s, as predicted.", "by"
-        )
-        self.shadow_whole_nodes_broken = self._counter(
-            "shadow_whole_nodes_broken", "Pods that took a part of a node without GPU pods.", "by"
-        )
-        self.shadow_victims = self._counter("shadow_victims", "Victims of preemptions in shadow mode.", "by")
-        self.shadow_gangs_broken = self._counter(
-            "shadow_gangs_broken", "Gangs broken by preemptions in shadow mode.", "by"
-        )
-        self.shadow_work_lost = self._counter(
-            "shadow_work_lost_gpu_seconds", "Work that preemptions in shadow mode lose.", "by"
-        )
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        self.labels[name] = labels
-        return Histogram(name, text, labels, namespace=PREFIX, registry=self.registry, buckets=buckets)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        self.labels[name] = labels
-        return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        self.labels[name] = labels
-        return Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)

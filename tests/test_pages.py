@@ -44,7 +44,7 @@ def test_every_argument_of_the_commands_has_a_meaning() -> None:
     assert [line for line in commands.page().splitlines() if line.endswith("|  |")] == []
 
 
-def test_every_name_of_ours_in_the_code_is_on_the_page_of_annotations() -> None:
+def test_every_name_of_ours_in_the_code_is_listed() -> None:
     others = {"v1", "extender", "planned"}  # apiVersion, the controller that Events name, a taint of devices
     found = {
         name
@@ -53,6 +53,21 @@ def test_every_name_of_ours_in_the_code_is_on_the_page_of_annotations() -> None:
         for name in re.findall(rf'"{re.escape(PREFIX)}([a-z][a-z0-9-]*)"', file.read_text())
     }
     assert {one.name for one in NAMES} == found - others
+
+
+def test_the_page_of_annotations_has_every_name_with_its_object_place_and_words() -> None:
+    lines = (DOCS / "annotations.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(f"| `{PREFIX}")]
+    by_name = {row[0].strip("`").removeprefix(PREFIX): row for row in rows}
+    assert len(rows) == len(by_name)
+    assert by_name.keys() == {name.name for name in NAMES}
+    for name in NAMES:
+        _, on, writer, values, meaning = by_name[name.name]
+        assert on.partition(" ")[0] == name.on
+        assert ("(label" in on or "a label works too" in meaning) == ("label" in name.places)
+        assert all(f"`{word}`" in values for word in name.words)
+        assert writer
+        assert len(meaning) > 9
 
 
 def test_every_finding_of_check_is_on_its_page() -> None:

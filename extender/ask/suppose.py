@@ -228,7 +228,7 @@ def _machine(settings: Settings, added: Added) -> NodeRecord:
         )
     try:
         topology, entry = _topology(like)
-    except (ExtenderError, annotation.TopologyError) as error:
+    except ExtenderError as error:
         raise BadInput(error.message, path="--add") from None
     vendor = entry.vendor if entry is not None else "amd" if topology.kind == "xgmi" else "nvidia"
     names = [resource.name for resource in settings.resources]

@@ -79,10 +79,7 @@ def _annotation(reading: Reading) -> str:
             path="gbps",
             code="gbps-unknown",
         )
-    try:
-        return annotation.encode(reading.topology())
-    except annotation.TopologyError as error:
-        raise BadTopology(error.message, path=error.path) from None
+    return annotation.encode(reading.topology())
 
 
 # -- a description of GPUs that is named on the command line, also that of `fit`

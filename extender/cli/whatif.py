@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from extender.cli.options import add_output, note, settings_of, show
 from extender.cli.screen import Line, aligned, tell
 from extender.cli.sources import add_now, add_sources, events, moment, of_server, pod_of, post
-from extender.errors import BadInput
+from extender.errors import BadInput, BadTopology
 
 if TYPE_CHECKING:
     from extender.ask.whatif.question import Changes, Document
@@ -150,10 +150,12 @@ def _stated(file: Path) -> str:
     from extender.topologies import annotation, load
 
     try:
-        return annotation.encode(load.read(file.read_bytes()).topology())
+        reading = load.read(file.read_bytes())
     except OSError as error:
         raise BadInput(error.strerror or str(error), path=str(file)) from None
-    except ValueError as error:  # such as links of which the speed is not known
+    try:
+        return annotation.encode(reading.topology())
+    except BadTopology as error:  # such as links of which the speed is not known
         raise BadInput(f"{error}; `gpu-extender topo` with --gbps or --product adds it", path=str(file)) from None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from extender.errors import ExtenderError, Unreachable
+from extender.errors import BadTopology, ExtenderError, Unreachable
 from extender.node import kubelet_api
 from extender.node.apiserver import ApiEndpoint, node_path, pod_path
 from extender.node.kubelet_api import HeldDevices
@@ -98,7 +98,7 @@ class Agent:
         try:
             seen = self._with_kubelets_health(self._view())
             text = annotation.encode(seen)
-        except (ExtenderError, ValueError) as error:
+        except ExtenderError as error:
             self._trouble("view", error)
             return None
         self._stated, self._seen_at = seen, self._clock()
@@ -201,7 +201,7 @@ class Agent:
 def _stated_on(node: Mapping[str, Any]) -> Topology | None:
     try:
         return annotation.decode((node.get("metadata", {}).get("annotations") or {}).get(annotation.KEY, ""))
-    except annotation.TopologyError:
+    except BadTopology:
         return None
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from extender.errors import BadTopology
 from extender.topologies import nvidia_smi, rocm_smi
-from extender.topologies.annotation import TopologyError, decode, encode
+from extender.topologies.annotation import decode, encode
 from extender.topologies.reading import Reading, with_product
 from extender.topologies.topology import Topology
 
@@ -62,11 +62,8 @@ def complete(reading: Reading, product: str | None, gbps: float | None) -> Topol
         raise BadTopology("not all links are known", path="links", code="links-unknown")
     if reading.linked and not reading.gbps:
         raise BadTopology("how fast a link is is not told: --product or --gbps", path="gbps", code="gbps-unknown")
-    try:
-        seen = reading.topology()
-        return replace(decode(encode(seen)), nics=seen.nics)  # so that what is read is what was written
-    except TopologyError as error:
-        raise BadTopology(error.message, path=error.path) from None
+    seen = reading.topology()
+    return replace(decode(encode(seen)), nics=seen.nics)  # so that what is read is what was written
 
 
 def _with_buses(reading: Reading, text: str) -> Reading:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ext_core.links import LinkShapes
+from extender.errors import BadTopology
 from extender.node.apiserver import ApiEndpoint, Watch
 from extender.topologies import annotation
 
@@ -402,7 +403,7 @@ def graph(text: str | bytes) -> Graph | None:
     """From the value of the annotation gpu-extender.io/topology; None where it cannot be read or names no ids."""
     try:
         stated = annotation.decode(text)
-    except annotation.TopologyError:
+    except BadTopology:
         return None
     if stated.uuids is None:
         return None

@@ -34,28 +34,8 @@ from extender.settings.fields import (
 from extender.settings.reading import override_server, parse_settings, read_settings
 
 __all__ = [
-    "ClaimBounds",
-    "ClaimSettings",
-    "DecisionSettings",
-    "FailingNodes",
-    "Hold",
-    "Known",
-    "LimitSettings",
-    "ListenerSettings",
-    "Mix",
-    "Placement",
-    "PreemptionSettings",
-    "Queue",
-    "QueueLimits",
-    "Record",
-    "ReservationSettings",
-    "ResourceSettings",
-    "ServerSettings",
-    "Settings",
-    "Shortlist",
-    "Tls",
-    "WatchSettings",
-    "override_server",
-    "parse_settings",
-    "read_settings",
-]
+    "ClaimBounds", "ClaimSettings", "DecisionSettings", "FailingNodes", "Hold", "Known", "LimitSettings",
+    "ListenerSettings", "Mix", "Placement", "PreemptionSettings", "Queue", "QueueLimits", "Record",
+    "ReservationSettings", "ResourceSettings", "ServerSettings", "Settings", "Shortlist", "Tls", "WatchSettings",
+    "override_server", "parse_settings", "read_settings",
+]  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import orjson
 
+from extender.errors import BadTopology
 from extender.topologies.topology import LEVELS, NearNic, Topology, unknown
 
 KEY: Final = "gpu-extender.io/topology"
@@ -33,15 +34,6 @@ MOST_LINKS: Final = 1000  # of one pair; as ext_core.links has it
 
 _KEYS = ("v", "gpus", "links", "scope", "kind", "gbps", "numa", "pcie", "uuids", "health")
 _REQUIRED = ("gpus", "links")
-
-
-class TopologyError(ValueError):
-    """A statement about a node's GPUs that cannot be true or cannot be read."""
-
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(f"{path}: {message}" if path else message)
-        self.path = path
-        self.message = message
 
 
 def is_aligned(annotations: Mapping[str, str]) -> bool:
@@ -91,7 +83,7 @@ def _read(key: str, annotations: Mapping[str, str], gpu_count: int) -> Topology 
         return None
     try:
         stated = decode(text)
-    except TopologyError as error:
+    except BadTopology as error:
         return unknown(gpu_count, f"the annotation {key} cannot be used", f"annotation {key}: {error}")
     if stated.gpus != gpu_count:
         mismatch = f"it describes {stated.gpus} GPUs, the node has {gpu_count}"
@@ -100,28 +92,28 @@ def _read(key: str, annotations: Mapping[str, str], gpu_count: int) -> Topology 
 
 
 def decode(text: str | bytes) -> Topology:
-    """The annotation's value as a Topology; TopologyError where anything is not as the module's docstring says."""
+    """The annotation's value as a Topology; BadTopology where anything is not as the module's docstring says."""
     fields = _object(text, MOST_BYTES)
     version = fields.get("v")
     if type(version) is not int or version < 1:
-        raise TopologyError("v", f"{_show(version)} is not a version")
+        raise BadTopology(f"{_show(version)} is not a version", path="v")
     if version > VERSION:
-        raise TopologyError("v", f"written by a newer version ({version}); this one reads {VERSION}")
+        raise BadTopology(f"written by a newer version ({version}); this one reads {VERSION}", path="v")
     for key in fields:
         if key not in _KEYS:
-            raise TopologyError(key, "unknown key")
+            raise BadTopology("unknown key", path=key)
     for key in _REQUIRED:
         if fields.get(key) is None:
-            raise TopologyError(key, "is missing")
+            raise BadTopology("is missing", path=key)
     gpus = fields["gpus"]
     if type(gpus) is not int or not 1 <= gpus <= MOST_GPUS:
-        raise TopologyError("gpus", f"{_show(gpus)} is not a whole number from 1 to {MOST_GPUS}")
+        raise BadTopology(f"{_show(gpus)} is not a whole number from 1 to {MOST_GPUS}", path="gpus")
     links = _links(fields["links"], gpus)
     linked = any(map(any, links))
     scope = _one_of("scope", fields.get("scope"), ("pair", "gpu-total")) or "pair"
     kind = _one_of("kind", fields.get("kind"), ("nvlink", "xgmi"))
     if linked and kind is None:
-        raise TopologyError("kind", "is missing, and there are links")
+        raise BadTopology("is missing, and there are links", path="kind")
     if scope == "gpu-total":
         _check_totals(links)
     return Topology(
@@ -142,20 +134,20 @@ def decode(text: str | bytes) -> Topology:
 def _object(text: str | bytes, most: int) -> dict[str, Any]:
     size = len(text.encode(errors="surrogatepass") if isinstance(text, str) else text)
     if size > most:
-        raise TopologyError("", f"{size} bytes; at most {most} are read")
+        raise BadTopology(f"{size} bytes; at most {most} are read")
     try:
         fields = orjson.loads(text)
     except orjson.JSONDecodeError as error:  # NaN and Infinity are no JSON either
-        raise TopologyError("", f"not JSON: {error}") from None
+        raise BadTopology(f"not JSON: {error}") from None
     if type(fields) is not dict:
-        raise TopologyError("", "a JSON object is wanted")
+        raise BadTopology("a JSON object is wanted")
     return fields
 
 
 def encode(topology: Topology) -> str:
-    """The annotation's value, on one line; ValueError when the links are unknown. decode() reads the same back."""
+    """The annotation's value, on one line; BadTopology when the links are unknown. decode() reads the same back."""
     if topology.links is None:
-        raise ValueError("a topology without known links has no annotation")
+        raise BadTopology("a topology without known links has no annotation")
     ids = range(topology.gpus)
     edges = [[a, b, topology.links[a][b]] for a in ids for b in ids if a < b and topology.links[a][b]]
     fields = {
@@ -186,35 +178,35 @@ def _show(value: Any) -> str:
 def _one_of(path: str, value: Any, allowed: tuple[str, ...]) -> str | None:
     if value is None or (type(value) is str and value in allowed):
         return value
-    raise TopologyError(path, f"{_show(value)} is not one of {', '.join(allowed)}")
+    raise BadTopology(f"{_show(value)} is not one of {', '.join(allowed)}", path=path)
 
 
 def _list(path: str, value: Any, length: int) -> list[Any]:
     if type(value) is not list or len(value) != length:
-        raise TopologyError(path, f"a list of {length} is wanted, one a GPU")
+        raise BadTopology(f"a list of {length} is wanted, one a GPU", path=path)
     return value
 
 
 def _links(edges: Any, gpus: int) -> tuple[tuple[int, ...], ...]:
     if type(edges) is not list:
-        raise TopologyError("links", "a list of [GPU, GPU, number] is wanted")
+        raise BadTopology("a list of [GPU, GPU, number] is wanted", path="links")
     matrix = [[0] * gpus for _ in range(gpus)]
     for i, edge in enumerate(edges):
         path = f"links[{i}]"
         if type(edge) is not list or len(edge) != 3 or any(type(value) is not int for value in edge):
-            raise TopologyError(path, "is not [GPU, GPU, number] in whole numbers")
+            raise BadTopology("is not [GPU, GPU, number] in whole numbers", path=path)
         a, b, number = edge
         for gpu in (a, b):
             if not 0 <= gpu < gpus:
-                raise TopologyError(path, f"GPU {gpu} is not one of 0..{gpus - 1}")
+                raise BadTopology(f"GPU {gpu} is not one of 0..{gpus - 1}", path=path)
         if a == b:
-            raise TopologyError(path, f"GPU {a} is linked to itself")
+            raise BadTopology(f"GPU {a} is linked to itself", path=path)
         if not 1 <= number <= MOST_LINKS:
-            raise TopologyError(path, f"{number} links; from 1 to {MOST_LINKS} are possible")
+            raise BadTopology(f"{number} links; from 1 to {MOST_LINKS} are possible", path=path)
         if matrix[a][b] == number:
-            raise TopologyError(path, f"the pair {a}, {b} is listed twice")
+            raise BadTopology(f"the pair {a}, {b} is listed twice", path=path)
         if matrix[a][b]:
-            raise TopologyError(path, f"asymmetric: {a}, {b} has {matrix[a][b]} links above and {number} here")
+            raise BadTopology(f"asymmetric: {a}, {b} has {matrix[a][b]} links above and {number} here", path=path)
         matrix[a][b] = matrix[b][a] = number
     return tuple(map(tuple, matrix))
 
@@ -225,14 +217,14 @@ def _check_totals(links: tuple[tuple[int, ...], ...]) -> None:
     for a in on:
         for b in on:
             if a < b and not links[a][b]:
-                raise TopologyError("links", f"gpu-total: {a} and {b} are on the fabric but do not see each other")
+                raise BadTopology(f"gpu-total: {a} and {b} are on the fabric but do not see each other", path="links")
 
 
 def _gbps(value: Any, linked: bool) -> float:
     if value is None and not linked:
         return 0.0
     if type(value) not in (int, float) or not 0 <= value <= 10_000 or (linked and value == 0):
-        raise TopologyError("gbps", f"{_show(value)} is not GB/s of one link in one direction")
+        raise BadTopology(f"{_show(value)} is not GB/s of one link in one direction", path="gbps")
     return float(value)
 
 
@@ -241,7 +233,7 @@ def _numa(value: Any, gpus: int) -> tuple[int | None, ...] | None:
         return None
     for i, node in enumerate(_list("numa", value, gpus)):
         if node is not None and (type(node) is not int or not 0 <= node < 1 << 16):
-            raise TopologyError(f"numa[{i}]", f"{_show(node)} is not a NUMA node's number or null")
+            raise BadTopology(f"{_show(node)} is not a NUMA node's number or null", path=f"numa[{i}]")
     return tuple(value)
 
 
@@ -253,9 +245,9 @@ def _pcie(value: Any, gpus: int) -> tuple[tuple[str, ...], ...] | None:
         for j, level in enumerate(row):
             path = f"pcie[{i}][{j}]"
             if type(level) is not str or level not in LEVELS or (level == "X") != (i == j):
-                raise TopologyError(path, f"{_show(level)} is not {'X' if i == j else ', '.join(LEVELS[:-1])}")
+                raise BadTopology(f"{_show(level)} is not {'X' if i == j else ', '.join(LEVELS[:-1])}", path=path)
             if j < i and rows[j][i] != level:
-                raise TopologyError(path, f"asymmetric: {level} here, {rows[j][i]} at pcie[{j}][{i}]")
+                raise BadTopology(f"asymmetric: {level} here, {rows[j][i]} at pcie[{j}][{i}]", path=path)
     return tuple(map(tuple, rows))
 
 
@@ -264,9 +256,9 @@ def _uuids(value: Any, gpus: int) -> tuple[str, ...] | None:
         return None
     for i, uuid in enumerate(_list("uuids", value, gpus)):
         if type(uuid) is not str or not uuid or len(uuid) > 256:
-            raise TopologyError(f"uuids[{i}]", f"{_show(uuid)} is not a GPU's id")
+            raise BadTopology(f"{_show(uuid)} is not a GPU's id", path=f"uuids[{i}]")
         if uuid in value[:i]:
-            raise TopologyError(f"uuids[{i}]", f"{_show(uuid)} is listed twice")
+            raise BadTopology(f"{_show(uuid)} is listed twice", path=f"uuids[{i}]")
     return tuple(value)
 
 
@@ -275,7 +267,7 @@ def _health(value: Any, gpus: int) -> tuple[bool, ...] | None:
         return None
     for i, healthy in enumerate(_list("health", value, gpus)):
         if type(healthy) is not bool:
-            raise TopologyError(f"health[{i}]", f"{_show(healthy)} is not true or false")
+            raise BadTopology(f"{_show(healthy)} is not true or false", path=f"health[{i}]")
     return tuple(value)
 
 
@@ -314,7 +306,7 @@ def with_nics(annotations: Mapping[str, str], topology: Topology) -> Topology:
         return topology
     try:
         gpus, nics = decode_nics(text)
-    except TopologyError as error:
+    except BadTopology as error:
         return _warned(topology, str(error))
     if gpus != topology.gpus:
         return _warned(topology, f"it describes {gpus} GPUs, the node has {topology.gpus}")
@@ -334,25 +326,25 @@ def encode_nics(topology: Topology) -> str | None:
 
 
 def decode_nics(text: str | bytes) -> tuple[int, tuple[NearNic, ...]]:
-    """(number of GPUs, NICs by name); TopologyError where anything is not as stated above."""
+    """(number of GPUs, NICs by name); BadTopology where anything is not as stated above."""
     fields = _object(text, MOST_NICS_BYTES)
     if type(fields.get("v")) is not int or fields["v"] != NICS_VERSION:
-        raise TopologyError("v", f"is not {NICS_VERSION}, the version that is read")
+        raise BadTopology(f"is not {NICS_VERSION}, the version that is read", path="v")
     gpus, nics = fields.get("gpus"), fields.get("nics")
     if type(gpus) is not int or not 1 <= gpus <= MOST_GPUS:
-        raise TopologyError("gpus", f"is not a whole number from 1 to {MOST_GPUS}")
+        raise BadTopology(f"is not a whole number from 1 to {MOST_GPUS}", path="gpus")
     if type(nics) is not dict or len(nics) > MOST_NICS:
-        raise TopologyError("nics", f"an object of {MOST_NICS} NICs at most is wanted: name to GPUs")
+        raise BadTopology(f"an object of {MOST_NICS} NICs at most is wanted: name to GPUs", path="nics")
     return gpus, near_nics((_nic_name(name), _near_gpus(name, near, gpus)) for name, near in nics.items())
 
 
 def _nic_name(name: str) -> str:
     if not 1 <= len(name) <= MOST_NAME or not name.isprintable():
-        raise TopologyError("nics", f"a name has 1 to {MOST_NAME} printable characters")
+        raise BadTopology(f"a name has 1 to {MOST_NAME} printable characters", path="nics")
     return name
 
 
 def _near_gpus(name: str, near: Any, gpus: int) -> list[int]:
     if type(near) is not list or len(near) > gpus or any(type(gpu) is not int or not 0 <= gpu < gpus for gpu in near):
-        raise TopologyError(f"nics.{name}", f"is not a list of GPUs, 0..{gpus - 1}")
+        raise BadTopology(f"is not a list of GPUs, 0..{gpus - 1}", path=f"nics.{name}")
     return near

@@ -38,7 +38,7 @@ def read(data: bytes) -> Reading:
     if not text.strip():
         raise BadTopology("it is empty; nvidia-smi topo -m or rocm-smi --showtopo prints what is read here")
     if text.lstrip().startswith("{"):
-        return _json(text)
+        return of_topology(annotation.decode(text), "annotation")
     if rocm_smi.recognises(text):
         return rocm_smi.parse(text)
     return nvidia_smi.parse(text)
@@ -48,10 +48,3 @@ def _decoded(data: bytes) -> str:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # what PowerShell's > writes
         return data.decode("utf-16", errors="replace")
     return data.decode("utf-8-sig", errors="replace")
-
-
-def _json(text: str) -> Reading:
-    try:
-        return of_topology(annotation.decode(text), "annotation")
-    except annotation.TopologyError as error:
-        raise BadTopology(error.message, path=error.path) from None

@@ -119,10 +119,6 @@ def test_the_words_are_those_that_the_code_reads() -> None:
     words = {one.name: one.words for one in NAMES if one.words}
     assert set(words["links"]) == set(MODES)
     assert set(names.LEVELS) == set(SHORT)
-    for one in NAMES:
-        assert all(f"`{word}`" in one.values for word in one.words)
-        assert one.places
-        assert one.kind in ("pod", "node", "namespace", "priorityclass", "resourceclaim")
     assert {PREFIX + one.name for one in NAMES} >= names.FORMS.keys()
 
 

@@ -11,7 +11,6 @@ from tests.pages import commands, machines, reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
-    "annotations": reference.annotations_page,
     "commands": commands.page,
     "metrics": reference.metrics_page,
     "policy": reference.policy_page,

@@ -1,4 +1,4 @@
-"""The reference pages that are tables of what the code has: annotations, metrics, policy, reasons, settings."""
+"""The reference pages that are tables of what the code has: metrics, policy, reasons, settings."""
 
 from __future__ import annotations
 
@@ -7,32 +7,12 @@ from typing import Final
 
 from extender.cli import config
 from extender.metrics import PREFIX, Metrics
-from extender.objects import annotations as names
 from extender.policy.contracts import Class
 from extender.policy.costs import COSTS
 from extender.policy.reasons import REASONS
 from extender.policy.rules import RULES
 from extender.policy.scorers import SCORERS
 from extender.settings import Settings
-
-ANNOTATIONS: Final = """# Annotations
-
-The annotations of pods and nodes that gpu-extender reads and writes, all with the prefix `gpu-extender.io/`. An invalid
-value is ignored, and `whatif` and `check` warn of it; `check` and `explain` find [typos](capacity.md#typos). This page
-is printed by `python -m tests.pages annotations`.
-
-| annotation | on | written by | values | meaning |
-|---|---|---|---|---|
-"""
-
-
-def annotations_page() -> str:
-    """docs/annotations.md."""
-    return ANNOTATIONS + "".join(
-        f"| `{names.PREFIX}{name.name}` | {name.on} | {name.writer} | {name.values} | {name.meaning} |\n"
-        for name in names.NAMES
-    )
-
 
 LABEL_VALUES: Final = {
     "record_lost cause": "`memory` (`record.queueBytes`), `disk`, `defect`",

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core.links import LinkShapes
+from extender.errors import BadTopology
 from extender.topologies import resolve
-from extender.topologies.annotation import KEY, MOST_BYTES, TopologyError, decode, encode
+from extender.topologies.annotation import KEY, MOST_BYTES, decode, encode
 from extender.topologies.topology import LEVELS, Topology
 
 
@@ -107,7 +108,7 @@ def test_what_is_written_is_read_back(topology: Topology) -> None:
     ],
 )
 def test_errors_say_where_and_what(text: str, path: str, message: str) -> None:
-    with pytest.raises(TopologyError) as caught:
+    with pytest.raises(BadTopology) as caught:
         decode(text)
     assert caught.value.path == path
     assert message in caught.value.message
@@ -120,7 +121,7 @@ def test_a_broken_statement_without_another_source_is_unknown() -> None:
 
 
 def test_unknown_links_have_no_annotation() -> None:
-    with pytest.raises(ValueError, match="known links"):
+    with pytest.raises(BadTopology, match="known links"):
         encode(resolve({}, {}, 4))
 
 

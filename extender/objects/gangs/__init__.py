@@ -67,35 +67,9 @@ from extender.objects.records import GroupRecord, Owner, PodRecord
 from extender.objects.schema import RecordError, read
 
 __all__ = [
-    "GROUP_KINDS",
-    "MOST",
-    "OUR_MINIMUM",
-    "OUR_SIZE",
-    "SOURCES",
-    "Gang",
-    "Members",
-    "ObjectKey",
-    "Objects",
-    "OwnerPods",
-    "Ref",
-    "RunningRole",
-    "Source",
-    "creates_pods",
-    "creators",
-    "gang",
-    "group",
-    "is_group",
-    "late",
-    "minimum",
-    "number",
-    "owned",
-    "owner_of",
-    "owners",
-    "read_owner",
-    "ref",
-    "role_minima",
-    "size",
-    "wanted",
+    "GROUP_KINDS", "MOST", "OUR_MINIMUM", "OUR_SIZE", "SOURCES", "Gang", "Members", "ObjectKey", "Objects",
+    "OwnerPods", "Ref", "RunningRole", "creates_pods", "creators", "gang", "group", "is_group", "late", "minimum",
+    "number", "owned", "owner_of", "owners", "read_owner", "ref", "role_minima", "size", "wanted",
 ]  # fmt: skip
 
 SOURCES: Final[dict[str, GangSource]] = {
