@@ -153,5 +153,6 @@ class GateRemoval(Controller):
         self._refused |= {pod.uid: now + RETRY_SECONDS for pod, _ in tally.refused}
         if tally.refused and self._said.take(now) is not None:
             pod, why = tally.refused[0]
-            log.warning("a scheduling gate is not removed", pod=str(pod), pods=len(tally.refused), err=why)
+            name = f"{pod.namespace}/{pod.name}"
+            log.warning("a scheduling gate is not removed", pod=name, pods=len(tally.refused), err=why)
         return True

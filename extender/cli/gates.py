@@ -19,9 +19,10 @@ from pathlib import Path
 from extender.errors import BadInput, Unreachable
 from extender.kube import gates
 from extender.kube.client import ApiError, ApiServer, CredentialsError, NoAnswer, default_kubeconfig
-from extender.kube.gates import GatedPod, Tally
+from extender.kube.gates import Tally
 from extender.objects.progress import duration, duration_text
 from extender.objects.queueing import GATE
+from extender.objects.records import PodRecord
 
 EXAMPLES = (
     "gpu-extender gates open --older-than 24h",
@@ -104,8 +105,8 @@ async def _open(server: ApiServer, older_than: int, namespace: str) -> int:
     limits = _limits({} if namespace else await gates.age_limits(server))
     now = time.time()
 
-    def old(pod: GatedPod) -> bool:
-        return now - pod.created > limits.get(pod.namespace, older_than)
+    def old(pod: PodRecord) -> bool:
+        return now - (pod.created or 0.0) > limits.get(pod.namespace, older_than)
 
     tally = await gates.remove_gates(server, old, _progress(), namespace)
     for name, pods in sorted(tally.removed.items()):
@@ -138,7 +139,7 @@ def _limits(stated: dict[str, str]) -> dict[str, float]:
 def _refused(tally: Tally) -> int:
     print(f"gpu-extender: {_pods(len(tally.refused))} still with the gate {GATE}:", file=sys.stderr)
     for pod, why in tally.refused[:SHOWN]:
-        print(f"  {pod}: {why}", file=sys.stderr)
+        print(f"  {pod.namespace}/{pod.name}: {why}", file=sys.stderr)
     if len(tally.refused) > SHOWN:
         print(f"  and {len(tally.refused) - SHOWN} more", file=sys.stderr)
     return 1

@@ -13,18 +13,16 @@ import random
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
-from ext_core import prune
 from extender.kube.client import STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer
 from extender.kube.lists import WatchedKind, pages
 from extender.objects import tolerant
-from extender.objects.queueing import GATE, WANTS_NODES
-from extender.objects.records import RecordError
+from extender.objects.queueing import GATE, WANTS_NODES, is_queued
+from extender.objects.records import Page, PodRecord, RecordError
 from extender.times import Backoff
 
 POLICIES: Final = ("gpu-extender-queue", "gpu-extender-claims")
@@ -36,57 +34,24 @@ TRIES: Final = 8  # of one patch: about half a minute
 
 _BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings"
 _PASSING: Final = frozenset({409, 429, 500, 502, 503, 504})
-_PAGE: Final = 500
+_PAGE: Final = 250
 _EXPIRED: Final = 410  # the list is continued too late
-_T = TypeVar("_T")
 
 
-class _Gate(msgspec.Struct):
-    name: str = ""
-
-
-class _Meta(msgspec.Struct, rename="camel"):
+class _Meta(msgspec.Struct):
     name: str
-    namespace: str = ""
-    uid: str = ""
-    creation_timestamp: datetime | None = None
     annotations: dict[str, str] | None = None
 
 
-class _PodSpec(msgspec.Struct, rename="camel"):
-    scheduling_gates: list[_Gate] | None = None
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Meta
-    spec: _PodSpec
-
-
-class _Namespace(msgspec.Struct):
-    metadata: _Meta
-
-
-class _BindingSpec(msgspec.Struct, rename="camel"):
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     policy_name: str = ""
 
 
-class _Binding(msgspec.Struct):
+class _Object(msgspec.Struct):
+    """A Namespace, or the binding of a policy."""
+
     metadata: _Meta
-    spec: _BindingSpec
-
-
-@dataclass(frozen=True, slots=True)
-class GatedPod:
-    """A pod with our gate."""
-
-    namespace: str
-    name: str
-    uid: str
-    created: float  # seconds since 1970
-    shown: bool = False  # it waits in the queue without the gate, so that an autoscaler sees it
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+    spec: _Spec = _Spec()
 
 
 @dataclass(slots=True)
@@ -95,7 +60,7 @@ class Tally:
 
     removed: dict[str, int] = field(default_factory=dict)  # the number of pods of each namespace that lost it
     gone: int = 0  # pods that were deleted meanwhile
-    refused: list[tuple[GatedPod, str]] = field(default_factory=list)  # each other pod with the API server's words
+    refused: list[tuple[PodRecord, str]] = field(default_factory=list)  # each other pod with the API server's words
 
     @property
     def pods(self) -> int:
@@ -104,13 +69,13 @@ class Tally:
 
 
 async def remove_gates(
-    server: ApiServer, wanted: Callable[[GatedPod], bool], progress: Callable[[Tally], None], namespace: str = ""
+    server: ApiServer, wanted: Callable[[PodRecord], bool], progress: Callable[[Tally], None], namespace: str = ""
 ) -> Tally:
     """Remove our gate from the pods that are `wanted`, in one namespace or ("") in all. `progress` gets the tally after
     each page of pods. Raises ApiError or NoAnswer where the API server keeps failing; what is done stays done."""
     tally, limit = Tally(), asyncio.Semaphore(PARALLEL)
 
-    async def remove(pod: GatedPod) -> None:
+    async def remove(pod: PodRecord) -> None:
         async with limit:
             await _remove(server, pod, tally)
 
@@ -134,7 +99,7 @@ async def delete_bindings(server: ApiServer) -> list[str]:
     if body is None:  # a Kubernetes before 1.36: the policy cannot be there
         return []
     listed = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    bindings = msgspec.json.decode(listed.get("items", b"null"), type=list[_Binding] | None) or []
+    bindings = msgspec.json.decode(listed.get("items", b"null"), type=list[_Object] | None) or []
     names = [binding.metadata.name for binding in bindings if binding.spec.policy_name in POLICIES]
     for name in names:
         try:
@@ -148,58 +113,42 @@ async def delete_bindings(server: ApiServer) -> list[str]:
 async def age_limits(server: ApiServer) -> dict[str, str]:
     """The annotation AGE_LIMIT of each namespace that has it, as it is. Raises ApiError, NoAnswer."""
     limits: dict[str, str] = {}
-    async with aclosing(_objects(server, "/api/v1/namespaces", "", _Namespace)) as read:
-        async for namespaces in read:
-            for namespace in namespaces:
-                if (text := (namespace.metadata.annotations or {}).get(AGE_LIMIT)) is not None:
-                    limits[namespace.metadata.name] = text
+    async with aclosing(_pages(server, WatchedKind("Group", "/api/v1/namespaces", _PAGE))) as read:
+        async for page in read:
+            for raw in page.items:
+                try:
+                    meta = msgspec.json.decode(raw, type=_Object).metadata
+                except (msgspec.MsgspecError, RecursionError) as error:
+                    raise NoAnswer(f"a Namespace that cannot be read: {error}") from error
+                if (text := (meta.annotations or {}).get(AGE_LIMIT)) is not None:
+                    limits[meta.name] = text
     return limits
 
 
-async def _gated(server: ApiServer, namespace: str) -> AsyncGenerator[list[GatedPod]]:
-    """The pods with our gate, and those that are shown to the autoscaler, page by page. No bound pod has a gate: the
-    API server refuses both together."""
+async def _gated(server: ApiServer, namespace: str) -> AsyncGenerator[list[PodRecord]]:
+    """The pods with our gate, and those that are shown to the autoscaler, page by page, each as far as it can be read.
+    No bound pod has a gate: the API server refuses both together."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" if namespace else "/api/v1/pods"
-    async with aclosing(_objects(server, path, "spec.nodeName=", _Pod)) as read:
-        async for pods in read:
-            yield [
-                GatedPod(meta.namespace, meta.name, meta.uid, created.timestamp() if created else 0.0, shown)
-                for pod in pods
-                for meta in (pod.metadata,)
-                for created in (meta.creation_timestamp,)
-                for shown in (WANTS_NODES in (meta.annotations or {}),)
-                if shown or any(gate.name == GATE for gate in pod.spec.scheduling_gates or ())
-            ]
+    async with aclosing(_pages(server, WatchedKind("Pod", path, _PAGE, "spec.nodeName="))) as read:
+        async for page in read:
+            pods = tolerant.all_of("Pod", page.items, frozenset(), None, [])
+            yield [pod for pod in pods if isinstance(pod, PodRecord) and is_queued(pod)]
 
 
-async def _objects(server: ApiServer, path: str, selector: str, wanted: type[_T]) -> AsyncGenerator[list[_T]]:
-    """The objects of a list, page by page."""
-    decoder = msgspec.json.Decoder(wanted)
-    listed = WatchedKind("Group", path, _PAGE, selector)  # the kind is for records; these are read here
+async def _pages(server: ApiServer, listed: WatchedKind) -> AsyncGenerator[Page]:
     try:
         async with aclosing(pages(server, listed)) as read:
             async for page in read:
-                yield [_decoded(raw, decoder) for raw in page.items]
+                yield page
     except RecordError as error:
-        raise NoAnswer(f"GET {path}: {error}") from error
+        raise NoAnswer(f"GET {listed.path}: {error}") from error
 
 
-def _decoded(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_T]) -> _T:
-    """The object. A tenant can nest one deeper than the decoder reads; what we read lies near its top."""
-    try:
-        return decoder.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
-        try:
-            return decoder.decode(prune.prune(bytes(raw), tolerant.DEEPEST))
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise NoAnswer(f"an object that cannot be read: {error}") from error
-
-
-async def _remove(server: ApiServer, pod: GatedPod, tally: Tally) -> None:
+async def _remove(server: ApiServer, pod: PodRecord, tally: Tally) -> None:
     path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
     gates = [{"$patch": "delete", "name": GATE}]
     meta: dict[str, Any] = {"uid": pod.uid}
-    if pod.shown:
+    if WANTS_NODES in pod.annotations:
         meta["annotations"] = {WANTS_NODES: None}
     body = msgspec.json.encode({"metadata": meta, "spec": {"schedulingGates": gates}})
     try:

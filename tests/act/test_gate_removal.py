@@ -9,8 +9,9 @@ import pytest
 
 from extender.act.gated import RETRY_SECONDS, GateRemoval
 from extender.kube import gates
-from extender.kube.gates import GatedPod, Tally
+from extender.kube.gates import Tally
 from extender.objects.queueing import GATE
+from extender.objects.records import PodRecord
 from tests.waiting import run_bounded
 from tests.world import World
 
@@ -19,10 +20,10 @@ def test_a_pod_whose_gate_stays_delays_no_other(monkeypatch: pytest.MonkeyPatch)
     made = World()
     tried: list[str] = []
 
-    async def removed(server: Any, wanted: Callable[[GatedPod], bool], progress: Any) -> Tally:
+    async def removed(server: Any, wanted: Callable[[PodRecord], bool], progress: Any) -> Tally:
         tally = Tally()
         for uid in list(made.cluster.placements.queued):
-            pod = GatedPod("default", uid.removeprefix("uid-"), uid, 0.0)
+            pod = made.cluster.pods[uid]
             if not wanted(pod):
                 continue
             tried.append(pod.name)

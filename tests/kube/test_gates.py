@@ -10,8 +10,9 @@ import pytest
 
 from extender.kube import gates
 from extender.kube.client import ApiError, ApiServer, NoAnswer
-from extender.kube.gates import GatedPod, Tally
+from extender.kube.gates import Tally
 from extender.objects.queueing import GATE, WANTS_NODES
+from extender.objects.records import PodRecord
 from tests.kube import hostile
 from tests.kube.api_server import failed, hung_up, serving, whole
 from tests.kube.gated import GatedCluster, gated
@@ -37,7 +38,9 @@ def asked(cluster: GatedCluster, ask: Callable[[ApiServer], Awaitable[T]]) -> T:
     return run_bounded(run())
 
 
-def removed(cluster: GatedCluster, wanted: Callable[[GatedPod], bool] = lambda pod: True, namespace: str = "") -> Tally:
+def removed(
+    cluster: GatedCluster, wanted: Callable[[PodRecord], bool] = lambda pod: True, namespace: str = ""
+) -> Tally:
     return asked(cluster, lambda server: gates.remove_gates(server, wanted, lambda tally: None, namespace))
 
 
@@ -62,7 +65,7 @@ def test_pods_that_are_shown_to_an_autoscaler_leave_the_queue() -> None:
 def test_only_the_pods_that_are_wanted_in_one_namespace() -> None:
     old = gated("old", created="2026-01-01T00:00:00Z")
     cluster = GatedCluster([old, gated("new", created="2026-01-01T01:00:00Z"), gated("far", namespace="b")])
-    tally = removed(cluster, lambda pod: pod.created < 1767225600.5, "a")  # 2026-01-01T00:00:00Z is 1767225600
+    tally = removed(cluster, lambda pod: (pod.created or 0) < 1767225600.5, "a")  # 2026-01-01T00:00:00Z is 1767225600
     assert cluster.gates() == {"old": [], "new": [GATE], "far": [GATE]}
     assert tally.removed == {"a": 1}
 
@@ -73,7 +76,7 @@ def test_many_pods_in_pages_at_most_eight_at_a_time(monkeypatch: pytest.MonkeyPa
     now, most, shown = 0, 0, []
     remove = gates._remove
 
-    async def counted(server: ApiServer, pod: GatedPod, tally: Tally) -> None:
+    async def counted(server: ApiServer, pod: PodRecord, tally: Tally) -> None:
         nonlocal now, most
         now += 1
         most = max(most, now)
@@ -126,7 +129,7 @@ def test_what_is_refused_is_named_and_the_others_lose_their_gate() -> None:
     cluster = GatedCluster([gated("p"), gated("q")])
     cluster.faults = {"p": [failed(403, "forbidden")]}
     tally = removed(cluster)
-    assert [(str(pod), why) for pod, why in tally.refused] == [("a/p", "403: forbidden")]
+    assert [(pod.name, why) for pod, why in tally.refused] == [("p", "403: forbidden")]
     assert cluster.gates() == {"p": [GATE], "q": []}
 
 
