@@ -13,6 +13,8 @@ import pytest
 
 from extender.cluster.budgets import Budgets
 from extender.cluster.cluster import Cluster
+from extender.cluster.dra.claims import ResourceClaims
+from extender.cluster.dra.resource_slices import Slices
 from extender.cluster.dra.store import DraStore
 from extender.cluster.eligibility import Eligibility
 from extender.cluster.gangs import Gangs
@@ -145,6 +147,8 @@ PARTS: dict[str, type] = {
     "eligibility": Eligibility,
     "health": NodeHealth,
     "dra": DraStore,
+    "planned": ResourceClaims,
+    "published": Slices,
     "pod_rows": PodRows,
     "placements": Placements,
     "repelling": Repelling,

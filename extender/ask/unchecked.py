@@ -44,7 +44,7 @@ def _first(pods: Sequence[str]) -> str:
 
 def skipped_slices(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
     """The warning of what is published and does not count, where one of the pods asks for devices by claims."""
-    reasons = cluster.dra.skipped() if any(pod.claims for pod in pods) else {}
+    reasons = cluster.dra.published.skipped() if any(pod.claims for pod in pods) else {}
     if not reasons:
         return []
     parts = [f"{number} {reason}" for reason, number in sorted(reasons.items())]

@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
 
-from extender.cluster.numbered import Numbered
+from extender.cluster.numbered import Numbered, take_out
 from extender.objects.records import PdbRecord, PodRecord
 from extender.objects.selectors import Labels, Selector
 
@@ -146,11 +146,7 @@ class Budgets:
     def remove(self, pod: PodRecord) -> None:
         """A pod is bound no more. No row of the table names its number any more."""
         self.sets.drop(self._numbers.pop(pod.uid, 0))
-        pods = self._pods.get(pod.namespace)
-        if pods is not None:
-            pods.pop(pod.uid, None)
-            if not pods:
-                del self._pods[pod.namespace]
+        take_out(self._pods, pod.namespace, pod.uid)
 
     def set(self, budget: PdbRecord, change: str) -> None:
         """The budget is "set", or there is a "delete". Which pods it limits counts from the next `refresh` on."""

@@ -137,7 +137,7 @@ class ClusterView:
         for device in devices:
             if device in index_of:
                 mask |= 1 << index_of[device]
-            elif self.dra.planned.published_on(device):
+            elif device in self.dra.published.node_of:
                 return 0
         return mask
 

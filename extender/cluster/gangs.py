@@ -8,6 +8,7 @@ from typing import Final
 
 from extender.cluster.annotation_limits import AnnotationLimits, Bounded
 from extender.cluster.listener import Faults
+from extender.cluster.numbered import take_out
 from extender.objects import gangs
 from extender.objects.records import GroupRecord, NodeRecord, PodRecord
 
@@ -66,25 +67,6 @@ def _is_apart(group: _Group | None, named: gangs.Ref) -> bool:
     return group.count > 0 and group.named._replace(team=named.team) == named
 
 
-class Strays(dict[int, dict[str, PodRecord]]):
-    """By the number of a gang: its running members on nodes that are not known, by uid."""
-
-    def put(self, number: int, pod: PodRecord, nodes: Mapping[str, NodeRecord]) -> None:
-        """A member, as it is now. `nodes`: those that are known, by name."""
-        if pod.node in nodes or pod.terminating:
-            self.take(number, pod.uid)
-        else:
-            self.setdefault(number, {})[pod.uid] = pod
-
-    def take(self, number: int, uid: str) -> None:
-        """No member any more."""
-        uids = self.get(number)
-        if uids is not None:
-            uids.pop(uid, None)
-            if not uids:
-                del self[number]
-
-
 class Gangs:
     """The gangs that bound pods name, by number. `objects`: the PodGroups, Jobs and so on that are known; `by_number`:
     the gang of each number, None where its pods do not depend on each other; `strays`: by number, the running members
@@ -94,7 +76,7 @@ class Gangs:
         """`nodes`: by name."""
         self.objects: dict[gangs.ObjectKey, GroupRecord] = {}
         self.by_number: list[gangs.Gang | None] = [None]  # number 0: no gang
-        self.strays = Strays()
+        self.strays: dict[int, dict[str, PodRecord]] = {}  # none is empty
         self._nodes, self._limits, self._faults = nodes, limits, faults
         self._of_name: dict[gangs.Ref, int] = {}
         self._named: dict[tuple[str, str], dict[int, None]] = {}  # (namespace, name) -> the numbers of its gangs
@@ -206,7 +188,7 @@ class Gangs:
             number = self._numbers.get(uid, 0)
             group = self._groups[number]
             if group is not None:
-                self.strays.put(number, group.pods[uid], self._nodes)
+                self._note_stray(number, group.pods[uid])
 
     def refresh(self, now: float) -> Iterator[str]:
         """Bring the gangs that have changed up to date. Yields the uids of the pods whose number is another one."""
@@ -237,12 +219,18 @@ class Gangs:
         assert group is not None
         self._stale.add(number)
         group.put(pod)
-        self.strays.put(number, pod, self._nodes)
+        self._note_stray(number, pod)
+
+    def _note_stray(self, number: int, pod: PodRecord) -> None:
+        if pod.node in self._nodes or pod.terminating:
+            take_out(self.strays, number, pod.uid)
+        else:
+            self.strays.setdefault(number, {})[pod.uid] = pod
 
     def _leave(self, number: int, group: _Group, uid: str) -> None:
         self._stale.add(number)
         group.take(uid)
-        self.strays.take(number, uid)
+        take_out(self.strays, number, uid)
 
     def _read(self, number: int) -> None:
         group = self._groups[number]
@@ -255,9 +243,6 @@ class Gangs:
 
     def _drop(self, number: int, named: gangs.Ref) -> None:
         del self._of_name[named]
-        numbers = self._named[(named.namespace, named.name)]
-        del numbers[number]
-        if not numbers:
-            del self._named[(named.namespace, named.name)]
+        take_out(self._named, (named.namespace, named.name), number)
         self._groups[number] = self.by_number[number] = None
         self._free.append(number)

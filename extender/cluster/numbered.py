@@ -1,18 +1,30 @@
-"""Values as small numbers for the tables, counted: a number is free again when its last user has gone.
+"""What is kept only as long as an object has it, since tenants choose what their pods state.
 
-Tenants choose what their pods ask for, so what they write is kept only as long as a pod has it.
+Values are small numbers for the tables, counted: a number is free again when its last user has gone. Indices have no
+entry without a member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from extender.cluster.eligibility import Eligibility, RowProgram
 from extender.objects.records import PodRecord
 from extender.objects.selectors import NodeTerm, Toleration
 
 Value = TypeVar("Value", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
+Member = TypeVar("Member", bound=Hashable)
+
+
+def take_out(index: dict[Key, dict[Member, Any]], key: Key, member: Member) -> None:
+    """Take a member, which need not be there, out of an entry of the index."""
+    members = index.get(key)
+    if members is not None:
+        members.pop(member, None)
+        if not members:
+            del index[key]
 
 
 class Numbered(Generic[Value]):

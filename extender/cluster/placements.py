@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from extender.cluster.nodes import NodeRows
-from extender.cluster.numbered import Numbered
+from extender.cluster.numbered import Numbered, take_out
 from extender.cluster.other_resources import OtherResources
 from extender.cluster.pod_kinds import is_particular
 from extender.cluster.statements import PLAN
@@ -115,12 +115,9 @@ class Placements:
 
     def unbind(self, uid: str, node: str) -> bool:
         """The pod holds nothing on the node any more; whether it did."""
-        uids = self.bound.get(node)
-        if uids is None or uids.pop(uid, 0) is not None:
-            return False
-        if not uids:
-            del self.bound[node]
-        return True
+        is_bound = uid in self.bound.get(node, ())
+        take_out(self.bound, node, uid)
+        return is_bound
 
     def leave(self, uid: str) -> None:
         """Forget where the pod was, but for its node and since when it settles."""
@@ -184,10 +181,7 @@ class Nominated:
 
     def remove(self, uid: str, node: str) -> None:
         """The pod is nominated for the node no more. The last claim takes its position."""
-        uids = self.on[node]
-        del uids[uid]
-        if not uids:
-            del self.on[node]
+        take_out(self.on, node, uid)
         self.particular.pop(uid, None)
         self.planned.pop(uid, None)
         at = self._positions.pop(uid, None)

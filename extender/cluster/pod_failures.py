@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from extender.cluster.numbered import take_out
+
 What = Literal["admission", "runtime", "refused", "died"]
 OF_NODE: Final = frozenset({"admission", "runtime"})
 """What no pod can cause at will."""
@@ -267,12 +269,9 @@ class Failures:
         return node
 
     def _drop(self, node: str, key: str) -> None:
-        del self._on[node][key]
-        del self._of[key][node]
-        if not self._of[key]:
-            del self._of[key]
-        if not self._on[node]:
-            del self._on[node]
+        take_out(self._on, node, key)
+        take_out(self._of, key, node)
+        if node not in self._on:
             self._sound.pop(node, None)
 
     def _count(self, key: str, change: int) -> None:
@@ -371,7 +370,10 @@ class NodeRejections:
             if standing == before:
                 continue
             self.stale_tenants.add(namespace)
-            _put(self._standings, namespace, node, standing)
+            if standing is not None:
+                self._standings.setdefault(namespace, {})[node] = standing
+            else:
+                take_out(self._standings, namespace, node)
             differs = alone != (before is not None and before.rejected)
             if differs and (alone or not rejected):  # else it is told as one for all
                 changes.append(self._change(node, alone, counting, namespace, now))
@@ -411,13 +413,3 @@ def words_of(seconds: float) -> str:
     if seconds == 600.0:
         return "ten minutes"
     return f"{seconds / 60:g} minutes" if seconds >= 120 else f"{seconds:g} s"
-
-
-def _put(table: dict[str, dict[str, Standing]], namespace: str, node: str, standing: Standing | None) -> None:
-    inner = table.setdefault(namespace, {})
-    if standing is not None:
-        inner[node] = standing
-    else:
-        inner.pop(node, None)
-        if not inner:
-            del table[namespace]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from typing import Literal, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Literal
 
+from extender.cluster.numbered import take_out
 from extender.objects import gangs
 from extender.objects.gangs import GROUP_KINDS
 from extender.objects.records import GroupRecord, PodRecord
 from extender.settings import Placement
-
-Key = TypeVar("Key", bound=Hashable)
-Held = TypeVar("Held")
 
 
 class Workloads:
@@ -50,18 +48,10 @@ class Workloads:
         """Remove a pod under the keys that it was added under: its owners may have changed since."""
         named, key = self._keys.pop(uid, (None, None))
         if named is not None:
-            _remove(self.gang_pods, named, uid)
-            _remove(self.gang_cpu_pods, named, uid)
+            take_out(self.gang_pods, named, uid)
+            take_out(self.gang_cpu_pods, named, uid)
         if key is not None:
-            _remove(self.siblings, key, uid)
-
-
-def _remove(table: dict[Key, dict[str, Held]], key: Key, uid: str) -> None:
-    inner = table.get(key)
-    if inner is not None and uid in inner:
-        del inner[uid]
-        if not inner:
-            del table[key]
+            take_out(self.siblings, key, uid)
 
 
 # -- siblings ----------------------------------------------------------------------------------------------------------
@@ -140,7 +130,4 @@ class OwnerIndex:
     def drop(self, uid: str) -> None:
         """Drop the pod wherever it was added."""
         for key in self.above.pop(uid, ()):
-            pods = self.below[key]
-            del pods[uid]
-            if not pods:
-                del self.below[key]
+            take_out(self.below, key, uid)

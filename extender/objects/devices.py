@@ -4,7 +4,7 @@ ResourceClaimTemplates, which state the devices that pods ask for and were alloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from sys import intern
 from typing import Final, Literal, NamedTuple
 
@@ -549,6 +549,11 @@ class ClaimSpec(NamedTuple):
 
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+
+    @property
+    def choices(self) -> Iterator[DeviceChoice]:
+        """Those of all requests."""
+        return (choice for request in self.requests for choice in request.choices)
 
 
 class AllocatedDevice(NamedTuple):

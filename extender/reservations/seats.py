@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from extender.cluster.numbered import take_out
 from extender.cluster.other_resources import OtherAmounts
 from extender.reservations.reservations import SILENT, Journal
 
@@ -137,7 +138,4 @@ class Seats:
         if seat.absent:
             indices.append((self._absent, seat.gang))
         for index, key in indices:
-            uids = index[key]
-            del uids[uid]
-            if not uids:
-                del index[key]
+            take_out(index, key, uid)

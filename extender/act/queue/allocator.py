@@ -175,7 +175,7 @@ class DeviceAllocator:
         """The uids of the pods that are not ours to which kube-scheduler may be allocating devices."""
         pods, seats, planned = self._cluster.pods, self._seats, self._planned
         served = {device_class.extended_resource_name for device_class in self._cluster.device_classes.values()}
-        most = planned.most
+        most = self._cluster.dra.published.most
         uids: list[str] = []
         for uid in self._cluster.placements.waiting:
             counts = [count for name, count in pods[uid].gpus if name in served]
@@ -268,12 +268,12 @@ class DeviceAllocator:
         self._paused = {key: until for key, until in self._paused.items() if until > now}
 
     def _is_unused(self, claim: ResourceClaimRecord) -> bool:
-        uid = self._planned.user(claim)
+        uid = self._planned.first_user(claim)
         return self._seats.of(uid) is None or uid not in self._cluster.pods
 
     def _is_late_duplicate(self, claim: ResourceClaimRecord) -> bool:
         """Whether a device of a pod whose gate is open is allocated to another claim too."""
-        pod, key = self._cluster.pods.get(self._planned.user(claim)), (claim.namespace, claim.name)
+        pod, key = self._cluster.pods.get(self._planned.first_user(claim)), (claim.namespace, claim.name)
         open_now = pod is not None and not pod.gated
         return open_now and any(self._planned.others(device, key) for device in claim.allocated or ())
 
@@ -412,7 +412,7 @@ class Fences:
 
     def _is_needed(self, rule: DeviceTaintRuleRecord) -> bool:
         """Whether pods behind our gate, or pods to come, have seats on the node of the device."""
-        node = self._cluster.dra.planned.published_on(identity(AllocatedDevice(*selector_of(rule))))
+        node = self._cluster.dra.published.node_of.get(identity(AllocatedDevice(*selector_of(rule))), "")
         return any(self._is_closed(seat) for seat in self._seats.on(node))
 
     def _is_closed(self, seat: Seat) -> bool:

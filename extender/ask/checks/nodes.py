@@ -137,7 +137,7 @@ def _devices(posture: Posture) -> Iterator[Finding]:
                     "its claims get is not known",
                     "Try it with kubectl apply --dry-run=server; docs/dra.md lists what is not evaluated.",
                 )  # fmt: skip
-    for (driver, pool), device in posture.cluster.dra.invalid_pools().items():
+    for (driver, pool), device in posture.cluster.dra.published.invalid().items():
         yield Finding(
             "warning", "device-pool-invalid", f"ResourceSlice/{driver}/{pool}", f"two devices of pool {pool} of "
             f"{driver} have the name {device}: kube-scheduler allocates no device of the pool, and none is counted",

@@ -335,9 +335,7 @@ class ClaimFits:
 
     def _kind(self, devices: _NodeDevices, pools: Sequence[Pool], specs: Specs, kept: _Answers) -> tuple[Hashable, int]:
         """(what an allocation depends on: devices of which it is equal allocate the same claims alike; its steps)."""
-        choices = list(
-            dict.fromkeys(choice for spec in specs for request in spec.requests for choice in request.choices)
-        )
+        choices = list(dict.fromkeys(choice for spec in specs for choice in spec.choices))
         selectors = [self._selectors(choice) for choice in choices]
         attributes = sorted({constraint.attribute for spec in specs for constraint in spec.constraints})
         numbers: dict[Hashable, int] = {}  # of the values of attributes: allocations depend on which are equal

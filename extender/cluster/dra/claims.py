@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from extender.cluster.dra.resource_slices import Slices, device_of, identity
+from extender.cluster.numbered import take_out
 from extender.objects.devices import MOST_COUNT
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import (
@@ -61,11 +62,11 @@ class ResourceClaims:
         before = self.records.pop(key, None)
         if before is not None:
             for uid in before.reserved:
-                _remove(self._reserved, uid, key)
+                take_out(self._reserved, uid, key)
             for device in before.allocated or ():
-                _remove(self.holders, identity(device), key)
+                take_out(self.holders, identity(device), key)
             for share in before.shares:
-                _remove(self._shares, identity(share.device), key)
+                take_out(self._shares, identity(share.device), key)
             self.marked.pop(key, None)
             self.unallocated.pop(key, None)
             yield before
@@ -112,10 +113,7 @@ class ResourceClaims:
         self.awaited.pop(uid, None)
         self.pinned.discard(uid)
         for use in self._uses.pop(uid, ()):
-            users = self._users[use]
-            del users[uid]
-            if not users:
-                del self._users[use]
+            take_out(self._users, use, uid)
 
     def users(self, kind: str, record: ResourceClaimRecord | ResourceClaimTemplateRecord) -> list[str]:
         """Uids of the pods without a node that name a "claim" or a "template"."""
@@ -308,14 +306,6 @@ def _takes(request: DeviceRequest) -> bool:
     return any(not choice.admin for choice in request.choices)
 
 
-def _remove(index: dict[str, dict[Key, Any]], name: str, key: Key) -> None:
-    keys = index.get(name)
-    if keys is not None:
-        keys.pop(key, None)
-        if not keys:
-            del index[name]
-
-
 # -- claims whose devices the queue allocates --------------------------------------------------------------------------
 #
 # Claims whose devices the queue allocates (`queue.plannedAllocation`).
@@ -346,12 +336,13 @@ class ClaimDevices(NamedTuple):
         return self.claim.allocated is not None and sorted(self.claim.allocated) == sorted(self.devices)
 
 
-class PlannedClaims:
-    """What is known of them. `on`: whether the queue allocates at all."""
+class PlannedClaims(ResourceClaims):
+    """All claims, and what the queue does with them. `on`: whether it allocates at all."""
 
-    def __init__(self, slices: Slices, claims: ResourceClaims, classes: Collection[str], *, on: bool) -> None:
+    def __init__(self, slices: Slices, classes: Collection[str], *, on: bool) -> None:
         """`classes`: the DeviceClasses that select every whole GPU of their driver, kept up to date by the caller."""
-        self._slices, self._claims, self._classes, self.on = slices, claims, classes, on
+        super().__init__()
+        self._slices, self._classes, self.on = slices, classes, on
 
     def node_of(self, claim: ResourceClaimRecord) -> str:
         """The node on which the devices of an allocated claim wait for its one pod, "" where they do not. They need not
@@ -359,10 +350,10 @@ class PlannedClaims:
         alone only marked claims wait: a tenant may write that annotation on a pod that never starts."""
         if not self.on or not claim.allocated:
             return ""
-        uid = self._claims.first_user(claim)
-        if not uid or not self._claims.is_of(claim, uid) or (uid in self._claims.pinned and not claim.planned_node):
+        uid = self.first_user(claim)
+        if not uid or not self.is_of(claim, uid) or (uid in self.pinned and not claim.planned_node):
             return ""
-        node = self._claims.awaited.get(uid, "")
+        node = self.awaited.get(uid, "")
         where = {self._slices.node_of.get(identity(device), node) for device in claim.allocated}
         return node if where == {node} else ""
 
@@ -370,32 +361,28 @@ class PlannedClaims:
         """Whether a device of the node (GpuDevice.id) is allocated to claims alone whose pods wait for the node."""
         if not self.on:
             return False
-        return all(self.node_of(self._claims.records[key]) == node for key in self._claims.holders[gpu])
+        return all(self.node_of(self.records[key]) == node for key in self.holders[gpu])
 
     def touched(self, uid: str) -> tuple[set[str], set[str]]:
         """The uids of the pods, and the nodes, for which it matters whether a pod without a node names its claims."""
         nodes: set[str] = set()
         uids: set[str] = set()
-        for claim in self._claims.named(uid):
-            if self._claims.many(claim) > 2:  # it is shared with and without the pod
+        for claim in self.named(uid):
+            if self.many(claim) > 2:  # it is shared with and without the pod
                 continue
             uids.update(claim.reserved)
             if self.on:
                 nodes |= self._slices.where(claim.allocated or ())
-                uids.update(self._claims.users("claim", claim))
+                uids.update(self.users("claim", claim))
         return uids, nodes
 
     def selected(self, rule: DeviceTaintRuleRecord) -> tuple[Collection[str], set[str]]:
         """The uids of the pods, and the nodes, for which it matters whether there is a rule."""
         nodes, gpu = self._slices.selected(rule.driver, rule.pool), (rule.driver, rule.pool, rule.device)
         if not all(gpu):
-            return self._claims.holding(), nodes
-        holders = self._claims.holders.get(identity(AllocatedDevice(*gpu)), ())
-        return {uid for key in holders for uid in self._claims.records[key].reserved}, nodes
-
-    def published_on(self, gpu: str) -> str:
-        """The node of a whole GPU (GpuDevice.id), "" where none is published by that name."""
-        return self._slices.node_of.get(gpu, "")
+            return self.holding(), nodes
+        holders = self.holders.get(identity(AllocatedDevice(*gpu)), ())
+        return {uid for key in holders for uid in self.records[key].reserved}, nodes
 
     def judged(self, pod: PodRecord) -> PodRecord:
         """A pod without a node, with who allocates the devices of its claims. The queue allocates those of pods behind
@@ -413,17 +400,17 @@ class PlannedClaims:
         allocates the claims of a pod that has no node yet, and nominates it meanwhile."""
         return pod.gpus == pod.claimed and all(
             claim is not None and bool(claim.planned_node) and claim.planned_node == self.node_of(claim)
-            for claim, _ in self._claims.of(pod)
+            for claim, _ in self.of(pod)
         )
 
     def why_not(self, pod: PodRecord) -> str:
         """Why kube-scheduler allocates the devices of a pod with claims, "" where the queue can."""
         if pod.gpus != pod.claimed:
             return MIXED
-        for claim, spec in self._claims.of(pod):
+        for claim, spec in self.of(pod):
             if more := beyond(spec, self._classes):
                 return more
-            if claim is not None and not self._claims.is_of(claim, pod.uid):
+            if claim is not None and not self.is_of(claim, pod.uid):
                 return SHARED
         return ""
 
@@ -434,10 +421,10 @@ class PlannedClaims:
         if not (self.on and self._classes):
             return ""
         for ref in pod.claim_refs:
-            if ref.claim and (pod.namespace, ref.claim) not in self._claims.records:
+            if ref.claim and (pod.namespace, ref.claim) not in self.records:
                 return f"ResourceClaim {pod.namespace}/{ref.claim}"
             if not ref.claim and ref.template:
-                known = (pod.namespace, ref.template) in self._claims.templates
+                known = (pod.namespace, ref.template) in self.templates
                 template = f"ResourceClaimTemplate {pod.namespace}/{ref.template}"
                 return f"a ResourceClaim of {template}" if known else template
         return ""
@@ -449,7 +436,7 @@ class PlannedClaims:
             return why
         assigned: list[ClaimDevices] = []
         unassigned = list(gpus)
-        for claim, spec in self._claims.of(pod):
+        for claim, spec in self.of(pod):
             if claim is None:
                 return None
             count = sum(request.choices[0].number for request in spec.requests)
@@ -463,41 +450,29 @@ class PlannedClaims:
     def is_allocated_to(self, uid: str) -> bool:
         """Whether a claim that is reserved for the pod is allocated: also of one that has ended, until the claim
         controller has seen that."""
-        return any(claim.allocated is not None for claim in self._claims.reserved(uid))
+        return any(claim.allocated is not None for claim in self.reserved(uid))
 
     def others(self, device: AllocatedDevice, claim: Key) -> list[Key]:
         """The other claims to which a device is allocated."""
-        return [key for key in self._claims.holders.get(identity(device), ()) if key != claim]
-
-    def named(self, uid: str) -> list[ResourceClaimRecord]:
-        """The claims that exist of those that a pod without a node names."""
-        return self._claims.named(uid)
+        return [key for key in self.holders.get(identity(device), ()) if key != claim]
 
     def waiting_for(self, uid: str) -> list[ResourceClaimRecord]:
-        """Those of them whose devices wait for the pod on its node."""
+        """Those of the claims that a pod names whose devices wait for it on its node."""
         return [claim for claim in self.named(uid) if self.node_of(claim)]
 
     def unused(self, known: Iterable[Key] = ()) -> list[ResourceClaimRecord]:
         """The claims that the queue allocated, and that are reserved for no pod. `known`: claims that it allocated, be
         they marked or not: the owner of a claim may take the annotation away."""
-        claims = (self._claims.records.get(key) for key in dict.fromkeys((*self._claims.marked, *known)))
+        claims = (self.records.get(key) for key in dict.fromkeys((*self.marked, *known)))
         return [claim for claim in claims if claim is not None and claim.allocated is not None and not claim.reserved]
-
-    def unallocated(self) -> list[ResourceClaimRecord]:
-        """The claims that are not allocated."""
-        return [self._claims.records[key] for key in self._claims.unallocated]
-
-    @property
-    def most(self) -> int | None:
-        """As of Slices."""
-        return self._slices.most
 
     def seekers(self) -> dict[str, None]:
         """The uids of the pods without a node to which kube-scheduler may allocate a claim: no claim of theirs is
         terminating, or asks for more devices than any node has."""
         most = self._slices.most
-        takes = (claim for claim in self.unallocated() if any(map(_takes, claim.spec.requests)))
-        uids = dict.fromkeys(uid for claim in takes for uid in self.users(claim))
+        claims = (self.records[key] for key in self.unallocated)
+        takes = (claim for claim in claims if any(map(_takes, claim.spec.requests)))
+        uids = dict.fromkeys(uid for claim in takes for uid in self.users("claim", claim))
         return {uid: None for uid in uids if not any(self._is_vain(claim, most) for claim in self.named(uid))}
 
     def _is_vain(self, claim: ResourceClaimRecord, most: int | None) -> bool:
@@ -511,11 +486,3 @@ class PlannedClaims:
         ]
         least = sum(min(choice.number for choice in choices) for choices in ours)
         return claim.terminating or (most is not None and least > most)
-
-    def users(self, claim: ResourceClaimRecord) -> list[str]:
-        """The uids of the pods without a node that name the claim."""
-        return self._claims.users("claim", claim)
-
-    def user(self, claim: ResourceClaimRecord) -> str:
-        """The uid of a pod without a node that names the claim, "" for none."""
-        return self._claims.first_user(claim)

@@ -136,7 +136,7 @@ class Tolerance(NamedTuple):
 
 def tolerances(specs: Iterable[ClaimSpec]) -> tuple[Tolerance, ...]:
     """Of the requests of these claims that take devices from others."""
-    choices = (choice for spec in specs for request in spec.requests for choice in request.choices)
+    choices = (choice for spec in specs for choice in spec.choices)
     return tuple([Tolerance(choice.tolerations, choice.number) for choice in choices if choice.tolerations])
 
 

@@ -49,35 +49,25 @@ class Pool(NamedTuple):
 
 
 class NodePools:
-    """All ResourceSlices of the cluster, and the pools of nodes. `records`: by name."""
+    """The pools of nodes."""
 
-    def __init__(self, rules: TaintRules) -> None:
-        """`rules`: which devices are tainted beside what their slices state, kept up to date by the caller."""
-        self.records: dict[str, ResourceSliceRecord] = {}
-        self._rules = rules
-        self._slices: dict[PoolKey, dict[str, ResourceSliceRecord]] = {}  # by name; none is empty
+    def __init__(self, slices: Mapping[PoolKey, Mapping[str, ResourceSliceRecord]], rules: TaintRules) -> None:
+        """`slices`: of each pool, by name; `rules`: which devices are tainted beside what their slices state. The
+        caller keeps both up to date."""
+        self._slices, self._rules = slices, rules
         self._keys: dict[str, Counter[PoolKey]] = {}  # by node: how many slices of it alone; none is empty
         self._wide: Counter[PoolKey] = Counter()  # how many slices of several nodes; none is 0
 
-    def update(self, record: ResourceSliceRecord, change: str) -> set[str] | None:
-        """A slice is "set", or there is a "delete". The nodes of which the pools may be others, None for any."""
-        keys = {(record.driver, record.pool)}
-        before = self.records.pop(record.name, None)
+    def update(self, before: ResourceSliceRecord | None, after: ResourceSliceRecord | None) -> set[str] | None:
+        """A slice was this one, None for none, and is another one now. The nodes of which the pools may be others,
+        None for any."""
+        records = [(record, by) for record, by in ((before, -1), (after, 1)) if record is not None]
+        keys = {(record.driver, record.pool) for record, _ in records}
+        was_wide = any(key in self._wide for key in keys)
+        for record, by in records:
+            self._count(record, by)
         nodes = self.nodes_of(keys)
-        if before is not None:
-            key = (before.driver, before.pool)
-            keys.add(key)
-            nodes = self.nodes_of(keys)
-            del self._slices[key][before.name]
-            if not self._slices[key]:
-                del self._slices[key]
-            self._count(before, -1)
-        if change == "set":
-            self.records[record.name] = record
-            self._slices.setdefault((record.driver, record.pool), {})[record.name] = record
-            self._count(record, 1)
-        after = self.nodes_of(keys)
-        return None if nodes is None or after is None else nodes | after
+        return None if was_wide or nodes is None else nodes.union(record.place.node for record, _ in records)
 
     def nodes_of(self, keys: Iterable[PoolKey]) -> set[str] | None:
         """The nodes of these pools, None for any."""

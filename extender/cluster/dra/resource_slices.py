@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
 from extender.cluster.dra.device_classes import Mark, PublishedKind, kind_of
+from extender.cluster.numbered import take_out
 from extender.objects.records import (
     FENCE,
     AllocatedDevice,
@@ -45,20 +46,20 @@ class Touched(NamedTuple):
 
 
 class Slices:
-    """The slices of the drivers in question, and those of NIC_DRIVERS, by pool. `records`: by name; `node_of`:
-    GpuDevice.id of a whole GPU -> its node; `kinds`: of the devices of all drivers, with their number; `of_any_node`:
-    the slices of these drivers that name no node, by driver."""
+    """The slices of all drivers, and what the drivers in question, and NIC_DRIVERS, publish. `records`: by name;
+    `by_pool`: those of each pool, by name; none is empty. `node_of`: GpuDevice.id of a whole GPU -> its node; `kinds`:
+    of the devices of all drivers, with their number; `of_any_node`: the slices that name no node, by driver in
+    question."""
 
     def __init__(self, drivers: Mapping[str, Mark], rules: TaintRules) -> None:
         """`drivers`: those in question, with what marks their whole GPUs; `rules`: which devices are tainted beside
         what their slices state, kept up to date by the caller."""
         self.records: dict[str, ResourceSliceRecord] = {}
+        self.by_pool: dict[PoolKey, dict[str, ResourceSliceRecord]] = {}
         self.node_of: dict[str, str] = {}
         self.kinds: Counter[PublishedKind] = Counter()
         self.of_any_node: Counter[str] = Counter()
         self._drivers, self._rules = drivers, rules
-        self._foreign: dict[str, str] = {}  # name of a slice of any other driver -> the driver
-        self._pools: dict[PoolKey, dict[str, ResourceSliceRecord]] = {}  # slices by name; none is empty
         self._nodes: dict[str, dict[PoolKey, list[Published]]] = {}  # what each pool has for a node; none is empty
         self._spread: dict[PoolKey, set[str]] = {}  # the nodes of each pool; none is empty
         self._size: dict[PoolKey, int] = {}  # by driver and node: its whole GPUs, from 1 on
@@ -77,7 +78,8 @@ class Slices:
     @property
     def most(self) -> int | None:
         """The devices of the node with the most; None where devices are published that are not those of one node."""
-        if any(not record.node and record.devices for record in self.records.values()):
+        records = self.records.values()
+        if any(not record.node and record.devices and self._reads(record.driver) for record in records):
             return None
         return max((sum(map(len, pools.values())) for pools in self._nodes.values()), default=0)
 
@@ -101,15 +103,17 @@ class Slices:
 
     def invalid(self) -> dict[PoolKey, str]:
         """The pools of which no device is allocated, because two of them have this name."""
-        repeated_names = {key: repeated(_complete(slices.values())) for key, slices in self._pools.items()}
+        repeated_names = {key: repeated(_complete(slices.values())) for key, slices in self._known_pools()}
         return {key: name for key, name in sorted(repeated_names.items()) if name}
 
     def skipped(self) -> Counter[str]:
         """How many slices, or devices of slices, do not count, by reason, for people."""
         reasons = Counter(
-            f"ResourceSlices of driver {driver} (no draDriver of the settings)" for driver in self._foreign.values()
+            f"ResourceSlices of driver {record.driver} (no draDriver of the settings)"
+            for record in self.records.values()
+            if not self._reads(record.driver)
         )
-        for key, slices in self._pools.items():
+        for key, slices in self._known_pools():
             newest = max(record.generation for record in slices.values())
             current = [record for record in slices.values() if record.generation == newest]
             complete = _complete(slices.values())
@@ -140,36 +144,42 @@ class Slices:
 
     def update(self, record: ResourceSliceRecord, change: str) -> Touched:
         """A slice is "set", or there is a "delete"."""
-        touched = Touched(set(), set())
+        touched, keys = Touched(set(), set()), [(record.driver, record.pool)]
         before = self.records.pop(record.name, None)
         if before is not None:
-            self.of_any_node[before.driver] -= not before.node
-            self._count_kinds([self._kind(before, device) for device in before.devices], -1)
             key = (before.driver, before.pool)
-            del self._pools[key][before.name]
-            self._renew(key, touched)
-        if foreign := self._foreign.pop(record.name, ""):
-            self._count_kinds([PublishedKind(foreign)], -1)
-        if change == "set" and not (record.driver in self._drivers or record.driver in NIC_DRIVERS):
-            self._foreign[record.name] = record.driver
-            self._count_kinds([PublishedKind(record.driver)], 1)
-        elif change == "set":
+            take_out(self.by_pool, key, before.name)
+            self._count(before, -1)
+            if key not in keys:
+                keys.append(key)
+        if change == "set":
             self.records[record.name] = record
-            self.of_any_node[record.driver] += not record.node
-            self._count_kinds([self._kind(record, device) for device in record.devices], 1)
-            key = (record.driver, record.pool)
-            self._pools.setdefault(key, {})[record.name] = record
-            self._renew(key, touched)
+            self.by_pool.setdefault(keys[0], {})[record.name] = record
+            self._count(record, 1)
+        for key in keys:
+            if self._reads(key[0]):
+                self._renew(key, touched)
         return touched
 
-    def _kind(self, record: ResourceSliceRecord, device: DeviceRecord) -> PublishedKind:
-        return kind_of(device, record.driver, self._drivers.get(record.driver))
-
-    def _count_kinds(self, kinds: Iterable[PublishedKind], by: int) -> None:
+    def _count(self, record: ResourceSliceRecord, by: int) -> None:
+        kinds = [PublishedKind(record.driver)]
+        if self._reads(record.driver):
+            self.of_any_node[record.driver] += 0 if record.node else by
+            kinds = [self._kind(record, device) for device in record.devices]
         for kind in kinds:
             self.kinds[kind] += by
             if not self.kinds[kind]:
                 del self.kinds[kind]
+
+    def _reads(self, driver: str) -> bool:
+        return driver in self._drivers or driver in NIC_DRIVERS
+
+    def _known_pools(self) -> Iterator[tuple[PoolKey, Mapping[str, ResourceSliceRecord]]]:
+        """The pools of the drivers that are read, with their slices by name."""
+        return ((key, slices) for key, slices in self.by_pool.items() if self._reads(key[0]))
+
+    def _kind(self, record: ResourceSliceRecord, device: DeviceRecord) -> PublishedKind:
+        return kind_of(device, record.driver, self._drivers.get(record.driver))
 
     def _renew(self, key: PoolKey, touched: Touched) -> None:
         """Read a pool again."""
@@ -200,9 +210,8 @@ class Slices:
                     self.node_of.pop(published.id, None)
             if not self._nodes[node]:
                 del self._nodes[node]
-        slices = self._pools[key]
-        if not slices:
-            del self._pools[key]
+        slices = self.by_pool.get(key)
+        if slices is None:
             return
         for record in _current(slices.values()):
             if record.node:
@@ -305,10 +314,7 @@ class TaintRules:
         before = self.records.pop(record.name, None)
         if before is not None:
             versions.append(before)
-            if named := self._tainting.get(selector := selector_of(before)):
-                named.pop(before.name, None)
-                if not named:
-                    del self._tainting[selector]
+            take_out(self._tainting, selector_of(before), before.name)
         if change == "set":
             self.records[record.name] = record
             versions.append(record)

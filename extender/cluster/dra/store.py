@@ -24,7 +24,7 @@ from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
 from extender.cluster.dra.allocator import Result
 from extender.cluster.dra.claim_fits import MOST_KEPT, ClaimFits, Specs
-from extender.cluster.dra.claims import ALL, EXTENDED, Key, PlannedClaims, ResourceClaims, is_plain, numbers
+from extender.cluster.dra.claims import ALL, EXTENDED, Key, PlannedClaims, is_plain, numbers
 from extender.cluster.dra.claims_together import ClaimsTogether
 from extender.cluster.dra.device_classes import AMD, EVERY, INTEL, NVIDIA, WHOLE, Mark, Selected, drivers_of, selected
 from extender.cluster.dra.pools import NodePools
@@ -60,8 +60,9 @@ class _Asked(NamedTuple):
 class DraStore:
     """What the API objects of DRA state. `classes`: the DeviceClasses by name; `uncounted`: the resources that a
     DeviceClass serves which may hand out something else than whole GPUs of its driver. What is left on a node is not
-    known then, so GPUs of these drivers are not counted. `planned`: the claims whose devices the queue allocates;
-    `homes`: the nodes of claims that a pod there holds without an allocation, as a question supposes it."""
+    known then, so GPUs of these drivers are not counted. `planned`: the claims, and what the queue allocates of them;
+    `published`: the devices of nodes; `homes`: the nodes of claims that a pod there holds without an allocation, as a
+    question supposes it."""
 
     def __init__(
         self, resources: Iterable[ResourceSettings], bound: Callable[[str], PodRecord | None], *, plans: bool = False
@@ -77,9 +78,9 @@ class DraStore:
                 self._whole[driver] = WHOLE.get(driver, EVERY) if resource.dra_attribute is None else (name, value)
         self._bound = bound
         self.taint_rules = TaintRules(plans=plans)
-        self._slices = Slices(self._whole, self.taint_rules)
-        self._pools = NodePools(self.taint_rules)
-        self._claims = ResourceClaims()
+        self.published = Slices(self._whole, self.taint_rules)
+        self.slices: Mapping[str, ResourceSliceRecord] = self.published.records  # by name
+        self._pools = NodePools(self.published.by_pool, self.taint_rules)
         self.classes: dict[str, DeviceClassRecord] = {}
         self.uncounted: set[str] = set()
         self._every: set[str] = set()  # the classes that select every whole GPU of their driver
@@ -89,47 +90,25 @@ class DraStore:
         self.homes: dict[Key, str] = {}
         self._allocated: set[str] = set()  # those of them whose devices the queue may allocate
         self._serving: dict[str, str] = {}  # resource -> the one class that serves it
+        self.planned = self._claims = PlannedClaims(self.published, self._allocated, on=plans)
+        self.claims: Mapping[Key, ResourceClaimRecord] = self._claims.records  # by namespace and name
+        self.templates: Mapping[Key, ResourceClaimTemplateRecord] = self._claims.templates  # by namespace and name
         self.fits = ClaimFits(self._pools, self._claims, self.classes, self._every, self._serving)
-        self.planned = PlannedClaims(self._slices, self._claims, self._allocated, on=plans)
         self._asked: dict[Specs, _Asked] = {}  # depends on the classes, and on the smallest node of each driver
         self._stale_pods: dict[str, None] = {}
         self._stale_nodes: dict[str, None] = {}
 
-    @property
-    def claims(self) -> Mapping[tuple[str, str], ResourceClaimRecord]:
-        """By namespace and name."""
-        return self._claims.records
-
-    @property
-    def templates(self) -> Mapping[tuple[str, str], ResourceClaimTemplateRecord]:
-        """By namespace and name."""
-        return self._claims.templates
-
-    @property
-    def slices(self) -> Mapping[str, ResourceSliceRecord]:
-        """By name."""
-        return self._pools.records
-
-    def invalid_pools(self) -> dict[tuple[str, str], str]:
-        """(driver, pool) -> the name that two of its devices have: kube-scheduler allocates none of its devices."""
-        return self._slices.invalid()
-
-    def skipped(self) -> Mapping[str, int]:
-        """How many slices, or devices of slices, do not count, by reason, for people."""
-        return self._slices.skipped()
-
     def served_unseen(self) -> set[str]:
         """The resources that a DeviceClass serves, without those of which the devices are counted: slices of their
         driver are read, and each names its node, so a node without such slices offers none."""
-        slices = self._slices
+        slices = self.published
         read = {kind.driver for kind in slices.kinds if not slices.of_any_node[kind.driver]}
         counted = {resource for driver, resource in self._resources.items() if driver in read} - self.uncounted
         return {device_class.extended_resource_name for device_class in self.classes.values()} - counted
 
     def device_classes(self, pod: PodRecord) -> list[str]:
         """The DeviceClasses of which its claims ask for devices, by name."""
-        requests = (request for _, spec in self._claims.of(pod) for request in spec.requests)
-        return sorted({choice.device_class for request in requests for choice in request.choices})
+        return sorted({choice.device_class for _, spec in self._claims.of(pod) for choice in spec.choices})
 
     def absent(self, pod: PodRecord) -> str:
         """The first claim, template or DeviceClass that a pod names and that does not exist, "" for none. Without any
@@ -142,24 +121,21 @@ class DraStore:
 
     def absent_class(self, pod: PodRecord) -> str:
         """As `absent`, of the DeviceClasses alone."""
-        for _, spec in self._claims.of(pod):
-            for request in spec.requests:
-                for choice in request.choices:
-                    if choice.device_class not in self.classes:
-                        return f"DeviceClass {choice.device_class}"
-        return ""
+        names = (choice.device_class for _, spec in self._claims.of(pod) for choice in spec.choices)
+        return next((f"DeviceClass {name}" for name in names if name not in self.classes), "")
 
     # -- events ---------------------------------------------------------------------------------------------------
 
     def set(self, record: DraRecord, change: str) -> None:
         """An object is "set", or there is a "delete"."""
         if isinstance(record, ResourceSliceRecord):
-            self.fits.changed(self._pools.update(record, change))
-            smallest, kinds = dict(self._slices.smallest), set(self._slices.kinds)
-            touched = self._slices.update(record, change)
-            if kinds != self._slices.kinds.keys():
+            before = self.slices.get(record.name)
+            smallest, kinds = dict(self.published.smallest), set(self.published.kinds)
+            touched = self.published.update(record, change)
+            self.fits.changed(self._pools.update(before, self.slices.get(record.name)))
+            if kinds != self.published.kinds.keys():
                 self._read_classes(self.classes)
-            if smallest != self._slices.smallest:
+            if smallest != self.published.smallest:
                 self._asked.clear()
                 self._mark(self._claims.waiting())
             self._mark_nodes(touched.nodes)
@@ -173,7 +149,7 @@ class DraStore:
                 self._mark(version.reserved)
                 for other in self._claims.beside(version):
                     self._mark(other.reserved)
-                self._mark_nodes(self._slices.where(version.allocated or ()))
+                self._mark_nodes(self.published.where(version.allocated or ()))
             self._mark(self._claims.users("claim", record))
         elif isinstance(record, ResourceClaimTemplateRecord):
             self._claims.set_template(record, change)
@@ -221,7 +197,7 @@ class DraStore:
             self._every.discard(name)
             self._allocated.discard(name)
             if name in self.classes:
-                now = selected(self.classes[name], self._slices.kinds, self._whole)
+                now = selected(self.classes[name], self.published.kinds, self._whole)
                 self._drivers[name] = now.driver
             if now.every:
                 self._every.add(name)
@@ -252,7 +228,7 @@ class DraStore:
         by_class = {name for name, _ in served} & counted
         if (odd, narrowed, by_class) != (self.uncounted, self._narrowed, self._served):
             self.uncounted, self._narrowed, self._served = odd, narrowed, by_class
-            self._mark_nodes(self._slices.nodes)
+            self._mark_nodes(self.published.nodes)
             self._mark((*self._claims.holding(), *self._claims.waiting()))
 
     def _mark(self, uids: Iterable[str], nodes: Iterable[str] = ()) -> None:
@@ -265,7 +241,7 @@ class DraStore:
     def _moved(self, uid: str) -> None:
         """A pod has come, has gone or is bound: what its claims hold may be held by another pod, or by none."""
         for claim in self._claims.reserved(uid):
-            self._mark_nodes(self._slices.where(claim.allocated or ()))
+            self._mark_nodes(self.published.where(claim.allocated or ()))
             if len(claim.reserved) > 1:
                 self._mark(claim.reserved)
 
@@ -273,12 +249,12 @@ class DraStore:
 
     def node(self, node: NodeRecord) -> NodeRecord:
         """The node with its GPUs by DRA."""
-        stated, pools = node_gpus.bare(node), self._slices.of(node.name)
+        stated, pools = node_gpus.bare(node), self.published.of(node.name)
         for driver, resource in self._resources.items():
             of = [devices for devices in pools if devices and devices[0].driver == driver]
             if of and resource not in self.uncounted:
-                every, nics = resource not in self._narrowed, self._slices.nics(node.name)
-                known = node_gpus.Allocation(self._is_held, self._slices.taints, resource in self._served)
+                every, nics = resource not in self._narrowed, self.published.nics(node.name)
+                known = node_gpus.Allocation(self._is_held, self.published.taints, resource in self._served)
                 return node_gpus.with_devices(stated, resource, of, known, every=every, nics=nics)
         return stated
 
@@ -306,19 +282,19 @@ class DraStore:
     def asks_gpus(self, pod: PodRecord) -> bool:
         """Whether the pod has claims that are allocated, not counted, and a class of them is one of devices of a driver
         whose whole GPUs are counted: of these, of parts of them, or with admin access."""
-        kinds, marks = self._slices.kinds, self._whole
+        kinds, marks = self.published.kinds, self._whole
         return any(drivers_of(record, kinds, marks) & self._resources.keys() for record in self._classes_of(pod))
 
     def unpublished(self, pod: PodRecord) -> list[str]:
         """The names of the classes of such claims of which no published device is one."""
-        kinds = self._slices.kinds
+        kinds = self.published.kinds
         return sorted(record.name for record in self._classes_of(pod) if not drivers_of(record, kinds, {}))
 
     def _classes_of(self, pod: PodRecord) -> list[DeviceClassRecord]:
         """The classes of its claims that are allocated, not counted."""
         claims = self.fits.of(pod)
-        requests = () if claims is None else (request for spec in claims.specs for request in spec.requests)
-        names = {choice.device_class for request in requests for choice in request.choices}
+        specs = () if claims is None else claims.specs
+        names = {choice.device_class for spec in specs for choice in spec.choices}
         return [self.classes[name] for name in names if name in self.classes]
 
     def together(self, roles: Sequence[PodRecord]) -> ClaimsTogether | None:
@@ -392,7 +368,7 @@ class DraStore:
         holders = self._claims.holders.get(gpu)
         if holders is None:
             return None
-        node = self._slices.node_of.get(gpu)
+        node = self.published.node_of.get(gpu)
         if node and self.planned.waits(gpu, node):
             return None
         return any(self._holder(self._claims.records[key], node) for key in holders)
@@ -413,7 +389,7 @@ class DraStore:
             keeps = keeps or not self._claims.returned_by(claim, pod)
             for device in claim.allocated or ():
                 gpu, resource = identity(device), self._resources.get(device.driver, "")
-                if self._slices.node_of.get(gpu) == pod.node and resource not in self.uncounted and gpu not in held:
+                if self.published.node_of.get(gpu) == pod.node and resource not in self.uncounted and gpu not in held:
                     held[gpu] = resource
                     asked_for = claim.name == pod.extended_claim and stated[resource] > 0
                     (stated.subtract if asked_for else added.update)((resource,))
@@ -425,7 +401,7 @@ class DraStore:
             added,
             held=tuple(sorted(ids.union(pod.held))),
             devices=tuple(sorted(held)),
-            keeps_devices=keeps or self._slices.any_tainted(pod.node, held),
+            keeps_devices=keeps or self.published.any_tainted(pod.node, held),
         )
 
     def _asking(self, pod: PodRecord) -> PodRecord:
@@ -469,7 +445,7 @@ class DraStore:
             numbers_of = numbers(requests, self._drivers, self._every)
             added = Counter[str]()
             for driver, counts in numbers_of.items():
-                least = min(number or self._slices.smallest.get(driver, 1) for number in counts)
+                least = min(number or self.published.smallest.get(driver, 1) for number in counts)
                 added[self._resources[driver]] += least
             self._drop_uncounted(added)
             choices = next((counts for counts in numbers_of.values() if len(counts) > 1 or ALL in counts), ())
@@ -487,7 +463,7 @@ class DraStore:
         if claim.allocated is not None:
             if self.planned.node_of(claim):
                 return ""
-            where = {self._slices.node_of.get(identity(device), "") for device in claim.allocated}
+            where = {self.published.node_of.get(identity(device), "") for device in claim.allocated}
             return where.pop() if len(where) == 1 else ""
         return self.homes.get((claim.namespace, claim.name), "")
 

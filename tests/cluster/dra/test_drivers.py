@@ -92,7 +92,7 @@ def test_what_does_not_count_of_slices_is_said_with_its_number() -> None:
         published("gpu.nvidia.com", [device("gpu-0", type="gpu")], "bare", "p"),
         *(published("fpga.example.com", [], f"other-{i}", f"q-{i}") for i in range(3)),
     )
-    assert cluster.dra.skipped() == {
+    assert cluster.dra.published.skipped() == {
         "ResourceSlices of an older generation of their pool": 1,
         "devices without a name": 1,
         "ResourceSlices of incomplete pools, such as gpu.nvidia.com/m": 1,

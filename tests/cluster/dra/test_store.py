@@ -734,8 +734,8 @@ def test_a_pool_in_which_two_devices_have_one_name_has_no_device() -> None:
         one["spec"]["pool"]["resourceSliceCount"] = 2
         made.set("ResourceSlice", one)
     assert made.cluster.nodes["n1"].gpus == {}
-    assert made.cluster.dra.invalid_pools() == {(dra.DRIVER, "n1"): "gpu-0"}
+    assert made.cluster.dra.published.invalid() == {(dra.DRIVER, "n1"): "gpu-0"}
     made.drop("ResourceSlice", second)
     made.set("ResourceSlice", dra.resource_slices("n1", MACHINE)[0])
     assert made.cluster.nodes["n1"].gpus == {GPU: 8}
-    assert made.cluster.dra.invalid_pools() == {}
+    assert made.cluster.dra.published.invalid() == {}
