@@ -7,7 +7,6 @@ down where they name an entry. What is left decides only when all of it is one a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -127,23 +126,8 @@ def _entry(item: Mapping[str, Any]) -> Entry:
         item["vendor"],
         frozenset(item["product_label"]),
         frozenset(item.get("machine_label", ())),
-        frozenset(name for text in item["cloud"] for name in _types(text)),
+        frozenset(item.get("instance_types", ())),
         topology,
         item["status"],
         tuple(item["source"]),
     )
-
-
-def _types(text: str) -> set[str]:
-    """The instance types in a text like "Azure ND96isr_H200_v5" or "GCP a3-highgpu-8g / a3-megagpu-8g (notes)".
-
-    Only words with a digit and a dot, dash or underscore: "AWS", "8x" and "V100" name no type. Azure's label
-    says "Standard_" before what people write.
-    """
-    if "see own entry" in text:
-        return set()
-    words = re.findall(r"[A-Za-z][\w.-]*", text.partition("(")[0])
-    types = {word for word in words if re.search(r"\d", word) and re.search(r"[._-]", word)}
-    if text.startswith("Azure "):
-        types |= {f"Standard_{word}" for word in types if not word.startswith("Standard_")}
-    return types

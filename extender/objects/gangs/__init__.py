@@ -337,13 +337,12 @@ class OwnerPods:
 
     @property
     def templates(self) -> Iterator[tuple[str, Any]]:
-        """(path, template as plain values) of each role with pods; of several with one template the first."""
+        """(path, template) of each role with pods; of several with one template the first."""
         seen: set[int] = set()
         for role in (role for stated in self._stated for role in stated.roles if role.pods):
             if id(role.template) not in seen:
                 seen.add(id(role.template))
-                raw = isinstance(role.template, msgspec.Raw)
-                yield role.path, msgspec.json.decode(role.template) if raw else role.template
+                yield role.path, role.template
 
     @property
     def per_node(self) -> bool:

@@ -230,7 +230,7 @@ def kaito_roles(owner: OwnerObject) -> OwnerRoles:
 def _workspace(owner: OwnerObject, spec: Section, groups: int) -> OwnerRoles:
     machines = spec.section("resource")
     count = machines.count("count")
-    template = spec.section("inference").template("template")
+    template = spec.section("inference").raw("template")
     if template is not None:
         return OwnerRoles((Role(template, "inference.template", count, groups=groups),))
     machine, part = machines.text("instanceType") or KAITO_DEFAULT, machines.section("partition")

@@ -7,6 +7,7 @@ from typing import Final
 from extender.objects.gangs.pod_groups import stated_domain, stated_minimum
 from extender.objects.gangs.roles import POD_INDEX, OwnerObject, OwnerRoles, Role, Section, role_at
 from extender.objects.gangs.source import OUR_MINIMUM, OUR_SIZE, GangSource, Members, Objects, Ref, agreed, number
+from extender.objects.queueing import COMPLETION
 from extender.objects.records import LONGEST_DEADLINE, PodRecord
 
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
@@ -14,7 +15,6 @@ KUEUE_LEAST: Final = "kueue.x-k8s.io/job-min-parallelism"
 DISRUPTED: Final = "DisruptionTarget"
 BACKOFF_LIMIT: Final = 6
 """Of a Job that states none."""
-COMPLETION: Final = "batch.kubernetes.io/job-completion-index"
 
 
 class Job(GangSource):

@@ -7,16 +7,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from extender.objects.gangs.builtin import COMPLETION, job_role
+from extender.objects.gangs.builtin import job_role
 from extender.objects.gangs.pod_groups import POD_GROUP, stated_domain, stated_minimum
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
 from extender.objects.gangs.source import GangSource, Members, Objects, Ref
 from extender.objects.gangs.templates import patched
+from extender.objects.queueing import COMPLETION, JOB_INDEX, JOBSET_EXCLUSIVE
 
 NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 ROLE: Final = "jobset.sigs.k8s.io/replicatedjob-name"
-INDEX: Final = "jobset.sigs.k8s.io/job-index"
-EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 BY_SELECTOR: Final = "alpha.jobset.sigs.k8s.io/node-selector"
 """With this annotation the nodes are labelled for the Jobs beforehand, and no pod is refused at creation."""
 
@@ -88,7 +87,7 @@ def job_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
             for number in range(role.groups):
                 single = replace(role, groups=1, group_label="", creator=f"{role.creator}-{number}")
                 name = f"{owner.name}-{role.name}-{number}"
-                yield _pod_group(name, [single.with_labels({INDEX: str(number)})], of_each)
+                yield _pod_group(name, [single.with_labels({JOB_INDEX: str(number)})], of_each)
     if others:
         yield whole._replace(roles=tuple(others.values()), minimum=0, size=None)
 
@@ -115,18 +114,18 @@ def _role(owner: OwnerObject, job: Section, number: int, first: set[str]) -> Rol
     in_order = number > 0 and startup.text("startupPolicyOrder") == "InOrder"
     waits = in_order or any(needed.text("status") == "Ready" for needed in job.sections("dependsOn"))
     notes = Section(owner.annotations, "metadata.annotations"), template.section("metadata").section("annotations")
-    exclusive = next((level for note in reversed(notes) if (level := note.text(EXCLUSIVE))), "")
-    apart = any(note.text(EXCLUSIVE) and note.raw(BY_SELECTOR) is None for note in notes)
+    exclusive = next((level for note in reversed(notes) if (level := note.text(JOBSET_EXCLUSIVE))), "")
+    apart = any(note.text(JOBSET_EXCLUSIVE) and note.raw(BY_SELECTOR) is None for note in notes)
     before = name in first
     return replace(
         job_role(template.section("spec"), ""),
         name=name,
         groups=job.count("replicas"),
         creator=f"{owner.name}-{name}",
-        group_label=INDEX,
+        group_label=JOB_INDEX,
         index_label=COMPLETION,
         labels={NAME: owner.name, ROLE: name},
-        notes={EXCLUSIVE: exclusive} if exclusive else {},
+        notes={JOBSET_EXCLUSIVE: exclusive} if exclusive else {},
         early=None if before or not (waits or apart) else 0 if waits else 1,
         before=before,
     )

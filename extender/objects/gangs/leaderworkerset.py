@@ -48,9 +48,9 @@ class LeaderWorkerSet(GangSource):
         notes = {SIZE: str(size or 0)} | ({EXCLUSIVE: exclusive} if exclusive else {})
         leader = "workerTemplate" if spec.raw("leaderTemplate") is None else "leaderTemplate"
         roles = (
-            Role(spec.template(leader), spec.at(leader), 1, creator=owner.name, index_label=WORKER, notes=notes),
+            Role(spec.raw(leader), spec.at(leader), 1, creator=owner.name, index_label=WORKER, notes=notes),
             Role(
-                spec.template("workerTemplate"), spec.at("workerTemplate"), (size or 1) - 1, creator=owner.name,
+                spec.raw("workerTemplate"), spec.at("workerTemplate"), (size or 1) - 1, creator=owner.name,
                 index_label=WORKER, first=1, notes=notes, early=0 if late else None,
             ),
         )  # fmt: skip

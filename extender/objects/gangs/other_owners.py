@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from extender.objects.gangs import applications, workflows
@@ -103,8 +102,6 @@ def _task(job: str, task: Section, number: int, inherited: Mapping[str, str]) ->
 
 def _inheriting(template: Any, inherited: Mapping[str, str]) -> Any:
     """The template, with the fields of its specification that it does not state itself."""
-    if inherited and isinstance(template, msgspec.Raw):
-        template = msgspec.json.decode(template)
     spec = template.get("spec") if isinstance(template, Mapping) else None
     if not inherited or not isinstance(spec, Mapping):
         return template

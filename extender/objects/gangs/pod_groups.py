@@ -3,9 +3,10 @@ plugin, Volcano and Kubernetes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Section
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section
 from extender.objects.gangs.source import (
     OUR_MINIMUM,
     OUR_SIZE,
@@ -72,6 +73,17 @@ class Volcano(_PodGroups):
         """By the annotation."""
         name = pod.annotations.get(VOLCANO[0]) or pod.annotations.get(VOLCANO[1])
         return Ref(self.name, pod.namespace, name) if name else None
+
+
+def in_pod_group(roles: Iterable[Role], kind: tuple[str, str], name: str, least: int | None = None) -> OwnerRoles:
+    """Roles whose controller makes them one gang: a PodGroup of this kind and name. `least`: how many pods must run;
+    None: all."""
+    if kind == VOLCANO_GROUP:
+        grouped = tuple(role.with_notes({VOLCANO[0]: name}) for role in roles)
+    else:
+        grouped = tuple(role.with_labels({COSCHEDULING: name}) for role in roles)
+    size = sum(role.pods for role in grouped)
+    return OwnerRoles(grouped, size if least is None else least, size=size, stated_in=kind, name=name)
 
 
 # -- our own label or annotation; `gang-min` counts for the gangs of all sources

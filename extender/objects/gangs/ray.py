@@ -7,13 +7,10 @@ from typing import Final
 
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
 from extender.objects.gangs.source import GangSource
+from extender.objects.queueing import RAY_GROUP, RAY_HOST, RAY_NODE, RAY_REPLICA
 from extender.objects.schema import RecordError
 
 NAME: Final = "ray.io/cluster"
-NODE: Final = "ray.io/node-type"
-GROUP: Final = "ray.io/group"
-REPLICA: Final = "ray.io/worker-group-replica-index"
-HOST: Final = "ray.io/replica-host-index"
 CLUSTER: Final = ("ray.io", "RayCluster")
 MOST_CLUSTERS: Final = 2_000
 """RayClusters of one fleet."""
@@ -59,7 +56,7 @@ def ray_cluster_fleet(owner: OwnerObject) -> Iterator[OwnerRoles]:
 def ray_cluster(spec: Section, name: str) -> OwnerRoles:
     """The head, and all hosts of each group of workers. With the autoscaler, which changes their number, as many must
     run as it always keeps."""
-    head_labels = {NAME: name, NODE: "head", GROUP: "headgroup"}
+    head_labels = {NAME: name, RAY_NODE: "head", RAY_GROUP: "headgroup"}
     roles = [role_at(spec.section("headGroupSpec"), 1, name="head", labels=head_labels)]
     autoscaled = spec.flag("enableInTreeAutoscaling")
     minima = [("head/headgroup", 1)]
@@ -78,8 +75,8 @@ def ray_cluster(spec: Section, name: str) -> OwnerRoles:
 
 
 def _workers(group: Section, name: str, hosts: int, replicas: int) -> Role:
-    labels = {NAME: name, NODE: "worker", GROUP: group.text("groupName")}
+    labels = {NAME: name, RAY_NODE: "worker", RAY_GROUP: group.text("groupName")}
     return role_at(
-        group, hosts, name=group.text("groupName"), groups=replicas, group_label=REPLICA, index_label=HOST,
+        group, hosts, name=group.text("groupName"), groups=replicas, group_label=RAY_REPLICA, index_label=RAY_HOST,
         labels=labels, creator=name,
     )  # fmt: skip

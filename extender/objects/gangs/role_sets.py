@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from extender.objects.gangs import templates
-from extender.objects.gangs.pod_groups import COSCHEDULING, COSCHEDULING_GROUP, VOLCANO, VOLCANO_GROUP
+from extender.objects.gangs.pod_groups import COSCHEDULING_GROUP, VOLCANO_GROUP, in_pod_group
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section
 from extender.objects.gangs.serving import groups_of
 from extender.objects.schema import RecordError
@@ -37,12 +37,8 @@ def _rbg(spec: Section, group: str, annotations: Mapping[str, str]) -> OwnerRole
     policy = spec.section("podGroupPolicy")
     if annotations.get(RBG_GANG) != "true" and not policy:
         return OwnerRoles(roles, name=group)
-    size = sum(role.pods for role in roles)
-    if policy.raw("volcanoScheduling") is not None:
-        grouped, kind = tuple(role.with_notes({VOLCANO[0]: group}) for role in roles), VOLCANO_GROUP
-    else:
-        grouped, kind = tuple(role.with_labels({COSCHEDULING: group}) for role in roles), COSCHEDULING_GROUP
-    return OwnerRoles(grouped, minimum=size, size=size, stated_in=kind, name=group)
+    kind = COSCHEDULING_GROUP if policy.raw("volcanoScheduling") is None else VOLCANO_GROUP
+    return in_pod_group(roles, kind, group)
 
 
 def _rbg_role(rbg: str, section: Section, shared: Mapping[str, Any]) -> Iterator[Role]:
@@ -100,15 +96,11 @@ def role_set(owner: OwnerObject) -> OwnerRoles:
 
 def _role_set(spec: Section, name: str) -> OwnerRoles:
     roles = tuple(_storm_role(role, name) for role in spec.sections("roles"))
-    strategy, size = spec.section("schedulingStrategy"), sum(role.count for role in roles)
-    least = strategy.section("coschedulingSchedulingStrategy").number("minMember")
-    if least is not None:
-        labelled = tuple(role.with_labels({COSCHEDULING: name}) for role in roles)
-        return OwnerRoles(labelled, minimum=least, size=size, stated_in=COSCHEDULING_GROUP, name=name)
-    least = strategy.section("volcanoSchedulingStrategy").number("minMember")
-    if least is not None:
-        noted = tuple(role.with_notes({VOLCANO[0]: name}) for role in roles)
-        return OwnerRoles(noted, minimum=least, size=size, stated_in=VOLCANO_GROUP, name=name)
+    strategy = spec.section("schedulingStrategy")
+    for field, kind in (("coscheduling", COSCHEDULING_GROUP), ("volcano", VOLCANO_GROUP)):
+        least = strategy.section(f"{field}SchedulingStrategy").number("minMember")
+        if least is not None:
+            return in_pod_group(roles, kind, name, least)
     return OwnerRoles(roles, name=name)
 
 
@@ -132,12 +124,8 @@ def model_serving(owner: OwnerObject) -> Iterator[OwnerRoles]:
             replicas, stated = section.count("replicas"), minima.number(section.text("name"))
             of_each = sum(role.count for role in pods) // replicas if replicas else 0
             least += of_each * (replicas if stated is None else min(stated, replicas))
-        if inner.raw("gangPolicy") is None:
-            yield OwnerRoles(tuple(roles), name=name)
-            continue
-        noted = tuple(role.with_notes({VOLCANO[0]: name}) for role in roles)
-        size = sum(role.count for role in roles)
-        yield OwnerRoles(noted, minimum=least, size=size, stated_in=VOLCANO_GROUP, name=name)
+        ungrouped = inner.raw("gangPolicy") is None
+        yield OwnerRoles(tuple(roles), name=name) if ungrouped else in_pod_group(roles, VOLCANO_GROUP, name, least)
 
 
 def _serving_role(section: Section, group: str) -> list[Role]:

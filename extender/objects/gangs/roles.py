@@ -1,10 +1,10 @@
 """What an owner states of the pods that it creates: the one reading of its object, for the queue, what-if and `check`.
 
-Theory of operation. `OwnerObject` is the object, whose fields are decoded where they are asked for. The reader of its
-kind (`Source.read`, or a function of `other_owners.py`) returns `OwnerRoles`: each role with its template, its number
-of pods, their labels and indices, and which of them are created only once others run. Everything else follows from the
-roles: `record_of` makes the record of a live object, with the numbers of its gang and the pods that come late; `pods`
-makes the pods of a question.
+Theory of operation. `OwnerObject` is the object, whose fields get their types where they are asked for. The reader of
+its kind (`Source.read`, or a function of `other_owners.py`) returns `OwnerRoles`: each role with its template, its
+number of pods, their labels and indices, and which of them are created only once others run. Everything else follows
+from the roles: `record_of` makes the record of a live object, with the numbers of its gang and the pods that come late;
+`pods` makes the pods of a question.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Iterator, Mapping
 from sys import intern
 from types import MappingProxyType
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -34,36 +34,22 @@ Parts = tuple[tuple[str, int | None], ...]
 NONE: Final[Mapping[str, str]] = {}
 
 
-Fields = dict[str, msgspec.Raw]
-_Fields = TypeVar("_Fields", Fields, dict[str, Any])
-
-
-class _Wire(schema.Wire, Generic[_Fields]):
-    """An owner; what a wrong field of its specification means is for the reader of its kind to say. Fields are decoded
-    as they are asked for: most of a specification is its pod template, which is seldom read."""
+class _Wire(schema.Wire):
+    """An owner; what a wrong field of its specification means is for the reader of its kind to say."""
 
     api_version: str | None = None
     kind: str | None = None
     metadata: schema.Metadata | None = None
-    spec: _Fields | None = None
-    status: _Fields | None = None
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
 
 
-class _Type:
-    """The type of a field, from JSON and from YAML; null is None."""
-
-    def __init__(self, wire: Any, plain: Any = None) -> None:
-        self.decode = msgspec.json.Decoder(wire | None).decode
-        self.plain = (plain or wire) | None
-
-
-_OWNER: Final = msgspec.json.Decoder(_Wire[Fields])
-_PLAIN: Final = msgspec.json.Decoder(_Wire[dict[str, Any]])
+_OWNER: Final = msgspec.json.Decoder(_Wire)
 _POD: Final = msgspec.json.Decoder(schema.Pod | None)
-_OBJECT: Final = _Type(Fields, dict[Any, Any])
-_OBJECTS: Final = _Type(list[Fields | None], list[dict[Any, Any] | None])
-_TEXTS: Final = _Type(list[str])
-_TEXT, _FLAG, _NUMBER, _TIME = map(_Type, (str, bool, int, datetime.datetime))
+_OBJECT: Final[Any] = dict[Any, Any] | None
+_OBJECTS: Final[Any] = list[_OBJECT] | None
+_TEXTS: Final[Any] = list[str] | None
+_TEXT, _FLAG, _NUMBER, _TIME = str | None, bool | None, int | None, datetime.datetime | None
 
 
 class Section:
@@ -80,27 +66,23 @@ class Section:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """All of its fields as plain values."""
-        return {key: _plain(value) for key, value in self._fields.items()}
+        """All of its fields."""
+        return dict(self._fields)
 
     def at(self, key: str) -> str:
         """The path of a field."""
         return f"{self.path}.{key}" if self.path else key
 
     def raw(self, key: str) -> Any:
-        """The value as a plain one."""
-        return _plain(self._fields.get(key))
-
-    def template(self, key: str) -> Any:
-        """A pod template, which may still be JSON."""
+        """The value as it is stated."""
         return self._fields.get(key)
 
-    def _read(self, key: str, of: _Type) -> Any:
+    def _read(self, key: str, of: Any) -> Any:
         value = self._fields.get(key)
         if value is None:
             return None
         try:
-            return of.decode(value) if type(value) is msgspec.Raw else msgspec.convert(value, of.plain)
+            return msgspec.convert(value, of)
         except schema.UNREADABLE as error:
             raise schema.record_error(error, self.at(key)) from error
 
@@ -152,10 +134,6 @@ class Section:
         return epoch(self._read(key, _TIME))
 
 
-def _plain(value: Any) -> Any:
-    return msgspec.json.decode(value) if type(value) is msgspec.Raw else value
-
-
 class OwnerObject(NamedTuple):
     """An object that creates pods, or states how many of them must run."""
 
@@ -189,7 +167,7 @@ class OwnerObject(NamedTuple):
 def owner_object(source: schema.Source, api: str = "", kind: str = "") -> OwnerObject:
     """The object of JSON or YAML; `api` and `kind` where it does not state them (items of typed lists). RecordError
     where it is no object with a name."""
-    wire: _Wire[Any] = read(source, _PLAIN) if isinstance(source, Mapping) else read(source, _OWNER)
+    wire = read(source, _OWNER)
     meta = metadata(wire.metadata)
     name = meta.name or (meta.generate_name or "").rstrip("-")
     return OwnerObject(
@@ -202,7 +180,7 @@ class Role(msgspec.Struct, frozen=True):
     """Pods of one template: `groups` times `count` of them."""
 
     template: Any
-    """The pod template as `Section.template` has it; it is read where pods are made of it."""
+    """The pod template; it is read where pods are made of it."""
     path: str
     """Where the role stands, for messages."""
     count: int
@@ -251,7 +229,7 @@ class Role(msgspec.Struct, frozen=True):
 def role_at(section: Section, count: int | None = None, **more: Any) -> Role:
     """A role with `template` and `replicas` (1 where it is absent) at the usual place. `count`: instead of it."""
     number = section.count("replicas") if count is None else count
-    return Role(section.template("template"), section.at("template"), number, **more)
+    return Role(section.raw("template"), section.at("template"), number, **more)
 
 
 class OwnerRoles(NamedTuple):
@@ -401,7 +379,7 @@ def _labelled(template: PodRecord, role: Role, labels: Mapping[str, str]) -> Pod
 def _template(role: Role, namespace: str, gpus: frozenset[str]) -> PodRecord:
     """The record of the role's pod template."""
     try:
-        wire = read(role.template, _POD) if isinstance(role.template, Mapping | msgspec.Raw) else None
+        wire = read(role.template, _POD) if isinstance(role.template, Mapping) else None
         return pod_of_template(wire or schema.Pod(), namespace, gpus)
     except RecordError as error:
         raise RecordError(f"{role.path}.{error.path}".rstrip("."), error.message) from error
