@@ -84,7 +84,7 @@ def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
     if pod.get("placement") == "spread":
         yield f"  spread: {count(pod['siblings'], 'sibling')} placed"
     if group := pod.get("group"):
-        yield f"  group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
+        yield f"  group: {count(group['placed'], 'pod')} on a node, {group['to_come']} to come"
     yield f"  result: {_result(decision)}"
     if best := decision.get("best_class"):
         yield f"  schedulerWeight: only the best of {count(best['fit'], 'node')} that fit is answered"

@@ -135,7 +135,7 @@ def test_decisions_tells_of_siblings_groups_and_failures(server: str, cli: Cli) 
     answer({"decisions": [DECISION | {"pod": pod, "nodes": nodes}]})
     said = cli.out(["decisions", "ml/train", "--server", server])
     assert "spread: 3 siblings placed" in said
-    assert "2 of its pods have a node, 6 are to come" in said
+    assert "group: 2 pods on a node, 6 to come" in said
     assert said.count("failed there: ml/x (admission), ml/y (died)") == 2
 
 
