@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
@@ -496,3 +497,46 @@ def test_an_object_is_compared_with_the_gangs_of_its_name_only(monkeypatch: pyte
 def test_a_negative_number_of_late_pods_takes_away_none_of_the_others() -> None:
     role = Role({}, "spec", -(10**9), early=0)
     assert (role.pods, role.late) == (0, 0)
+
+
+TEMPLATE = {"spec": {"containers": [{"name": "c", "resources": {"limits": {GPU: 1}}}]}}
+GPUS = frozenset({GPU})
+HUGE = 10**2000
+
+
+def hostile(api: str, kind: str, spec: Any, **notes: str) -> Any:
+    meta = {"name": "o", "namespace": "n", "uid": "u", "annotations": notes}
+    return {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}
+
+
+@pytest.mark.parametrize("jobs", [[(300_000_000, 1), (-299_999_990, 1)], [(1_000_000, 1)], [(10_000, 90)]])
+def test_the_size_of_a_jobset_is_known_soon_however_many_jobs_it_states(jobs: list[tuple[int, int]]) -> None:
+    replicated = [
+        {"name": f"w{at}", "replicas": replicas, "template": {"spec": {"parallelism": pods, "template": TEMPLATE}}}
+        for at, (replicas, pods) in enumerate(jobs)
+    ]
+    owner = gangs.group(hostile("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": replicated}))
+    known = {(owner.api, owner.kind, owner.namespace, owner.name): owner}
+    began = time.process_time()
+    size = gangs.size(gangs.Ref("jobset", "n", "o"), gangs.Members(), known)
+    assert time.process_time() - began < 0.05
+    assert size == owner.size or size is None
+
+
+def test_owners_with_impossible_numbers_are_read_or_rejected_soon() -> None:
+    clique = {"name": "a", "spec": {"podSpec": TEMPLATE["spec"]}}
+    groups = [{"name": "x", "cliqueNames": ["a"], "replicas": 9_000_000}, {"name": "y", "replicas": -9_000_000}]
+    grove = hostile("grove.io/v1alpha1", "PodCliqueSet", {
+        "replicas": 1, "template": {"cliques": [clique], "podCliqueScalingGroups": groups}})  # fmt: skip
+    with pytest.raises(records.RecordError, match="more than 2000 PodGangs"):
+        list(gangs.read_owner(grove, GPUS).pods())
+    inner = {"replicas": HUGE, "b": {"replicas": HUGE, "template": TEMPLATE}}
+    unknown = gangs.read_owner(hostile("example.com/v1", "Thing", {"replicas": HUGE, "a": inner}), GPUS)
+    with pytest.raises(records.RecordError, match="not a number of pods"):
+        list(unknown.pods())
+    assert len(unknown.assumed[0]) < 300
+    prefix = "serving.kserve.io/exp-dra-"
+    served = hostile("serving.kserve.io/v1alpha1", "LLMInferenceService", {"template": TEMPLATE["spec"]},
+                     **{f"{prefix}device-class": "c", f"{prefix}device-count": "9" * 5000})  # fmt: skip
+    (claim,) = gangs.read_owner(served, GPUS).beside
+    assert claim["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] == 1

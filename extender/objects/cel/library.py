@@ -11,10 +11,11 @@ Where Kubernetes fails the function raises EvaluationError, where we do not know
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from math import isfinite
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final, NamedTuple
 
 from extender.objects.cel.values import (
@@ -223,10 +224,6 @@ def _index_of(text: str, part: str, start: int = 0) -> int:
     return text.find(part, start)
 
 
-def _last_index_of(text: str, part: str) -> int:
-    return text.rfind(part)
-
-
 def _last_index_from(text: str, part: str, start: int) -> int:
     if start < 0:
         raise EvaluationError("index out of range")
@@ -262,16 +259,8 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
     return text[start:end]
 
 
-def _trim(text: str) -> str:
-    return text.strip(_SPACES)
-
-
-def _lower(text: str) -> str:
-    return "".join([char.lower() if char.isascii() else char for char in text])
-
-
-def _upper(text: str) -> str:
-    return "".join([char.upper() if char.isascii() else char for char in text])
+_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+_UPPER: Final = str.maketrans(ascii_lowercase, ascii_uppercase)
 
 
 def _join(texts: tuple[Any, ...], separator: str = "") -> str:
@@ -300,10 +289,10 @@ def pattern(text: str) -> Any:
         raise Unsupported("a regular expression that RE2 rejects") from None
 
 
-def _searched(text: str, regex: str) -> Any:
+def _searched(text: str, regex: str, at: int = 0) -> Any:
     if len(text) > LONGEST_MATCHED:
         raise Unsupported("a text that is too long for a regular expression")
-    return pattern(regex).search(text)
+    return pattern(regex).search(text, at)
 
 
 def _matches(text: str, regex: str) -> bool:
@@ -317,12 +306,10 @@ def _find(text: str, regex: str) -> str:
 
 def _find_all(text: str, regex: str, most: int = -1) -> tuple[str, ...]:
     """As Go's FindAllString: an empty match that abuts the one before it does not count."""
-    if len(text) > LONGEST_MATCHED:
-        raise Unsupported("a text that is too long for a regular expression")
     parts: list[str] = []
     at, before = 0, -1
     while at <= len(text) and (most < 0 or len(parts) < most):
-        match = pattern(regex).search(text, at)
+        match = _searched(text, regex, at)
         if match is None:
             break
         start, end = match.span()
@@ -425,16 +412,15 @@ def _range(number: int) -> tuple[int, ...]:
     return tuple(range(number))
 
 
+def _present(items: tuple[Any, ...], others: tuple[Any, ...]) -> Iterator[bool]:
+    """Of each of the others, whether the items have it."""
+    if len(items) * len(others) > LONGEST_TEXT:
+        raise Unsupported("lists that are too long for sets")
+    return (contained(other, items) for other in others)
+
+
 def _has_all(items: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-    if len(items) * len(others) > LONGEST_TEXT:
-        raise Unsupported("lists that are too long for sets")
-    return all(contained(other, items) for other in others)
-
-
-def _has_any(items: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-    if len(items) * len(others) > LONGEST_TEXT:
-        raise Unsupported("lists that are too long for sets")
-    return any(contained(other, items) for other in others)
+    return all(_present(items, others))
 
 
 # -- quantities, optional values ---------------------------------------------------------------------------------------
@@ -555,7 +541,7 @@ FUNCTIONS: Final[dict[str, list[Overload]]] = {
         (("double", "double"), "double", lambda first, second: _finite(first * second)),
     ),
     "/": _free((("int", "int"), "int", _divide), (("double", "double"), "double", _float_divide)),
-    "%": _free((("int", "int"), "int", _modulo), (("uint", "uint"), "uint", _modulo)),
+    "%": _free((("int", "int"), "int", _modulo)),
     "!_": _free((("bool",), "bool", lambda value: not value)),
     "-_": _free((("int",), "int", lambda value: _int(-value)), (("double",), "double", lambda value: -value)),
     "size": [Overload((kind,), "int", len, member=True, free=True) for kind in ("string", _A_LIST, ("map", "A", "B"))],
@@ -584,19 +570,19 @@ FUNCTIONS: Final[dict[str, list[Overload]]] = {
         ((_A_LIST, "A"), "int", _position),
     ),
     "lastIndexOf": _member(
-        (("string", "string"), "int", _last_index_of),
+        (("string", "string"), "int", str.rfind),
         (("string", "string", "int"), "int", _last_index_from),
         ((_A_LIST, "A"), "int", _last_position),
     ),
-    "lowerAscii": _member((("string",), "string", _lower)),
-    "upperAscii": _member((("string",), "string", _upper)),
+    "lowerAscii": _member((("string",), "string", lambda text: text.translate(_LOWER))),
+    "upperAscii": _member((("string",), "string", lambda text: text.translate(_UPPER))),
     "replace": _member(
         (("string", "string", "string"), "string", _replace),
         (("string", "string", "string", "int"), "string", _replace),
     ),
     "split": _member((("string", "string"), _STRINGS, _split), (("string", "string", "int"), _STRINGS, _split)),
     "substring": _member((("string", "int"), "string", _substring), (("string", "int", "int"), "string", _substring)),
-    "trim": _member((("string",), "string", _trim)),
+    "trim": _member((("string",), "string", lambda text: text.strip(_SPACES))),
     "join": _member(((_STRINGS,), "string", _join), ((_STRINGS, "string"), "string", _join)),
     # -- lists and sets
     "isSorted": _of_each("bool", _is_sorted),
@@ -613,16 +599,14 @@ FUNCTIONS: Final[dict[str, list[Overload]]] = {
     "reverse": _member(((_A_LIST,), _A_LIST, lambda items: items[::-1])),
     "lists.range": _free((("int",), ("list", "int"), _range)),
     "sets.contains": _free(((_A_LIST, _A_LIST), "bool", _has_all)),
-    "sets.intersects": _free(((_A_LIST, _A_LIST), "bool", _has_any)),
+    "sets.intersects": _free(((_A_LIST, _A_LIST), "bool", lambda items, others: any(_present(items, others)))),
     "sets.equivalent": _free(
         ((_A_LIST, _A_LIST), "bool", lambda first, second: _has_all(first, second) and _has_all(second, first))
     ),
     # -- quantities and versions
     "quantity": _free((("string",), "quantity", quantity)),
     "isQuantity": _free((("string",), "bool", _is_read(quantity))),
-    "sign": [
-        Overload(("quantity",), "int", lambda of: _compared(of.nano, 0), member=False, free=True),
-    ],
+    "sign": _free((("quantity",), "int", lambda of: _compared(of.nano, 0))),
     "asInteger": _member((("quantity",), "int", _integer)),
     "isInteger": _member((("quantity",), "bool", lambda of: as_integer(of) is not None)),
     "asApproximateFloat": _member((("quantity",), "double", _approximate)),

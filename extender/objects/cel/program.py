@@ -398,7 +398,7 @@ def _domain(of: str, key: Part, *, optional: bool) -> Part:
     capacity, name, kind = of != "domains", key.run, _ITEMS[of]
     if isinstance(key.literal, str):
         items = _Items(capacity, key.literal)
-        return Part(_PERHAPS[kind] if optional else kind, lambda _: items, 2, items)
+        return Part(_PERHAPS[kind] if optional else kind, lambda _: items, 2)
 
     def domain(e: list[Any]) -> _Items:
         value = name(e)
@@ -430,17 +430,6 @@ def _property(operand: Part, key: Part, *, optional: bool) -> Part:
 
     if perhaps:
         return Part(("optional", kind), stated, nodes)
-    if isinstance(operand.literal, _Items) and isinstance(key.literal, str):
-        place = (operand.literal.capacity, operand.literal.domain, key.literal)
-
-        def read(e: list[Any]) -> Any:
-            e[READ].add(place)
-            value = e[DEVICE].value(place)
-            if value is None:
-                raise EvaluationError(f"no such key: {place[2]}")
-            return value
-
-        return Part(kind, read, nodes)
     return Part(kind, required, nodes)
 
 

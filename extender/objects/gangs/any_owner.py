@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from extender.objects.gangs import templates
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section
+from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
 from extender.objects.schema import RecordError
 
 NUMBERS: Final = ("replicas", "numNodes", "numWorkers", "minReplicas")
@@ -37,7 +37,7 @@ def any_owner(owner: OwnerObject, gpus: frozenset[str]) -> OwnerRoles:
     if owner.kind.endswith(NO_OWNERS) or owner.api.endswith(NO_APIS) or f"{owner.api}/{owner.kind}" in NO_APIS:
         return OwnerRoles()
     try:
-        roles = tuple(_at("spec", owner.spec, _number(owner.spec), gpus, 0))
+        roles = tuple(_at("spec", owner.spec, min(_number(owner.spec), MOST + 1), gpus, 0))
     except RecordError:  # it may be anything
         return OwnerRoles()
     if not roles:
@@ -57,7 +57,7 @@ def _at(key: str, section: Section, pods: int, gpus: frozenset[str], depth: int)
     elif depth <= DEEPEST:
         below = False
         for inner_key, inner in _objects(section):
-            count = pods * _of_key(section, inner_key) * _number(inner)
+            count = min(pods * _of_key(section, inner_key) * _number(inner), MOST + 1)
             for role in _at(inner_key, inner, count, gpus, depth + 1):
                 below = True
                 yield role

@@ -116,7 +116,7 @@ def pod_clique_set(owner: OwnerObject) -> Iterator[OwnerRoles]:
     alone = [clique for name, clique in cliques.items() if name not in grouped]
     places = {name: _level(owner, section) for name, section in [("", template), *cliques.items()]}
     replicas = owner.spec.number("replicas") or 0
-    if replicas * (1 + sum(group.count("replicas") for group in groups)) > MOST_GANGS:
+    if replicas * (1 + sum(max(0, group.count("replicas")) for group in groups)) > MOST_GANGS:
         raise RecordError(owner.spec.at("replicas"), f"it has more than {MOST_GANGS} PodGangs, and none is read")
     for replica in range(replicas):
         base = f"{owner.name}-{replica}"

@@ -9,13 +9,15 @@ from msgspec.structs import replace
 
 from extender.objects.gangs.builtin import job_role
 from extender.objects.gangs.pod_groups import POD_GROUP, stated_domain, stated_minimum
-from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section
 from extender.objects.gangs.source import GangSource, Members, Objects, Ref
 from extender.objects.gangs.templates import patched
 from extender.objects.queueing import COMPLETION, JOB_INDEX, JOBSET_EXCLUSIVE
 
 NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 ROLE: Final = "jobset.sigs.k8s.io/replicatedjob-name"
+MOST_JOBS: Final = 10_000
+"""Of one JobSet, that are looked at: they take 2 ms."""
 BY_SELECTOR: Final = "alpha.jobset.sigs.k8s.io/node-selector"
 """With this annotation the nodes are labelled for the Jobs beforehand, and no pod is refused at creation."""
 
@@ -31,14 +33,13 @@ class JobSet(GangSource):
 
     def size(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """What its Jobs still run at once, of Jobs that do not exist what their template states; at most what the
-        JobSet's own status leaves."""
+        JobSet's own status leaves. Of more than MOST_JOBS Jobs that alone counts."""
         owner = self.object(ref, objects)
-        whole = 0 if owner is None else sum(replicas * pods for _, replicas, pods in owner.jobs)
-        if owner is None or owner.size is None or whole > MOST:
+        if owner is None or owner.size is None or sum(replicas for _, replicas, _ in owner.jobs) > MOST_JOBS:
             return None if owner is None else owner.size
-        ended = 0
+        whole, ended = sum(replicas * pods for _, replicas, pods in owner.jobs), 0
         for prefix, replicas, pods in owner.jobs:
-            for number in range(replicas if pods else 0):
+            for number in range(replicas):
                 job = objects.get(("batch", "Job", ref.namespace, f"{prefix}{number}"))
                 if job is not None and job.size is not None and job.owner is not None and job.owner.name == ref.name:
                     ended += max(0, pods - job.size)

@@ -301,7 +301,7 @@ def record_of(owner: OwnerObject, stated: OwnerRoles, kinds: Mapping[Any, Any], 
         jobs=tuple(
             (f"{role.creator}-", role.groups, role.count)
             for role in stated.roles
-            if role.group_label and not role.before
+            if role.group_label and role.pods and not role.before
         ),
         succeeded=stated.succeeded,
         domain=stated.domain,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from extender.objects.gangs import templates
 from extender.objects.gangs.leaderworkerset import GROUP, NAME, SIZE, WORKER
 from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, owner_object
+from extender.objects.gangs.source import number
 
 GPU: Final = "nvidia.com/gpu"
 DEFAULT_SIZE: Final = 2
@@ -159,9 +160,11 @@ def llm_inference_service(owner: OwnerObject) -> OwnerRoles:
     claim = f"{owner.name}-gpu"
     container = owner.annotations.get(f"{MANAGED_CLAIM}container-name", "main")
     managed = tuple(replace(role, template=_with_claim(role.template, claim, container)) for role in roles)
-    number = owner.annotations.get(f"{MANAGED_CLAIM}device-count", "1")
+    devices = number(owner.annotations.get(f"{MANAGED_CLAIM}device-count", ""))
     expressions = owner.annotations.get(f"{MANAGED_CLAIM}cel-selector", "").splitlines()
-    request = claim_request("gpu", device_class, number, [text for text in expressions if text.strip()])
+    request = claim_request(
+        "gpu", device_class, 1 if devices is None else devices, [text for text in expressions if text.strip()]
+    )
     return OwnerRoles(managed, assumed=tuple(assumed), beside=(claim_template(owner, claim, [request]),))
 
 
@@ -214,10 +217,10 @@ def _nim(owner: OwnerObject, spec: Section, name: str) -> OwnerRoles:
     resources, nodes = spec.raw("resources"), spec.section("multiNode")
     claims: list[dict[str, Any]] = []
     beside: list[Mapping[str, Any]] = []
-    for number, stated in enumerate(spec.sections("draResources")):
-        claim = {"name": f"gpu-{number}", **{key: stated.text(key) for key in _CLAIM_KEYS if stated.text(key)}}
+    for at, stated in enumerate(spec.sections("draResources")):
+        claim = {"name": f"gpu-{at}", **{key: stated.text(key) for key in _CLAIM_KEYS if stated.text(key)}}
         if stated.raw("claimCreationSpec") is not None:
-            claim[_CLAIM_KEYS[1]] = f"{name}-gpu-{number}"
+            claim[_CLAIM_KEYS[1]] = f"{name}-gpu-{at}"
             devices = stated.section("claimCreationSpec").sections("devices")
             requests = [
                 claim_request(
@@ -264,11 +267,10 @@ def claim_template(owner: OwnerObject, name: str, requests: list[dict[str, Any]]
     }  # fmt: skip
 
 
-def claim_request(name: str, device_class: str, count: int | str, expressions: Iterable[str]) -> dict[str, Any]:
+def claim_request(name: str, device_class: str, count: int, expressions: Iterable[str]) -> dict[str, Any]:
     """A request of it for so many devices."""
     selectors = [{"cel": {"expression": text}} for text in expressions]
-    number = int(count) if str(count).isascii() and str(count).isdigit() else 1
-    return {"name": name, "exactly": {"deviceClassName": device_class, "count": number, "selectors": selectors}}
+    return {"name": name, "exactly": {"deviceClassName": device_class, "count": count, "selectors": selectors}}
 
 
 def _selectors(device: Section) -> Iterator[str]:
