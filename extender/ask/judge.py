@@ -133,7 +133,7 @@ class Judge:
         if row < 0:
             return 0
         with self.claims.of(asked.request, asked.now):
-            planned = self.claims.counting.planned(asked.pod, name)
+            planned = self.claims.planned(asked.pod, name)
             return planned or self.policy.planned(self.cluster.tables, asked.request, row)
 
     def planned_after(self, asked: Preemptor, name: str, evicted: set[str]) -> int:

@@ -29,13 +29,7 @@ MOST_SHOWN: Final = 80  # characters of an annotation
 Field = Literal[
     "protect_for_seconds", "restart_seconds", "gang_min", "saves_on_termination_seconds", "saves_on_request_seconds"
 ]
-ALIAS: Final[dict[Field, str]] = {
-    "protect_for_seconds": "protectForSeconds",
-    "restart_seconds": "restartSeconds",
-    "gang_min": "gangMin",
-    "saves_on_termination_seconds": "savesOnTerminationSeconds",
-    "saves_on_request_seconds": "savesOnRequestSeconds",
-}
+FIELDS: Final[tuple[Field, ...]] = get_args(Field)
 Team = Literal["namespace", "serviceAccount", "owner"]
 TEAMS: Final[tuple[Team, ...]] = get_args(Team)
 """Whose pods of one name are one gang; each keeps more pods apart than the one before."""
@@ -91,12 +85,13 @@ class AnnotationLimits:
         claims = self._claims
         if pod.priority_class not in claims.by_priority_class and pod.namespace not in claims.by_namespace:
             return self.common
-        return Bounds(**{field: self._bound(pod, field)[0] for field in ALIAS}, gang_team=self._team(pod)[0])
+        return Bounds(**{field: self._bound(pod, field)[0] for field in FIELDS}, gang_team=self._team(pod)[0])
 
     def _bound(self, pod: PodRecord, field: Field) -> tuple[int, str]:
         """(the bound, the path of the setting that gives it)."""
-        stated = ((getattr(bounds, field), f"{path}.{ALIAS[field]}") for path, bounds in self._of(pod))
-        common = getattr(self._claims, field), f"claims.{ALIAS[field]}"
+        name = ClaimBounds.model_fields[field].alias  # as the settings have it
+        stated = ((getattr(bounds, field), f"{path}.{name}") for path, bounds in self._of(pod))
+        common = getattr(self._claims, field), f"claims.{name}"
         return min((bound for bound in stated if bound[0] is not None), default=common)
 
     def _team(self, pod: PodRecord) -> tuple[Team, str]:

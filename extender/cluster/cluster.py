@@ -310,7 +310,7 @@ class Cluster(ClusterView):
         elif isinstance(record, NodeRecord):
             self._set_node(record, now) if is_set else self._drop_node(record.name)
         elif isinstance(record, PdbRecord):
-            self._pods.set_budget(record, event.change)
+            self._pods.budgets.set(record, event.change)
         elif isinstance(record, GroupRecord):
             self._pods.set_group(record, event.change)
         elif isinstance(record, PriorityClassRecord):

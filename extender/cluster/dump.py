@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import PLAN, indices
-from extender.objects.records import PodRecord
+from extender.objects.records import NodeRecord, PodRecord
 from extender.topologies.annotation import MOST_GPUS
 
 MOST_COUNT: Final = (1 << 53) - 1  # what every reader of JSON reads exactly
@@ -22,40 +22,27 @@ def state(cluster: ClusterView, warnings: Sequence[Mapping[str, str]] = ()) -> d
     unknown, None for pods that hold no GPU on a node; `planned`: the indices of the plan that bind wrote, None without.
     """
     return {
-        **_head(cluster, warnings),
-        "nodes": {name: _node(cluster, name) for name in sorted(cluster.nodes)},
-        "pods": {uid: _pod(cluster, uid) for uid in sorted(cluster.pods) if not cluster.pods[uid].finished},
-        "generation_last": cluster.generation,
-    }
-
-
-def _head(cluster: ClusterView, warnings: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "CacheState",
         "warnings": list(warnings),
         "generation": cluster.generation,
+        "nodes": {name: _node(cluster, node) for name, node in sorted(cluster.nodes.items())},
+        "pods": {uid: _pod(cluster, pod) for uid, pod in sorted(cluster.pods.items()) if not pod.finished},
+        "generation_last": cluster.generation,
     }
 
 
-def _node(cluster: ClusterView, name: str) -> dict[str, Any] | None:
-    """None: the node is gone."""
-    node = cluster.nodes.get(name)
-    if node is None:
-        return None
+def _node(cluster: ClusterView, node: NodeRecord) -> dict[str, Any]:
+    topology = cluster.gpus.topologies.get(node.name)
     return {
         "schedulable": not node.unschedulable,
         "gpu_counts": _counts(node.gpus),
-        "topology": cluster.gpus.topologies[name].source if name in cluster.gpus.topologies else None,
+        "topology": topology.source if topology is not None else None,
     }
 
 
-def _pod(cluster: ClusterView, uid: str) -> dict[str, Any] | None:
-    """None: the pod is gone, or has finished."""
-    pod = cluster.pods.get(uid)
-    if pod is None or pod.finished:
-        return None
-    holding = cluster.gpus.holding(pod.node, uid)
+def _pod(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
+    holding = cluster.gpus.holding(pod.node, pod.uid)
     planned = indices(pod.annotations[PLAN]) if PLAN in pod.annotations else None
     return {
         "pod": f"{pod.namespace}/{pod.name}",

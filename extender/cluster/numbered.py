@@ -18,6 +18,14 @@ Key = TypeVar("Key", bound=Hashable)
 Member = TypeVar("Member", bound=Hashable)
 
 
+def keep(records: dict[Key, Value], key: Key, record: Value, change: str) -> None:
+    """The object is "set", or there is a "delete"."""
+    if change == "set":
+        records[key] = record
+    else:
+        records.pop(key, None)
+
+
 def take_out(index: dict[Key, dict[Member, Any]], key: Key, member: Member) -> None:
     """Take a member, which need not be there, out of an entry of the index."""
     members = index.get(key)

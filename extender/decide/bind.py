@@ -67,7 +67,7 @@ class Bind:
         decision.scored.best, decision.scored.gpus = decision.judged.rows, array("I", [gpus])
         annotations = {PLAN: planned_text(pod, cluster.resources[request.resource], gpus)} if gpus else {}
         # The plugin chooses as the pod's turn comes: a pod that counted as behind it could leave it no linked set.
-        first = self._claims.counting.guarded(request, row, request.amounts) != request.amounts
+        first = self._claims.guarded(request, row, request.amounts) != request.amounts
         return BindIntent(binding, annotations, request.amounts, gpus, decision, first)
 
     def follow(self, binding: wire.Binding, pod: PodRecord, now: float, wall: float) -> BindIntent:
@@ -111,7 +111,7 @@ class Bind:
     def _planned(self, pod: PodRecord, request: PodRequest, row: int) -> int:
         """The mask of GPUs for the pod: those that the queue planned there, else the best now; inside of the pod's
         claims."""
-        planned = self._claims.counting.planned(pod, self._cluster.names[row])
+        planned = self._claims.planned(pod, self._cluster.names[row])
         if planned:
             if self._claims.seats.of(request.seat or request.uid) is not None:
                 return planned

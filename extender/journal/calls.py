@@ -6,7 +6,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import orjson
 
@@ -198,13 +198,13 @@ def intent_of(bind: UnderWay, cluster: Cluster) -> BindIntent:
     return BindIntent(binding, {}, request.amounts, bind.gpus, decision)
 
 
-class CallTimes:
+class CallTimes(NamedTuple):
     """When a call was made, and how far behind the view was; `stops`: where its searches stopped for their time."""
 
-    __slots__ = ("now", "stops", "view", "wall")
-
-    def __init__(self, now: float, wall: float, view: Staleness, stops: list[int]) -> None:
-        self.now, self.wall, self.view, self.stops = now, wall, view, stops
+    now: float
+    wall: float
+    view: Staleness
+    stops: list[int]
 
 
 class Packer:
@@ -219,7 +219,7 @@ class Packer:
         """The entry. `stated`: the pod is not the cluster's, so that its record is a part of the entry."""
         whole = isinstance(call, NAMING) and call.args.nodes is not None
         reply = reply_of(answer, cluster, whole=whole)
-        now, wall, view, stops = times.now, times.wall, times.view, times.stops
+        now, wall, view, stops = times
         if isinstance(call, WrittenCall):
             outcome = (call.outcome.state, call.outcome.message)
             uid = call.intent.binding.uid

@@ -49,10 +49,10 @@ class Claims:
         releases: Releases,
         requests: PodRequests,
     ) -> None:
-        self._cluster, self._requests = cluster, requests
+        self._cluster, self._requests, self._releases = cluster, requests, releases
         self.assumed, self.reservations, self.seats = assumed, reservations, Seats()
         self.advance = AdvanceReservations()
-        self.counting = Counting(cluster, assumed, reservations, self.seats, releases, requests)
+        self._offered: list[tuple[int, NodeFacts, NodeFacts]] = []  # row, and what it offers to all, and to one pod
         self._counted: Counted | None = None
         self.is_bind_called = False
         """Whether kube-scheduler uses our bind verb."""
@@ -110,7 +110,7 @@ class Claims:
         """Make these claims. Gives those that they stand instead of; an exception leaves those."""
         outer, self._counted = self._counted, counted
         try:
-            self.counting.make(counted)
+            self._make(counted)
         except BaseException:
             self.end(outer)
             raise
@@ -121,10 +121,10 @@ class Claims:
         self._counted = outer
         self._cluster.tables.nodes.drop_claims()
         self._cluster.tables.given.source = None
-        self.counting.withdraw()
+        self._withdraw()
         self._cluster.placements.others.drop_claims()
         if outer is not None:
-            self.counting.make(outer)
+            self._make(outer)
 
     def lower(self, request: PodRequest, now: float) -> list[Reservation]:
         """The reservations of pods of a lower priority that are known to wait."""
@@ -148,89 +148,24 @@ class Claims:
     def assume(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
         """Assume that the pod of an answered request goes to the node. kube-scheduler binds pods in parallel, in
         another order than it asked about them. Without the bind verb a pod that requires links so assumes all GPUs."""
-        amounts = request.amounts if self.is_bind_called else self.counting.guarded(request, row, request.amounts)
+        amounts = request.amounts if self.is_bind_called else self.guarded(request, row, request.amounts)
         self.assumed.assume(request, self._cluster.names[row], amounts, gpus, now)
 
+    # -- what counts for one request. A pod that was counted is in `seen`. Where few rows are read, what is counted on
+    # other rows is not looked at: `_elsewhere` finds the pods that count there.
 
-def of_others(
-    claims: Claims,
-    requests: Sequence[PodRequest],
-    now: float,
-    without: Collection[str],
-    rows: Sequence[int] | None = None,
-) -> Counted:
-    """The claims of all others, of seats whatever their priority: none is given twice. `requests`: of the gang that is
-    placed; `without`: uids of its pods, and of those that are taken for gone; `rows`: as for `Claims.of`."""
-    first = requests[0]
-    if any(request.claim_specs or request.tolerances for request in requests):
-        tolerances = tuple([tolerance for request in requests for tolerance in request.tolerances])
-        first = msgspec.structs.replace(first, tolerances=tolerances, claim_specs=())
-    if not first.others and (others := next((request.others for request in requests if request.others), ())):
-        first = msgspec.structs.replace(first, others=others)  # the claims of any pod of it count
-    counted = claims.of(first, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
-    counted.eligible = claims.eligibility(requests, now, SEAT_SECONDS)
-    return counted
-
-
-# -- what the claims of one request are made of ------------------------------------------------------------------------
-
-
-FEW: Final = 16  # rows, a shortlist: their own claims are found by node, and no others are looked at
-
-
-class Counted(msgspec.Struct):
-    """What the claims in the tables are made of, inside of the `with` block of one request."""
-
-    claims: Claims
-    request: PodRequest
-    now: float
-    as_equal: frozenset[str]  # uids of pods of a lower priority whose reservations count all the same
-    without: frozenset[str]  # uids of pods whose claims do not count
-    taken: tuple[str, tuple[int, ...]] | None  # the node and the amounts of one more claim
-    rows: Collection[int] | None  # of the only nodes that are read, at most FEW; None: all
-    eligible: Eligibility = ANY_POD  # which advance reservations do not count
-    outer: Counted | None = None  # the claims that these stand instead of
-
-    def __enter__(self) -> None:
-        self.outer = self.claims.begin(self)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.claims.end(self.outer)
-
-    def counts(self, seat: Seat, node: str) -> bool:
-        """Whether the seat counts. `node`: where its pod is seen, "" for nowhere."""
-        return not node and (seat.priority >= self.request.priority or seat.uid in self.as_equal)
-
-
-class Counting:
-    """Makes claims in the node table. A pod that was counted is in `seen`. Where few rows are read, what is counted on
-    other rows is not looked at: `_elsewhere` finds the pods that count there."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        assumed: AssumedPods,
-        reservations: Reservations,
-        seats: Seats,
-        releases: Releases,
-        requests: PodRequests,
-    ) -> None:
-        self._cluster, self._releases, self._requests = cluster, releases, requests
-        self._assumed, self._reservations, self._seats = assumed, reservations, seats
-        self._offered: list[tuple[int, NodeFacts, NodeFacts]] = []  # row, and what it offers to all, and to one pod
-
-    def make(self, counted: Counted) -> None:
+    def _make(self, counted: Counted) -> None:
         """Make the claims, in place of those that are there."""
         cluster, request, now = self._cluster, counted.request, counted.now
         nodes = cluster.tables.nodes
         nodes.drop_claims()
         cluster.placements.others.drop_claims()
-        self.withdraw()
-        reserved = self._reservations
+        self._withdraw()
+        reserved = self.reservations
         if reserved:
             self._releases.sweep(now)
         seen = {request.uid, request.seat, *counted.without}
-        assumed = self._assumed.current(now, unheard=request.links == "required" or request.by_position)
+        assumed = self.assumed.current(now, unheard=request.links == "required" or request.by_position)
         for pod in assumed:
             if pod.bound:
                 self._count_assumed(pod, counted, seen)
@@ -243,10 +178,10 @@ class Counting:
                 seen.add(reservation.uid)
             if seat is None or seat.node != reservation.node:
                 self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid), counted)
-        if self._seats:
+        if self.seats:
             self._count_seats(counted, seen)
-        if advance := counted.claims.advance:
-            self._count_advance(advance, counted, seen)
+        if self.advance:
+            self._count_advance(counted, seen)
         if cluster.placements.nominated:
             count = self._count_nominated if counted.rows is None else self._count_nominated_there
             count(counted, seen)
@@ -278,7 +213,7 @@ class Counting:
                 cluster.tables.nodes.set_node(row, facts)
                 self._offered.append((row, before, facts))
 
-    def withdraw(self) -> None:
+    def _withdraw(self) -> None:
         """Offer the GPUs whose taints one pod tolerates to none any more; a node that was written anew stays."""
         for row, before, facts in self._offered:
             if _facts(self._cluster, row) == facts:
@@ -288,7 +223,7 @@ class Counting:
     def planned(self, pod: PodRecord, node: str) -> int:
         """The mask of the GPUs that the queue planned for an unbound pod on the node, 0 for none: those of its seat,
         else those that the pod states with its nomination. An instance may see these before it reads the seats."""
-        seat = self._seats.of(pod.uid) or taken_over(self._seats, pod, self._cluster)
+        seat = self.seats.of(pod.uid) or taken_over(self.seats, pod, self._cluster)
         if seat is not None and seat.node == node:
             return seat.gpus
         mask = stated_mask(pod, PLAN) if pod.nominated_node == node else 0
@@ -310,7 +245,7 @@ class Counting:
 
     def _count_seats(self, counted: Counted, seen: set[str]) -> None:
         """The seats of pods that are not seen on a node yet."""
-        cluster, seats = self._cluster, self._seats
+        cluster, seats = self._cluster, self.seats
         counted_seats = (
             seats if counted.rows is None else (seat for name in self._names(counted.rows) for seat in seats.on(name))
         )
@@ -320,16 +255,16 @@ class Counting:
                 seen.add(seat.uid)
                 self._reserve(seat.node, seat.amounts, pod, counted, seat.gpus, seat.others)
 
-    def _count_advance(self, advance: AdvanceReservations, counted: Counted, seen: set[str]) -> None:
+    def _count_advance(self, counted: Counted, seen: set[str]) -> None:
         """What is held for a date."""
-        taken = advance.taken(counted.request.priority, counted.eligible, self._cluster, counted.now, seen)
+        taken = self.advance.taken(counted.request.priority, counted.eligible, self._cluster, counted.now, seen)
         for node, amounts in taken:
             if _is_read(row := self._cluster.row(node), counted):
                 self._cluster.tables.nodes.add_claim(row, amounts, 0, False)
 
     def _counted_seat(self, uid: str, counted: Counted) -> Seat | None:
         """The seat of the pod, on whatever row; None where it has none that counts."""
-        seat = self._seats.of(uid) if self._seats else None
+        seat = self.seats.of(uid) if self.seats else None
         if seat is None:
             return None
         pod = self._cluster.pods.get(uid)
@@ -386,7 +321,7 @@ class Counting:
     def _count_assumed(self, assumed: AssumedPod, counted: Counted, seen: set[str]) -> None:
         pod = self._cluster.pods.get(assumed.uid)
         if pod is not None and pod.node:
-            self._assumed.forget(assumed.uid)
+            self.assumed.forget(assumed.uid)
             return
         row = self._cluster.row(assumed.node)
         if assumed.uid not in seen and _is_read(row, counted):
@@ -430,6 +365,56 @@ class Counting:
         where the watch has not brought the pod."""
         if asked := others if pod is None else pod.others:
             self._cluster.placements.others.claim(node, asked)
+
+
+def of_others(
+    claims: Claims,
+    requests: Sequence[PodRequest],
+    now: float,
+    without: Collection[str],
+    rows: Sequence[int] | None = None,
+) -> Counted:
+    """The claims of all others, of seats whatever their priority: none is given twice. `requests`: of the gang that is
+    placed; `without`: uids of its pods, and of those that are taken for gone; `rows`: as for `Claims.of`."""
+    first = requests[0]
+    if any(request.claim_specs or request.tolerances for request in requests):
+        tolerances = tuple([tolerance for request in requests for tolerance in request.tolerances])
+        first = msgspec.structs.replace(first, tolerances=tolerances, claim_specs=())
+    if not first.others and (others := next((request.others for request in requests if request.others), ())):
+        first = msgspec.structs.replace(first, others=others)  # the claims of any pod of it count
+    counted = claims.of(first, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
+    counted.eligible = claims.eligibility(requests, now, SEAT_SECONDS)
+    return counted
+
+
+# -- what the claims of one request are made of ------------------------------------------------------------------------
+
+
+FEW: Final = 16  # rows, a shortlist: their own claims are found by node, and no others are looked at
+
+
+class Counted(msgspec.Struct):
+    """What the claims in the tables are made of, inside of the `with` block of one request."""
+
+    claims: Claims
+    request: PodRequest
+    now: float
+    as_equal: frozenset[str]  # uids of pods of a lower priority whose reservations count all the same
+    without: frozenset[str]  # uids of pods whose claims do not count
+    taken: tuple[str, tuple[int, ...]] | None  # the node and the amounts of one more claim
+    rows: Collection[int] | None  # of the only nodes that are read, at most FEW; None: all
+    eligible: Eligibility = ANY_POD  # which advance reservations do not count
+    outer: Counted | None = None  # the claims that these stand instead of
+
+    def __enter__(self) -> None:
+        self.outer = self.claims.begin(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.claims.end(self.outer)
+
+    def counts(self, seat: Seat, node: str) -> bool:
+        """Whether the seat counts. `node`: where its pod is seen, "" for nowhere."""
+        return not node and (seat.priority >= self.request.priority or seat.uid in self.as_equal)
 
 
 def _facts(cluster: Cluster, row: int) -> NodeFacts:
