@@ -523,6 +523,19 @@ def test_the_size_of_a_jobset_is_known_soon_however_many_jobs_it_states(jobs: li
     assert size == owner.size or size is None
 
 
+def test_a_pod_group_with_very_many_tasks_costs_little() -> None:
+    """Each event of its pods asks for the minima of their roles; beyond a bound that of the whole gang counts alone."""
+    spec = {"minMember": 500_000, "minTaskMember": {f"t{at}": 1 for at in range(100_000)}}
+    began = time.process_time()
+    owner = gangs.group(hostile("scheduling.volcano.sh/v1beta1", "PodGroup", spec))
+    known = {(owner.api, owner.kind, owner.namespace, owner.name): owner}
+    for _ in range(100):
+        gang = gangs.gang(gangs.Ref("volcano", "n", "o"), gangs.Members(), known)
+    assert time.process_time() - began < 0.2
+    assert gang is not None
+    assert (gang.minimum, gang.roles) == (500_000, ())
+
+
 def test_owners_with_impossible_numbers_are_read_or_rejected_soon() -> None:
     clique = {"name": "a", "spec": {"podSpec": TEMPLATE["spec"]}}
     groups = [{"name": "x", "cliqueNames": ["a"], "replicas": 9_000_000}, {"name": "y", "replicas": -9_000_000}]

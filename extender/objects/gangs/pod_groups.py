@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section
+from extender.objects.gangs.roles import MOST_PARTS, OwnerObject, OwnerRoles, Role, Section
 from extender.objects.gangs.source import (
     OUR_MINIMUM,
     OUR_SIZE,
@@ -36,8 +36,8 @@ class _PodGroups(GangSource):
         minimum, as Volcano counts them."""
         spec, succeeded = owner.spec, max(0, owner.status.number("succeeded") or 0)
         minima = spec.section("minTaskMember")
-        least = _group_minimum(spec)
-        parts = of_tasks(least, tuple((name, minima.number(name) or 0) for name in minima.fields))
+        least, names = _group_minimum(spec), minima.fields if len(minima.fields) <= MOST_PARTS else ()
+        parts = of_tasks(least, tuple((name, minima.number(name) or 0) for name in names))
         return OwnerRoles(minimum=least, parts=parts, succeeded=succeeded, domain=volcano_domain(spec))
 
 

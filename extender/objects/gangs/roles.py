@@ -25,6 +25,8 @@ from extender.objects.schema import RecordError, read
 
 MOST: Final = 1_000_000
 """Pods of a gang; a number beyond is not one."""
+MOST_PARTS: Final = 2_000
+"""Parts of one object that have a minimum of their own; of more none counts."""
 MOST_LATE: Final = 2_000
 """Late pods of one object; of more the templates are not read."""
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
@@ -290,7 +292,7 @@ def record_of(owner: OwnerObject, stated: OwnerRoles, kinds: Mapping[Any, Any], 
         name=owner.name,
         resource_version=owner.meta.resource_version or "",
         minimum=stated.minimum,
-        parts=stated.parts,
+        parts=stated.parts if len(stated.parts) <= MOST_PARTS else (),
         owner=above if above is not None and (above.api, above.kind) in kinds else None,
         size=stated.size,
         late=sum(role.late for role in stated.roles),
