@@ -15,6 +15,7 @@ from extender.cluster.device_plugins import PRODUCT
 from extender.cluster.dra.store import DraStore
 from extender.cluster.eligibility import Eligibility
 from extender.cluster.gpus import NO_GPUS, GpuStore
+from extender.cluster.numbered import Numbered
 from extender.cluster.statements import MOST
 from extender.cluster.tables import FIRST_GPU, MOST_SUM, Tables
 from extender.objects.nodes import DRAIN
@@ -239,30 +240,22 @@ class Domains:
     def __init__(self, labels: Sequence[str]) -> None:
         """`labels`: one label key a level, the closest first."""
         self.labels = tuple(labels)
-        self._numbers: list[dict[str, int]] = [{} for _ in labels]
-        self._nodes: list[dict[str, int]] = [{} for _ in labels]  # value -> how many nodes have it
-        self._free: list[list[int]] = [[] for _ in labels]
-        self._of: dict[str, tuple[str, ...]] = {}
+        self._values = [Numbered("") for _ in labels]
+        self._of: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}  # by node: values, and their numbers
 
     def set(self, node: str, labels: Mapping[str, str]) -> tuple[int, ...]:
         """The domains of a node by level, 0 where it is in none."""
         values = tuple([labels.get(label, "") for label in self.labels])
-        if values != self._of.get(node):
+        known = self._of.get(node)
+        if known is None or known[0] != values:
             self.drop(node)
-            self._of[node] = values
-            for level, value in enumerate(values):
-                if value:
-                    self._nodes[level][value] = self._nodes[level].get(value, 0) + 1
-                    if value not in self._numbers[level]:
-                        free, known = self._free[level], self._numbers[level]
-                        known[value] = free.pop() if free else len(known) + 1
-        return tuple([self._numbers[level].get(value, 0) for level, value in enumerate(values)])
+            numbers = tuple([level.take(value) for level, value in zip(self._values, values, strict=True)])
+            known = self._of[node] = values, numbers
+        return known[1]
 
     def drop(self, node: str) -> None:
         """The node is gone."""
-        for level, value in enumerate(self._of.pop(node, ())):
-            if value:
-                self._nodes[level][value] -= 1
-                if not self._nodes[level][value]:
-                    del self._nodes[level][value]
-                    self._free[level].append(self._numbers[level].pop(value))
+        if node in self._of:
+            _, numbers = self._of.pop(node)
+            for level, number in zip(self._values, numbers, strict=True):
+                level.drop(number)

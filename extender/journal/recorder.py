@@ -57,7 +57,7 @@ class Recorder(Journal):
         self._number = 0
         self._asked = False  # a new file is to begin
         self._packer = Packer()
-        self._start: tuple[object, ...] = ()  # the fields of the last `Start`
+        self._start: Start | None = None  # as it was noted last
         self._under_way: dict[str, UnderWay] = {}  # by uid, oldest first
 
     def attach(self, cluster: Cluster, verbs: Verbs) -> None:
@@ -189,13 +189,10 @@ class Recorder(Journal):
             return
         if self.wants_file:
             self._snapshot(now)
-        fresh = verbs.freshness
-        if self._start != (fresh.counted, fresh.yields_until, fresh.settled_at, fresh.up_since):
-            self._begins_as(_start_of(fresh))
-
-    def _begins_as(self, start: Start) -> None:
-        self._start = msgspec.structs.astuple(start)
-        self._put(OF_CALL, lambda: (start,))
+        start = _start_of(verbs.freshness)
+        if self._start != start:
+            self._start = start
+            self._put(OF_CALL, lambda: (start,))
 
     def _snapshot(self, now: float) -> None:
         """Begin a file with the state as it is now, unless there is no room yet."""
@@ -213,7 +210,7 @@ class Recorder(Journal):
         )
         packer = Packer()
         if self._writer.put(Item(size, partial(_whole, finish, remembered), header)):
-            self._packer, self._start = packer, msgspec.structs.astuple(remembered.start)
+            self._packer, self._start = packer, remembered.start
             self._asked = False
             self._open, self._cause, self._missed = True, "", 0
             self._number += 1

@@ -74,10 +74,9 @@ class PodPatches:
         annotations: Mapping[str, str | None] = NO_ANNOTATIONS,
     ) -> Patched:
         """Leave the pod with these gates, and write annotations (None removes one)."""
-        names = [{"name": gate} for gate in gates]
         body: dict[str, object] = {
             "metadata": {"resourceVersion": version, **({"annotations": dict(annotations)} if annotations else {})},
-            "spec": {"schedulingGates": names or None},
+            "spec": {"schedulingGates": [{"name": gate} for gate in gates] or None},
         }
         return await self._patch(_path(namespace, name), body)
 
