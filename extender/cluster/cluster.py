@@ -55,6 +55,7 @@ class ClusterView:
         self._settings = settings
         self._most_looks = inf  # as of `Cluster.bound_looks`
         self.tables: Final = tables
+        self.resources: Final = tables.resources  # by index in the tables: cpu, memory, pods, then the GPUs by settings
         # -- nodes
         self.nodes: Final[Mapping[str, NodeRecord]] = nodes.records  # by name
         self.names: Final[Sequence[str]] = nodes.rows.names  # by row, "" where the row is free
@@ -91,11 +92,6 @@ class ClusterView:
     def generation(self) -> int:
         """How many batches of events have been applied."""
         return self._generation
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """By index in the tables: cpu, memory, pods, then the GPU resource names of the settings."""
-        return self.tables.resources
 
     @property
     def schedulable_gpu_nodes(self) -> int:
