@@ -74,7 +74,7 @@ def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | 
     report = queue.report or QueueReport()
     entries = [report.entry(position) for position in range(1, len(report.waiting) + 1)]
     of_queue = [entry for entry in entries if only in (None, entry["queue"])]
-    waiting = [entry | _reserved(entry, queue.head, wall) for entry in of_queue if entry["reason"] != "incomplete"]
+    waiting = [entry | _reserved(entry, report.head, wall) for entry in of_queue if entry["reason"] != "incomplete"]
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Queue",

@@ -26,7 +26,7 @@ from extender.policy.contracts import PodRequest
 from extender.preemption.candidates import Preemptor
 from extender.preemption.gang_plan import GangSearch, GangSearchResult
 from extender.queue import absent
-from extender.queue.backfill import HeadReservation, why_incomplete
+from extender.queue.backfill import why_incomplete
 from extender.queue.eviction_plan import EvictionPlanner, unsearched
 from extender.queue.gang import SINGLE, WaitingGang, together, waits
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
@@ -35,7 +35,7 @@ from extender.queue.plan import Planner, QueueHead
 from extender.queue.quota import OverQuota
 from extender.queue.report import QueueReport, Waiting, first_names
 from extender.queue.starts import GangStart
-from extender.queue.usage import Models, QueueHoldings, rules_of
+from extender.queue.usage import Models, QueueHoldings
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent
 
@@ -57,7 +57,6 @@ class QueueLook:
     """Which gangs wait, and why; None: not known."""
     starts: Sequence[GangStart] = ()
     """Those that start, in order. Their seats are not reserved any more."""
-    head: HeadReservation | None = None
     order: Sequence[WaitingGang] = ()
     """Those that start and those that wait, as they are tried."""
 
@@ -111,7 +110,7 @@ def look(judge: Judge, now: float, wall: float) -> QueueLook:
     starts = [start for start in planner.looks({}) if start is not None]
     for seat in [seat for start in starts for seat in start.seats]:
         judge.claims.seats.drop(seat.uid)
-    return QueueLook(planner.report, starts, planner.reservation, planner.order)
+    return QueueLook(planner.report, starts, planner.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +326,7 @@ def _queues(judge: Judge, report: QueueReport | None, *, ruled: bool) -> QueueHo
     models = finish(Models.read(cluster))
     late = absent.seated(cluster, judge.claims.seats)
     held = finish(models.held({seat.uid: seat.node for seat in judge.claims.seats}, late))
-    queues = QueueHoldings(cluster, models, rules_of(cluster.settings) if ruled else {}, held, late)
+    queues = QueueHoldings(cluster, models, cluster.settings.queue.queues if ruled else {}, held, late)
     never = {entry.gang.ref for entry in (() if report is None else report.waiting) if entry.code in NEVER}
     seated = judge.claims.seats.gangs
     wanting = [gang for gang in finish(waits(cluster)) if gang.ref not in never and gang.ref.text not in seated]

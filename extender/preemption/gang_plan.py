@@ -24,7 +24,7 @@ from ext_core import gather
 from ext_core.link_sets import LinkSets
 from ext_core.scout import FREE
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import Pace, Sliced, finish, in_order
+from extender.cluster.slices import Pace, Sliced, at_once, finish, in_order
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest, Victims
@@ -438,7 +438,7 @@ class GangSearch:
             if way.joint is not None:
                 steps = way.joint(domain.candidates.rows)
             else:
-                steps = _at_once(_seats(cluster, chosen, domain_field.ways))
+                steps = at_once(_seats(cluster, chosen, domain_field.ways))
         placed = yield from way.pace.paced(steps)
         if placed is None:
             return None
@@ -471,11 +471,6 @@ def _nodes(options: Options, domain_field: Field, inquiry: Inquiry) -> Sliced[li
     for row in domain_field.most:
         nodes.append((yield from options.of(row, inquiry)))
     return nodes
-
-
-def _at_once(rows: Sequence[int] | None) -> Sliced[Sequence[int] | None]:
-    return rows
-    yield
 
 
 def _open(outcome: SearchOutcome, floor: Vector, cutoff: Vector | None, *, complete: bool) -> Vector | None:

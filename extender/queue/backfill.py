@@ -259,7 +259,7 @@ class _Schedule:
 
     def _reserved(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
         """The reservation of the gang; None: it fits nowhere, whatever ends."""
-        reservation = (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
+        reservation = (yield from self._earliest(gang, ())) or (yield from self._without_plain(gang))
         if reservation is None or reservation.start is None:
             return reservation
         learned: list[LearnedEnd] = []
@@ -274,14 +274,17 @@ class _Schedule:
             return reservation
         return replace(reservation, late=sorted({end.gang for end in learned if end.late}))
 
-    def _earliest(self, gang: WaitingGang) -> Generator[None, None, HeadReservation | None]:
-        """The reservation after the fewest endings; None where the gang does not fit after all of them. The more pods
-        have ended the more fits, so the search halves what is left. It begins where it ended in the look before."""
+    def _earliest(self, gang: WaitingGang, plain: Sequence[Ending]) -> Generator[None, None, HeadReservation | None]:
+        """The reservation after the fewest endings once none of `plain` is left, of which only the pods on the nodes of
+        its seats have to end; None where the gang does not fit after all of them. The more pods have ended the more
+        fits, so the search halves what is left. It begins where it ended in the look before."""
         endings = self.situation.endings
         counts = yield from prefixes(endings)
+        if plain:
+            counts.insert(0, 0)
         reservation: HeadReservation | None = None
         low, high, last = 0, len(counts), len(counts) - 1  # it fits after counts[high], and not before counts[low]
-        ended = yield from self._ended_before(gang)
+        ended = 0 if plain else (yield from self._ended_before(gang))
         guess = bisect_left(counts, ended)
         likely = [guess - 1, guess] if ended else []
         while low < high:
@@ -289,9 +292,12 @@ class _Schedule:
                 likely.pop()
             middle = likely.pop() if likely else last if reservation is None else (low + high) // 2
             gone = endings[: counts[middle]]
-            seats = yield from self.place(gang, Trial(gone))
+            seats = yield from self.place(gang, Trial([*gone, *plain] if plain else gone))
             if not isinstance(seats, str | OverQuota):
-                reservation, high = HeadReservation(gang, seats, gone, gone[-1].at), middle
+                rows = frozenset(seats.rows)
+                on_seats = [ending for ending in plain if ending.row in rows]
+                at = _latest([*gone[-1:], *on_seats])
+                reservation, high = HeadReservation(gang, seats, [*gone, *on_seats], at, on_seats), middle
             elif middle == last:
                 self.ended = seats
                 return None
@@ -306,33 +312,10 @@ class _Schedule:
             self.plain = yield from self.situation.plain()
         timed = [ending for ending in self.plain if ending.at is not None]
         for plain in (timed, self.plain) if 0 < len(timed) < len(self.plain) else (self.plain,):
-            reservation = (yield from self._after(gang, plain)) if plain else None
+            reservation = (yield from self._earliest(gang, plain)) if plain else None
             if reservation is not None:
                 return reservation
         return None
-
-    def _after(self, gang: WaitingGang, plain: Sequence[Ending]) -> Generator[None, None, HeadReservation | None]:
-        """The reservation after the fewest endings once none of `plain` is left. Of these only the ones on the nodes of
-        its seats have to end."""
-        endings = self.situation.endings
-        counts = [0, *(yield from prefixes(endings))]
-        reservation: HeadReservation | None = None
-        low, high = 0, len(counts)
-        while low < high:
-            middle = len(counts) - 1 if reservation is None else (low + high) // 2
-            gone = endings[: counts[middle]]
-            seats = yield from self.place(gang, Trial([*gone, *plain]))
-            if not isinstance(seats, str | OverQuota):
-                rows = frozenset(seats.rows)
-                on_seats = [ending for ending in plain if ending.row in rows]
-                at = _latest([*gone[-1:], *on_seats])
-                reservation, high = HeadReservation(gang, seats, [*gone, *on_seats], at, on_seats), middle
-            elif reservation is None:
-                self.ended = seats
-                return None
-            else:
-                low = middle + 1
-        return reservation
 
     def _ended_before(self, gang: WaitingGang) -> Generator[None, None, int]:
         """After how many endings the gang had its place in the look before; 0 where it had none."""

@@ -48,7 +48,6 @@ from extender.queue.places import kept_together
 from extender.queue.plan import QueueHead, gang_name, pod_names
 from extender.queue.quota import PLAIN, Quota
 from extender.queue.starts import Starts, seats_of
-from extender.queue.usage import Rules
 from extender.reservations.claims import Claims, of_others
 from extender.reservations.seats import Seat
 
@@ -93,7 +92,7 @@ class EvictionPlanner:
         """`clock`: seconds on the server's clock, `wall`: since 1970."""
         self._cluster, self._claims, self._placement, self._search = cluster, claims, placement, search
         self._clock, self._wall = clock, wall
-        self._rules, self._stand_ins = Rules(cluster), StandIns(cluster)
+        self._stand_ins = StandIns(cluster)
         self._starts = Starts(cluster, claims, placement, clock)
 
     def steps(self, head: QueueHead, spared: Collection[str] = ()) -> Sliced[EvictionPlan | str]:
@@ -176,7 +175,7 @@ class EvictionPlanner:
         cluster, models = self._cluster, head.queues.models
         surplus: dict[tuple[str, str], int] = {}
         for queue, counts in head.queues.held.items():
-            guaranteed = self._rules.now().get(queue, PLAIN).guaranteed
+            guaranteed = head.queues.rules.get(queue, PLAIN).guaranteed_gpus
             for model, count in counts.items():
                 if queue != head.gang.queue and count > guaranteed.get(model, 0):
                     surplus[queue, model] = count - guaranteed.get(model, 0)

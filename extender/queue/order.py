@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from extender.cluster.slices import RUN, STEP, Sliced, collected, in_order
 from extender.queue.gang import WaitingGang
-from extender.queue.quota import PLAIN, QueueRules
+from extender.queue.quota import PLAIN
+from extender.settings import QueueLimits
 
 SHORTEST: Final = 60.0
 """Seconds; shorter run times count as this."""
@@ -24,7 +25,7 @@ def dominant_share(held: Mapping[str, float], capacity: Mapping[str, int]) -> fl
 
 
 def fair_shares(
-    held: Mapping[str, Mapping[str, float]], capacity: Mapping[str, int], rules: Mapping[str, QueueRules]
+    held: Mapping[str, Mapping[str, float]], capacity: Mapping[str, int], rules: Mapping[str, QueueLimits]
 ) -> dict[str, float]:
     """By queue that holds GPUs: its dominant share divided by its weight. `held`: by queue and model, now or on
     average."""

@@ -38,7 +38,7 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.claim_fits import Specs
 from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
 from extender.cluster.other_resources import plain
-from extender.cluster.slices import STEP, Sliced, finish
+from extender.cluster.slices import STEP, Sliced, at_once, finish
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.parts import GPU_PARTS
 from extender.objects.queueing import KUEUE_SLICES, Domain
@@ -198,13 +198,7 @@ class JointPlacement:
         members: Collection[int] = (),
     ) -> Placed | NoPlace:
         """As `steps`, in one go."""
-        steps = self.steps(pods, requests, domain, members)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: Placed | NoPlace = end.value
-                return result
+        return finish(self.steps(pods, requests, domain, members))
 
     def steps(
         self,
@@ -221,7 +215,7 @@ class JointPlacement:
         call, and the claims that count are in the tables. The generator yields every few milliseconds, and returns the
         result."""
         if not pods:
-            return _at_once(Placed((), (), None, proved=True, least=0))
+            return at_once(Placed((), (), None, proved=True, least=0))
         if depends(pods):
             return self._in_units((pods, requests), (domain, members, choice), within)
         return self._plain((pods, requests), (domain, members, choice), within)
@@ -236,7 +230,7 @@ class JointPlacement:
         try:
             units = Units.read(self._cluster, *asked)
         except Unplaceable as error:
-            return _at_once(NoPlace(0, None, str(error)))
+            return at_once(NoPlace(0, None, str(error)))
         domain, members, choice = where
         # Without `within` the tables are read now, as their claims are.
         tried = [
@@ -277,7 +271,7 @@ class JointPlacement:
             gang, rows = self._begin(roles_of(self._cluster, pods, requests), domain, members, choice)
             self._read(gang.joint, gang.roles, self._apart(gang.roles, rows, choice), rows)
         except Unplaceable as error:
-            return _at_once(NoPlace(0, None, str(error)))
+            return at_once(NoPlace(0, None, str(error)))
         return self._renewed(gang, _met(gang))
 
     def _in_portions(
@@ -541,11 +535,6 @@ def _by_unit(units: Units, placed: Placed) -> tuple[Sequence[PodRecord], Sequenc
         amounts=(),
     )
     return units.pods, requests, of_units
-
-
-def _at_once(result: Placed | NoPlace) -> Steps:
-    return result
-    yield
 
 
 def _limits(roles: Sequence[PodRole], rows: Sequence[int], allowances: Sequence[GpuAllowance]) -> SearchLimits:

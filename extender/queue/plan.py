@@ -49,7 +49,7 @@ from extender.queue.quota import PLAIN, OverQuota
 from extender.queue.report import QueueReport, Waiting, first_names
 from extender.queue.runtimes import RunTimes
 from extender.queue.starts import GangStart, Starts
-from extender.queue.usage import DecayedUse, FoundPlace, Models, QueueHoldings, Rules, least
+from extender.queue.usage import DecayedUse, FoundPlace, Models, QueueHoldings, least
 from extender.reservations.advance import AdvanceReservations
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent
@@ -147,7 +147,6 @@ class Planner:
         self._clock, self._wall = clock, wall
         self._places = Places(cluster, claims, placement, clock)
         self.starts = Starts(cluster, claims, placement, clock)
-        self._rules = Rules(cluster)
         self._endings, self.stand_ins = Endings(cluster), StandIns(cluster, wall)
         self._dated_endings = Endings(cluster)  # of `place_at`, which may run between the slices of a look
         self._runs = GangRuns(cluster, claims.seats, times or RunTimes())
@@ -155,15 +154,9 @@ class Planner:
         self._use = DecayedUse()
         # by kind: why it does not fit once all has ended, None: it does; and when that was found
         self._able: dict[Hashable, tuple[str | None, float]] = {}
-        self._head: HeadReservation | None = None  # of the latest look
         self.report = QueueReport()
         self.order: Sequence[WaitingGang] = ()  # the gangs that the latest look could start
         self.head: QueueHead | None = None
-
-    @property
-    def reservation(self) -> HeadReservation | None:
-        """What the latest look reserved for the first gang in order that has no place."""
-        return self._head
 
     def begin(self) -> None:
         """Another instance may have released gangs since the latest look: what queues held meanwhile is not known."""
@@ -181,7 +174,7 @@ class Planner:
         waiting_gangs = yield from self._runs.waiting((yield from waits(self._cluster, self.stand_ins)), wall)
         queues = yield from self._queues()
         use = self._use.of(queues.held, self._clock(), settings.use_half_life_seconds)
-        shares = fair_shares(use, queues.models.capacity, self._rules.now())
+        shares = fair_shares(use, queues.models.capacity, self._cluster.settings.queue.queues)
         yield None
         sorted_gangs = yield from order(waiting_gangs, shares, now=wall, patience=settings.patience_seconds)
 
@@ -206,7 +199,7 @@ class Planner:
             wall,
             settings.strict,
             kind=look.kind,
-            before=self._head,
+            before=self.report.head,
             plain=lambda: without_gpus(self._cluster, wall),
             lent=lambda gang: queues.ever_over(gang, waiting=True),
             needs_positions=_needs_positions,
@@ -217,17 +210,16 @@ class Planner:
         if decision.head is not None:
             decision.head = yield from self._delayed(decision.head, decision.waits, to_place, look)
             decision.head = replace(decision.head, displaced=(yield from self._displaced()))
-        self._head = decision.head
         self.head = None if decision.head is None else QueueHead(decision.head.gang, queues)
         queues.of(())
         del running, situation, look  # what is large is freed a part at a time
         yield None
         listed = yield from self._listed(sorted_gangs, decision, pause_of)
         waiting = Counter(entry.gang.queue for entry in listed)
-        shares = fair_shares(use, queues.models.capacity, self._rules.now())  # with what has started
+        shares = fair_shares(use, queues.models.capacity, self._cluster.settings.queue.queues)  # with what has started
         numbers = tuple([self._queue(name, queues, shares, waiting[name]) for name in self._names(queues)])
         before = list(self.report.waiting)
-        self.report = QueueReport(wall, tuple(listed), numbers, head=self._head)
+        self.report = QueueReport(wall, tuple(listed), numbers, head=decision.head)
         while before:
             yield None
             del before[-STEP:]
@@ -271,7 +263,7 @@ class Planner:
             },
             late,
         )
-        return QueueHoldings(self._cluster, models, self._rules.now(), held, late)
+        return QueueHoldings(self._cluster, models, self._cluster.settings.queue.queues, held, late)
 
     def _hopeless(
         self, decision: StartDecision, gangs: Sequence[WaitingGang], running: Sequence[Ending], look: _Look
@@ -308,7 +300,7 @@ class Planner:
         if len(by_queue) < 2 or not queues.ruled:
             return
         for queue, of_queue in by_queue.items():
-            guaranteed = queues.rules.get(queue, PLAIN).guaranteed
+            guaranteed = queues.rules.get(queue, PLAIN).guaranteed_gpus
             for gang in of_queue:
                 wanted = queues.wanted.get(queue, {})
                 if all(wanted.get(model, 0) >= count for model, count in guaranteed.items()):
@@ -533,7 +525,7 @@ class Planner:
     def _allowed_again(self, gang: WaitingGang, moves: Sequence[Seat]) -> Sliced[Sequence[GpuAllowance]]:
         """What the own rules of its queue leave a gang of which these seats are given up. What others wait for does not
         count: it started within its quota, and is not left in half."""
-        if not QueueHoldings(self._cluster, Models(self._cluster), self._rules.now(), {}).ruled:
+        if not QueueHoldings(self._cluster, Models(self._cluster), self._cluster.settings.queue.queues, {}).ruled:
             return ()
         queues = yield from self._queues()
         queues.give_up(moves)
@@ -575,7 +567,8 @@ class Planner:
             request if request.lasts is None else msgspec.structs.replace(request, lasts=request.lasts + date - wall)
             for request in (yield from self._alone(gang.pods))
         ]
-        head = self._head  # what the first in order waits for is not held for a date before its own pods have ended
+        # What the first in order waits for is not held for a date before its own pods have ended.
+        head = self.report.head
         ends = None if head is None or head.start is None else head.gang.end(head.start)
         waits_for = head if head is not None and head.gang.ref != gang.ref and (ends is None or ends > date) else None
         kept = () if waits_for is None else (TakenSeats(waits_for.gang, waits_for.seats),)
@@ -683,19 +676,19 @@ class Planner:
 
     def _names(self, queues: QueueHoldings) -> list[str]:
         """Of the queues that are reported."""
-        return sorted({*self._rules.now(), *queues.held, *queues.wanted})
+        return sorted({*self._cluster.settings.queue.queues, *queues.held, *queues.wanted})
 
     def _queue(
         self, name: str, queues: QueueHoldings, shares: Mapping[str, float], waiting: int
     ) -> Mapping[str, object]:
         """What a queue holds and may hold, as in the JSON form. `waiting`: how many of its gangs wait."""
-        rules = self._rules.now().get(name, PLAIN)
+        rules = self._cluster.settings.queue.queues.get(name, PLAIN)
         return {
             "name": name,
             "weight": rules.weight,
             "share": round(shares.get(name, 0.0), 6),
-            "guaranteed_gpus": dict(rules.guaranteed),
-            "limit_gpus": dict(rules.limit),
+            "guaranteed_gpus": dict(rules.guaranteed_gpus),
+            "limit_gpus": dict(rules.limit_gpus),
             "used_gpus": dict(queues.held.get(name, {})),
             "waiting": waiting,
         }
@@ -714,15 +707,15 @@ def _over_limit(
     for other dates of it; "" where they can."""
     rules, held = queues.rules.get(queue, PLAIN), queues.held.get(queue, NO_GPUS)
     for model, count in sorted(gpus.items()):
-        guaranteed = rules.guaranteed.get(model, 0)
-        of_others = any(rule.guaranteed.get(model) for name, rule in queues.rules.items() if name != queue)
-        most = guaranteed if of_others else rules.limit.get(model, guaranteed)  # what others may claim is not held
+        guaranteed = rules.guaranteed_gpus.get(model, 0)
+        of_others = any(rule.guaranteed_gpus.get(model) for name, rule in queues.rules.items() if name != queue)
+        most = guaranteed if of_others else rules.limit_gpus.get(model, guaranteed)  # what others may claim is not held
         if not most:
             what = "guarantee" if of_others else "limit"
             return f"no GPUs are held for dates of queue {queue}: it has no {what} for model {model} (queue.queues)"
         total = held.get(model, 0) + reserved.get(model, 0) + count
         if total > most:
-            what = "guarantee" if of_others or model not in rules.limit else "limit"
+            what = "guarantee" if of_others or model not in rules.limit_gpus else "limit"
             return f"queue {queue} would hold {total} GPUs of model {model}, its {what} is {most}"
     return ""
 

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
+
+from extender.settings import QueueLimits
 
 Amounts = Mapping[str, Mapping[str, int]]
 """GPUs by queue and model."""
 Rule = Literal["limit", "guarantee", "lent"]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRules:
-    """What a queue is entitled to, GPUs by model. A model that is absent from `guaranteed` is not guaranteed, one that
-    is absent from `limit` is not limited."""
-
-    weight: float = 1.0  # above 0
-    guaranteed: Mapping[str, int] = field(default_factory=dict)
-    limit: Mapping[str, int] = field(default_factory=dict)
-    borrow: bool = True  # whether it may hold more than its guarantee
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +38,7 @@ class OverQuota:
         return f"{after}, other queues and their guarantees leave it {self.most}"
 
 
-PLAIN: Final = QueueRules()
+PLAIN: Final = QueueLimits()
 """The rules of a queue that the settings do not name."""
 _NONE: Final[Mapping[str, int]] = {}
 
@@ -56,7 +47,7 @@ _NONE: Final[Mapping[str, int]] = {}
 class Quota:
     """What all queues hold now."""
 
-    rules: Mapping[str, QueueRules]  # by queue, the default where absent
+    rules: Mapping[str, QueueLimits]  # by queue, the default where absent
     capacity: Mapping[str, int]  # the GPUs of the cluster by model
     held: Amounts  # GPUs of bound and released pods
     wanted: Amounts  # GPUs that complete gangs wait for
@@ -92,12 +83,12 @@ class Quota:
     def within_guarantee(self, queue: str, asked: Mapping[str, int]) -> bool:
         """Whether the queue holds no more than its guarantee once it holds `asked` more GPUs, by model."""
         rules, held = self.rules.get(queue, PLAIN), self.held.get(queue, _NONE)
-        return all(held.get(model, 0) + count <= rules.guaranteed.get(model, 0) for model, count in asked.items())
+        return all(held.get(model, 0) + count <= rules.guaranteed_gpus.get(model, 0) for model, count in asked.items())
 
     def before(self, queue: str, asked: Mapping[str, int]) -> list[str]:
         """The other queues that wait within their guarantees for GPUs of a model of which the queue borrows once it
         holds `asked` more. Their gangs may start before those of this queue."""
-        held, guaranteed = self.held.get(queue, _NONE), self.rules.get(queue, PLAIN).guaranteed
+        held, guaranteed = self.held.get(queue, _NONE), self.rules.get(queue, PLAIN).guaranteed_gpus
         borrows = [m for m, count in asked.items() if count and held.get(m, 0) + count > guaranteed.get(m, 0)]
         return sorted(other for other in self.rules.keys() - {queue} if any(self.unmet(other, m) for m in borrows))
 
@@ -105,12 +96,12 @@ class Quota:
         """How many GPUs of its guarantee the queue waits for."""
         held = self.held.get(queue, _NONE).get(model, 0)
         wanted = self.wanted.get(queue, _NONE).get(model, 0)
-        return max(0, min(self.rules.get(queue, PLAIN).guaranteed.get(model, 0) - held, wanted))
+        return max(0, min(self.rules.get(queue, PLAIN).guaranteed_gpus.get(model, 0) - held, wanted))
 
     def _bound(self, queue: str, model: str) -> tuple[Rule, int] | None:
         """(rule, the most GPUs of the model that the queue may hold); None: any number."""
         rules = self.rules.get(queue, PLAIN)
-        limit, guaranteed = rules.limit.get(model), rules.guaranteed.get(model, 0)
+        limit, guaranteed = rules.limit_gpus.get(model), rules.guaranteed_gpus.get(model, 0)
         bounds: list[tuple[Rule, int]] = [] if limit is None else [("limit", limit)]
         if not rules.borrow:
             bounds.append(("guarantee", guaranteed))

@@ -33,9 +33,9 @@ from extender.queue.endings import OVERRUN_SECONDS, Ending
 from extender.queue.gang import WaitingGang
 from extender.queue.order import fair_shares, order
 from extender.queue.placement import Placed
-from extender.queue.quota import QueueRules
 from extender.queue.runtimes import RunTime
 from extender.queue.usage import FoundPlace
+from extender.settings import QueueLimits
 
 LOOK_PART: Final = 0.05
 LEAST_STEP: Final = 5.0  # seconds between two looks
@@ -109,7 +109,7 @@ class Scene:
     capacity: Mapping[int, int]  # GPUs, of each pool
     running: Sequence[RunningGang]
     waiting: Sequence[HopefulGang]  # complete gangs
-    rules: Mapping[str, QueueRules] = field(default_factory=dict)
+    rules: Mapping[str, QueueLimits] = field(default_factory=dict)
     patience: float = 3_600.0
     strict: bool = False
 

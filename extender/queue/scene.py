@@ -9,11 +9,11 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import STEP, Sliced, pauses
 from extender.queue.gang import WaitingGang
 from extender.queue.gang_runs import GangRun, GangRuns
-from extender.queue.quota import QueueRules
 from extender.queue.runtimes import RunClass, RunTime, RunTimes, class_of
 from extender.queue.sampled import HopefulGang, RunningGang, Scene, Seats, sized
 from extender.queue.usage import Models
 from extender.reservations.seats import Seats as ReservedSeats
+from extender.settings import QueueLimits
 
 LATE: float = 0.9
 """How likely a gang was to have ended by now that runs longer than was expected."""
@@ -29,7 +29,7 @@ class Scenes:
         self._laws: dict[tuple[RunClass, float | None, float], RunTime] = {}
         self.overdue: list[str] = []
 
-    def read(self, waiting: Sequence[WaitingGang], rules: Mapping[str, QueueRules], now: float) -> Sliced[Scene]:
+    def read(self, waiting: Sequence[WaitingGang], rules: Mapping[str, QueueLimits], now: float) -> Sliced[Scene]:
         """`waiting`: the complete gangs; `now`: seconds since 1970."""
         cluster, settings = self._cluster, self._cluster.settings.queue
         self._laws = {}

@@ -21,9 +21,9 @@ from extender.policy.contracts import PodRequest
 from extender.queue.endings import Ending
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import GpuAllowance, Placed
-from extender.queue.quota import Amounts, OverQuota, QueueRules, Quota
+from extender.queue.quota import Amounts, OverQuota, Quota
 from extender.reservations.seats import Seat
-from extender.settings import Settings
+from extender.settings import QueueLimits
 
 LEAST_GPUS: Final = 1e-6
 """Less use than this is forgotten."""
@@ -31,29 +31,6 @@ MOST_QUEUES: Final = 1000
 """That hold no GPUs now, and whose use is kept: any user that may create pods chooses names of queues."""
 NOTHING: Final[Mapping[str, str]] = {}
 NO_PODS: Final[Mapping[str, PodRecord]] = {}
-
-
-def rules_of(settings: Settings) -> dict[str, QueueRules]:
-    """The rules of the queues that the settings name."""
-    return {
-        name: QueueRules(rule.weight, rule.guaranteed_gpus, rule.limit_gpus, rule.borrow)
-        for name, rule in settings.queue.queues.items()
-    }
-
-
-class Rules:
-    """The rules of the queues, by the settings that count now."""
-
-    def __init__(self, cluster: ClusterView) -> None:
-        self._cluster, self._settings = cluster, cluster.settings
-        self._rules = rules_of(cluster.settings)
-
-    def now(self) -> Mapping[str, QueueRules]:
-        """By the names of the queues that the settings name; of one object until other settings are loaded."""
-        if self._settings is not self._cluster.settings:
-            self._settings = self._cluster.settings
-            self._rules = rules_of(self._settings)
-        return self._rules
 
 
 def named_models(gang: WaitingGang, labels: Sequence[str]) -> set[str]:
@@ -238,14 +215,14 @@ class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
         self,
         cluster: ClusterView,
         models: Models,
-        rules: Mapping[str, QueueRules],
+        rules: Mapping[str, QueueLimits],
         held: dict[str, dict[str, int]],
         late: Mapping[str, PodRecord] = NO_PODS,
     ) -> None:
         """`late`: as of `Models.held`."""
         self.models, self.rules, self.held = models, rules, held
         self.wanted: dict[str, dict[str, int]] = {}
-        self.ruled = any(rule.limit or rule.guaranteed or not rule.borrow for rule in rules.values())
+        self.ruled = any(rule.limit_gpus or rule.guaranteed_gpus or not rule.borrow for rule in rules.values())
         self._cluster, self._late = cluster, late
         self._gangs: Mapping[gangs.Ref, WaitingGang] = {}
         self._waits_for: dict[gangs.Ref, list[str]] = {}  # the models of which a gang is counted in `wanted`

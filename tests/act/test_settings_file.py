@@ -10,7 +10,6 @@ import pytest
 
 from extender.act import settings_file
 from extender.act.settings_file import SettingsFile
-from extender.queue.usage import Rules
 from extender.settings import Settings
 from tests.ask.test_nothing_changes import explainer
 from tests.waiting import run_bounded
@@ -86,11 +85,8 @@ def test_what_needs_a_restart_is_named_and_the_rest_counts(tmp_path: Path, capsy
 
 def test_quotas_count_at_once(tmp_path: Path) -> None:
     world = World(Settings())
-    rules = Rules(world.cluster)
-    first = rules.now()
-    assert rules.now() is first
     loaded(world, tmp_path, HEAD + "queue: {queues: {lab: {weight: 3}}}\n")
-    assert {name: one.weight for name, one in rules.now().items()} == {"lab": 3}
+    assert {name: one.weight for name, one in world.cluster.settings.queue.queues.items()} == {"lab": 3}
 
 
 def test_an_explanation_is_by_the_policy_as_it_is(tmp_path: Path) -> None:

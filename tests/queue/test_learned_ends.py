@@ -189,7 +189,7 @@ def test_a_gang_that_overruns_delays_the_head_in_the_open() -> None:
 
     def head() -> tuple[float, str]:
         assert not [start for start in made.looks({}) if start is not None]
-        reservation = made.reservation
+        reservation = made.report.head
         assert reservation is not None
         assert reservation.start is not None
         text = next(waits.text for waits in made.report.waiting if waits.code == "head")

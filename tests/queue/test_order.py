@@ -9,7 +9,7 @@ import pytest
 from extender.cluster.slices import finish
 from extender.queue.gang import WaitingGang
 from extender.queue.order import behind, dominant_share, fair_shares, order, response
-from extender.queue.quota import QueueRules
+from extender.settings import QueueLimits
 from tests.queue.gangs import gang
 from tests.world import WALL
 
@@ -48,12 +48,12 @@ def test_shares_are_divided_by_the_weight() -> None:
     held = {"a": {"A100": 40}, "b": {"A100": 20, "H100": 4}, "c": {}}
     capacity = {"A100": 80, "H100": 16}
     # a: 40/80 = 0.5, / 2 = 0.25; b: 20/80 = 4/16 = 0.25, weight 1
-    assert fair_shares(held, capacity, {"a": QueueRules(weight=2.0)}) == {"a": 0.25, "b": 0.25, "c": 0.0}
+    assert fair_shares(held, capacity, {"a": QueueLimits(weight=2.0)}) == {"a": 0.25, "b": 0.25, "c": 0.0}
 
 
 def test_three_queues_share_by_their_weights() -> None:
     """12 GPUs, weights 1, 2 and 3, gangs of one GPU in each: they get 2, 4 and 6."""
-    rules = {"a": QueueRules(weight=1.0), "b": QueueRules(weight=2.0), "c": QueueRules(weight=3.0)}
+    rules = {"a": QueueLimits(weight=1.0), "b": QueueLimits(weight=2.0), "c": QueueLimits(weight=3.0)}
     held = {queue: {"m": 0} for queue in rules}
     waiting = [gang(f"{queue}{i:02}", queue=queue) for queue in rules for i in range(12)]
     for _ in range(12):

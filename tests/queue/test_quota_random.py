@@ -235,7 +235,7 @@ def exceeded(one: Case, gang: WaitingGang) -> list[str]:
 def missed(one: Case, planner: Planner) -> list[tuple[str, str]]:
     """The gangs that wait and have a place."""
     waiting = {wait.gang.ref.name: wait for wait in planner.report.waiting}
-    books, free, head = Books(one, held_of(one), {}), free_of(one), planner._head
+    books, free, head = Books(one, held_of(one), {}), free_of(one), planner.report.head
     for name in waiting:
         asked = one.gangs[name]
         if ever(one, asked):

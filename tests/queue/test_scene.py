@@ -6,11 +6,11 @@ import pytest
 
 from extender.cluster.slices import finish
 from extender.objects.queueing import GATE
-from extender.queue.quota import QueueRules
 from extender.queue.runtimes import RunTimes, class_of
 from extender.queue.sampled import Scene
 from extender.queue.scene import Scenes
 from extender.reservations.seats import Seat
+from extender.settings import QueueLimits
 from tests.queue.gangs import waiting
 from tests.world import JSON, WALL, World
 
@@ -34,7 +34,7 @@ class Case:
         return self.world.pod(name, gpus, spec=spec)
 
     def read(self) -> Scene:
-        return finish(self.scenes.read(waiting(self.world.cluster), {"lab": QueueRules(2.0)}, WALL))
+        return finish(self.scenes.read(waiting(self.world.cluster), {"lab": QueueLimits(weight=2.0)}, WALL))
 
 
 def test_what_is_free_runs_and_waits() -> None:

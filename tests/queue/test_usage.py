@@ -5,9 +5,9 @@ from __future__ import annotations
 from extender.cluster.slices import finish
 from extender.objects.queueing import GATE, QUEUE
 from extender.queue.placement import GpuAllowance
-from extender.queue.quota import OverQuota, QueueRules
-from extender.queue.usage import MOST_QUEUES, DecayedUse, Models, QueueHoldings, rules_of
-from extender.settings import Queue, QueueLimits, Settings
+from extender.queue.quota import OverQuota
+from extender.queue.usage import MOST_QUEUES, DecayedUse, Models, QueueHoldings
+from extender.settings import QueueLimits
 from tests.queue.gangs import waiting
 from tests.queue.test_gang import pod
 from tests.world import AMD, World
@@ -70,20 +70,13 @@ def test_what_the_rules_of_a_queue_leave_a_gang() -> None:
     one.set("Pod", pod("h", gpus=2, namespace="x", spec={"nodeSelector": {PRODUCT: "H100"}}))
     models = finish(Models.read(one.cluster))
     gangs = {gang.ref.name: gang for gang in waiting(one.cluster)}
-    queues = QueueHoldings(one.cluster, models, {"x": QueueRules(limit={"H100": 1, "p4d": 2})}, {})
+    queues = QueueHoldings(one.cluster, models, {"x": QueueLimits(limit_gpus={"H100": 1, "p4d": 2})}, {})
     assert queues.over(gangs["any"]) is None
     assert queues.over(gangs["b200"]) is None  # there is no such node
     assert queues.over(gangs["h"]) == OverQuota("x", "limit", "H100", 2, 0, 1)
     rows = {one.cluster.row(name) for name in ("h1", "h2")}
     assert GpuAllowance(rows, 1) in queues.allowances(queues.quota.more("x"))
     assert queues.quota.more("y") == {}
-
-
-def test_the_rules_of_the_settings() -> None:
-    limits = QueueLimits(weight=2.0, guaranteed_gpus={"H100": 8}, limit_gpus={"H100": 16}, borrow=False)
-    assert rules_of(Settings(queue=Queue(queues={"lab": limits}))) == {
-        "lab": QueueRules(2.0, {"H100": 8}, {"H100": 16}, False)
-    }
 
 
 def test_use_decays() -> None:

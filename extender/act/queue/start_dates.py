@@ -22,7 +22,6 @@ from extender.queue.dates import DateBook, StartDates, Window
 from extender.queue.report import QueueReport
 from extender.queue.runtimes import RunTimes
 from extender.queue.scene import Scenes
-from extender.queue.usage import rules_of
 from extender.queue.windows import FORMAT, LEAST_WAIT, StartWindows, Windows
 from extender.reservations.seats import Seats
 from extender.times import Clock
@@ -89,7 +88,7 @@ class LiveDates:
         windows: dict[Ref, Windows] = {}
         if gangs:
             yield
-            scene = yield from self._scenes.read(gangs, rules_of(self._cluster.settings), now)
+            scene = yield from self._scenes.read(gangs, self._cluster.settings.queue.queues, now)
             windows = yield from self._windows.state(scene, [gang.ref for gang in gangs], SEED)
             self._created.update((gang.ref, gang.created) for gang in gangs)
         yield

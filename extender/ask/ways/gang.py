@@ -39,9 +39,10 @@ from extender.preemption.candidates import ends
 from extender.preemption.gang_plan import cost_of
 from extender.queue.levels import keys_of
 from extender.queue.placement import NoPlace, Placed
-from extender.queue.quota import PLAIN, OverQuota, QueueRules
+from extender.queue.quota import PLAIN, OverQuota
 from extender.queue.report import first_names
 from extender.reservations.seats import Seat
+from extender.settings import QueueLimits
 
 MOST_RAISES: Final = 16
 """Models and rules that one gang may be over."""
@@ -392,8 +393,11 @@ def _raises(case: GangCase, asked: Mapping[str, int]) -> list[Raise]:
     return []
 
 
-def _changes(before: QueueRules, after: QueueRules) -> list[Raise]:
-    pairs = (("limitGpus", before.limit, after.limit), ("guaranteedGpus", before.guaranteed, after.guaranteed))
+def _changes(before: QueueLimits, after: QueueLimits) -> list[Raise]:
+    pairs = (
+        ("limitGpus", before.limit_gpus, after.limit_gpus),
+        ("guaranteedGpus", before.guaranteed_gpus, after.guaranteed_gpus),
+    )
     return [
         Raise(field, model, was.get(model, 0), to)
         for field, was, raised in pairs
@@ -402,10 +406,9 @@ def _changes(before: QueueRules, after: QueueRules) -> list[Raise]:
     ]
 
 
-def _with(rules: QueueRules, over: OverQuota, to: int) -> QueueRules:
-    if over.rule == "limit":
-        return replace(rules, limit={**rules.limit, over.model: to})
-    return replace(rules, guaranteed={**rules.guaranteed, over.model: to})
+def _with(rules: QueueLimits, over: OverQuota, to: int) -> QueueLimits:
+    field = "limit_gpus" if over.rule == "limit" else "guaranteed_gpus"
+    return rules.model_copy(update={field: {**getattr(rules, field), over.model: to}})
 
 
 def _relaxed(case: GangCase) -> Way | None:

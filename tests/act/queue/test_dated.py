@@ -252,7 +252,7 @@ def test_no_date_holds_what_the_first_in_order_waits_for() -> None:
         assert dates is not None
         planner = dates._planner
         assert [start for start in planner.looks({}) if start is not None] == []
-        assert planner.reservation is not None
+        assert planner.report.head is not None
         dated(world, "early", 1, 8, 601, namespace="lab")
         dated(world, "later", 1, 8, 600 + 3600 + 60, namespace="lab")
         await instance.turn(40.0, times=6)
