@@ -111,6 +111,15 @@ class LearnedStore(Controller):
             )
         return True
 
+    async def _take_over(self) -> None:
+        """Take over what another instance has stored since; nothing where that cannot be read."""
+        with contextlib.suppress(ApiError, NoAnswer, ValueError):
+            await self._document.read()
+            text = self._document.text(self._key)
+            if text is not None and text != self._written and not self._stands(text):
+                self._load(text)
+                self._written = text
+
     async def save(self) -> None:
         """Write the document, if it is another one than before."""
         text = self._dump()

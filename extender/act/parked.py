@@ -57,8 +57,7 @@ class ParkedPods(Controller):
         self._nominated: dict[str, tuple[str, float]] = {}  # uid -> the node, and until when the withdrawal is tried
         self._refused = False
         self._passed_over: dict[str, float] = {}  # as of the latest look
-        self._to_wake: set[str] = set()  # uids of those of them that have not been woken
-        self._to_come: set[str] = set()  # uids of preemptors that `wake` named
+        self._to_wake: set[str] = set()  # uids of those of them that have not been woken, and those that `wake` named
 
     def not_evicted(self) -> None:
         """A preempt call could evict no pod: kube-scheduler parks its pod."""
@@ -67,11 +66,11 @@ class ParkedPods(Controller):
     def wake(self, uid: str) -> None:
         """Have kube-scheduler try this preemptor: it was answered no victims, and now it may have other ones, or the
         GPUs that were freed for it."""
-        self._to_come.add(uid)
+        self._to_wake.add(uid)
 
     def passed_over(self, pods: Mapping[str, float]) -> None:
         """There was a look at all pods that wait. `pods`: as `WaitingPods.passed_over`."""
-        self._to_wake = {uid for uid, at in pods.items() if uid in self._to_wake or self._passed_over.get(uid) != at}
+        self._to_wake |= {uid for uid, at in pods.items() if self._passed_over.get(uid) != at}
         self._passed_over = dict(pods)
 
     async def run(self) -> None:
@@ -81,24 +80,22 @@ class ParkedPods(Controller):
     async def turn(self) -> None:
         """Wake the pods, once that helps."""
         await self._withdraw()
-        now = self._clock()
-        self._to_come &= self._verbs.cluster.placements.waiting.keys()
-        to_wake = self._to_wake | self._to_come
-        if not (self._parked or to_wake) or now < self._quiet_until or not self._can_evict():
+        now, cluster = self._clock(), self._verbs.cluster
+        self._to_wake &= cluster.placements.waiting.keys()
+        if not (self._parked or self._to_wake) or not cluster.nodes or now < self._quiet_until or not self._can_evict():
             return
+        to_wake, self._to_wake = self._to_wake, set()
         wakes = self._preemptors() if self._parked else {}
         for scheduler, pod in self._first(lambda pod: pod.uid in to_wake).items():
             before = wakes.get(scheduler)
             if before is None or before[0].priority < pod.priority:
                 plan = self._verbs.reservations.of(pod.uid, now)
-                wakes[scheduler] = pod, min(self._verbs.cluster.nodes) if plan is None else plan.node
+                wakes[scheduler] = pod, min(cluster.nodes) if plan is None else plan.node
         self._parked, self._quiet_until = False, now + PAUSE_SECONDS
-        self._to_wake.clear()
-        self._to_come.clear()
         for _, (pod, node) in sorted(wakes.items()):
             if not await self._is_woken(pod, node):
                 self._parked, self._quiet_until = True, 0.0  # the watch brings the pod as it is
-                self._to_come |= to_wake
+                self._to_wake |= to_wake
 
     def _first(self, wakes: Callable[[PodRecord], bool]) -> dict[str, PodRecord]:
         """For each scheduler the pod of the highest priority of those that wait. `wakes`: whether it is to be woken."""

@@ -36,6 +36,7 @@ import msgspec
 from extender.act.controller import Controller
 from extender.act.document import NEWER_SECONDS, Amount, Changes, Entries, KeptDocument, Priority, Seconds
 from extender.cluster.cluster import ClusterView
+from extender.cluster.tables import FIRST_GPU
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap, VersionConflict
@@ -300,8 +301,8 @@ class ReservationStore(Controller):
     def _outbid(self, uid: str) -> bool:
         """Whether plans that were written before this one leave its pod too little: another instance may have chosen
         the same victims."""
-        plans = self._verbs.reservations.all()
-        plan = next(plan for plan in plans if plan.uid == uid)
+        plans, plan = self._verbs.reservations.all(), self._verbs.reservations.get(uid)
+        assert plan is not None
         written = (other for other in plans if other.node == plan.node and self._document.text(other.uid) is not None)
         first = (other for other in written if other is not plan and other.priority >= plan.priority)
         return self._verbs.releases.outbid(plan, first)
@@ -494,12 +495,12 @@ def contradiction(cluster: ClusterView, plan: Reservation, pod: PodRecord, *, ev
 
     A victim that is in no list has terminated meanwhile, and contradicts nothing.
     """
-    wanted = cluster.amounts(pod)[3:]
+    wanted = cluster.amounts(pod)[FIRST_GPU:]
     if plan.pod and plan.pod != f"{pod.namespace}/{pod.name}":
         return f"its pod is {pod.namespace}/{pod.name}"
     if plan.priority != pod.priority:
         return f"its pod has priority {pod.priority}, not {plan.priority}"
-    if plan.amounts[3:] != wanted or not any(wanted):
+    if plan.amounts[FIRST_GPU:] != wanted or not any(wanted):
         return "its pod asks for other GPUs"
     if pod.never:
         return "its pod may evict no pod (preemptionPolicy: Never)"

@@ -17,7 +17,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from typing import Final, TypeVar
 
@@ -26,10 +25,9 @@ import msgspec
 from extender.act.document import Seconds
 from extender.act.learned import LearnedStore
 from extender.cluster.cluster import Cluster
-from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap
 from extender.objects.records import Event, SaveAnswersRecord
-from extender.objects.stored_texts import Damaged, decoded, is_newer
+from extender.objects.stored_texts import decoded, is_newer
 from extender.times import Clock
 
 HALF_LIFE_SECONDS: Final = 7 * 86_400.0
@@ -182,12 +180,7 @@ class SaveHistoryStore(LearnedStore):
     async def save(self) -> None:
         """Merge and write it, and let time pass."""
         self._refresh()
-        with contextlib.suppress(ApiError, NoAnswer, Damaged):
-            await self._document.read()
-            text = self._document.text(self._key)
-            if text is not None and text != self._written and not self._stands(text):
-                self._load(text)
-                self._written = text
+        await self._take_over()
         await super().save()
 
 

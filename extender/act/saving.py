@@ -41,7 +41,6 @@ from extender.act.events import EventRecorder, of_pod
 from extender.act.eviction_requests import EvictionRequests, Outcome
 from extender.act.save_history import SaveHistory
 from extender.cluster.cluster import ClusterView
-from extender.cluster.tables import FIRST_GPU
 from extender.kube.own_objects import Regarding
 from extender.kube.pod_writes import AT_ONCE, Patched, PodPatches
 from extender.log import get_log
@@ -370,7 +369,7 @@ class SaveRequests:
 
     def _count_work(self, entry: _Standing, pod: PodRecord, now: float, *, saved: bool) -> None:
         """What the request of a pod that has ended came to. All its time since the request is lost."""
-        since, gpus = now - entry.request.at, sum(self._cluster.amounts(pod)[FIRST_GPU:])
+        since, gpus = now - entry.request.at, self._cluster.gpu_amount(pod)
         lost = work_lost(self._cluster, pod, int(now * 1000))
         if saved:
             lost = min(lost, gpus * (math.ceil(since) + self._cluster.limits.restart_seconds(pod)))

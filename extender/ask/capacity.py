@@ -14,7 +14,6 @@ from extender.ask.largest import gangs, largest, whole_nodes
 from extender.ask.machines import Look, usual
 from extender.ask.pending import FITS, alike
 from extender.ask.text import count
-from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.queue.report import QueueReport, Why
 
@@ -83,7 +82,7 @@ def _gangs(judge: Judge, report: QueueReport | None, explain: Explain) -> list[d
         known = (cluster.pods.get(pod.uid) for pod in entry.gang.pods)
         # A gang may begin with a pod without GPUs, as a launcher is: no verdict is made of it.
         waiting = (pod for pod in known if pod is not None and not pod.node)
-        first = next((pod for pod in waiting if any(cluster.amounts(pod)[FIRST_GPU:])), None)
+        first = next((pod for pod in waiting if cluster.gpu_amount(pod)), None)
         if first is not None:
             entries.append(_entry(explain(first), str(entry.gang.ref), len(entry.gang.pods), entry.gang.gpus))
     return entries

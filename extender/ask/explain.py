@@ -38,7 +38,6 @@ from extender.ask.ways.way import Way, in_order
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import finish
 from extender.cluster.statements import PLAN, gpus_of, stated_mask
-from extender.cluster.tables import FIRST_GPU
 from extender.decide.decisions import Decision
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, NotFound
@@ -117,7 +116,7 @@ class Explainer:
         cluster = self._judge.cluster
         gang = finish(together(cluster, [pod.uid])) if GATE in pod.gates else None
         pods = (pod, *(gang.pods if gang is not None else ()))
-        return next((other for other in pods if any(cluster.amounts(other)[FIRST_GPU:])), None)
+        return next((other for other in pods if cluster.gpu_amount(other)), None)
 
     def _unknown_eviction(self, namespace: str, name: str) -> str:
         """Whether it was evicted is not known."""
@@ -275,7 +274,7 @@ class Explainer:
         if victim is not None and victim.is_evicted:
             text = f"{evictions.past(victim, wall, gone=False)}; {shown.sentence}"
             shown = replace(shown, verdict="evicted", sentence=text, evicted=victim.as_json())
-        elif pod.node and any(cluster.amounts(pod)[FIRST_GPU:]):
+        elif pod.node and cluster.gpu_amount(pod):
             above = evictions.evictable_by(cluster, pod)
             cost = evictions.cost_now(self._judge, pod, wall)
             shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)

@@ -150,10 +150,10 @@ class _Reader:
             for pod in sorted(self._cluster.pods_on(name), key=lambda pod: (pod.namespace, pod.name, pod.uid)):
                 if pod.terminating and pod.uid in self._ended:
                     self.read.end(pod, self._number[name], self._cluster.amounts(pod))
-                if pod.uid not in seen and not pod.terminating and any(self._cluster.amounts(pod)[FIRST_GPU:]):
+                if pod.uid not in seen and not pod.terminating and self._cluster.gpu_amount(pod):
                     gang = self._cluster.gangs.of(pod)
                     members = [pod] if gang is None else self._cluster.gangs.running(pod)
-                    pods = [member for member in members if any(self._cluster.amounts(member)[FIRST_GPU:])]
+                    pods = [member for member in members if self._cluster.gpu_amount(member)]
                     pods.sort(key=lambda pod: (pod.node, pod.namespace, pod.name, pod.uid))
                     seen.update(member.uid for member in pods)
                     if all(member.uid in self._ended and member.node in self._number for member in pods):
@@ -486,7 +486,7 @@ class _Searching:
             text = f"{self.ceiling.setting} allows {self.ceiling.allows} GPU-hours of lost work"
             yield warning("cost-ceiling", f"{text}: moves that lose more are left out")
         if self.asked.node:
-            without = sum(not any(self.supposed.cluster.amounts(pod)[FIRST_GPU:]) and not stays(pod)
+            without = sum(not self.supposed.cluster.gpu_amount(pod) and not stays(pod)
                           for pod in self.supposed.cluster.pods_on(self.asked.node))  # fmt: skip
             if without:
                 text = f"{count(without, 'pod')} without GPUs on the node: where these go is not judged"

@@ -14,7 +14,6 @@ from extender.ask.judge import Judge
 from extender.ask.nodes import SHORT, deciding
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
-from extender.cluster.tables import FIRST_GPU
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.objects.save_request import time_text
@@ -296,7 +295,7 @@ def _partial(cluster: ClusterView, named: gangs.Ref, waiting: list[PodRecord], w
         key=lambda pod: (pod.name, pod.uid),
     )
     minimum = cluster.gangs.together(named)
-    gpus = sum(sum(cluster.amounts(pod)[FIRST_GPU:]) for pod in running)
+    gpus = sum(cluster.gpu_amount(pod) for pod in running)
     if minimum is None or not gpus or len(running) >= minimum:
         return None
     starts = [pod.start for pod in running if pod.start is not None]

@@ -18,7 +18,6 @@ from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Pace, finish
-from extender.cluster.tables import FIRST_GPU
 from extender.errors import BadInput
 from extender.objects.queueing import QUEUEING, is_queued, opened
 from extender.objects.records import PodRecord
@@ -263,7 +262,7 @@ def outcome(case: GangCase, *, evicts: bool = True) -> Outcome:
 def asks_nothing_yet(cluster: ClusterView, pod: PodRecord) -> str:
     """Why the pod, which asks for no GPU that exists, has no place: a claim, template or DeviceClass that it names does
     not exist; "" for others."""
-    if any(cluster.amounts(pod)[FIRST_GPU:]) or cluster.dra.asks_gpus(pod) or pod.claim_node:
+    if cluster.gpu_amount(pod) or cluster.dra.asks_gpus(pod) or pod.claim_node:
         return ""
     absent = cluster.dra.absent(pod)
     return f"{absent} does not exist: kube-scheduler does not place it before that" if absent else ""

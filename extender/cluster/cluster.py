@@ -29,7 +29,7 @@ from extender.cluster.node_health import HealthColumns, NodeHealth
 from extender.cluster.nodes import Domains, Nodes
 from extender.cluster.pod_failures import FailureLimits
 from extender.cluster.pods import Pods
-from extender.cluster.tables import Amounts, Demand, Tables
+from extender.cluster.tables import FIRST_GPU, Amounts, Demand, Tables
 from extender.objects.records import (
     DeviceClassRecord,
     Event,
@@ -118,6 +118,10 @@ class ClusterView:
             and not pod.finished
         )
         return nsmallest(most, names)
+
+    def gpu_amount(self, pod: PodRecord) -> int:
+        """How many GPUs the pod takes in the tables, by resources and by claims."""
+        return sum(self.amounts(pod)[FIRST_GPU:])
 
     def pods_on(self, node: str) -> Iterator[PodRecord]:
         """The pods that hold something on a node."""

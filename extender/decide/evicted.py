@@ -133,7 +133,7 @@ class EvictedPods(Listener):
         since = pod.deletion_at - pod.grace_seconds if pod.deletion_at is not None else wall
         if known is not None and (pod.disruption_target or not _is_late(known.cause.at, since)):
             self._keep(replace(known, is_evicted=True))
-        elif pod.disruption_target and any(self._cluster.amounts(pod)[3:]):
+        elif pod.disruption_target and self._cluster.gpu_amount(pod):
             evictor, why = OTHERS.get(pod.disruption_target, (None, f"its DisruptionTarget is {pod.disruption_target}"))
             self._keep(replace(self._entry(pod, Cause(evictor, why, at=since)), is_evicted=True))
         elif known is not None:

@@ -284,6 +284,6 @@ def _with_roles(
 def work_lost(cluster: ClusterView, pod: PodRecord, now_ms: int, most_wait: int = 0) -> int:
     """GPU-seconds that the end of one pod loses. `now_ms`: milliseconds since 1970; `most_wait`: seconds for which it
     may be asked to save its work before."""
-    limits, gpus = cluster.limits, sum(cluster.amounts(pod)[3:])
+    limits, gpus = cluster.limits, cluster.gpu_amount(pod)
     saving, since = limits.saving(pod), saved_ms(pod) or start_ms(pod)
     return lost(gpus, since, limits.restart_seconds(pod), saving.within(most_wait), saving.ignores, now_ms)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
-from extender.cluster.tables import FIRST_GPU
 from extender.objects.nodes import DRAIN
 from extender.objects.progress import checkpoint
 from extender.objects.records import NodeRecord, PodRecord
@@ -86,7 +85,7 @@ def drain_of(cluster: ClusterView, node: NodeRecord) -> Drain | None:
         due = due_of(text)
     except ValueError:
         return None
-    pods = [pod for pod in cluster.pods_on(node.name) if any(cluster.amounts(pod)[FIRST_GPU:])]
+    pods = [pod for pod in cluster.pods_on(node.name) if cluster.gpu_amount(pod)]
     held = sorted((pod for pod in pods if not pod.terminating), key=lambda pod: (pod.namespace, pod.name, pod.uid))
     reasons = [(pod, stays(pod)) for pod in held]
     staying = [Staying(pod, why, budget=False) for pod, why in reasons if why]

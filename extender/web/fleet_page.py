@@ -14,7 +14,6 @@ from extender.ask.fleet import Trend
 from extender.ask.pending import pods_that_wait
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
-from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.queue.report import Why
 from extender.web.node_pages import COLOURS, Holders, maps_of, one_of, page_of
@@ -166,7 +165,7 @@ def _held(cluster: ClusterView, namespace: str) -> Counter[str] | None:
     held: Counter[str] = Counter()
     for pod in cluster.budgets.pods_in(namespace):
         if pod.gpus and not pod.finished:
-            held[pod.node] += sum(cluster.amounts(pod)[FIRST_GPU:])
+            held[pod.node] += cluster.gpu_amount(pod)
     return held
 
 

@@ -298,7 +298,7 @@ def _endings(lanes: Lanes, cluster: ClusterView, head: HeadReservation | None, w
     """The running pods that state when they end; those of one gang at one time together."""
     awaited = frozenset(() if head is None else head.blocked_by)
     for pod, at in stated(cluster, wall):
-        gpus = sum(cluster.amounts(pod)[FIRST_GPU:])
+        gpus = cluster.gpu_amount(pod)
         if at is None:
             rack = lanes.rack(pod.node)
             lanes.unstated[rack] = lanes.unstated.get(rack, 0) + gpus

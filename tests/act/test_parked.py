@@ -198,3 +198,16 @@ def test_a_pod_that_has_come_is_not_woken() -> None:
     scene.world.pod("urgent", 4, "n", priority=90)
     scene.parked.wake(plan.uid)
     assert scene.turn() == []
+
+
+def test_a_preemptor_is_woken_once_there_is_a_node() -> None:
+    """Its plan ended with the node, which was the last one."""
+    world, pods = World(), Pods()
+    world.pod("urgent", 4, priority=90)
+    parked = ParkedPods(world.verbs, pods.nominate, lambda: True, Clock(lambda: world.now, lambda: world.wall))
+    parked.wake("uid-urgent")
+    run_bounded(parked.turn())
+    assert pods.writes == []
+    world.node("n", 8)
+    run_bounded(parked.turn())
+    assert [(name, node) for name, _, node in pods.writes] == [("urgent", "n"), ("urgent", "")]

@@ -12,6 +12,7 @@ from extender.act.queue.slices import each
 from extender.act.queue.tell import Teller
 from extender.cluster.cluster import Cluster
 from extender.cluster.other_resources import plain
+from extender.cluster.tables import FIRST_GPU
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects import gangs
@@ -47,7 +48,7 @@ class SeatEnds:
                 continue
             cause = "" if seat.gang in busy else self._over(seat, now)
             if not cause:
-                held = seat.gpus.bit_count() or sum(seat.amounts[3:])
+                held = seat.gpus.bit_count() or sum(seat.amounts[FIRST_GPU:])
                 self._metrics.queue_held_gpu_seconds.labels(self._state(seat, now)).inc(held * passed)
                 continue
             self._seats.drop(seat.uid)
@@ -213,7 +214,7 @@ class AbsentSeats:
             if rank[1] < 0 or not self._ends.deleted(seat):
                 continue
             pod = by_rank.get(rank) or to_come.get(rank)
-            if pod is not None and self._cluster.amounts(pod)[3:] == seat.amounts[3:]:
+            if pod is not None and self._cluster.amounts(pod)[FIRST_GPU:] == seat.amounts[FIRST_GPU:]:
                 given |= self._give(seat, pod, now)
         return given
 
@@ -253,4 +254,4 @@ class AbsentSeats:
 
 
 def _gpus(seat: Seat | None) -> int:
-    return 0 if seat is None else sum(seat.amounts[3:])
+    return 0 if seat is None else sum(seat.amounts[FIRST_GPU:])

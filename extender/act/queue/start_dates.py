@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -12,7 +11,6 @@ from extender.act.controller import Controller, repeat
 from extender.act.learned import LearnedStore
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Sliced, Timed, pauses
-from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref
@@ -149,12 +147,4 @@ class WindowStore(LearnedStore):
 
     async def save(self) -> None:
         """Write it, or read it where another instance leads."""
-        if self._leads():
-            await super().save()
-            return
-        with contextlib.suppress(ApiError, NoAnswer, ValueError):
-            await self._document.read()
-            text = self._document.text(self._key)
-            if text is not None and text != self._written and not self._stands(text):
-                self._load(text)
-                self._written = text
+        await (super().save() if self._leads() else self._take_over())

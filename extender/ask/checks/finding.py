@@ -166,7 +166,7 @@ class Posture:
 
     def gpus(self, pod: PodRecord) -> int:
         """How many GPUs the pod asks for."""
-        return sum(self.cluster.amounts(pod)[3:])
+        return self.cluster.gpu_amount(pod)
 
 
 def _levels(posture: Posture) -> list[Level]:

@@ -367,7 +367,7 @@ def spared(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: flo
         else:
             continue
         pods[cause] += 1
-        gpus[cause] += sum(cluster.amounts(other)[3:])
+        gpus[cause] += cluster.gpu_amount(other)
     return [
         {
             "cause": cause,
