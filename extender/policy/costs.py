@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PdbViolations:
-    """Victims beyond what their PodDisruptionBudget allows, counted as kube-scheduler counts them."""
+    """Victims beyond what their PodDisruptionBudget allows, as kube-scheduler counts."""
 
     name = "pdb_violations"
     unit = "victims"
@@ -57,9 +57,8 @@ class GangsBroken:
 
 class WorkLost:
     """GPUs x time since the last checkpoint (or start), with the restart, of the victims and of all running members of
-    broken gangs, each pod once. A pod that saves its work before it ends loses its time to save, if that is less;
-    and of the rest as much as pods of its owner have lost that did not save (`ignores`).
-    """
+    broken gangs, each pod once. A pod that saves its work before it ends loses its time to save, if that is less, and
+    of the rest the share that its owner's pods are likely to lose."""
 
     name = "work_lost_gpu_seconds"
     unit = "GPU-seconds"
@@ -102,10 +101,8 @@ class VictimCount:
 
 
 class FreedBeyond:
-    """GPUs that the victims hold and that were not terminating already, less those that the preemptor lacks there: what
-    it asks for beyond the GPUs that are free or become free (of a gang: in its domain). Never below 0, since victims
-    that suffice free all that it lacks.
-    """
+    """GPUs that the victims hold and that were not terminating already, less those that the preemptor lacks there (of a
+    gang: in its domain)."""
 
     name = "freed_beyond_gpus"
     unit = "GPUs"
@@ -118,11 +115,11 @@ class FreedBeyond:
 
 class LeftoverFragmentation:
     """Ways to serve linked pods that are lost in what stays free, on machines of up to 8 GPUs whose links differ and
-    whose positions are known; 0 elsewhere.
+    whose positions are known.
 
     Counted once the victims are gone and the preemptor has taken its best GPUs. Summed over all sets of GPUs: their
-    rings (ring_links x 1000) in the empty machine, less those in what stays free. Every position
-    is known there, or must be, since the pod requires links.
+    rings (ring_links x 1000) in the empty machine, less those in what stays free. Every position is known there, or
+    must be, since the pod requires links.
     """
 
     name = "leftover_fragmentation"

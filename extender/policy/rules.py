@@ -55,8 +55,8 @@ class Shares:
 
 class Failing:
     """Rejects a node where GPU pods failed `failingNodes.failures` times within the window, until the window is over or
-    a GPU pod runs there for a minute. It counts for all pods where kubelet reports the failures, or where pods of
-    independent parties failed; else for pods of the namespace whose pods failed.
+    a GPU pod runs there for a minute. It counts for all pods where kubelet reports the failures or pods of independent
+    parties failed, else for their namespace.
 
     A namespace's own failures say nothing to the pods of others (`node_health.py`).
     """
@@ -158,8 +158,8 @@ class Nics:
 
 
 class Hazard:
-    """Rejects a node whose device plugin is known to crash over the GPUs that are free there, or to fail every pod
-    since a GPU was lost (NVIDIA's plugin, 0.12.0 to 0.20.0).
+    """Rejects a node whose device plugin would crash over the GPUs that are free there, or fails every pod since a GPU
+    was lost (NVIDIA's plugin, 0.12.0 to 0.20.0).
 
     Where the version is not known to have the fault, or which GPUs are free is not seen, the scorer `hazard` puts the
     node below all others instead.

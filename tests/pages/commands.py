@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from importlib import import_module
 from inspect import cleandoc
-from textwrap import dedent
 from typing import Final
 
 from extender.cli import COMMANDS, kubectl
-from extender.cli.sources import CLUSTER_FILE
 
 SHARED: Final = 2
 """An option of this number of commands is explained once."""
@@ -30,15 +28,6 @@ A running server answers unless `--kubeconfig` or `--cluster` is given. The name
 
 | argument | meaning |
 |---|---|
-"""
-FILE: Final = """
-## A file for --cluster
-
-This command writes it, with every kind that is read and that the cluster has:
-
-```sh
-{command}
-```
 """
 PLUGIN: Final = """
 ## kubectl gpu-extender
@@ -61,7 +50,7 @@ def page() -> str:
     shared = _shared()
     options = COMMON + "".join(f"| {written} | {text} |\n" for written, text in shared)
     commands = "".join(_command(name, shared) for name in COMMANDS)
-    return HEAD + overview + options + commands + _file() + _plugin()
+    return HEAD + overview + options + commands + _plugin()
 
 
 def _shared() -> list[tuple[str, str]]:
@@ -71,10 +60,6 @@ def _shared() -> list[tuple[str, str]]:
     found = Counter((_written(action), _help(action)) for name in COMMANDS for action in _actions(name))
     meanings = {written: text for (written, text), number in reversed(found.most_common()) if number >= SHARED}
     return [option for option in found if meanings.get(option[0]) == option[1]]
-
-
-def _file() -> str:
-    return FILE.format(command=dedent(CLUSTER_FILE.partition("\n\n")[2]).strip())
 
 
 def _plugin() -> str:
