@@ -19,6 +19,7 @@ from extender.objects.nodes import DRAIN
 from extender.objects.records import PodRecord
 from extender.preemption.certificate import how_many
 from extender.preemption.draining import Drain, drain_of
+from extender.queue.report import first_names
 from extender.times import Backoff, Backoffs
 
 LOOK_SECONDS: Final = 1.0
@@ -137,10 +138,9 @@ class Drains:
 def _state(drain: Drain, now: float) -> tuple[str, str, bool]:
     """(reason, note, whether it is a warning) of an Event."""
     if drain.pods:
-        named = ", ".join(f"{pod.namespace}/{pod.name}" for pod in drain.pods[:MOST_NAMED])
-        more = f" and {len(drain.pods) - MOST_NAMED} more" if len(drain.pods) > MOST_NAMED else ""
+        named = first_names([f"{pod.namespace}/{pod.name}" for pod in drain.pods], MOST_NAMED)
         verb = "leaves" if len(drain.pods) == 1 else "leave"
-        text = f"{how_many(len(drain.pods))} with GPUs {verb} {drain.state(now)}: {named}{more}"
+        text = f"{how_many(len(drain.pods))} with GPUs {verb} {drain.state(now)}: {named}"
         return ("Draining", text, False) if drain.node.unschedulable else ("DrainWaits", text, True)
     waiting = [stays for stays in drain.staying if stays.budget]
     if waiting:

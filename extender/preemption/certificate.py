@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ext_core import victims
@@ -53,14 +53,15 @@ def victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
 
 
 def cost_of(policy: Policy, eviction: Eviction) -> list[dict[str, Any]]:
-    """The cost by term; None where it is a maximum over no pods, or was not computed for these."""
+    """The cost by term."""
+    return by_term([(cost.name, cost.unit) for cost in policy.costs], eviction.cost, eviction.unknown)
+
+
+def by_term(terms: Iterable[tuple[str, str]], cost: Iterable[int], unknown: Collection[str]) -> list[dict[str, Any]]:
+    """A cost as answers state it; None where it is a maximum over no pods, or is `unknown`. `terms`: (name, unit)."""
     return [
-        {
-            "term": cost.name,
-            "value": None if value in (LOWEST, FREE) or cost.name in eviction.unknown else value,
-            "unit": cost.unit,
-        }
-        for cost, value in zip(policy.costs, eviction.cost, strict=True)
+        {"term": name, "value": None if value in (LOWEST, FREE) or name in unknown else value, "unit": unit}
+        for (name, unit), value in zip(terms, cost, strict=True)
     ]
 
 

@@ -17,11 +17,10 @@ from operator import add, gt
 from typing import TYPE_CHECKING, Any, Protocol
 
 from extender.cluster.slices import Pace, Sliced
+from extender.preemption.search import LOWEST
 
 if TYPE_CHECKING:
     from ext_core.victims import Term
-
-LOWEST = -(2**63)  # the maximum over no victims
 
 State = Any
 """What a group remembers of the victims so far."""

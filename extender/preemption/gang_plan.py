@@ -22,7 +22,6 @@ import msgspec
 
 from ext_core import gather
 from ext_core.link_sets import LinkSets
-from ext_core.scout import FREE
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Pace, Sliced, at_once, finish, in_order
 from extender.cluster.tables import FIRST_GPU
@@ -491,7 +490,7 @@ def _floor(domain_field: Field, pace: Pace) -> Sliced[Vector]:
         yield from pace.pause()
         prices |= {k: (charges.alone(k), charges.shared(k)) for k in pods}
     credit = charges.credit
-    bound: Vector = tuple(-(2**63) if maximum else 0 for maximum in charges.maxima)
+    bound: Vector = tuple(LOWEST if maximum else 0 for maximum in charges.maxima)
 
     def rooms(resource: int, most: dict[int, int]) -> Sliced[list[Room]]:
         freed, rooms_of_nodes = domain_field.gathered.amounts, list[Room]()
@@ -534,11 +533,8 @@ def _seats(cluster: Cluster, chosen: Sequence[Option], ways: RoleCapacity) -> li
 
 
 def cost_of(found: GangSearchResult, eviction: GangEviction) -> list[dict[str, Any]]:
-    """The cost by term; None where it is a maximum over no pods, or was not computed."""
-    return [
-        {"term": name, "value": None if value in (LOWEST, FREE) or name in eviction.unknown else value, "unit": unit}
-        for (name, unit), value in zip(found.terms, eviction.cost, strict=True)
-    ]
+    """The cost by term."""
+    return certificate.by_term(found.terms, eviction.cost, eviction.unknown)
 
 
 def gang_certificate(cluster: Cluster, found: GangSearchResult) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from extender.cluster.slices import Pace, Sliced, in_order
-from extender.preemption.gang_charges import LOWEST, Charges, State, Vector
+from extender.preemption.gang_charges import Charges, State, Vector
 from extender.preemption.gang_options import Counts, Node, Option
+from extender.preemption.search import LOWEST
 
 NEVER = 2**63 - 1  # the bound where the nodes to come do not take the pods that are left
 FIRST_WIDTH = 8  # of the pass that finds a plan to beat

@@ -296,8 +296,10 @@ class GangEvictions:
         return False
 
     def _victims(self, seats: Sequence[Seat]) -> list[PodRecord]:
-        """The pods that seats wait for, and that are there."""
-        return [pod for uid in _awaited(seats) if (pod := self._running(uid)) is not None]
+        """The pods that seats wait for, and that are there. A stored entry may name others: a pod on another node than
+        that of the seat leaves nothing to it."""
+        on_nodes = ((self._running(uid), seat.node) for seat in seats for uid in seat.awaits)
+        return list({pod.uid: pod for pod, node in on_nodes if pod is not None and pod.node == node}.values())
 
     async def _have_saved(self, gang: str, pods: Sequence[PodRecord]) -> bool:
         """Whether these pods have saved their work, or need not."""

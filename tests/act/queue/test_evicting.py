@@ -358,6 +358,29 @@ async def test_the_next_holder_of_the_lease_goes_on(left: int, seen: bool) -> No
         assert in_vain(two) == (2, 0)
 
 
+async def test_a_pod_that_an_entry_names_beside_its_nodes_is_left_alone() -> None:
+    """The ConfigMap has no signature."""
+    objects, world = Objects(), made()
+    async with rig(world, objects) as one:
+        one.create(*gang("g", 2, 8, priority=10))
+        await one.turn()
+    for found in objects.stored.values():
+        for key, text in (found.get("data") or {}).items():
+            if "uid-r-n1" in text:
+                found["data"][key] = text.replace('"uid-r-n1"', '"uid-r-n1","uid-r-n3"')
+    assert kept(objects)[0]["awaits"]["n1"] == ["uid-r-n1", "uid-r-n3"]
+    async with rig(again(world, objects), objects, "b") as two:
+        two.watch()
+        evicted = Evicted(two)
+        for _ in range(8):
+            await two.turn(2.5)
+        assert sorted(evicted.tried) == ["r-n1", "r-n2"]
+        for name in evicted.tried:
+            two.world.gone(name)
+        await two.turns(12)
+        assert is_open(two, "g", 2)
+
+
 async def test_the_next_holder_with_evictions_off_gives_the_seats_back() -> None:
     objects, world = Objects(), made()
     async with rig(world, objects) as one:
