@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -24,11 +24,11 @@ from extender.cli import sources
 from extender.cli.options import add_config, add_output, note, settings_of, show, warned
 from extender.cli.screen import Line, aligned
 from extender.cli.sources import LOCAL, Unanswered, default_server, moment, readiness
-from extender.errors import BadCluster, BadInput, ExtenderError, Unreachable
+from extender.errors import BadCluster, BadInput, ExtenderError
 
 if TYPE_CHECKING:
     from extender.kube.client import ApiServer
-    from extender.objects.records import Kind
+    from extender.objects.tolerant import Invalid
     from extender.settings import Settings
 
 EXAMPLES = (
@@ -40,24 +40,6 @@ EXAMPLES = (
 JSON = dict[str, Any]
 MOST_BYTES = 1 << 20
 """Of a KubeSchedulerConfiguration that are read."""
-LISTS = {
-    "Node": "/api/v1/nodes",
-    "Pod": "/api/v1/pods",
-    "PodDisruptionBudget": "/apis/policy/v1/poddisruptionbudgets",
-    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
-    "ResourceQuota": "/api/v1/resourcequotas",
-    "Job": "/apis/batch/v1/jobs",
-    "Deployment": "/apis/apps/v1/deployments",
-    "ReplicaSet": "/apis/apps/v1/replicasets",
-    "StatefulSet": "/apis/apps/v1/statefulsets",
-    "JobSet": "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
-    "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
-    "PyTorchJob": "/apis/kubeflow.org/v1/pytorchjobs",
-    "ConfigMap": "/api/v1/configmaps",
-}
-OPTIONAL = ("Deployment", "ReplicaSet", "StatefulSet", "JobSet", "LeaderWorkerSet", "PyTorchJob", "ConfigMap")
-"""Owners, whose pods a quota may refuse, and advance reservations: what is not served, or may not be listed, is not
-judged."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--live", action="store_true",
         help="instead: whether the running replicas are well: rights, certificates, settings; exit code 0 or 1",
     )  # fmt: skip
-    source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
+    sources.add_kubeconfig(source)
     sources.add_cluster(parser, source)
     source.add_argument(
         "--scheduler-config", metavar="FILE", type=Path,
@@ -96,19 +78,24 @@ def run(options: argparse.Namespace) -> int:
     if options.scheduler_config is not None:
         return _scheduler_config(options.scheduler_config, settings, options)
     wall = moment(options.now)
-    import asyncio
-
     from extender.ask import frozen, offline  # here: --help need not load the core
     from extender.ask.checks import check
     from extender.ask.suppose import SupposedCluster
     from extender.objects import tolerant
 
+    invalid: list[Invalid] = []
+    complete: frozenset[str] = frozenset()
     if options.cluster is not None:
         raw, source = frozen.load(options.cluster), str(options.cluster)
     else:
-        raw, source = asyncio.run(_listed(options.kubeconfig)), "the API server"
+        from extender.kube.lists import CHECKED_KINDS
+
+        raw, source = (
+            sources.by_api_server(lambda server: _listed(server, invalid), options.kubeconfig),
+            "the API server",
+        )
+        complete = frozenset(watched.object_kind for watched in CHECKED_KINDS)
     gpus = frozenset(resource.name for resource in settings.resources)
-    invalid: list[tolerant.Invalid] = []
     events = frozen.parse(raw, gpus, source, invalid)
     snapshot = SupposedCluster.of(settings, events)
     if options.cluster is not None and not snapshot.cluster.nodes and not snapshot.cluster.pods:
@@ -119,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
         frozen.objects(raw, source),
         wall,
         advice=offline.advice(settings, events, wall),
-        complete=frozenset(LISTS) if options.cluster is None else frozenset(),
+        complete=complete,
     )
     unread = tolerant.warnings(invalid)
     answered["warnings"] = [*unread, *answered["warnings"]]
@@ -142,41 +129,19 @@ def _scheduler_config(file: Path, settings: Settings, options: argparse.Namespac
     return check.exit_code(answered, options.strict)
 
 
-async def _listed(kubeconfig: Path | None) -> bytes:
-    """One List of everything that is looked at. Unreachable when a list is refused."""
-    from extender.kube import client
-    from extender.objects.records import RecordError
+async def _listed(server: ApiServer, invalid: list[Invalid]) -> bytes:
+    """One List of everything that is looked at, each object with its kind. Items stay bytes: one that is nested too
+    deep for a decoder is named when all are read. `invalid`: what may not be listed."""
+    from extender.kube.lists import CHECKED_KINDS, every_page
 
     items: list[bytes] = []
-    try:
-        where = str(kubeconfig) if kubeconfig else client.default_kubeconfig()
-        async with await client.ApiServer.connect(where) as server:
-            for kind, path in LISTS.items():
-                try:
-                    items += await _items(server, kind, path)
-                except client.ApiError as error:
-                    if kind not in OPTIONAL or error.status not in (403, 404):
-                        raise
-    except (client.ApiError, client.NoAnswer, client.CredentialsError, RecordError) as error:
-        raise Unreachable(str(error), path="the API server") from error
-    return b'{"apiVersion":"v1","kind":"List","items":[' + b",".join(items) + b"]}"
-
-
-async def _items(server: ApiServer, kind: str, path: str) -> list[bytes]:
-    """The objects of one kind, each with its kind. Items stay bytes: one that is nested too deep for a decoder is named
-    when all are read."""
-    from extender.kube.lists import WatchedKind, pages
-    from extender.objects.advance import CONFIG_MAP
-
-    fields = f"metadata.name={CONFIG_MAP}" if kind == "ConfigMap" else ""
-    version = path.removeprefix("/apis/").removeprefix("/api/").rpartition("/")[0]
-    typed = orjson.dumps({"kind": kind, "apiVersion": version})[:-1] + b","
-    items: list[bytes] = []
-    async with aclosing(pages(server, WatchedKind(cast("Kind", kind), path, field_selector=fields))) as read:
-        async for page in read:
+    async with aclosing(every_page(server, CHECKED_KINDS, invalid)) as read:
+        async for watched, page in read:
+            version = watched.path.removeprefix("/apis/").removeprefix("/api/").rpartition("/")[0]
+            typed = orjson.dumps({"kind": watched.object_kind, "apiVersion": version})[:-1] + b","
             elements = map(bytes, page.items)
             items += [typed + element[1:] if element[:2] == b'{"' else element for element in elements]
-    return items
+    return b'{"apiVersion":"v1","kind":"List","items":[' + b",".join(items) + b"]}"
 
 
 # -- the findings, for people

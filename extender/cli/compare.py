@@ -13,7 +13,7 @@ import orjson
 
 from extender.ask.text import count
 from extender.cli.options import add_config, add_output, note, settings_of, show
-from extender.cli.sources import add_server, ask, events
+from extender.cli.sources import add_kubeconfig, add_server, ask, events
 from extender.errors import BadInput
 
 EXAMPLES = (
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_server(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
+    add_kubeconfig(source)
     source.add_argument("--cluster", metavar="FILE", type=Path, help="compare with a file, not with the API server")
     parser.add_argument(
         "--settle", metavar="SECONDS", type=float, default=2.0, help="between the two looks (default: %(default)s)"

@@ -13,12 +13,14 @@ import asyncio
 import math
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from extender.errors import BadInput, Unreachable
+from extender.ask.text import count
+from extender.cli.sources import add_kubeconfig, by_api_server
+from extender.errors import BadInput
 from extender.kube import gates
-from extender.kube.client import ApiError, ApiServer, CredentialsError, NoAnswer, default_kubeconfig
+from extender.kube.client import ApiServer
 from extender.kube.gates import Tally
 from extender.objects.progress import duration, duration_text
 from extender.objects.queueing import GATE
@@ -49,7 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--namespace", metavar="NS", help="with open: this namespace alone; --older-than counts, not its annotation"
     )
-    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
+    add_kubeconfig(parser)
     parser.add_argument("--context", help="the context of the kubeconfig (default: its current one)")
 
 
@@ -59,18 +61,11 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput("open needs an age: give --older-than, as in --older-than 30m", path="--older-than")
     if options.action == "off" and (options.older_than is not None or options.namespace):
         raise BadInput("off is for all pods of the cluster; open has --older-than and --namespace", path="off")
-    try:
-        return asyncio.run(_run(options))
-    except (ApiError, NoAnswer, CredentialsError) as error:
-        raise Unreachable(str(error), path="the API server") from error
 
+    def open_(server: ApiServer) -> Coroutine[Any, Any, int]:
+        return _off(server) if options.action == "off" else _open(server, options.older_than, options.namespace or "")
 
-async def _run(options: argparse.Namespace) -> int:
-    where = str(options.kubeconfig) if options.kubeconfig else default_kubeconfig()
-    async with await ApiServer.connect(where, options.context) as server:
-        if options.action == "off":
-            return await _off(server)
-        return await _open(server, options.older_than, options.namespace or "")
+    return by_api_server(open_, options.kubeconfig, options.context)
 
 
 async def _off(server: ApiServer) -> int:
@@ -87,13 +82,13 @@ async def _off(server: ApiServer) -> int:
         tally = await gates.remove_gates(server, lambda pod: True, progress)
         pods += tally.pods
         if tally.refused:
-            print(f"removed the gate {GATE} from {_pods(pods)}")
+            print(f"removed the gate {GATE} from {count(pods, 'pod')}")
             return _refused(tally)
         if not tally.pods and begun >= settled:
-            print(f"removed the gate {GATE} from {_pods(pods)}; none is left in the cluster")
+            print(f"removed the gate {GATE} from {count(pods, 'pod')}; none is left in the cluster")
             return 0
         await asyncio.sleep(max(0.0, settled - time.monotonic()))
-    print(f"removed the gate {GATE} from {_pods(pods)}")
+    print(f"removed the gate {GATE} from {count(pods, 'pod')}")
     print(
         "gpu-extender: new pods with the gate keep coming: from a template that names it, or from another policy",
         file=sys.stderr,
@@ -111,7 +106,7 @@ async def _open(server: ApiServer, older_than: int, namespace: str) -> int:
     tally = await gates.remove_gates(server, old, _progress(), namespace)
     for name, pods in sorted(tally.removed.items()):
         age = duration_text(int(limits.get(name, older_than)))
-        print(f"removed the gate {GATE} from {_pods(pods)} of namespace {name}: older than {age}")
+        print(f"removed the gate {GATE} from {count(pods, 'pod')} of namespace {name}: older than {age}")
     if tally.refused:
         return _refused(tally)
     if not tally.removed:
@@ -137,7 +132,7 @@ def _limits(stated: dict[str, str]) -> dict[str, float]:
 
 
 def _refused(tally: Tally) -> int:
-    print(f"gpu-extender: {_pods(len(tally.refused))} still with the gate {GATE}:", file=sys.stderr)
+    print(f"gpu-extender: {count(len(tally.refused), 'pod')} still with the gate {GATE}:", file=sys.stderr)
     for pod, why in tally.refused[:SHOWN]:
         print(f"  {pod.namespace}/{pod.name}: {why}", file=sys.stderr)
     if len(tally.refused) > SHOWN:
@@ -153,13 +148,9 @@ def _progress() -> Callable[[Tally], None]:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + PROGRESS_SECONDS
-            print(f"gpu-extender: {_pods(tally.pods)} released so far", file=sys.stderr, flush=True)
+            print(f"gpu-extender: {count(tally.pods, 'pod')} released so far", file=sys.stderr, flush=True)
 
     return show
-
-
-def _pods(count: int) -> str:
-    return "1 pod" if count == 1 else f"{count:,} pods"
 
 
 def _duration(text: str) -> int:

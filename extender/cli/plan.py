@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 from extender.cli.options import add_output, settings_of, show, warned
 from extender.cli.screen import Line, aligned, tell
-from extender.cli.sources import WORK_SECONDS, add_now, add_sources, answer_of
+from extender.cli.sources import WORK_SECONDS, add_now, add_sources, answer_of, by_api_server
 from extender.errors import BadInput, Unreachable
 
 if TYPE_CHECKING:
@@ -137,26 +137,23 @@ def _apply(options: argparse.Namespace, key: str, text: str) -> None:
 
 def _put(options: argparse.Namespace, key: str, text: str) -> tuple[str, str | None]:
     """(namespace of the ConfigMap, the entry that it had). By the kubeconfig."""
-    import asyncio  # here: the other commands of the plugin need not load it
-
-    from extender.kube.client import ApiError, ApiServer, CredentialsError, NoAnswer, default_kubeconfig, own_namespace
+    from extender.kube.client import ApiServer, own_namespace  # here: the plugin need not load it
     from extender.kube.own_objects import ConfigMap
     from extender.objects.advance import CONFIG_MAP
 
     namespace = own_namespace(settings_of(options).reservations.namespace)
 
-    async def put() -> str | None:
-        async with await ApiServer.connect(str(options.kubeconfig or default_kubeconfig())) as server:
-            entries = ConfigMap(server, namespace, CONFIG_MAP)
-            before = (await entries.read()).data.get(key)
-            if before is None:
-                await entries.put({key: text})
-            return before
+    async def put(server: ApiServer) -> str | None:
+        entries = ConfigMap(server, namespace, CONFIG_MAP)
+        before = (await entries.read()).data.get(key)
+        if before is None:
+            await entries.put({key: text})
+        return before
 
     try:
-        return namespace, asyncio.run(put())
-    except (ApiError, NoAnswer, CredentialsError) as error:
-        raise Unreachable(f"the reservation is not written: {error}", path="API server") from None
+        return namespace, by_api_server(put, options.kubeconfig)
+    except Unreachable as error:
+        raise Unreachable(f"the reservation is not written: {error.message}", path=error.path) from None
 
 
 def _put_by(kubectl: Kubectl, namespace: str, key: str, text: str) -> str | None:

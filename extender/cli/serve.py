@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_address(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
+    sources.add_kubeconfig(source)
     sources.add_cluster(parser, source)
     parser.add_argument(
         "--record", metavar="DIR", type=Path,

@@ -11,7 +11,7 @@ from datetime import datetime
 from http.client import BadStatusLine, HTTPException, RemoteDisconnected
 from pathlib import Path
 from ssl import SSLError
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
@@ -22,14 +22,17 @@ from extender.cli.options import add_config, settings_of
 from extender.errors import BadInput, ExtenderError, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
+    from extender.kube.client import ApiServer
     from extender.objects.records import Event
     from extender.objects.tolerant import Invalid
     from extender.settings import Settings
 
     Read = Callable[[Any, Settings, list[Event], float], dict[str, Any]]
     """The answer by `ask.offline`, settings, the objects of a cluster, and the time in seconds since 1970."""
+
+T = TypeVar("T")
 
 # -- a running server
 
@@ -218,23 +221,31 @@ def events(options: argparse.Namespace, settings: Settings) -> tuple[list[Event]
 
 
 def listed(kubeconfig: Path | None, gpus: frozenset[str], invalid: list[Any]) -> list[Event]:
-    """Every object of a cluster as an event; what is wrong with one goes to `invalid`. Without a kubeconfig: in a pod
-    its account, else kubectl's. Unreachable."""
+    """Every object of a cluster as an event; what is wrong with one goes to `invalid`. Unreachable."""
+    from extender.kube import lists
+
+    return by_api_server(lambda server: lists.list_all(server, gpus, invalid=invalid), kubeconfig)
+
+
+def by_api_server(
+    ask: Callable[[ApiServer], Coroutine[Any, Any, T]], kubeconfig: Path | None, context: str | None = None
+) -> T:
+    """What `ask` makes of the API server of a kubeconfig and its context (None: the current one); without a kubeconfig:
+    in a pod its account, else kubectl's. Unreachable."""
     import asyncio
 
-    from extender.kube import lists
     from extender.kube.client import ApiError, ApiServer, CredentialsError, NoAnswer, default_kubeconfig
     from extender.objects.records import RecordError
 
-    async def list_once() -> list[Event]:
+    async def answered() -> T:
         path = str(kubeconfig) if kubeconfig else default_kubeconfig()
-        async with await ApiServer.connect(path) as server:
-            return await lists.list_all(server, gpus, invalid=invalid)
+        async with await ApiServer.connect(path, context) as server:
+            return await ask(server)
 
     try:
-        return asyncio.run(list_once())
+        return asyncio.run(answered())
     except (ApiError, NoAnswer, CredentialsError, RecordError) as error:
-        raise Unreachable(str(error), path="API server") from None
+        raise Unreachable(str(error), path="the API server") from error
 
 
 def moment(text: str | None) -> float:
@@ -273,6 +284,11 @@ A FILE for --cluster, with every kind that is read and that the cluster has:
 {_NAMES} |
     paste -sd, -)" -A -o json > cluster.json
 """
+
+
+def add_kubeconfig(parser: argparse._ActionsContainer) -> None:
+    """--kubeconfig, of a command that asks the API server itself."""
+    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
 
 
 def add_cluster(parser: argparse.ArgumentParser, group: argparse._ActionsContainer | None = None) -> None:

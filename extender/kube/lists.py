@@ -14,6 +14,7 @@ from typing import Final
 
 from extender.kube.client import ApiError, ApiServer, TooLarge
 from extender.objects import records, tolerant
+from extender.objects.advance import CONFIG_MAP
 from extender.objects.records import Event, Kind
 
 
@@ -39,6 +40,11 @@ class WatchedKind:
     def name(self) -> str:
         """Its name in readiness and metrics."""
         return self.kind if self.group is None else f"{self.group[1]}.{self.group[0]}"
+
+    @property
+    def object_kind(self) -> str:
+        """What its objects call themselves."""
+        return self.kind if self.group is None else self.group[1]
 
 
 _DRA: Final[tuple[tuple[Kind, str, int], ...]] = (
@@ -90,6 +96,17 @@ GROUPS: Final = tuple(
     )
 )
 WATCHED_KINDS: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, QUOTAS, *DRA, *GROUPS, FAILED_PODS)
+# What `check` reads as it stands: all pods, owners whose pods a quota may refuse, and advance reservations, too.
+CHECKED_KINDS: Final = (
+    WatchedKind("Pod", PODS.path),
+    *(watched for watched in WATCHED_KINDS if watched not in (PODS, FAILED_PODS)),
+    WatchedKind("Group", "/apis/apps/v1/deployments", optional=True, group=("apps", "Deployment")),
+    WatchedKind("Group", "/apis/apps/v1/replicasets", optional=True, group=("apps", "ReplicaSet")),
+    WatchedKind(
+        "Group", "/api/v1/configmaps", field_selector=f"metadata.name={CONFIG_MAP}", optional=True,
+        group=("", "ConfigMap"),
+    ),
+)  # fmt: skip
 
 
 LARGEST_PAGE: Final = 2**24
@@ -143,6 +160,24 @@ class _Reader:
             return body
 
 
+async def every_page(
+    server: ApiServer, kinds: Sequence[WatchedKind], invalid: list[tolerant.Invalid]
+) -> AsyncGenerator[tuple[WatchedKind, records.Page]]:
+    """Every page of these kinds; close it. What need not be there has no objects, as to a reflector; `invalid` has what
+    may not be listed. ApiError, NoAnswer, RecordError (an answer that is no list)."""
+    for watched in kinds:
+        try:
+            async with aclosing(pages(server, watched)) as read:
+                async for page in read:
+                    yield watched, page
+        except ApiError as error:
+            if not watched.optional or error.status not in (403, 404):
+                raise
+            if error.status == 403 and watched.group is None:  # of a group that is not served most users get 403
+                why = "they may not be listed (403): they are unknown"
+                invalid.append(tolerant.Invalid(watched.kind, "(all)", why))
+
+
 async def list_all(
     server: ApiServer,
     gpus: frozenset[str],
@@ -150,18 +185,11 @@ async def list_all(
     invalid: list[tolerant.Invalid] | None = None,
 ) -> list[Event]:
     """Every object of these kinds as an event, each as far as it can be read; what is wrong with one goes to
-    `invalid`. ApiError, NoAnswer, RecordError (an answer that is no list)."""
+    `invalid`. Errors as `every_page`."""
     events: list[Event] = []
     wrong: list[tolerant.Invalid] = [] if invalid is None else invalid
-    for watched in kinds:
-        try:
-            async with aclosing(pages(server, watched)) as read:
-                async for page in read:
-                    objects = tolerant.all_of(watched.kind, page.items, gpus, watched.group, wrong)
-                    events += [Event(watched.kind, "set", record) for record in objects]
-        except ApiError as error:
-            if error.status == 403 and watched.renounced:
-                wrong.append(tolerant.Invalid(watched.kind, "(all)", "they may not be listed (403): they are unknown"))
-            elif not watched.optional or error.status != 404:
-                raise
+    async with aclosing(every_page(server, kinds, wrong)) as read:
+        async for watched, page in read:
+            objects = tolerant.all_of(watched.kind, page.items, gpus, watched.group, wrong)
+            events += [Event(watched.kind, "set", record) for record in objects]
     return events

@@ -15,10 +15,12 @@ from ruamel.yaml import YAML
 from extender.ask.checks import check
 from extender.ask.checks.work import MOST_JOBS
 from extender.cli import main
-from extender.cli.check import LISTS
 from extender.kube import client
+from extender.kube.lists import CHECKED_KINDS
 from extender.settings import ClaimBounds, ClaimSettings, Settings
 from extender.settings.fields import LossCeiling
+from extender.sim import claims as dra
+from extender.sim.machines import machine as catalogued
 from tests.ask.asking import file, findings
 from tests.ask.test_whatif import snapshot_of
 from tests.world import GPU, JSON, WALL, machine, pairs, workload
@@ -428,8 +430,12 @@ def test_the_classes_that_we_ship_pass_check_strict(path: Path, tmp_path: Path) 
     assert main(["check", "--strict", "--cluster", cluster]) == 0
 
 
+OPTIONAL = {watched.path for watched in CHECKED_KINDS if watched.optional}
+
+
 class FakeServer:
-    """An API server that gives one object a page. `without`: a path that is refused."""
+    """An API server that gives one object a page, and knows the kinds of its objects alone. `without`: a path that is
+    refused."""
 
     def __init__(self, items: list[JSON], without: str = "") -> None:
         self.items, self.without = items, without
@@ -443,7 +449,9 @@ class FakeServer:
     async def get(self, path: str, params: dict[str, str], most: int | None = None) -> bytes:
         if path == self.without:
             raise client.ApiError(403, "forbidden")
-        kind = next(kind for kind, at in LISTS.items() if at == path)
+        kind = next(watched.object_kind for watched in CHECKED_KINDS if watched.path == path)
+        if path in OPTIONAL and not any(item["kind"] == kind for item in self.items):
+            raise client.ApiError(404, "not found")
         there = [{k: v for k, v in item.items() if k != "kind"} for item in self.items if item["kind"] == kind]
         at = int(params.get("continue", "0"))
         more = str(at + 1) if at + 1 < len(there) else ""
@@ -451,13 +459,18 @@ class FakeServer:
         return json.dumps(page).encode()
 
 
-@pytest.mark.parametrize(("refused", "code"), [("", 10), ("/api/v1/pods", 1)])
+@pytest.mark.parametrize(
+    ("refused", "code"), [("", 10), ("/apis/jobset.x-k8s.io/v1alpha2/jobsets", 10), ("/api/v1/pods", 1)]
+)
 def test_a_live_cluster(
     refused: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """As a file of it: also the devices of DRA drivers, and what states the sizes of gangs."""
     items = [node("n"), node("m"), cls("serve", 1, rank=2), cls("train", 2, rank=1), pod("p", 2, "train", 2)]
+    items += [{"kind": "Node"} | machine("d", 0)]
+    items += dra.resource_slices("d", catalogued("dgx1-v100"), taints={1: "x"})
 
-    async def connect(where: str | None) -> FakeServer:
+    async def connect(where: str | None, context: str | None) -> FakeServer:
         return FakeServer(items, refused)
 
     monkeypatch.setattr(client.ApiServer, "connect", connect)
@@ -470,3 +483,4 @@ def test_a_live_cluster(
         gpus = {level["name"]: level["gpus"] for level in answer["classes"]}
         assert {name: gpus[name] for name in ("serve", "train")} == {"serve": 0, "train": 2}
         assert answer["summary"]["error"] == 1
+        assert "devices-tainted" in codes(answer)
