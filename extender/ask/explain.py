@@ -25,15 +25,14 @@ from extender.ask.fleet import FleetCounts, FleetPoint
 from extender.ask.judge import over
 from extender.ask.largest import example
 from extender.ask.machines import Look, read
-from extender.ask.nearest import nearest
 from extender.ask.nodes import JudgedNodes
 from extender.ask.pending import WaitingPods
 from extender.ask.place import GangCase, QueueLook, by_itself
 from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, named_gpus, no_gpus, no_such_pod, seconds
-from extender.ask.ways import gang, machines, of_pod
-from extender.ask.ways.evict import evict
+from extender.ask.ways import evict, gang
+from extender.ask.ways.pod import helping
 from extender.ask.ways.way import Way, in_order
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import finish
@@ -48,6 +47,7 @@ from extender.objects.records import PodRecord
 from extender.objects.wanted_room import WantedRoom
 from extender.preemption.candidates import Preemptor
 from extender.preemption.draining import leaves
+from extender.preemption.search import SearchResult
 from extender.queue.gang import together
 from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.seats import Seat
@@ -223,7 +223,7 @@ class Explainer:
     def room(self, asked: WantedRoom) -> making_room.Room:
         """As `moves`, with its records."""
         now, wall = self._moment()
-        return making_room.room(SupposedCluster(self._judge, now, live=self._live), asked, wall)
+        return making_room.room(self._supposed(now), asked, wall)
 
     def examples(self, largest: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
         """For each entry of `largest`, a field of `capacity`: (a node where such a pod fits, "" without one; its GPUs
@@ -255,6 +255,13 @@ class Explainer:
             else ()
         )
         return explanation.because(shown.best, kept)
+
+    def _supposed(self, now: float) -> SupposedCluster:
+        """The cluster for one question, of which a server looks for ways out for WAYS_SECONDS."""
+        until = time.process_time() + WAYS_SECONDS
+        return SupposedCluster(
+            self._judge, now, live=self._live, over=lambda: self._live and time.process_time() > until
+        )
 
     def _asked(self, pod: PodRecord) -> Preemptor:
         now, wall = self._moment()
@@ -357,16 +364,16 @@ class Explainer:
     def _waits(self, asked: Preemptor, nodes: JudgedNodes, shown: Explanation, refused: Absent) -> Explanation:
         """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""
         judge = self._judge
-        on_empty = machines.empty(judge, asked)
-        eviction, above = (None, "") if refused.excess else evict(judge, asked, nodes)
-        miss = nearest(judge, asked, nodes)
-        ordered = of_pod(judge, asked, nodes, on_empty, eviction)
-        why = explanation.cause(asked, nodes, ordered) if on_empty.fits else explanation.never(asked, nodes)
-        verdict: Verdict = "waits" if on_empty.fits else "never"
-        denied = evictions.not_allowed(judge, asked, nodes) if on_empty.fits else None
-        more = above if denied is None else f"it may not evict: {denied['why']}"
-        text = explanation.whole(f"{why}; {more}" if more else why, miss, ordered, nodes)
-        return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=ordered, preemption=denied)
+        search = SearchResult() if refused.excess or asked.request.never else evict.searched(judge, asked, nodes)
+        helped = helping(self._supposed(asked.now), asked, nodes, search)
+        why = explanation.cause(asked, nodes, helped.ways) if helped.fits else explanation.never(asked, nodes)
+        verdict: Verdict = "waits" if helped.fits else "never"
+        denied = evictions.not_allowed(judge, asked, nodes) if helped.fits else None
+        more = evict.above_ceiling(judge, search) if denied is None else f"it may not evict: {denied['why']}"
+        text = explanation.whole(f"{why}; {more}" if more else why, helped.nearest, helped.ways, nodes)
+        return replace(
+            shown, verdict=verdict, sentence=text, nearest=helped.nearest, ways=helped.ways, preemption=denied
+        )
 
     def _gated(self, pod: PodRecord, asked: Preemptor, shown: Explanation, refused: Absent) -> Explanation:
         """What holds the gate, and what is behind it. `asked`: about the pod as it is once it is released."""
@@ -418,10 +425,7 @@ class Explainer:
     def _ways_of_gang(self, asked: Preemptor, shown: Explanation, refused: Absent) -> tuple[Sequence[Way], str, bool]:
         """(the ways out of the gang of a pod behind our gate, why its queue may not hold it, whether it is the only pod
         of it), as what-if has them."""
-        until = time.process_time() + WAYS_SECONDS
-        supposed = SupposedCluster(
-            self._judge, asked.now, live=self._live, over=lambda: self._live and time.process_time() > until
-        )
+        supposed = self._supposed(asked.now)
         waiting = finish(together(self._judge.cluster, [asked.pod.uid]))
         if waiting is None or by_itself(supposed, waiting):
             return shown.ways, "", True

@@ -8,16 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from ext_core import survey
 from ext_core.link_sets import LinkSets
-from extender.ask.judge import blocks
 from extender.cluster.annotation_limits import ignored_text
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
-from extender.cluster.tables import FIRST_GPU
 
 SIZES: Final = (2, 4, 8, 16)
 """Sizes of linked sets."""
-LOOKED_AT: Final = 1024
-"""Nodes that are counted together."""
 MOST_IGNORING: Final = 20
 """Owners that an answer names, those that ignore the most first."""
 
@@ -52,35 +48,25 @@ def models(cluster: ClusterView, names: Iterable[str] | None = None) -> list[dic
     linked sets of each size are free. A node counts no sets where its links, or the positions of held GPUs, are not
     known. The nodes that take no pods (`NodeRecord.closed`) are counted apart. `names`: of nodes, None: all."""
     labels, by_name = cluster.settings.mix.model_labels, dict[str, Model]()
-    for block in blocks(sorted(cluster.gpus.topologies if names is None else names), LOOKED_AT):
-        rows = cluster.rows.index.rows(block)
-        node_records = map(cluster.nodes.get, [cluster.names[row] for row in rows])
-        texts = [None if node is None else (model_of(node, labels), node.closed) for node in node_records]
-        alike = Counter(zip(texts, *survey.stock(cluster.tables.nodes, rows), strict=True))
-        for (stated, gpus, free, shape, mask), nodes in alike.items():
-            if stated is None:
-                continue
-            text, closed = stated
-            if (model := by_name.get(text)) is None:
-                model = by_name[text] = Model(text)
-            if closed:
-                apart = model.closed.setdefault(closed, Counter(nodes=0, gpus=0, free_gpus=0))
-                apart.update(nodes=nodes, gpus=nodes * gpus, free_gpus=nodes * free)
-                continue
-            model.nodes += nodes
-            model.gpus += nodes * gpus
-            model.free += nodes * free
-            model.whole += nodes * (free == gpus > 0)
-            if shape:
-                model.graphs[shape, mask] += nodes
+    rows = cluster.rows.index.rows(sorted(cluster.gpus.topologies if names is None else names))
+    node_records = [cluster.nodes[cluster.names[row]] for row in rows]
+    texts = [(model_of(node, labels), node.closed) for node in node_records]
+    alike = Counter(zip(texts, *survey.stock(cluster.tables.nodes, rows), strict=True))
+    for ((text, closed), gpus, free, shape, mask), nodes in alike.items():
+        if (model := by_name.get(text)) is None:
+            model = by_name[text] = Model(text)
+        if closed:
+            apart = model.closed.setdefault(closed, Counter(nodes=0, gpus=0, free_gpus=0))
+            apart.update(nodes=nodes, gpus=nodes * gpus, free_gpus=nodes * free)
+            continue
+        model.nodes += nodes
+        model.gpus += nodes * gpus
+        model.free += nodes * free
+        model.whole += nodes * (free == gpus > 0)
+        if shape:
+            model.graphs[shape, mask] += nodes
     _count_sets(by_name.values(), cluster)
     return [by_name[name].as_json() for name in sorted(by_name)]
-
-
-def free_gpus(cluster: ClusterView, row: int) -> int:
-    """The GPUs (units of them) of a node that no pod holds, of all resources together."""
-    free = cluster.tables.nodes.free_of(row)[FIRST_GPU:]
-    return sum(free) if min(free) >= 0 else sum([gpus for gpus in free if gpus > 0])
 
 
 def _count_sets(fleet_models: Iterable[Model], cluster: ClusterView) -> None:

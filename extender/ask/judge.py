@@ -5,7 +5,7 @@ The claims of other pods are in the tables only while a method runs."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,8 +21,6 @@ from extender.preemption.outbid import Leave, Outbid
 from extender.preemption.search import OTHER, VictimSearch, amounts_short, others_short
 from extender.reservations.claims import NONE, Claims
 
-BLOCK: Final = 2560
-"""Nodes that are judged at once."""
 NO_ROWS: Final[frozenset[int]] = frozenset()
 LACKING: Final = tuple(tuple(r for r in range(FIRST_GPU) if bits >> r & 1) for bits in range(1 << FIRST_GPU))
 """By the bits of `survey.short`, as `Judge.short`."""
@@ -78,16 +76,14 @@ class Judge:
 
     def roomy(self, asked: Preemptor, names: list[str]) -> dict[str, tuple[int, ...]]:
         """By node, as `short`."""
-        lacking: dict[str, tuple[int, ...]] = {}
-        for block in blocks(names):
-            rows = self.rows(block)
-            with self.claims.of(asked.request, asked.now):
-                bits = survey.short(self.cluster.tables.nodes, asked.request.ask, rows)
-                names_of = [self.cluster.names[row] for row in rows]
-                lacking.update(zip(names_of, map(LACKING.__getitem__, bits), strict=True))
-                for name in names_of if asked.request.others else ():
-                    if others_short(self.cluster, asked.request, name):
-                        lacking[name] = (*lacking[name], OTHER)
+        rows = self.rows(names)
+        with self.claims.of(asked.request, asked.now):
+            bits = survey.short(self.cluster.tables.nodes, asked.request.ask, rows)
+            known = [self.cluster.names[row] for row in rows]
+            lacking = dict(zip(known, map(LACKING.__getitem__, bits), strict=True))
+            for name in known if asked.request.others else ():
+                if others_short(self.cluster, asked.request, name):
+                    lacking[name] = (*lacking[name], OTHER)
         return lacking
 
     def passed(self, asked: Preemptor, names: Sequence[str]) -> list[str]:
@@ -144,11 +140,6 @@ class Judge:
             return 0
         with self.claims.of(asked.request, asked.now), self.cluster.without(evicted, name):
             return self.policy.planned(self.cluster.tables, asked.request, row)
-
-
-def blocks(names: list[str], size: int = BLOCK) -> Iterator[list[str]]:
-    """The names, `size` at a time."""
-    return (names[at : at + size] for at in range(0, len(names), size))
 
 
 def over(verbs: Verbs) -> Judge:

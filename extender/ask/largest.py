@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from ext_core import fit, survey
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
-from extender.ask.judge import blocks
 from extender.ask.machines import Fleet, Look, probe
 from extender.cluster.cluster import ClusterView
 from extender.cluster.gpus import MOST_GPUS
@@ -29,8 +28,6 @@ SIZES: Final = (1, 2, 4, 8, 16)
 """GPUs of a pod; beside these the GPUs of the largest machine."""
 MOST_ON_A_NODE: Final = 128
 """Pods of one size that are counted on one node."""
-LOOKED_AT: Final = 64
-"""Nodes that are judged at once for an example."""
 MOST_LARGE: Final = 64
 """Larger sizes that are tried."""
 
@@ -50,10 +47,8 @@ def example(look: Look, model: str, links: str, gpus: int) -> tuple[str, int]:
     are not known); "" where it fits on none. `model`, `links`, `gpus`: as `largest` states them."""
     stated, resource = dict(LINKS)[links], look.fleet.resource[model]
     pod, request = probe(look.judge, resource, gpus, stated)
-    for names in blocks(look.fleet.open(model), LOOKED_AT):
-        for name in _passed(look, resource, gpus, stated, names):
-            return name, look.judge.planned(Preemptor(request, pod, look.now, 0.0), name)
-    return "", 0
+    name = next(iter(_passed(look, resource, gpus, stated, look.fleet.open(model))), "")
+    return name, look.judge.planned(Preemptor(request, pod, look.now, 0.0), name) if name else 0
 
 
 def whole_nodes(look: Look) -> dict[str, int]:
@@ -85,11 +80,8 @@ def _sizes(look: Look, resource: str, names: list[str]) -> set[int]:
     free on one of the nodes."""
     cluster, index = look.judge.cluster, look.judge.cluster.resources.index(resource)
     _, request = probe(look.judge, resource, 1)
-    free: set[int] = set()
-    for block in blocks(names):
-        rows = look.judge.rows(block)
-        with look.judge.claims.of(request, look.now):
-            free.update(survey.free(cluster.tables.nodes, index, rows))
+    with look.judge.claims.of(request, look.now):
+        free = set(survey.free(cluster.tables.nodes, index, look.judge.rows(names)))
     most = max(free, default=0)
     large = sorted((gpus for gpus in free if gpus > MOST_GPUS), reverse=True)[:MOST_LARGE]
     return {*range(1, min(most, MOST_GPUS) + 1), *large}
@@ -97,16 +89,12 @@ def _sizes(look: Look, resource: str, names: list[str]) -> set[int]:
 
 def _passed(look: Look, resource: str, size: int, links: str, names: list[str]) -> list[str]:
     """Those of the nodes where a pod of this size fits now."""
-    judge, fitting = look.judge, list[str]()
+    judge, cluster, rows = look.judge, look.judge.cluster, look.judge.rows(names)
     _, request = probe(judge, resource, size, links)
-    cluster = judge.cluster
-    for block in blocks(names):
-        rows = judge.rows(block)
-        with judge.claims.of(request, look.now):
-            passed = fit.passed(rows, judge.policy.judge(cluster.tables, request, rows))
-            slots = survey.free(cluster.tables.nodes, POD_SLOTS, passed)
-        fitting += [cluster.names[row] for row, free_slots in zip(passed, slots, strict=True) if free_slots > 0]
-    return fitting
+    with judge.claims.of(request, look.now):
+        passed = fit.passed(rows, judge.policy.judge(cluster.tables, request, rows))
+        slots = survey.free(cluster.tables.nodes, POD_SLOTS, passed)
+    return [cluster.names[row] for row, free_slots in zip(passed, slots, strict=True) if free_slots > 0]
 
 
 class DomainRoom(NamedTuple):

@@ -10,7 +10,7 @@ from statistics import median_low
 from typing import Final, NamedTuple
 
 from ext_core import survey
-from extender.ask.judge import Judge, blocks
+from extender.ask.judge import Judge
 from extender.cluster.device_plugins import partial
 from extender.cluster.nodes import model_of
 from extender.objects import records
@@ -132,14 +132,11 @@ def _usual(judge: Judge, fleet: Fleet, model: str) -> Machine | None:
     index = cluster.resources.index(resource)
     kinds: dict[tuple[int, int, int], list[str]] = defaultdict(list)
     nodes = cluster.tables.nodes
-    for block in blocks(fleet.models[model]):
-        rows = judge.rows(block)
-        numbers = survey.machines(nodes, rows)
-        known: dict[int, list[str]] = {}
-        for row, number in zip(rows, numbers, strict=True):
-            if number not in known:
-                known[number] = kinds[nodes.alloc_of(row)[index], *nodes.graph_of(row)[:2]]
-            known[number].append(cluster.names[row])
+    rows, known = judge.rows(fleet.models[model]), dict[int, list[str]]()
+    for row, number in zip(rows, survey.machines(nodes, rows), strict=True):
+        if number not in known:
+            known[number] = kinds[nodes.alloc_of(row)[index], *nodes.graph_of(row)[:2]]
+        known[number].append(cluster.names[row])
     kind = max(kinds, key=lambda key: (len(kinds[key]), key))
     gpus, shape, healthy = kind
     if not gpus:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ext_core import survey
-from extender.ask.judge import Judge, blocks
+from extender.ask.judge import Judge
 from extender.ask.nodes import TOO_FEW, JudgedNodes
 from extender.ask.text import is_bytes
 from extender.ask.ways.request import changed, with_gpus
@@ -32,17 +32,14 @@ def nearest(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> dict[str, Any
     lacks = [name for name in nodes.open if nodes.codes[name] in TOO_FEW or name in linked or nodes.short.get(name)]
     best: tuple[int, float, str] | None = None
     missing: list[Missing] = []
-    cluster = judge.cluster
-    for block in blocks(lacks):
-        rows = judge.rows(block)
-        short_of = array("i", [linked.get(cluster.names[row], -1) for row in rows])
-        with judge.claims.of(asked.request, asked.now):
-            least = survey.nearest(cluster.tables.nodes, asked.request.ask, rows, short_of)
-            if least is not None:
-                at, gpus, rest = least
-                name = cluster.names[rows[at]]
-                if best is None or (gpus, rest, name) < best:
-                    best, missing = (gpus, rest, name), _missing(judge, asked, rows[at], linked.get(name))
+    cluster, rows = judge.cluster, judge.rows(lacks)
+    short_of = array("i", [linked.get(cluster.names[row], -1) for row in rows])
+    with judge.claims.of(asked.request, asked.now):
+        least = survey.nearest(cluster.tables.nodes, asked.request.ask, rows, short_of)
+        if least is not None:
+            at, gpus, rest = least
+            name = cluster.names[rows[at]]
+            best, missing = (gpus, rest, name), _missing(judge, asked, rows[at], linked.get(name))
     for name in lacks if asked.request.others else ():
         offered = cluster.nodes[name].gpus
         if nodes.short.get(name) != (OTHER,) or not all(offered.get(gpu) for gpu, _ in asked.pod.gpus):

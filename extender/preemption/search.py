@@ -113,12 +113,6 @@ class VictimSearch:
         priority, columns = self._bounds(preemptor, rows)
         return array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST) if priority[i] < IMPOSSIBLE])
 
-    def bounds(self, preemptor: Preemptor, rows: array[int]) -> list[tuple[int, ...] | None]:
-        """For each row what an eviction there costs at least, as `Eviction.cost`; None where no victims suffice."""
-        priority, columns = self._bounds(preemptor, rows)
-        costs = zip(*columns, strict=True) if columns else ((),) * len(rows)
-        return [cost if least < IMPOSSIBLE else None for cost, least in zip(costs, priority, strict=True)]
-
     def fits_without(self, request: PodRequest, row: int, uids: set[str]) -> bool:
         """Whether our own filter would pass the pod on the node, were these pods gone."""
         cluster = self._cluster

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from extender.ask.ways import evict
 from extender.ask.ways.request import most_gpus
 from extender.ask.ways.way import Way
-from extender.preemption.search import VictimSearch
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings
 from tests.ask.asking import explained, page
@@ -198,30 +196,6 @@ def test_what_is_unknown_on_the_pod_is_a_warning() -> None:
     shown = world.call("/debug/explain?pod=default/p", method="GET").json
     text = "annotation gpu-extender.io/link is unknown: did you mean gpu-extender.io/links?"
     assert shown["warnings"] == [{"code": "unknown-name", "message": text}]
-
-
-def test_nodes_are_searched_only_where_the_eviction_may_be_the_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evict, "CHUNK", 2)
-    searched: list[list[str]] = []
-    find = VictimSearch.find
-
-    def finds(self: VictimSearch, asked: Any, rows: Any, *more: Any, **named: Any) -> Any:
-        searched.append([world.cluster.names[row] for row in rows])
-        return find(self, asked, rows, *more, **named)
-
-    monkeypatch.setattr(VictimSearch, "find", finds)
-    world = World()
-    ran = {"n1": 900, "n2": 60, "n3": 800, "n4": 60, "n5": 700, "n6": 60}  # seconds: the work that is lost
-    for name, seconds in ran.items():
-        world.node(name, 1)
-        world.pod(f"on-{name}", 1, name, held=(0,), start=WALL - seconds)
-    world.node("n7", 1, links=None)
-    world.pod("equal", 1, "n7", held=(0,), start=WALL, priority=5)  # may not be evicted
-    world.pod("p", 1, priority=5)
-    (way,) = [one for one in explained(world)["ways_out"] if one["kind"] == "evict"]
-    assert (way["spec"]["node"], way["spec"]["proved"]) == ("n2", True)
-    assert searched[0] == ["n2", "n4"]  # the lowest bounds, by name
-    assert {name for names in searched for name in names}.isdisjoint({"n1", "n3", "n5", "n7"})
 
 
 @pytest.mark.parametrize("fitting", [0, 1, 7, 16, 17, 50, 99_999, 100_000])

@@ -7,15 +7,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 import msgspec
 
 from ext_core import fit, survey
 from extender.ask.admission import is_choosy, ready, rejected, tells_apart
-from extender.ask.judge import Judge, blocks
+from extender.ask.judge import Judge
 from extender.ask.nodes import UNUSABLE, JudgedNodes
 from extender.ask.text import count
 from extender.ask.ways.way import Way, term
@@ -26,8 +24,6 @@ from extender.policy.reasons import LINKS_NEVER, PLUGIN_LOST_GPU, REASONS, TOO_F
 from extender.preemption.candidates import Preemptor
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-LOOKED_AT: Final = 512
-"""Nodes that are read together."""
 OF_THE_NODE: Final = UNUSABLE | {PLUGIN_LOST_GPU.code}
 """Codes of what is wrong with a node, whatever runs there."""
 MOST_BITS: Final = 8
@@ -55,19 +51,13 @@ def uncordon(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
 def empty(judge: Judge, asked: Preemptor) -> Empty:
     """What the machines could hold if they were empty. Equal machines are looked at once."""
     cluster = judge.cluster
-    known: dict[Hashable, _Example] = {}
-    for block in blocks(sorted(cluster.nodes), LOOKED_AT):
-        for kind, example in _kinds(judge, asked, block).items():
-            known.setdefault(kind, example)
     like: tuple[int, str] | None = None
     fits = False
-    for example in known.values():
-        node, row = cluster.nodes.get(example.name), cluster.row(example.name)
-        if node is None or row < 0:
-            continue
-        code = _code(judge, asked, node.name, row)
+    for example in _kinds(judge, asked):
+        row = cluster.row(example.name)
+        code = _code(judge, asked, example.name, row)
         fits = fits or (example.here and _may_fit(judge, asked, row, code))
-        size = sum(node.gpus.values()), node.name
+        size = sum(cluster.nodes[example.name].gpus.values()), example.name
         if example.new and not code and (like is None or size < like):
             like = size
     return Empty("" if like is None else like[1], fits)
@@ -83,29 +73,25 @@ class _Example(NamedTuple):
     """Whether one more like it admits the pod."""
 
 
-def _kinds(judge: Judge, asked: Preemptor, names: list[str]) -> dict[Hashable, _Example]:
-    """Of the kinds of these nodes, by what decides whether the pod fits on an empty one, those that admit it."""
-    cluster, table, choosy = judge.cluster, judge.cluster.tables.nodes, is_choosy(asked.pod)
-    each = tells_apart(asked.pod, cluster)
+def _kinds(judge: Judge, asked: Preemptor) -> list[_Example]:
+    """Of the kinds of nodes, by what decides whether the pod fits on an empty one, those that admit it."""
+    cluster, choosy = judge.cluster, is_choosy(asked.pod)
+    each, restricted = tells_apart(asked.pod, cluster), cluster.restricted
+    names = sorted(cluster.nodes)
     rows = judge.rows(names)
-    node_names = [cluster.names[row] for row in rows]
     states = judge.policy.judge(cluster.tables, asked.request, rows)
     wrong = bytes(state if state in OF_THE_NODE else 0 for state in range(256))
-    admitted, restricted = [(True, True)] * len(node_names), cluster.restricted
-    for at, name in enumerate(node_names):
+    admitted = [(True, True)] * len(names)
+    for at, name in enumerate(names):
         if each or name in restricted:
             node = cluster.nodes[name]
             here = not rejected(asked.pod, ready(node))
             # A copy differs in its name and label alone.
             admitted[at] = here, not rejected(asked.pod, copy(node)) if choosy else here
-    parts = map(_parts, map(cluster.gpus.divisions.get, node_names))
-    keys = list(zip(survey.machines(table, rows), parts, admitted, map(wrong.__getitem__, states), strict=True))
-    first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
-    return {
-        (table.alloc_of(rows[at]), table.graph_of(rows[at]), *key[1:]): _Example(node_names[at], *key[2])
-        for key, at in sorted(first.items(), key=itemgetter(1))
-        if any(key[2])
-    }
+    machines, parts = survey.machines(cluster.tables.nodes, rows), map(_parts, map(cluster.gpus.divisions.get, names))
+    kinds = list(zip(admitted, machines, parts, map(wrong.__getitem__, states), strict=True))
+    first = dict(zip(reversed(kinds), reversed(names), strict=True))
+    return [_Example(name, *kind[0]) for kind, name in first.items() if any(kind[0])]
 
 
 def _parts(division: Division | None) -> tuple[int, int, str] | None:

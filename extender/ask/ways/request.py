@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from ext_core import survey
-from extender.ask.judge import Judge, blocks
+from extender.ask.judge import Judge
 from extender.ask.nodes import JudgedNodes
 from extender.ask.text import amount
 from extender.ask.ways.way import Way, term
@@ -119,27 +119,20 @@ def most_gpus(most: int, fits: Callable[[int], Way | None]) -> Way | None:
 
 def _most_free(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> int:
     """The most GPUs that are free on one node: with more it fits nowhere."""
-    most = 0
-    for block in blocks(nodes.open):
-        free = survey.free(judge.cluster.tables.nodes, asked.request.resource, judge.rows(block))
-        most = max(most, max(free, default=0))
-    return most
+    free = survey.free(judge.cluster.tables.nodes, asked.request.resource, judge.rows(nodes.open))
+    return max(free, default=0)
 
 
 def _less(judge: Judge, asked: Preemptor, nodes: JudgedNodes, r: int, resource: str) -> Way | None:
     """Less CPU or memory, where it is all that is missing."""
     names = [name for name, short in nodes.short.items() if short == (r,) and name not in nodes.repelled]
-    best, where = 0, ""
-    for block in blocks(names):
-        rows = judge.rows(block)
-        with judge.claims.of(asked.request, asked.now):
-            free = survey.free(judge.cluster.tables.nodes, r, rows)
-        most = max(free, default=0)
-        if most > best:
-            best, where = most, judge.cluster.names[rows[free.index(most)]]
-    was = asked.request.amounts[r]
+    rows = judge.rows(names)
+    with judge.claims.of(asked.request, asked.now):
+        free = survey.free(judge.cluster.tables.nodes, r, rows)
+    best, was = max(free, default=0), asked.request.amounts[r]
     if not 0 < best < was:
         return None
+    where = judge.cluster.names[rows[free.index(best)]]
     less = changed(judge, asked, msgspec.structs.replace(asked.pod, **{FIELDS[resource]: best}))
     if not judge.fits(less, where):
         return None

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ext_core import fit, score
+from ext_core import fit
 from extender.ask import gpu_notes, unchecked
 from extender.ask import nodes as judged_nodes
-from extender.ask.nearest import nearest
 from extender.ask.nodes import REMEDIES, JudgedNodes
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, no_gpus
-from extender.ask.ways import machines, of_pod
-from extender.ask.ways.evict import found_way
+from extender.ask.ways import evict
+from extender.ask.ways.pod import helping
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.claim_fits import UNMET, unmet
 from extender.cluster.statements import gpus_of
@@ -90,7 +89,7 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
     warnings += claims_unknown(snapshot.cluster, pod)
     if nodes.fits:
         return _fits(snapshot, asked, nodes, result, warnings)
-    search = _search(snapshot, asked, nodes) if evicts else SearchResult(nodes=len(snapshot.cluster.nodes))
+    search = evict.searched(snapshot.judge, asked, nodes) if evicts else SearchResult(nodes=len(snapshot.cluster.nodes))
     if request.never and evicts:
         # The certificate is of what may be done: nothing.
         warnings.append(warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
@@ -98,11 +97,11 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
             result["forbidden"] = _eviction(snapshot, request, search.best)
     else:
         result["certificate"] = _certificate(snapshot, request, search)
-    result |= _help(snapshot, asked, nodes, search)
+    helped = helping(snapshot, asked, nodes, search)
+    result |= {"ways_out": [way.as_json() for way in helped.ways], "nearest": helped.nearest}
     if snapshot.over():
         warnings.append(OUT_OF_TIME)
-    if search.above is not None and search.ceiling is not None:
-        text = search.ceiling.above(snapshot.judge.policy, search.above.cost)
+    if text := evict.above_ceiling(snapshot.judge, search):
         warnings.append(warning("eviction-above-ceiling", f"pod {request.namespace}/{request.name}: {text}"))
     if search.best is None or request.never:
         result["remedies"] = remedies(nodes.reasons, possible=search.best is not None)
@@ -122,13 +121,8 @@ def _fits(
     snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, result: dict[str, Any], warnings: Warnings
 ) -> Single:
     """The best of the nodes where the pod fits, and its GPUs there."""
-    cluster, policy, request = snapshot.cluster, snapshot.judge.policy, asked.request
-    fits = snapshot.judge.rows(nodes.fits)
-    with snapshot.claims.of(request, asked.now):
-        total, _ = policy.score(cluster.tables, request, fits)
-        best = score.top(cluster.tables.nodes, fits, total, 0)
-        row = score.ranked(fits, total, best)[0][0]
-    node = cluster.names[row]
+    cluster, request = snapshot.cluster, asked.request
+    node = snapshot.judge.best(asked, nodes.fits, 1)[0].node
     mask = by_claims(cluster, asked.pod, node)
     if mask is None:
         mask = snapshot.judge.planned(asked, node)
@@ -145,40 +139,6 @@ def by_claims(cluster: ClusterView, pod: PodRecord, node: str) -> int | None:
     if pod.planned or not (pod.claim_refs or pod.class_requests or served):
         return None
     return cluster.gpus_by_claims(fits.all_of(pod, served).specs, node)
-
-
-def _help(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes, search: SearchResult) -> dict[str, Any]:
-    """What is reported of a pod that does not fit: `ways_out` and `nearest`. `search`: for the eviction."""
-    judge, best = snapshot.judge, None if asked.request.never else search.best
-    eviction = None if best is None else found_way(judge, asked, nodes, best, proved=search.proved)
-    on_empty = machines.empty(judge, asked)
-    if on_empty.like and not _copy_meets_claims(snapshot, asked.pod, on_empty.like):
-        on_empty = on_empty._replace(like="")
-    ways = of_pod(judge, asked, nodes, on_empty, eviction, snapshot.over)
-    miss = nearest(judge, asked, nodes)
-    return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
-
-
-def _copy_meets_claims(snapshot: SupposedCluster, pod: PodRecord, name: str) -> bool:
-    """Whether one more node like this one, with all its devices free, meets the claims of the pod, or that is not
-    known."""
-    fits = snapshot.cluster.dra.fits
-    claims, like = fits.of(pod), snapshot.cluster.nodes[name]
-    if claims is None:
-        return True
-    added = machines.copy(like)
-    snapshot.add_nodes(like, [added])
-    try:
-        return not fits.rejects(snapshot.cluster.nodes[added.name], claims)
-    finally:
-        snapshot.drop_nodes([added])
-
-
-def _search(snapshot: SupposedCluster, asked: Preemptor, nodes: JudgedNodes) -> SearchResult:
-    """The cheapest eviction."""
-    judge = snapshot.judge
-    with snapshot.claims.of(asked.request, asked.now):
-        return judge.search.find(asked, judge.rows(nodes.open), limited=False)
 
 
 def named(pod: PodRecord) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from extender.ask import frozen, offline
 from extender.ask.whatif.question import Added, Changes
 from extender.errors import BadInput
 from extender.objects.queueing import GATE
@@ -14,8 +15,9 @@ from extender.settings import Settings
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
+from tests.ask.asking import raw
 from tests.ask.whatif.asking import ask
-from tests.world import GPU, JSON, machine, workload
+from tests.world import GPU, JSON, WALL, machine, workload
 
 MACHINE = catalogued("dgx1-v100")
 
@@ -337,3 +339,15 @@ def test_a_pod_with_devices_of_another_driver_is_not_ours_and_lacks_no_claim() -
     wanted = dra.claim("others", "default", 1, device_class="other", template=True)
     with pytest.raises(BadInput, match=r"it is not ours: it asks for devices of DeviceClass other"):
         ask([dra.device_class(), other, *node("n1"), wanted], [claimant("q", "resourceClaimTemplateName", "others")])
+
+
+def test_no_further_node_helps_a_claim_that_its_devices_do_not_meet() -> None:
+    """To the verdict on a pod as to a what-if."""
+    unmet = dra.claim("wanted", "default", 2)
+    unmet["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": "false"}}]
+    items = [dra.device_class(), *node("n1"), unmet, claimant("q", "resourceClaimName", "wanted")]
+    (result,) = ask(items, pods=[("default", "q")])["results"]
+    settings = Settings()
+    events = frozen.parse(raw(items), frozenset(one.name for one in settings.resources))
+    explained = offline.explain(settings, events, ("default", "q"), WALL)
+    assert explained["ways_out"] == result["ways_out"] == []
