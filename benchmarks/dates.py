@@ -45,7 +45,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, pvariance
 from typing import NamedTuple
 
 from benchmarks.queue_sim.easy import Easy
@@ -425,16 +425,27 @@ def share(held: Iterable[bool | None]) -> float:
     return 100.0 * sum(known) / len(known) if known else math.nan
 
 
+def standard_error(parts: Sequence[Sequence[bool | None]]) -> float:
+    """Of `share` over all parts, in points, by a jackknife that leaves out a part each time (Efron and Stein 1981):
+    gangs of one replay hold or miss together. nan of fewer than two parts."""
+    known = [part for part in parts if any(one is not None for one in part)]
+    if len(known) < 2:
+        return math.nan
+    without = [share(one for other in known if other is not part for one in other) for part in known]
+    return math.sqrt((len(known) - 1) * pvariance(without))
+
+
 def lines_of(load: float, replays: Sequence[Replayed]) -> list[dict[str, float | str]]:
     """A line for all gangs of a load, and one for each quarter."""
-    every = [count for replayed in replays for count in replayed.counts]
     lines: list[dict[str, float | str]] = []
-    for name, chosen in [("all", every)] + [
-        (str(quarter + 1), [count for count in every if count.quarter == quarter]) for quarter in range(QUARTERS)
-    ]:
+    for name, of_it in [("all", range(QUARTERS))] + [(str(quarter + 1), (quarter,)) for quarter in range(QUARTERS)]:
+        parts = [[count for count in replayed.counts if count.quarter in of_it] for replayed in replays]
+        chosen = [count for part in parts for count in part]
         line: dict[str, float | str] = {"load": load, "quarter": name, "gangs": len(chosen)}
         for i, level in enumerate(LEVELS):
             line[f"coverage_{level}"] = round(share(count.ours[i] for count in chosen), 1)
+        for i, level in enumerate(LEVELS):
+            line[f"error_{level}"] = round(standard_error([[count.ours[i] for count in part] for part in parts]), 1)
         for i, level in enumerate(LEVELS):
             line[f"not_known_{level}"] = round(100.0 - 100.0 * share_known(count.ours[i] for count in chosen), 1)
         line["naive_coverage_80"] = round(share(count.naive[1] for count in chosen), 1)
@@ -461,6 +472,12 @@ def middle(widths: Iterable[float | None]) -> float:
     """The median of those that are known; nan of none."""
     known = [width for width in widths if width is not None]
     return median(known) if known else math.nan
+
+
+def by_chance(lines: Sequence[Mapping[str, float | str]]) -> float:
+    """In how many cases in quarters windows that are right would be off, if coverage is normally distributed."""
+    errors = [float(line[f"error_{level}"]) for line in lines if line["quarter"] != "all" for level in LEVELS]
+    return sum(math.erfc(WITHIN / (error * math.sqrt(2.0))) for error in errors if error > 0.0)
 
 
 def targets(lines: Sequence[Mapping[str, float | str]]) -> list[tuple[bool, str]]:
@@ -678,6 +695,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\ntargets")
     for met, text in targets(lines):
         print(f"  {'met   ' if met else 'MISSED'}  {text}")
+    print(f"of the cases in quarters windows that are right would be off in about {by_chance(lines):.0f}")
     return 0
 
 

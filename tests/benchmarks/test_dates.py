@@ -66,6 +66,19 @@ def test_shares_are_of_what_is_known() -> None:
     assert list(met.values()) == [False, False, False, True, False]
 
 
+def test_the_error_of_a_share_is_that_of_replays_and_not_of_gangs() -> None:
+    assert dates.standard_error([[True, True, None], [False, False]]) == 50.0
+    assert dates.standard_error([[True, False] * 50, [True, False], [None]]) == 0.0
+    assert math.isnan(dates.standard_error([[True, False], [None], []]))
+    # As many gangs a replay: the standard error of the mean of the replays' shares, 0, 100 and 50 %.
+    assert dates.standard_error([[False] * 4, [True] * 4, [True, False] * 2]) == pytest.approx(50 / math.sqrt(3))
+
+
+def test_how_many_cases_are_off_by_chance() -> None:
+    line: dict[str, float | str] = {"quarter": "1", "error_50": 3.0, "error_80": math.nan, "error_95": 0.0}
+    assert dates.by_chance([line, line | {"quarter": "all"}]) == pytest.approx(0.3173, abs=1e-4)
+
+
 def test_jobs_without_gpus_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("user,interval,gpu_num,run_time\nann,1,2,5\nbob,2,0,6\n7,3,1,7.5\n")
