@@ -44,7 +44,7 @@ def one_of(query: Query, key: str, words: tuple[str, ...]) -> str:
     """The word that is asked for, the first without one. BadRequest."""
     word = query.get(key) or words[0]
     if word not in words:
-        raise BadRequest(f"{key} is one of {', '.join(words)}, not {word}", path=key)
+        raise BadRequest(f"{key}={word}: it may be {', '.join(words)}", path=key)
     return word
 
 

@@ -203,7 +203,8 @@ def test_the_lines_of_a_node_are_explained(world: World) -> None:
     text = html(world, "/node?node=v100-0")
     assert re.findall(r'stroke-width="([\d.]+)"/></svg> (\d links?)', text) == [("3.0", "1 link"), ("5.0", "2 links")]
     drawings = html(world, f"/pod?pod={WAITS}")
-    assert len(re.findall(r"</svg> \d+ links?</li>", drawings)) == drawings.count('aria-label="Signs"') == 2
+    keys = re.findall(r"</svg> \d+ links? between two GPUs</li>", drawings)
+    assert len(keys) == drawings.count('aria-label="Signs"') == 2
 
 
 def test_what_is_reserved_is_marked() -> None:
