@@ -427,7 +427,7 @@ class AdvanceController(Controller):
             if (end is None or end > kept.since) and not pod.terminating and pod.uid not in moved:
                 if emptied and pod.daemon:
                     continue
-                staying[pod.node] += sum(self._cluster.amounts(pod)[FIRST_GPU:])
+                staying[pod.node] += self._cluster.gpu_amount(pod)
         for node, amounts in needed.items():
             if sum(amounts) + staying[node] > sum(self._cluster.nodes[node].gpus.values()):
                 return f"pods that do not end before its date are on node {node}"
@@ -448,7 +448,7 @@ class AdvanceController(Controller):
         cluster, own = self._cluster, _own(kept)
         for node, amounts in _needed(kept, cluster).items():
             used = {pod.uid for pod in users(own, [node], cluster)}
-            others = [(pod, sum(cluster.amounts(pod)[FIRST_GPU:])) for pod in cluster.pods_on(node)]
+            others = [(pod, cluster.gpu_amount(pod)) for pod in cluster.pods_on(node)]
             others = [(pod, gpus) for pod, gpus in others if gpus and pod.uid not in used]
             record = cluster.nodes.get(node)
             offered = 0 if record is None else sum(record.gpus.values())

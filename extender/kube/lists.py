@@ -163,8 +163,8 @@ class _Reader:
 async def every_page(
     server: ApiServer, kinds: Sequence[WatchedKind], invalid: list[tolerant.Invalid]
 ) -> AsyncGenerator[tuple[WatchedKind, records.Page]]:
-    """Every page of these kinds; close it. What need not be there has no objects, as to a reflector; `invalid` has what
-    may not be listed. ApiError, NoAnswer, RecordError (an answer that is no list)."""
+    """Every page of these kinds; close it. What need not be there has no objects, also where it may not be listed:
+    `invalid` states that. ApiError, NoAnswer, RecordError (an answer that is no list)."""
     for watched in kinds:
         try:
             async with aclosing(pages(server, watched)) as read:

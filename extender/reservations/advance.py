@@ -258,7 +258,7 @@ def users(held: Held, nodes: Iterable[str], cluster: ClusterView) -> Iterator[Po
     for node in nodes:
         for pod in cluster.pods_on(node):
             early = pod.start is not None and pod.start < held.since - CLOCK_SECONDS
-            if early or not any(cluster.amounts(pod)[FIRST_GPU:]):
+            if early or not cluster.gpu_amount(pod):
                 continue
             if held.is_for(pod.uid, pod.namespace, owner_key(pod)):
                 yield pod

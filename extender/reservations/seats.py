@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from extender.cluster.numbered import take_out
 from extender.cluster.other_resources import OtherAmounts
+from extender.cluster.tables import FIRST_GPU
 from extender.reservations.reservations import SILENT, Journal
 
 ABSENT: Final = "absent:"
@@ -106,7 +107,7 @@ class Seats:
         """The absent seat that a new pod of the gang takes over: that of its rank, else one of its role; with as many
         GPUs. `amounts`: R amounts of the pod."""
         absent = [self._of[uid] for uid in self._absent.get(gang, ())]
-        fits = [seat for seat in absent if seat.role == rank[0] and seat.amounts[3:] == amounts[3:]]
+        fits = [seat for seat in absent if seat.role == rank[0] and seat.amounts[FIRST_GPU:] == amounts[FIRST_GPU:]]
         return next((seat for seat in fits if seat.ordinal == rank[1]), fits[0] if fits else None)
 
     def reserve(self, seats: Iterable[Seat]) -> None:

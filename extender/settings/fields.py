@@ -115,7 +115,7 @@ class WeightedScorer(_Part):
     name: Annotated[str, AfterValidator(in_registry("scorers"))]
     """One of the [scorers](policy.md#scorers)."""
     weight: float = Field(gt=0, le=1_000_000)
-    """Its factor."""
+    """The scorer's value is multiplied by it."""
 
 
 class PackingWeights(_Part):
@@ -148,7 +148,8 @@ class Placement(_Part):
     by_priority_class: dict[str, Literal["pack", "spread"]] = Field(default_factory=dict, max_length=1_000)
     """The same by the name of a pod's PriorityClass, where no label matches."""
     gpu_models: Literal["one", "any"] = "one"
-    """The same of gangs for [`gpu-models`](queue.md#gpu-models)."""
+    """Whether gangs without the annotation `gpu-models` are on nodes of [one GPU model](queue.md#gpu-models) where one
+    has room, or of any."""
 
 
 class Hold(_Part):
@@ -198,7 +199,7 @@ class PreemptionSettings(_Part):
     search_budget: int = Field(default=200_000, ge=1, le=1_000_000_000)
     """Sets of victims examined for one request. Beyond it the best one is answered, not proved."""
     budget_milliseconds: float = Field(default=20.0, gt=0, le=60_000)
-    """CPU time of one search. Beyond it the same."""
+    """CPU time of one search. Beyond it the best one is answered, not proved."""
     minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
     """By PriorityClass: its pods are no victims before they have run so long."""
     eviction_requests: bool = False
@@ -249,9 +250,9 @@ class ClaimSettings(_Part):
     gang_min: int = Field(default=1_000_000, ge=0, le=1_000_000)
     """The bound of how many pods of a gang must run, for every source of gangs; 0: no gang counts."""
     saves_on_termination_seconds: int = Field(default=3600, ge=0, le=604_800)
-    """The bound of `saves-on-termination`; a longer time does not count."""
+    """The bound of `saves-on-termination`; a longer time does not count, 0: none does."""
     saves_on_request_seconds: int = Field(default=3600, ge=0, le=604_800)
-    """The bound of `saves-on-request`; a longer time does not count."""
+    """The bound of `saves-on-request`; a longer time does not count, 0: none does."""
     gang_team: Literal["namespace", "serviceAccount", "owner"] = "namespace"
     """Whose pods that name one gang are that gang. If several apply, the last in this order counts ([what each
     splits](security.md#gangs))."""
@@ -274,7 +275,8 @@ class ReservationSettings(_Part):
     name: str = Field(default="gpu-extender-reservations", min_length=1, max_length=253)
     """The name of the ConfigMap."""
     deadline_seconds: float = Field(default=0.2, gt=0, le=5)
-    """How long a preempt reply waits for the write, where a wait of 3.6 s was in vain just before."""
+    """How long a preempt reply waits for the write, where a wait of 3.6 s was in vain just before. After that no pod is
+    evicted."""
 
 
 class Evictions(_Part):
@@ -292,13 +294,13 @@ class QueueLimits(_Part):
     """What one queue is entitled to. A model is the value of the first of `mix.modelLabels` that a node has."""
 
     weight: float = Field(default=1.0, gt=0, le=1_000_000)
-    """The share of the queue is divided by it."""
+    """The share of the queue is divided by it: twice the weight gets twice the GPUs while others wait."""
     guaranteed_gpus: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]] = Field(
         default_factory=dict, max_length=1_000
     )
-    """GPUs by model that other queues leave it while its gangs wait."""
+    """GPUs by model that other queues leave it while its gangs wait; a model that is absent is not guaranteed."""
     limit_gpus: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]] = Field(default_factory=dict, max_length=1_000)
-    """GPUs by model that it holds at most."""
+    """GPUs by model that it holds at most; a model that is absent is not limited."""
     borrow: bool = True
     """Whether it may hold more than its guarantee, of what other queues neither hold nor wait for within theirs."""
 
@@ -388,7 +390,8 @@ class Log(_Part):
     """What is logged of decisions."""
 
     decisions_per_second: float = Field(default=100.0, ge=0, le=1_000_000)
-    """The lines for filter and prioritize calls, on average over 10 s. Above it they are sampled."""
+    """The lines for filter and prioritize calls, on average over 10 s. Above it they are sampled; evictions, errors and
+    the first rejection of a pod for a reason are logged always."""
 
 
 class FailingNodes(_Part):
@@ -431,7 +434,8 @@ class Tls(_Part):
     """The certificates of a listener, in PEM. The files are read again when they change; no connection is lost."""
 
     cert_file: str = ""
-    """The server's certificate, and after it the intermediate ones."""
+    """The server's certificate, and after it the intermediate ones. Without it, and without `selfSigned`, the listener
+    speaks plain HTTP."""
     key_file: str = ""
     """The key of the certificate, without a password."""
     self_signed: bool = False
@@ -578,13 +582,14 @@ class Settings(_Part):
     watch: WatchSettings = WatchSettings()
     mix: Mix = Mix()
     scheduler_version: Annotated[str, AfterValidator(supported_scheduler)] = "1.37"
-    """MAJOR.MINOR of the kube-scheduler. From 1.38 on nodes where an eviction helps are answered in `FailedNodes`."""
+    """MAJOR.MINOR of the kube-scheduler; a PATCH is ignored. From 1.38 on nodes where an eviction helps are answered
+    in `FailedNodes`."""
     schedulers: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=253)], ...],
         Field(strict=False, min_length=1, max_length=32),
         AfterValidator(no_repeats),
     ] = ("gpu-scheduler", "default-scheduler")
-    """Names of the scheduler profiles that ask us, for warnings alone."""
+    """Names of the scheduler profiles that ask us, for warnings alone: a request of any scheduler is answered."""
     scheduler_weight: int | None = Field(default=None, ge=1, le=1_000_000)
     """The extender's [`weight`](operations.md#the-weight) in the scheduler's configuration. Without it filter answers
     the shortlist."""
