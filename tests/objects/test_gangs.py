@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from extender.objects import gangs, records
-from extender.objects.gangs.roles import Role
+from extender.objects.gangs.pod_groups import Volcano
+from extender.objects.gangs.roles import Role, owner_object
 from tests.cluster.reach import kept_of
 from tests.world import GPU, JSON, WALL, World, workload
 
@@ -534,6 +535,8 @@ def test_a_pod_group_with_very_many_tasks_costs_little() -> None:
     assert time.process_time() - began < 0.2
     assert gang is not None
     assert (gang.minimum, gang.roles) == (500_000, ())
+    raw = hostile("scheduling.volcano.sh/v1beta1", "PodGroup", spec)
+    assert Volcano().read(owner_object(raw)).parts == ()  # none is made, and dropped later
 
 
 def test_owners_with_impossible_numbers_are_read_or_rejected_soon() -> None:

@@ -35,9 +35,10 @@ class _PodGroups(GangSource):
         """`minMember`, else the policy, and the minimum of each task. Pods that have succeeded count towards the
         minimum, as Volcano counts them."""
         spec, succeeded = owner.spec, max(0, owner.status.number("succeeded") or 0)
-        minima = spec.section("minTaskMember")
-        least, names = _group_minimum(spec), minima.fields if len(minima.fields) <= MOST_PARTS else ()
-        parts = of_tasks(least, tuple((name, minima.number(name) or 0) for name in names))
+        minima, least = spec.section("minTaskMember"), _group_minimum(spec)
+        tasks = minima.fields
+        counted = tasks if len(tasks) <= MOST_PARTS else ()  # reading very many takes long, and none would be kept
+        parts = of_tasks(least, tuple((name, minima.number(name) or 0) for name in counted))
         return OwnerRoles(minimum=least, parts=parts, succeeded=succeeded, domain=volcano_domain(spec))
 
 
