@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
 
-from extender.cluster.numbered import Numbered, keep, take_out
+from extender.cluster.numbered import Numbered, set_or_drop, take_out
 from extender.objects.records import PdbRecord, PodRecord
 from extender.objects.selectors import Labels, Selector
 
@@ -152,7 +152,7 @@ class Budgets:
         """The budget is "set", or there is a "delete". Which pods it limits counts from the next `refresh` on."""
         space, key = budget.namespace, (budget.namespace, budget.name)
         before = self.records.get(key)
-        keep(self.records, key, budget, change)
+        set_or_drop(self.records, key, budget, change)
         budgets = self._in.setdefault(space, _OfNamespace())
         budgets.put(budget, change)
         if not budgets.records:

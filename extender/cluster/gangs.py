@@ -8,7 +8,7 @@ from typing import Final
 
 from extender.cluster.annotation_limits import AnnotationLimits, Bounded
 from extender.cluster.listener import Faults
-from extender.cluster.numbered import keep, take_out
+from extender.cluster.numbered import set_or_drop, take_out
 from extender.objects import gangs
 from extender.objects.records import GroupRecord, NodeRecord, PodRecord
 
@@ -176,7 +176,7 @@ class Gangs:
     def set(self, record: GroupRecord, change: str) -> None:
         """An object that states how many pods must run is "set", or there is a "delete"."""
         key = (record.api, record.kind, record.namespace, record.name)
-        keep(self.objects, key, record, change)
+        set_or_drop(self.objects, key, record, change)
         self._stale.update(self._named.get((record.namespace, record.name), ()))
 
     def touch(self, uids: Iterable[str]) -> None:

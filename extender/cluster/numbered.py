@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 Member = TypeVar("Member", bound=Hashable)
 
 
-def keep(records: dict[Key, Value], key: Key, record: Value, change: str) -> None:
+def set_or_drop(records: dict[Key, Value], key: Key, record: Value, change: str) -> None:
     """The object is "set", or there is a "delete"."""
     if change == "set":
         records[key] = record

@@ -17,7 +17,7 @@ from extender.cluster.budgets import Budgets
 from extender.cluster.gangs import Gangs
 from extender.cluster.listener import Faults
 from extender.cluster.nodes import Nodes
-from extender.cluster.numbered import Requirements, keep
+from extender.cluster.numbered import Requirements, set_or_drop
 from extender.cluster.placements import Placements
 from extender.cluster.statements import HELD, PLAN
 from extender.cluster.tables import Amounts
@@ -263,11 +263,11 @@ class Pods:
 
     def set_priority_class(self, record: PriorityClassRecord, change: str) -> None:
         """A PriorityClass is "set", or there is a "delete"."""
-        keep(self.priority_classes, record.name, record, change)
+        set_or_drop(self.priority_classes, record.name, record, change)
 
     def set_save_answers(self, record: SaveAnswersRecord, change: str) -> None:
         """What is remembered of a namespace is "set", or there is a "delete". The rows of its pods that save follow."""
-        keep(self.save_answers, record.name, record, change)
+        set_or_drop(self.save_answers, record.name, record, change)
         for pod in self.budgets.pods_in(record.name):
             row = self.rows.get(pod.uid) if not pod.annotations.keys().isdisjoint(SAVES) else None
             if row is not None:  # there may be thousands: their rows are not written anew
@@ -282,7 +282,7 @@ class Pods:
 
     def set_quota(self, record: QuotaRecord, change: str) -> None:
         """A ResourceQuota is "set", or there is a "delete"."""
-        keep(self.quotas, (record.namespace, record.name), record, change)
+        set_or_drop(self.quotas, (record.namespace, record.name), record, change)
 
     def set_group(self, record: GroupRecord, change: str) -> None:
         """An object that states how many pods must run is "set", or there is a "delete"."""

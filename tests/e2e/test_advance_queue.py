@@ -37,6 +37,11 @@ def started(cluster: Scene, name: str) -> float:
     return max(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone for text in bound)
 
 
+def reasons(cluster: Scene, namespace: str) -> set[str]:
+    """Of the Events there."""
+    return {event["reason"] for event in cluster.api.list("Event", namespace)}
+
+
 def test_gangs_start_at_their_dates_on_the_gpus_that_are_held(
     scene: SceneFactory, settings: Any, namespace: str
 ) -> None:
@@ -70,8 +75,8 @@ def test_gangs_start_at_their_dates_on_the_gpus_that_are_held(
     for name in ("big", "dated"):
         assert -1 <= started(cluster, name) - since <= 20
     wait_for(lambda: phase(cluster, "big") == "in-use", 20, lambda: str(shown(cluster)))
-    events = {event["reason"] for event in cluster.api.list("Event", namespace)}
-    assert {"AdvanceReservationReady", "AdvanceReservationBegins"} <= events
+    told = {"AdvanceReservationReady", "AdvanceReservationBegins"}  # Events are written after the phase
+    wait_for(lambda: told <= reasons(cluster, namespace), 20, lambda: str(reasons(cluster, namespace)))
     job(cluster, "later", 1, 1)
     time.sleep(3)
     assert waits(cluster, "later")
