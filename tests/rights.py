@@ -73,12 +73,12 @@ def page() -> str:
     text, printed = _HEAD, dict[tuple[str, str, str], str]()
     for (file, role), group in groupby(rules(), lambda one: (one.file, one.role)):
         text += f"\n## {role} in `{file}`\n"
-        rows, repeated = list[tuple[str, str, str]](), dict[str, list[str]]()
+        rows, repeated = list[tuple[str, str, str]](), dict[tuple[str, str], list[str]]()
         for one in group:
             verbs = ", ".join(one.rule["verbs"])
             key = verbs, one.objects, one.why
             if key in printed:
-                repeated.setdefault(f"{verbs}, as in {printed[key]}", []).append(one.objects)
+                repeated.setdefault((verbs, printed[key]), []).append(one.objects)
                 continue
             printed[key] = role
             if one.why.startswith("The same ") and rows and rows[-1][0] == verbs:
@@ -87,5 +87,13 @@ def page() -> str:
                 rows.append(key)
         table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
         text += f"\n| may | what | why |\n|---|---|---|\n{table}" if rows else ""
-        text += "".join(f"\nMay also {how}: {'; '.join(objects)}.\n" for how, objects in repeated.items())
+        text += "".join(_repeated(verbs, of, objects, printed) for (verbs, of), objects in repeated.items())
     return text
+
+
+def _repeated(verbs: str, role: str, objects: list[str], printed: dict[tuple[str, str, str], str]) -> str:
+    """What a role may as an earlier one: by name, unless it is all for which that role has these verbs alone."""
+    among = sum(key[0] == verbs and of == role for key, of in printed.items())
+    if len(objects) == among > 1:
+        return f"\nMay also {verbs.replace(', ', ' and ')} each object for which {role} has these verbs alone.\n"
+    return f"\nMay also {verbs}, as in {role}: {'; '.join(objects)}.\n"

@@ -47,7 +47,7 @@ def test_the_page_lists_exactly_what_a_server_prints() -> None:
     named = {value._name: value._labelnames for value in vars(world.metrics).values() if hasattr(value, "_labelnames")}
     for name, _, text, labels in told:
         assert f"# HELP {name} {text}\n" in printed
-        assert tuple(re.findall(r"`(\w+)`: ", labels)) == named[name.removesuffix("_total")]
+        assert tuple(re.findall(r"(?:^|; )`(\w+)`(?=:|;|$)", labels)) == named[name.removesuffix("_total")]
 
 
 def test_the_values_on_the_page_are_those_of_the_code() -> None:

@@ -5,9 +5,6 @@ found), 1 an error, 2 wrong usage.
 With --at the room is for that time: pods that are declared to end before (duration, deadlines) count as gone. Nothing
 is changed without --apply: it makes an advance reservation, an entry of the ConfigMap
 gpu-extender-advance-reservations, for which a server with evictions.enabled moves the pods in time.
-
-A pod stays where it is if no controller creates it again, while it is protected, where a disruption budget does not
-allow its eviction, and where it asks for claims, volumes, pod affinity or spread constraints.
 """
 
 from __future__ import annotations

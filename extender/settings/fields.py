@@ -538,7 +538,7 @@ class Settings(_Part):
         ResourceSettings(name="amd.com/gpu", device_plugin="amd"),
         ResourceSettings(name="nvidia.com/gpu.shared", device_plugin="nvidia"),
     )
-    """The extended resources that are GPUs."""
+    """The extended resources that are GPUs ([how to name others](operations.md#other-gpu-resources))."""
     shortlist: Shortlist = Shortlist()
     scorers: Annotated[tuple[WeightedScorer, ...], Field(strict=False), AfterValidator(no_repeats)] = (
         WeightedScorer(name="bad_nodes", weight=1000.0),

@@ -31,8 +31,8 @@ Ethernet.
 A line in a picture is as wide as the number of links between two GPUs. A hub is a switch, a coloured arc a NUMA node.
 A grey band is one PCIe switch; a wider, lighter one is a tree of PCIe switches.
 
-A cell is the bandwidth of the ring that a pod of 2, 4 or 8 GPUs gets on an empty machine, in GB/s a direction: of
-the planned GPUs, and in brackets what is to be expected of the vendor's device plugin without the [relay](relay.md).
+A cell is the bandwidth of the ring that the planned GPUs of a pod form on an empty machine, in GB/s a direction. In
+brackets is what the vendor's device plugin is expected to hand out without the [relay](relay.md), where it differs.
 `?`: its choice depends on facts that the catalogue lacks. 0: the links form no ring.
 [topologies.csv](results/topologies.csv) has each size from 1 to 8, and the sets that the plugin can hand out.
 """
@@ -80,7 +80,8 @@ def _cells(rows: list[Row]) -> Iterator[str]:
     sizes = {row.size: row for row in rows}
     for size in SIZES:
         row = sizes.get(size)
-        yield f"{row.ring} ({row.handed[1] or '?'})" if row else ""
+        stock = row.handed[1] or "?" if row else ""
+        yield "" if row is None else row.ring if stock == row.ring else f"{row.ring} ({stock})"
 
 
 def _section(entry: Entry) -> str:

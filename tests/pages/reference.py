@@ -96,8 +96,8 @@ What `/metrics` prints (this page: `python -m tests.pages metrics`). [Alerts](al
 grows with the cluster. Gauges of GPUs, pods and gangs are counted every 30 s, less often where that takes long. Only
 the holder of its Lease counts the queue.
 
-Labels of several metrics: `verb` is `filter`, `prioritize`, `preempt` or `bind`; `kind` is a kind of objects that are
-watched; `by` is `kube-scheduler` or `gpu-extender`.
+Labels without values below: `verb` is `filter`, `prioritize`, `preempt` or `bind`, `kind` a kind of objects that are
+watched, `by` is `kube-scheduler` or `gpu-extender`.
 
 | metric | kind | what it counts | labels |
 |---|---|---|---|
@@ -110,7 +110,8 @@ def metrics_page() -> str:
     lines = []
     for family in counted.registry.collect():
         short = family.name.removeprefix(f"{PREFIX}_")
-        labels = [f"`{label}`: {LABEL_VALUES.get(f'{short} {label}', 'as above')}" for label in counted.labels[short]]
+        found = ((label, LABEL_VALUES.get(f"{short} {label}")) for label in counted.labels[short])
+        labels = [f"`{label}`: {values}" if values else f"`{label}`" for label, values in found]
         name = family.name + "_total" * (family.type == "counter")
         lines.append(f"| `{name}` | {family.type} | {family.documentation} | {'; '.join(labels)} |\n")
     return METRICS + "".join(lines)
@@ -211,9 +212,6 @@ apiVersion: gpu-extender.io/v1
 kind: GpuExtenderConfiguration
 ```
 
-Name GPU resources both in `resources` and in the scheduler's `managedResources`. MIG instances of strategy mixed are
-named one by one (`nvidia.com/mig-1g.5gb` ...), replicas as `nvidia.com/gpu.shared`
-([details](operations.md#other-gpu-resources)).
 
 | field | default | unit, range | meaning |
 |---|---|---|---|
