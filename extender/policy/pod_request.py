@@ -15,6 +15,7 @@ from extender.cluster.listener import Listener
 from extender.cluster.other_resources import plain
 from extender.cluster.pod_kinds import links_of, nics_of
 from extender.objects import gangs
+from extender.objects.gangs import leaderworkerset
 from extender.objects.queueing import duration_of
 from extender.objects.records import PodRecord as PodRecord
 from extender.policy.contracts import PodRequest
@@ -118,8 +119,14 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
 
 
 def owner_key(pod: PodRecord) -> str:
-    """Names what creates the pod again if it is deleted: "NAMESPACE/KIND/NAME", "" for nothing."""
-    return "" if pod.owner is None else f"{pod.namespace}/{pod.owner.kind}/{pod.owner.name}"
+    """Names what creates the pod again if it is deleted: "NAMESPACE/KIND/NAME/UID", "" for nothing. The workers of a
+    LeaderWorkerSet come again with another StatefulSet of the same name: it has no uid here."""
+    owner = pod.owner
+    if owner is None:
+        return ""
+    key = f"{pod.namespace}/{owner.kind}/{owner.name}"
+    remade = owner.kind == "StatefulSet" and leaderworkerset.NAME in pod.labels
+    return key if remade else f"{key}/{owner.uid}"
 
 
 def _is_partly_known(pod: PodRecord) -> bool:

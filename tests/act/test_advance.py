@@ -466,11 +466,10 @@ def test_the_place_of_a_pod_in_transit_outlasts_its_reservation() -> None:
 
     async def test(instance: Instance) -> None:
         await instance.turn(times=3)
-        place = Held(
-            "big/move-0.uid-p0/default/ReplicaSet/owner", (), 0.0, WALL + 1500, owner="default/ReplicaSet/owner"
-        )
+        owner = "default/ReplicaSet/owner/uid-owner"
+        place = Held(f"big/move-0.uid-p0/{owner}", (), 0.0, WALL + 1500, owner=owner)
         seats = (seat(place.name, 0, "n2", (0, 0, 0, 6, 0, 0), 0.0),)
-        unused = place._replace(name="big/move-1.uid-p1/default/ReplicaSet/other", owner="", seats=seats)
+        unused = place._replace(name="big/move-1.uid-p1/default/ReplicaSet/other/uid-other", owner="", seats=seats)
         assert await instance.controller._store.hold([place._replace(seats=seats), unused]) == ""
         case.ask(big=None)
         await instance.turn(times=2)

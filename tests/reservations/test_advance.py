@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from extender.policy import reasons
+from extender.policy.pod_request import owner_key
 from extender.reservations.advance import Held, present, seat
 from tests.world import JSON, WALL, World, refused, workload
 
@@ -123,16 +124,32 @@ def test_a_node_that_is_emptied_takes_no_pod_until_the_end() -> None:
 
 def test_the_next_place_of_a_pod_that_moves_is_for_the_pods_of_its_owner() -> None:
     world = two_nodes()
-    facts = {"owner": "default/ReplicaSet/owner", "before": frozenset({"uid-old"})}
+    facts = {"owner": "default/ReplicaSet/owner/uid-owner", "before": frozenset({"uid-old"})}
     world.pod("old", 8, "n1", owner="ReplicaSet")
     take(world, hold(world, "move", {"n2": 8}, 0.0, WALL + 600, **facts))
     assert passes(world, workload("other", 8, priority=MOST)) == set()
     again = workload("new", 8, owner="ReplicaSet")
     assert passes(world, again) == {"n2"}
+    forged = workload("forged", 8, owner="ReplicaSet")
+    forged["metadata"]["ownerReferences"][0]["uid"] = "uid-of-another"
+    assert passes(world, forged) == set()
     world.gone("old")
     assert passes(world, again) == {"n2"}  # its own place, though n1 is free
     world.pod("new", 8, "n2", owner="ReplicaSet")
     assert passes(world, workload("other", 8)) == {"n1"}
+
+
+def test_the_workers_of_a_leaderworkerset_have_a_place_though_their_statefulset_is_another_one() -> None:
+    """It is deleted with the group's leader, and created anew under its name."""
+    world = two_nodes()
+    labels = {"leaderworkerset.sigs.k8s.io/name": "lws"}
+    old = world.pod("old", 8, "n1", owner="StatefulSet", labels=labels)
+    owner = owner_key(world.cluster.pods[old["metadata"]["uid"]])
+    take(world, hold(world, "move", {"n2": 8}, 0.0, WALL + 600, owner=owner, before=frozenset({"uid-old"})))
+    again, plain = workload("new", 8, owner="StatefulSet", labels=labels), workload("plain", 8, owner="StatefulSet")
+    again["metadata"]["ownerReferences"][0]["uid"] = "uid-of-another"
+    assert passes(world, again) == {"n2"}
+    assert passes(world, plain) == set()
 
 
 def test_no_pod_is_evicted_for_gpus_that_are_held() -> None:
