@@ -106,7 +106,7 @@ def _pictures(content: Content, preemption: Mapping[str, Any]) -> list[JSON]:
     waits = pod is not None and not pod.node and not pod.finished
     uids = {victim.uid for victim in evicted}
     gpus = content.explainer.gpus_after(pod, preemption["node"], uids) if pod is not None and waits else ()
-    return before_and_after(content, preemption["node"], evicted, gpus, preemption["pod"])
+    return before_and_after(content, preemption["node"], evicted, {preemption["pod"]: gpus})
 
 
 def _latest(content: Content, name: str, which: Callable[[Decision], bool]) -> JSON:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from extender.web.node_pages import drawing
+from extender.web.node_pages import Holders, drawing
 from extender.web.pages import JSON, Content
 
 MOST_NODES: Final = 12
@@ -57,35 +57,45 @@ def unlinked(content: Content, name: str) -> JSON | None:
 
 
 def before_and_after(
-    content: Content, name: str, evicted: Sequence[Victim], chosen: Collection[int], taker: str
+    content: Content, name: str, evicted: Sequence[Victim], takers: Mapping[str, Collection[int]]
 ) -> list[JSON]:
-    """The node before an eviction and after it, the other pods as they are now; empty: as None of `picture`. `chosen`:
-    the GPUs of the pod that takes their place, empty where they are not known; `taker`: its name."""
+    """The node before an eviction and after it, the other pods as they are now; empty: as None of `picture`. `takers`:
+    by name, the pods that take their place, each with its GPUs, empty where they are not known."""
     drawn = drawing(content, name)
     if drawn is None:
         return []
     node, holders = drawn
     names = {victim.pod for victim in evicted}
     holder_of = {gpu: victim.pod for victim in evicted for gpu in victim.gpus}
-    before, after, lost, taken = list[JSON](), list[JSON](), set[int](), set(chosen)
+    before, after, lost = list[JSON](), list[JSON](), list[int]()
+    taken = {gpu: pod for pod, gpus in takers.items() for gpu in gpus}
     for gpu in node["gpus"]:
-        free = gpu | {"state": "free", "pods": [], "holder": None}
-        held = [pod for pod in gpu["pods"] if pod["pod"] in names]
-        own = any(pod["pod"] == taker for pod in gpu["pods"])
-        pod = held[0]["pod"] if held else holder_of.get(gpu["index"])
-        if own:
-            taken.add(gpu["index"])
-        if pod is None:
-            before.append(free if own else gpu)
-            after.append(gpu)
-            continue
-        lost.add(gpu["index"])
-        shown = held or [{"pod": pod, "priority": None, "terminating": False, "how": "observed"}]
-        before.append(gpu | {"state": "held", "pods": shown, "holder": holders.number(pod)})
-        after.append(gpu if own else free)
+        index, on = gpu["index"], [pod["pod"] for pod in gpu["pods"]]
+        victim = next((pod for pod in on if pod in names), holder_of.get(index))
+        taker = next((pod for pod in on if pod in takers), taken.get(index))
+        free = gpu | _FREE
+        if victim is None:
+            before.append(free if taker in on else gpu)
+        else:
+            lost.append(index)
+            before.append(gpu | {"state": "held"} if victim in on else _held(gpu, victim, holders))
+        if taker is None:
+            after.append(gpu if victim is None else free)
+        else:
+            taken[index] = taker
+            after.append(_held(gpu, taker, holders))
     first = _picture("before", node | {"gpus": before}, ())
     first["marks"] = ["victim" if gpu["index"] in lost else None for gpu in before]
     return [first, _picture("after", node | {"gpus": after}, taken)]
+
+
+_FREE: Final[JSON] = {"state": "free", "pods": [], "holder": None}
+
+
+def _held(gpu: JSON, pod: str, holders: Holders) -> JSON:
+    """The GPU as one that the pod holds, or would hold."""
+    pods = [{"pod": pod, "priority": None, "terminating": False, "how": "planned"}]
+    return gpu | {"state": "held", "pods": pods, "holder": holders.number(pod)}
 
 
 def after_what_if(content: Content, answer: Mapping[str, Any]) -> list[JSON]:
@@ -117,14 +127,16 @@ def after_what_if(content: Content, answer: Mapping[str, Any]) -> list[JSON]:
 
 
 def _changed(content: Content, name: str, pods: Sequence[JSON], leaving: Sequence[Victim]) -> list[JSON]:
-    chosen = [gpu for pod in pods for gpu in pod["gpus"]]
+    takers = {pod["pod"]: pod["gpus"] for pod in pods}
     if name in content.verbs.cluster.nodes:
-        return before_and_after(content, name, leaving, chosen, "")[0 if leaving else 1 :]
+        return before_and_after(content, name, leaving, takers)[0 if leaving else 1 :]
     drawn = drawing(content, COPY.sub("", name))  # a node that the question adds is as the one that it is like
     if drawn is None:
         return []
-    gpus = [gpu | {"state": "free", "pods": [], "holder": None} for gpu in drawn[0]["gpus"]]
-    return [_picture("", drawn[0] | {"node": name, "gpus": gpus}, chosen)]
+    node, holders = drawn
+    taken = {gpu: pod for pod, gpus in takers.items() for gpu in gpus}
+    gpus = [_held(gpu, pod, holders) if (pod := taken.get(gpu["index"])) else gpu | _FREE for gpu in node["gpus"]]
+    return [_picture("", node | {"node": name, "gpus": gpus}, taken)]
 
 
 def _picture(caption: str, node: JSON, chosen: Collection[int]) -> JSON:

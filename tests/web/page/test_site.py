@@ -256,12 +256,12 @@ def test_an_eviction_is_drawn_before_and_after(world: World) -> None:
     before, after = drawn["pictures"]
     gpus = [gpu for victim in eviction["victims"] for gpu in victim["gpus"]]
     assert marked(before, "victim") == gpus
-    assert [after["node"]["gpus"][gpu]["state"] for gpu in gpus] == ["free"] * len(gpus)
     taken = marked(after, "chosen")
+    assert {gpu["pods"][0]["pod"] for gpu in after["node"]["gpus"] if gpu["index"] in taken} == {WAITS}
     assert len(taken) == 2
     assert set(gpus) <= set(taken)
     assert after["node"]["links"][taken[0]][taken[1]]
-    others = set(range(8)) - set(gpus)
+    others = set(range(8)) - set(taken)
     assert [before["node"]["gpus"][gpu] for gpu in others] == [after["node"]["gpus"][gpu] for gpu in others]
 
 
