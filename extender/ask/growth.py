@@ -48,6 +48,8 @@ class _Packed:
     pods: int = 0
     gpus: int = 0
     gangs: int = 0
+    alone: int = 0
+    """How many machines one pod has to itself, which leaves GPUs of it unused."""
 
     def put(self, asked: Left, empty: Left, *, alone: bool) -> None:
         """Into the machine with the fewest GPUs left that has room, else into a new one. `alone`: with no others."""
@@ -58,7 +60,9 @@ class _Packed:
         else:
             self.nodes += 1
         remaining = tuple([b - a for a, b in zip(asked, was, strict=True)])
-        if not alone and remaining[-1]:
+        if alone:
+            self.alone += remaining[-1] > 0
+        elif remaining[-1]:
             self.open[remaining] += 1
             if len(self.open) > MOST_STATES:
                 del self.open[min(self.open, key=lambda state: (state[-1], state))]
@@ -91,9 +95,11 @@ def growth(judge: Judge, machines: Iterable[Machine], units: Sequence[WaitingUni
                     "model": machine.model,
                     "like": machine.like,
                     "nodes": packed.nodes,
+                    "node_gpus": machine.gpus,
                     "pods": packed.pods,
                     "gpus": packed.gpus,
                     "gangs": packed.gangs,
+                    "alone": packed.alone,
                 }
             )
     return entries
@@ -157,7 +163,12 @@ def _needs_all(judge: Judge, machine: Machine, request: PodRequest) -> bool:
 def sentence(more: Mapping[str, Any]) -> str:
     """One of `growth`, for people."""
     gangs = f" ({count(more['gangs'], 'gang')} among them)" if more["gangs"] else ""
+    gpus, offered = more["gpus"], more["nodes"] * more.get("node_gpus", 0)  # a server of an older version states none
+    used = f"{gpus:,} of their {count(offered, 'GPU')}" if gpus < offered else count(gpus, "GPU")
+    alone = more.get("alone", 0)
+    each = "requires links or NICs and is" if alone == 1 else "require links or NICs and are"
+    why = f"; {alone:,} of these pods {each} counted with a node each: fewer nodes may do" if alone else ""
     return (
         f"{count(more['nodes'], 'more node')} like {more['like']} (model {short(more['model'])}) would start "
-        f"{count(more['pods'], 'waiting pod')} with {count(more['gpus'], 'GPU')}{gangs}"
+        f"{count(more['pods'], 'waiting pod')} with {used}{gangs}{why}"
     )

@@ -128,7 +128,9 @@ def _drawings(content: Content, pod: PodRecord, answer: Mapping[str, Any]) -> li
         evicted = victims(spec["victims"]) if kind == "evict" else _awaited(spec["for"])
         if evicted:
             after = content.explainer.gpus_after(pod, spec["node"], {victim.uid for victim in evicted})
-            drawings += _drawn(what, spec["node"], before_and_after(content, spec["node"], evicted, {_full(pod): after}))
+            drawings += _drawn(
+                what, spec["node"], before_and_after(content, spec["node"], evicted, {_full(pod): after})
+            )
             break
     miss = answer["nearest"]
     if miss is not None and answer["verdict"] != "never":

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from extender.ask.growth import sentence
 from extender.objects.queueing import GATE
 from tests.ask.capacity.clusters import MODEL, answered, drawn
 from tests.ask.capacity.test_capacity import capacity
@@ -34,7 +35,10 @@ def test_machines_for_equal_pods_are_as_few_as_can_be() -> None:
         world.pod(f"p{number}", 4)
     world.pod("elsewhere", 1, spec={"nodeSelector": {"zone": "x"}})
     [found] = capacity(world)["advice"]["nodes"]
-    assert found == {"model": "H", "like": "n0", "nodes": 3, "pods": 5, "gpus": 20, "gangs": 0}
+    assert found == {
+        "model": "H", "like": "n0", "nodes": 3, "node_gpus": 8, "pods": 5, "gpus": 20, "gangs": 0, "alone": 0,
+    }  # fmt: skip
+    assert sentence(found) == "3 more nodes like n0 (model H) would start 5 waiting pods with 20 of their 24 GPUs"
 
 
 @pytest.mark.parametrize(("size", "nodes"), [(8, 2), (4, 1), (16, 0)])
@@ -49,8 +53,8 @@ def test_a_gang_starts_whole_or_not_at_all(size: int, nodes: int) -> None:
         workload("b", size, annotations=notes, spec=gate),
     ]
     found = answered([kind | {"kind": "Node"} | node, *(kind | {"kind": "Pod"} | pod for pod in pods)])
-    expected = {"model": "H", "like": "n0", "nodes": nodes, "pods": 2, "gpus": 4 + size, "gangs": 1}
-    assert found["advice"]["nodes"] == ([expected] if nodes else [])
+    advised = [(one["nodes"], one["pods"], one["gpus"], one["gangs"]) for one in found["advice"]["nodes"]]
+    assert advised == ([(nodes, 2, 4 + size, 1)] if nodes else [])
     [gang] = found["unblock"]
     assert (gang["gang"], gang["pods"], gang["verdict"]) == ("default/g", 2, "gated")
 
@@ -65,6 +69,8 @@ def test_a_pod_that_requires_links_shares_a_machine_only_where_any_gpus_are_link
         world.pod(f"p{number}", 2, links="required")
     [found] = capacity(world)["advice"]["nodes"]
     assert (found["nodes"], found["pods"]) == (nodes, 3)
+    alone = "; 3 of these pods require links or NICs and are counted with a node each: fewer nodes may do"
+    assert sentence(found).endswith("with 6 of their 24 GPUs" + alone if nodes == 3 else "with 6 of their 8 GPUs")
 
 
 def test_machines_start_the_pods_that_they_are_said_to_start() -> None:
