@@ -1,1 +1,1 @@
-"""A load test for gpu-extender and any deployment of it; locust makes the load. docs/loadtest.md has the options."""
+"""A load test for gpu-extender and any deployment of it; locust makes the load (docs/internals/loadtest.md)."""

@@ -33,7 +33,7 @@ class Limit(NamedTuple):
 
 # The null is the same HTTP stack that sends back our own bytes, asked in turns by the same client: a ratio of 1 is a
 # decision that costs nothing. The client's part, about 0.4 ms, is in both, so these ratios are nearer to 1 than those
-# of the servers' CPU. p50: about twice what is measured with neighbours on two shared cores (docs/loadtest.md), since
+# of the servers' CPU. p50: about twice what is measured with neighbours on two shared cores, since
 # they stretch the longer call more. p99: twice that; neighbours and garbage collection hit a call of 5 ms ten times as
 # often as one of 0.5 ms.
 LIMITS: Mapping[str, Limit] = {

@@ -4,8 +4,8 @@
     locust -f loadtest/locustfile.py --host http://gpu-extender:8888              a deployment; the page is on :8089
     locust -f loadtest/locustfile.py --host http://... Schedulers Readers --users 6   who asks (--list)
 
-docs/loadtest.md has the options. The exit status is 1 for any error or wrong answer; beside the null server also where
-a verb takes more than so many times what the null takes (figures.LIMITS).
+docs/internals/loadtest.md has the options. The exit status is 1 for any error or wrong answer; beside the null server
+also where a verb takes more than so many times what the null takes (figures.LIMITS).
 """
 
 from __future__ import annotations
