@@ -3,7 +3,8 @@
 Each holds absent seats. They count as taken for every request that is not known to end before `since`, whatever its
 priority; those of a tenant's gang for requests of equal and lower priority. From `since` to `until` its own pods may
 use them: they do not count for these, and what these use of them counts no longer for others. Both follow from the
-pods that the watch shows: there is no state of who has taken what.
+pods that the watch shows: there is no state of who has taken what. A pod that may use several on its node uses those
+GPUs once: the others stay held.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from operator import add, le, sub
+from operator import add, le
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -89,8 +90,9 @@ class AdvanceReservations:
     _of: dict[str, Held] = field(default_factory=dict)
     _for: dict[str, list[Held]] = field(default_factory=dict)  # by namespace and owner
     _uids: dict[str, frozenset[str]] = field(default_factory=dict)  # of the seats, by name
-    _left: dict[tuple[str, bool], Amounts] = field(default_factory=dict)
-    _sums: dict[tuple[tuple[str, bool], ...], Amounts] = field(default_factory=dict)  # of several
+    _whole: dict[str, Amounts] = field(default_factory=dict)  # all that is held, by name
+    _left: dict[tuple[str, ...], dict[str, Amounts]] = field(default_factory=dict)  # by the names of several
+    _sums: dict[tuple[tuple[str, ...], tuple[str, ...]], Amounts] = field(default_factory=dict)  # as of `_sum_of`
     _generation: int = -1  # of the cluster, for which `_left` is true
 
     def __bool__(self) -> bool:
@@ -111,6 +113,7 @@ class AdvanceReservations:
             return
         self.journal.changed("advance", (epoch, tuple(by_name.values())))
         self._of, self.epoch, self._left, self._sums, self._for = by_name, epoch, {}, {}, {}
+        self._whole = {name: _amounts(reservation) for name, reservation in by_name.items()}
         self._uids = {held.name: frozenset([seat.uid for seat in held.seats]) for held in by_name.values()}
         for reservation in by_name.values():
             for name in (*reservation.namespaces, reservation.owner):
@@ -128,12 +131,11 @@ class AdvanceReservations:
 
     def usable(self, request: PodRequest, now: float) -> list[Held]:
         """Those whose seats the pod may use now."""
+        return [held for held in self._begun(now) if held.is_for(request.uid, request.namespace, request.owner)]
+
+    def _begun(self, now: float) -> list[Held]:
         wall = now + self.epoch
-        return [
-            held
-            for held in self._of.values()
-            if held.since <= wall < held.until and held.is_for(request.uid, request.namespace, request.owner)
-        ]
+        return [held for held in self._of.values() if held.since <= wall < held.until]
 
     def eligibility(
         self, requests: Sequence[PodRequest], cluster: ClusterView, now: float, within: float = 0.0
@@ -144,21 +146,23 @@ class AdvanceReservations:
         usable: set[str] = set()
         beside: dict[tuple[str, str], float] = {}
         for request in requests:
-            for held in self.usable(request, now):
-                usable.add(held.name)
-                if held.owner:
-                    left = self._left_of(held, cluster, begun=True)
-                    nodes = {seat.node for seat in held.seats if _has(left[seat.node], request)}
-                    beside |= places_of(held.name, nodes)
+            own = self.usable(request, now)
+            usable.update([held.name for held in own])
+            if any(held.owner for held in own):
+                left = self._left_of(self._begun(now), cluster)
+                for held in own:
+                    nodes = {node for node, amounts in left[held.name].items() if _has(amounts, request)}
+                    beside |= places_of(held.name, nodes) if held.owner else {}
         return Eligibility(_ends(requests, cluster, now + self.epoch + within), frozenset(usable), beside)
 
     def rows(self, request: PodRequest, cluster: ClusterView, now: float) -> frozenset[int]:
         """The rows with seats that the pod may use now: those of as many GPUs as it asks for, where there are any."""
         rows: dict[bool, set[int]] = {True: set(), False: set()}
-        for held in self.usable(request, now) if self._of else ():
-            left = self._left_of(held, cluster, begun=True)
+        own = self.usable(request, now) if self._of else []
+        left = self._left_of(self._begun(now), cluster) if own else {}
+        for held in own:
             for seat in held.seats:
-                if _has(left[seat.node], request):
+                if _has(left[held.name][seat.node], request):
                     rows[seat.amounts[FIRST_GPU:] == request.amounts[FIRST_GPU:]].add(cluster.row(seat.node))
         return frozenset((rows[True] or rows[False]) - {-1})
 
@@ -167,51 +171,63 @@ class AdvanceReservations:
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """(node, R amounts) of what counts as taken for pods of a priority. `without`: uids whose seats do not count,
         those of one reservation on one node together."""
-        wall, whole = now + self.epoch, list[tuple[str, bool]]()
+        wall, alone = now + self.epoch, bool(eligible.beside)
+        later: list[str] = []
+        begun: list[Held] = []
         for held in self._of.values():
-            begun = held.since <= wall
-            if wall >= held.until or held.name in eligible.usable or (not begun and eligible.ends <= held.since):
+            has_begun = held.since <= wall
+            if wall >= held.until or held.name in eligible.usable or (not has_begun and eligible.ends <= held.since):
                 continue
             if held.of_gang:
                 for seat in held.seats:
                     pod = cluster.pods.get(seat.uid)
                     if seat.uid not in without and seat.priority >= priority and (pod is None or not pod.node):
                         yield seat.node, seat.amounts
-            elif not eligible.beside and self._uids[held.name].isdisjoint(without):
-                whole.append((held.name, begun))
+                continue
+            alone = alone or not self._uids[held.name].isdisjoint(without)
+            if has_begun:
+                begun.append(held)
             else:
-                of, number = turn_of(held.name)
-                over = {seat.node for seat in held.seats if seat.uid in without}
-                for node, left in self._left_of(held, cluster, begun=begun).items():
-                    if node not in over and number <= eligible.beside.get((of, node), inf):
-                        yield node, left
-        yield from self._sum_of(tuple(whole), cluster).items()
+                later.append(held.name)
+        if not alone:
+            yield from self._sum_of(later, begun, cluster).items()
+            return
+        for name, left in ({name: self._whole[name] for name in later} | self._left_of(begun, cluster)).items():
+            of, number = turn_of(name)
+            over = {seat.node for seat in self._of[name].seats if seat.uid in without}
+            for node, amounts in left.items():
+                if node not in over and number <= eligible.beside.get((of, node), inf):
+                    yield node, amounts
 
-    def _sum_of(self, names: tuple[tuple[str, bool], ...], cluster: ClusterView) -> Amounts:
-        """What the pods of several, (name, whether it has begun), have not used. Most calls ask for the same."""
+    def _sum_of(self, later: Sequence[str], begun: Sequence[Held], cluster: ClusterView) -> Amounts:
+        """What those hold that begin `later`, and what pods have not used of those that have `begun`. Most calls ask
+        for the same."""
         self._forget(cluster)
-        total = self._sums.get(names)
+        key = tuple(later), tuple([held.name for held in begun])
+        total = self._sums.get(key)
         if total is None:
-            total = self._sums[names] = {}
-            for name, begun in names:
-                for node, left in self._left_of(self._of[name], cluster, begun=begun).items():
+            total = self._sums[key] = {}
+            for left in (*(self._whole[name] for name in later), *self._left_of(begun, cluster).values()):
+                for node, amounts in left.items():
                     before = total.get(node)
-                    total[node] = left if before is None else tuple(map(add, before, left))
+                    total[node] = amounts if before is None else tuple(map(add, before, amounts))
         return total
 
     def _forget(self, cluster: ClusterView) -> None:
         """What pods may have used or given back since; what none of its pods can have used yet stays."""
         if self._generation != cluster.generation:
-            self._left = {key: left for key, left in self._left.items() if not key[1]}
-            self._sums = {names: total for names, total in self._sums.items() if not any(begun for _, begun in names)}
+            self._left = {}
+            self._sums = {key: total for key, total in self._sums.items() if not key[1]}
             self._generation = cluster.generation
 
-    def _left_of(self, held: Held, cluster: ClusterView, *, begun: bool) -> Amounts:
-        """What its pods have not used of it; all of it before it has `begun`."""
+    def _left_of(self, begun: Sequence[Held], cluster: ClusterView) -> dict[str, Amounts]:
+        """What pods have not used of these, which have begun, by name."""
         self._forget(cluster)
-        left = self._left.get((held.name, begun))
+        key = tuple([held.name for held in begun])
+        left = self._left.get(key)
         if left is None:
-            left = self._left[held.name, begun] = _left(held, cluster, begun=begun)
+            left = self._left[key] = {held.name: dict(self._whole[held.name]) for held in begun}
+            _use(left, begun, cluster)
         return left
 
 
@@ -237,15 +253,35 @@ def _ends(requests: Sequence[PodRequest], cluster: ClusterView, wall: float) -> 
     return latest
 
 
-def _left(held: Held, cluster: ClusterView, *, begun: bool) -> Amounts:
+def _amounts(held: Held) -> Amounts:
     amounts: Amounts = {}
     for seat in held.seats:
         before = amounts.get(seat.node)
         amounts[seat.node] = seat.amounts if before is None else tuple(map(add, before, seat.amounts))
-    for node in amounts if begun else ():
-        for pod in users(held, [node], cluster):
-            amounts[node] = tuple(max(0, left) for left in map(sub, amounts[node], cluster.amounts(pod)))
     return amounts
+
+
+def _use(left: dict[str, Amounts], begun: Sequence[Held], cluster: ClusterView) -> None:
+    """Take what pods use out of `left`, by name. A pod uses first what is held for the fewest others; one that may use
+    few of the reservations takes its part before one that may use many."""
+    by_node: dict[str, list[Held]] = {}
+    for held in sorted(begun, key=lambda held: (len(held.namespaces), held.until, held.name)):
+        for node in left[held.name]:
+            by_node.setdefault(node, []).append(held)
+    for node, of_node in by_node.items():
+        shares = [(pod, [held for held in of_node if _uses(pod, held, cluster)]) for pod in cluster.pods_on(node)]
+        for pod, own in sorted(shares, key=lambda share: (len(share[1]), share[0].uid)):
+            amounts = cluster.amounts(pod)
+            for held in own:
+                before = left[held.name][node]
+                left[held.name][node] = _beyond(before, amounts)
+                amounts = _beyond(amounts, before)
+                if not any(amounts[FIRST_GPU:]):
+                    break
+
+
+def _beyond(amounts: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple([max(0, amount - other) for amount, other in zip(amounts, others, strict=True)])
 
 
 def present(held: Held, cluster: ClusterView) -> list[PodRecord]:
@@ -255,10 +291,9 @@ def present(held: Held, cluster: ClusterView) -> list[PodRecord]:
 
 def users(held: Held, nodes: Iterable[str], cluster: ClusterView) -> Iterator[PodRecord]:
     """The pods with GPUs on these nodes that it is for, and that have not started before it did."""
-    for node in nodes:
-        for pod in cluster.pods_on(node):
-            early = pod.start is not None and pod.start < held.since - CLOCK_SECONDS
-            if early or not cluster.gpu_amount(pod):
-                continue
-            if held.is_for(pod.uid, pod.namespace, owner_key(pod)):
-                yield pod
+    return (pod for node in nodes for pod in cluster.pods_on(node) if _uses(pod, held, cluster))
+
+
+def _uses(pod: PodRecord, held: Held, cluster: ClusterView) -> bool:
+    early = pod.start is not None and pod.start < held.since - CLOCK_SECONDS
+    return not early and held.is_for(pod.uid, pod.namespace, owner_key(pod)) and cluster.gpu_amount(pod) > 0

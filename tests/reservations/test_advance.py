@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -86,6 +87,33 @@ def test_what_its_pods_use_counts_once() -> None:
     assert passes(world, workload("other", 8)) == {"n2"}
 
 
+@pytest.mark.parametrize("others", [{"ml"}, {"ml", "lab"}])
+def test_a_pod_uses_one_of_two_reservations(others: set[str]) -> None:
+    """What is held by the other one stays held: for its namespaces, and against all others."""
+    world = two_nodes()
+    both = {"a": frozenset({"ml"}), "b": frozenset(others)}
+    take(world, *(hold(world, name, {"n1": 4}, WALL, WALL + 1200, namespaces=of) for name, of in both.items()))
+    world.pod("own", 4, "n1", namespace="ml")
+    assert passes(world, workload("other", 1)) == {"n2"}
+    assert passes(world, workload("second", 4, namespace="ml")) == {"n1"}
+    assert passes(world, workload("beside", 4, namespace="lab")) == ({"n1"} if "lab" in others else {"n2"})
+    world.pod("second", 4, "n1", namespace="ml")
+    world.gone("own")
+    assert passes(world, workload("other", 1)) == {"n2"}
+
+
+def test_pods_of_several_namespaces_use_what_leaves_most_to_all() -> None:
+    """Whatever the order in which they came."""
+    both = {"a": frozenset({"ml", "lab"}), "b": frozenset({"ml", "web"})}
+    for order in (("ml", "lab"), ("lab", "ml")):
+        world = World()
+        world.node("n1", 9)
+        take(world, *(hold(world, name, {"n1": 4}, WALL, WALL + 1200, namespaces=of) for name, of in both.items()))
+        for namespace in order:
+            world.pod(namespace, 4, "n1", namespace=namespace)
+        assert passes(world, workload("other", 1)) == {"n1"}
+
+
 def test_a_pod_that_was_there_before_uses_nothing_of_it() -> None:
     world = two_nodes()
     world.pod("old", 4, "n1", namespace="ml")
@@ -166,6 +194,12 @@ def world_pod(name: str) -> JSON:
     return workload(name, 8, priority=100)
 
 
+def unused(held: Counter[frozenset[str]], used: Counter[str]) -> int:
+    """GPUs that are held for these namespaces, ml, lab or both, and that their pods do not use."""
+    alone = sum(min(used[of], held[frozenset({of})]) for of in ("ml", "lab"))
+    return held.total() - alone - min(held[frozenset({"ml", "lab"})], used.total() - alone)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_random_pods_beside_a_plain_count(seed: int) -> None:
     """Nodes that filter passes, beside one loop over pods and seats. A pod that ends before every date is judged as if
@@ -196,20 +230,22 @@ def test_random_pods_beside_a_plain_count(seed: int) -> None:
         take(world, *held)
         wanted, preferred = set(), set()
         for name in names:
-            left = 8 - sum(used for _, there, used in running if there == name)
+            used = Counter[str]()
+            for of, there, number in running:
+                used[of] += number * (there == name)
+            left, others = 8 - used.total(), Counter[frozenset[str]]()
             for one in held:
                 on = sum(seat.amounts[3] for seat in one.seats if seat.node == name)
                 begun, mine = one.since <= WALL, namespace in one.namespaces
-                if not on or one.until <= WALL or (not begun and seconds is not None and WALL + seconds <= one.since):
+                if one.until <= WALL or (not begun and seconds is not None and WALL + seconds <= one.since):
                     continue
-                if begun:
-                    on -= sum(used for of, there, used in running if there == name and of in one.namespaces)
                 if begun and mine:
-                    if gpus <= on:
-                        preferred.add(name)
-                    continue
-                left -= max(0, on)
-            if gpus <= left:
+                    preferred |= {name} if gpus <= on else set()
+                elif begun:
+                    others[one.namespaces] += on
+                else:
+                    left -= on
+            if gpus <= left - unused(others, used):
                 wanted.add(name)
         found = passes(world, pod)
         assert found <= free
