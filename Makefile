@@ -16,6 +16,8 @@ ASKED ?= 450
 PODS ?= 1000
 PACE ?= 4 # seconds after each scene of the demo
 KILLS ?= 38
+# Some images of Python turn bytecode off. Each start of the server, and each worker of pytest, would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 TIMES ?= 3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
 CLUSTERS ?= 3 # control planes that tests run on at the same time, on two processors: half of their time is waiting
