@@ -104,12 +104,8 @@ class Watches(ClusterSource):
         return state.lost_at if state.lost_at is not None else state.last_event
 
     def forbidden(self) -> str:
-        """The kinds whose list or watch is not allowed. Rights that may be renounced are not missed."""
-        return "; ".join(
-            f"{reflector.watched.name}: {reflector.state.forbidden}"
-            for reflector in self._reflectors
-            if reflector.state.forbidden and not reflector.watched.renounced
-        )
+        """The kinds whose list or watch is not allowed, and why."""
+        return "; ".join(f"{name}: {state.forbidden}" for name, state in self.states if state.forbidden)
 
     def ages(self) -> dict[str, float]:
         """Seconds since the last word, by kind."""
@@ -178,7 +174,10 @@ class Watches(ClusterSource):
 
     def absent(self, kind: str) -> None:
         """The API is not served, or not allowed: there are no objects to keep."""
-        log.info("not served, or not allowed", kind=kind)
+        if why := dict(self.states)[kind].forbidden:
+            log.warning("not allowed: the server goes on without these objects", kind=kind, err=why)
+        else:
+            log.info("not served", kind=kind)
         if self._ready_at is None and self.listed():
             self._settled()
 

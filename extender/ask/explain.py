@@ -521,7 +521,7 @@ def _devices_of(pod: PodRecord, cluster: ClusterView) -> dict[str, Any] | None:
     if not names:
         return _devices("queue", "the queue chooses its devices, and writes the allocation before it opens the gate")
     listed = f"{', '.join(names)} of {node}"
-    claims = cluster.dra.planned.named(pod.uid)
+    claims = cluster.dra.claims.named(pod.uid)
     if not claims or not all(claim.allocated for claim in claims):
         text = f"the queue plans {listed}, and writes the allocation before it opens the gate"
         return _devices("queue", text, node=node, names=names)

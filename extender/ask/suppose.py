@@ -106,7 +106,7 @@ class SupposedCluster:
             claim_refs=(), claimed=(), planned=False, left_devices="", first_fit=False,
             claim_numbers=(), claim_specs=(), claim_node="",
         )  # fmt: skip
-        waiting = self.cluster.dra.planned.waiting_for(pod.uid)
+        waiting = self.cluster.dra.claims.waiting_for(pod.uid)
         free = [msgspec.structs.replace(claim, allocated=None, reserved=()) for claim in waiting]
         self.apply([*(Event("ResourceClaim", "set", claim) for claim in free), Event("Pod", "set", placed)])
 
@@ -134,7 +134,7 @@ class SupposedCluster:
         """The claims that no pod but these uses, without an allocation."""
         dra, uids = self.cluster.dra, {pod.uid for pod in victims}
         keys = {(pod.namespace, ref.claim) for pod in victims for ref in pod.claim_refs if ref.claim}
-        claims = [dra.claims[key] for key in sorted(keys) if key in dra.claims]
+        claims = [dra.claims.records[key] for key in sorted(keys) if key in dra.claims.records]
         unused = [claim for claim in claims if claim.allocated is not None and uids.issuperset(claim.reserved)]
         return [
             Event("ResourceClaim", "set", msgspec.structs.replace(claim, allocated=None, reserved=()))

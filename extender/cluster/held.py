@@ -103,7 +103,7 @@ class HeldColumns:
     def _flags(self, pod: PodRecord) -> int:
         """What the row states of a pod. One that keeps its devices is no victim, and releases nothing."""
         placed = pod.daemon or pod.mirror
-        releasing = pod.terminating and not (pod.keeps_devices and self._nodes.dra.planned.on)
+        releasing = pod.terminating and not (pod.keeps_devices and self._nodes.dra.claims.on)
         flags = (TERMINATING if releasing else 0) | (SPARED if placed or pod.keeps_devices else 0)
         flags |= DEVICES if pod.devices else 0
         return flags | (LINKED if links_of(pod) == "required" else 0)

@@ -28,11 +28,10 @@ class WatchedKind:
     """Objects a page at most: what one answer may hold the event loop for. Fewer where they are large."""
     field_selector: str = ""
     optional: bool = False
-    """The API may not be served: 404 means that there are none; of a `group`, and where `renounced`, 403, too."""
+    """The API may not be served (404), or the right to it may be missing (403): what works without these objects
+    continues. A missing right is stated, by readiness as degraded, by commands as a warning."""
     group: tuple[str, str] | None = None
     """(API group, kind) of the objects, where several kinds are read as Group."""
-    renounced: bool = False
-    """The rights may be missing: what works without these objects continues."""
     prompt: bool = False
     """Evictions rest on it: it is watched in short turns, so that a loss is noticed within seconds."""
 
@@ -63,13 +62,13 @@ NODES: Final = WatchedKind("Node", "/api/v1/nodes", limit=100, prompt=True)  # a
 # Prompt, too: kube-scheduler deletes what we answer without asking the API server about budgets.
 BUDGETS: Final = WatchedKind("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", prompt=True)
 PRIORITY_CLASSES: Final = WatchedKind("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
-DEVICE_CLASSES: Final = WatchedKind("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
 # They reject pods that are to be created, so no verb rests on them. Their status follows each pod of their namespace.
-QUOTAS: Final = WatchedKind("ResourceQuota", "/api/v1/resourcequotas", optional=True, renounced=True)
-# Without them the GPUs of DRA drivers are not known, and kube-scheduler alone places pods with claims.
+QUOTAS: Final = WatchedKind("ResourceQuota", "/api/v1/resourcequotas", optional=True)
+# Without the classes no claim is read, and no node has GPUs for a resource that a class serves. Without the others the
+# GPUs of DRA drivers are not known, and kube-scheduler alone places pods with claims.
+DEVICE_CLASSES: Final = WatchedKind("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
 DRA: Final = tuple(
-    WatchedKind(kind, f"/apis/resource.k8s.io/v1/{plural}", limit=limit, optional=True, renounced=True)
-    for kind, plural, limit in _DRA
+    WatchedKind(kind, f"/apis/resource.k8s.io/v1/{plural}", limit=limit, optional=True) for kind, plural, limit in _DRA
 )
 # They state how many pods of a gang must run (extender.objects.gangs). Only what is installed is served.
 GROUPS: Final = tuple(

@@ -211,11 +211,9 @@ class Reflector:
                 yield from self._feed.listed(record)
 
     def _gone(self, error: ApiError) -> bool:
-        """Whether the API is not served. One that was must say so for a while: a server that starts may do so."""
-        watched = self.watched
-        if not watched.optional or error.status not in _ABSENT:
-            return False
-        if error.status == 403 and not (watched.group or watched.renounced):
+        """Whether the API is not served, or not allowed. One that was must say so for a while: a server that starts may
+        do so."""
+        if not self.watched.optional or error.status not in _ABSENT:
             return False
         now = self._clock()
         if not self.state.synced or self.state.absent:

@@ -240,8 +240,8 @@ class GangSearch:
             return GangSearchResult(why="no pod of the gang asks for GPUs", terms=terms)
         hopeful: list[_Domain] = []
         try:
-            planned = self._cluster.dra.planned
-            devices = planned.on and all(pod.claimed and not planned.why_not(pod) for pod in gang.pods)
+            claims = self._cluster.dra.claims
+            devices = claims.on and all(pod.claimed and not claims.why_not(pod) for pod in gang.pods)
             task = _Task(gang, roles_of(self._cluster, gang.pods, gang.requests), way, devices)
             for domain_candidates in candidates:
                 domain = yield from _inside(way.counted, self._domain(task, domain_candidates))

@@ -104,9 +104,9 @@ class EvictionPlanner:
             return "it runs: no pod is evicted for further pods"
         if why := unsearched(gang):
             return why
-        planned = self._cluster.dra.planned
+        claims = self._cluster.dra.claims
         for pod in pods:
-            if planned.on and pod.claimed and (why := planned.why_not(pod)):
+            if claims.on and pod.claimed and (why := claims.why_not(pod)):
                 return f"kube-scheduler allocates the devices of {pod.namespace}/{pod.name}: {why}"
         evicted = yield from self.cheapest(head, pods, spared, Pace(SLICE_MILLISECONDS, LIMIT_MILLISECONDS))
         best = evicted.search.best

@@ -312,7 +312,7 @@ def _gang(
     first = next((pod for pod in deciding if pod.uid in cluster.pods), deciding[0]) if whole.late else deciding[0]
     if many:
         yield
-    missing, absent_class = cluster.dra.planned.missing, cluster.dra.absent_class
+    missing, absent_class = cluster.dra.claims.missing, cluster.dra.absent_class
     owner = gangs.owner_of(named, cluster.gangs.objects)
     domain, apart = yield from _domain(deciding, cluster.settings.topology_levels, owner)
     if many:

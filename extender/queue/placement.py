@@ -474,9 +474,9 @@ def without_devices(cluster: ClusterView, pod: PodRecord, rows: array[int]) -> s
     if (claims := dra.fits.of(pod)) is not None:
         column = finish(_given(cluster, claims.specs, rows))
         return {row for row in rows if column[row] == UNMET}
-    if not pod.gpus or not (dra.slices or dra.planned.on):
+    if not pod.gpus or not (dra.slices or dra.claims.on):
         return set()
-    asked, reasons = GpuAsk.of(pod), (CLAIMS_ALONE, NO_DEVICES) if dra.planned.on else (CLAIMS_ALONE,)
+    asked, reasons = GpuAsk.of(pod), (CLAIMS_ALONE, NO_DEVICES) if dra.claims.on else (CLAIMS_ALONE,)
     return {row for row in rows if asked.mismatch(cluster.nodes[names[row]]) in reasons}
 
 

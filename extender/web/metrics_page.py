@@ -99,7 +99,7 @@ class MetricsPage:
             ("ResourceQuota", len(cluster.quotas)),
             ("DeviceClass", len(cluster.device_classes)),
             ("ResourceSlice", len(cluster.dra.slices)),
-            ("ResourceClaim", len(cluster.dra.claims)),
+            ("ResourceClaim", len(cluster.dra.claims.records)),
         ):
             metrics.cache_objects.labels(kind).set(count)
         metrics.dark.set(self.source.dark(evicting=True))

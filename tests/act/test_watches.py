@@ -190,7 +190,7 @@ def test_a_list_that_brings_little_collects_nothing(monkeypatch: pytest.MonkeyPa
     assert len(frozen) == 2
 
 
-def test_a_kind_that_may_not_be_read_degrades_and_the_rights_of_dra_are_not_missed() -> None:
+def test_kinds_that_may_not_be_read_degrade() -> None:
     clock = Now()
     world, states = watched(clock)
     assert world.call("/readyz", method="GET").json["degraded"] == []
@@ -198,8 +198,8 @@ def test_a_kind_that_may_not_be_read_degrades_and_the_rights_of_dra_are_not_miss
     page = world.call("/readyz", method="GET")
     assert (page.status, page.json["degraded"]) == (
         200,
-        [{"part": "rights", "problem": "Job.batch: 403: jobs is forbidden"}],
+        [{"part": "rights", "problem": "ResourceClaim: 403: jobs is forbidden; Job.batch: 403: jobs is forbidden"}],
     )
     assert world.metric("degraded", part="rights") == 1
-    states["Job.batch"].forbidden = ""
+    states["Job.batch"].forbidden = states["ResourceClaim"].forbidden = ""
     assert world.metric("degraded", part="rights") == 0

@@ -27,7 +27,7 @@ def held(cluster: Cluster) -> dict[str, set[tuple[str, int | None]]]:
 def test_device_plugin_and_driver_offer_the_same_gpus_and_the_same_ones_are_held() -> None:
     plugin, driver = read(by_driver=False), read(by_driver=True)
     assert held(plugin) == held(driver)
-    assert (len(plugin.dra.claims), len(driver.dra.claims)) == (
+    assert (len(plugin.dra.claims.records), len(driver.dra.claims.records)) == (
         0,
         3 * len(PODS) + sum(map(fleet.taken, range(NODES))),
     )

@@ -247,7 +247,7 @@ def test_without_a_right_its_requests_are_denied(control_plane: ControlPlane, ap
             wait_for(partial(may, api, account, right), 60, f"{right} is back")
 
 
-NOT_READY = ("nodes", "pods", "poddisruptionbudgets", "priorityclasses", "deviceclasses")
+NOT_READY = ("nodes", "pods", "poddisruptionbudgets", "priorityclasses")
 
 
 def test_without_the_right_to_list_what_must_be_known_the_server_is_not_ready(
@@ -276,7 +276,7 @@ def named(process: ExtenderProcess, resource: str) -> str:
         answer = httpx.get(f"{process.url}/readyz", trust_env=False)
     except httpx.TransportError:
         return ""
-    kind = {"priorityclasses": "priorityclass", "deviceclasses": "deviceclass"}.get(resource, resource.rstrip("s"))
+    kind = "priorityclass" if resource == "priorityclasses" else resource.rstrip("s")
     texts = answer.json()["missing"] if answer.status_code == 503 else []
     return next((str(text) for text in texts if kind in text.lower() and "forbidden" in text), "")
 

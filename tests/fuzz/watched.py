@@ -370,7 +370,7 @@ class _World:
             published = cluster.dra.slices.get("sentinel")
             return published is not None and published.generation == number
         if kind == "ResourceClaim":
-            claim = cluster.dra.claims.get(("sentinel", "sentinel"))
+            claim = cluster.dra.claims.records.get(("sentinel", "sentinel"))
             return claim is not None and [one.device for one in claim.allocated or ()] == [str(number)]
         name, api = GROUPS[kind]
         group = cluster.gangs.objects.get((api.partition("/")[0], name, "sentinel", "sentinel"))

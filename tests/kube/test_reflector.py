@@ -627,7 +627,7 @@ def test_an_api_that_is_not_served_has_no_objects_and_is_asked_for_again() -> No
 
 
 @pytest.mark.parametrize("status", [403, 404])
-@pytest.mark.parametrize("source", DRA, ids=lambda source: source.kind)
+@pytest.mark.parametrize("source", [DEVICE_CLASSES, *DRA], ids=lambda source: source.kind)
 def test_dra_that_is_not_served_or_not_allowed_is_not_watched(source: WatchedKind, status: int) -> None:
     seen, script, reflector = reflect(failed(status), source=source, naps=4)
     assert (seen.absences, reflector.missing(), reflector.state.absent) == ([source.kind], "", True)

@@ -58,7 +58,7 @@ class DeviceAllocator:
     def __init__(self, cluster: Cluster, seats: Seats, claims: ResourceClaimWrites | None, clock: Clock) -> None:
         """`claims`: None where the queue allocates nothing."""
         self._cluster, self._seats, self._claims, self._clock = cluster, seats, claims, clock
-        self._planned = cluster.dra.planned
+        self._planned = cluster.dra.claims
         self.left: dict[str, str] = {}
         self._since: dict[Key, float] = {}  # since when an allocation is known
         self._paused: dict[Key, float] = {}  # until when a claim is not written
@@ -161,7 +161,7 @@ class DeviceAllocator:
         return self.intact(seat, pod) and not self.lost(seat, pod)
 
     def _is_allocated(self, key: Key) -> bool:
-        claim = self._cluster.dra.claims.get(key)
+        claim = self._cluster.dra.claims.records.get(key)
         return claim is not None and claim.allocated is not None
 
     def _settled_at(self, since: float, now: float) -> float:
@@ -236,7 +236,7 @@ class DeviceAllocator:
         return await self._shown(lambda: not any(self._is_allocated(key) for key in keys))
 
     async def _deallocate(self, key: Key) -> None:
-        claim = self._cluster.dra.claims.get(key)
+        claim = self._cluster.dra.claims.records.get(key)
         if claim is None or claim.allocated is None or claim.reserved:
             return
         assert self._claims is not None
@@ -263,7 +263,7 @@ class DeviceAllocator:
         for key in late:
             log.error("a device was allocated to another claim after the gate opened", claim="/".join(key))
         await asyncio.gather(*map(self._deallocate, {*due, *late}))
-        claims = self._cluster.dra.claims
+        claims = self._cluster.dra.claims.records
         self._since = {key: at for key, at in self._since.items() if key in claims}
         self._paused = {key: until for key, until in self._paused.items() if until > now}
 

@@ -411,7 +411,7 @@ class GangEvictions:
     def _is_deallocating(self, seats: Sequence[Seat]) -> bool:
         """Whether claims of pods that are gone are allocated still."""
         gone = (uid for uid in _awaited(seats) if self._running(uid) is None)
-        return any(map(self._cluster.dra.planned.is_allocated_to, gone))
+        return any(map(self._cluster.dra.claims.is_allocated_to, gone))
 
     def _running(self, uid: str) -> PodRecord | None:
         """The pod, as long as it is on its node."""

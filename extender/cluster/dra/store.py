@@ -60,7 +60,7 @@ class _Asked(NamedTuple):
 class DraStore:
     """What the API objects of DRA state. `classes`: the DeviceClasses by name; `uncounted`: the resources that a
     DeviceClass serves which may hand out something else than whole GPUs of its driver. What is left on a node is not
-    known then, so GPUs of these drivers are not counted. `planned`: the claims, and what the queue allocates of them;
+    known then, so GPUs of these drivers are not counted. `claims`: all claims, and what the queue allocates of them;
     `published`: the devices of nodes; `homes`: the nodes of claims that a pod there holds without an allocation, as a
     question supposes it."""
 
@@ -90,10 +90,8 @@ class DraStore:
         self.homes: dict[Key, str] = {}
         self._allocated: set[str] = set()  # those of them whose devices the queue may allocate
         self._serving: dict[str, str] = {}  # resource -> the one class that serves it
-        self.planned = self._claims = PlannedClaims(self.published, self._allocated, on=plans)
-        self.claims: Mapping[Key, ResourceClaimRecord] = self._claims.records  # by namespace and name
-        self.templates: Mapping[Key, ResourceClaimTemplateRecord] = self._claims.templates  # by namespace and name
-        self.fits = ClaimFits(self._pools, self._claims, self.classes, self._every, self._serving)
+        self.claims = PlannedClaims(self.published, self._allocated, on=plans)
+        self.fits = ClaimFits(self._pools, self.claims, self.classes, self._every, self._serving)
         self._asked: dict[Specs, _Asked] = {}  # depends on the classes, and on the smallest node of each driver
         self._stale_pods: dict[str, None] = {}
         self._stale_nodes: dict[str, None] = {}
@@ -108,20 +106,20 @@ class DraStore:
 
     def device_classes(self, pod: PodRecord) -> list[str]:
         """The DeviceClasses of which its claims ask for devices, by name."""
-        return sorted({choice.device_class for _, spec in self._claims.of(pod) for choice in spec.choices})
+        return sorted({choice.device_class for _, spec in self.claims.of(pod) for choice in spec.choices})
 
     def absent(self, pod: PodRecord) -> str:
         """The first claim, template or DeviceClass that a pod names and that does not exist, "" for none. Without any
         DeviceClass claims and templates are not read."""
         for ref in pod.claim_refs if self.classes else ():
             kind, name = ("ResourceClaim", ref.claim) if ref.claim else ("ResourceClaimTemplate", ref.template)
-            if name and (pod.namespace, name) not in (self.claims if ref.claim else self.templates):
+            if name and (pod.namespace, name) not in (self.claims.records if ref.claim else self.claims.templates):
                 return f"{kind} {pod.namespace}/{name}"
         return self.absent_class(pod)
 
     def absent_class(self, pod: PodRecord) -> str:
         """As `absent`, of the DeviceClasses alone."""
-        names = (choice.device_class for _, spec in self._claims.of(pod) for choice in spec.choices)
+        names = (choice.device_class for _, spec in self.claims.of(pod) for choice in spec.choices)
         return next((f"DeviceClass {name}" for name in names if name not in self.classes), "")
 
     # -- events ---------------------------------------------------------------------------------------------------
@@ -137,34 +135,34 @@ class DraStore:
                 self._read_classes(self.classes)
             if smallest != self.published.smallest:
                 self._asked.clear()
-                self._mark(self._claims.waiting())
+                self._mark(self.claims.waiting())
             self._mark_nodes(touched.nodes)
-            for key in {key for gpu in touched.gpus for key in self._claims.holders.get(gpu, ())}:
-                self._mark(self._claims.records[key].reserved)
-                if self.planned.on:
-                    self._mark(self._claims.users("claim", self._claims.records[key]))
+            for key in {key for gpu in touched.gpus for key in self.claims.holders.get(gpu, ())}:
+                self._mark(self.claims.records[key].reserved)
+                if self.claims.on:
+                    self._mark(self.claims.users("claim", self.claims.records[key]))
         elif isinstance(record, ResourceClaimRecord):
-            for version in self._claims.set(record, change):
+            for version in self.claims.set(record, change):
                 self.fits.changed_pools({(device.driver, device.pool) for device in version.allocated or ()})
                 self._mark(version.reserved)
-                for other in self._claims.beside(version):
+                for other in self.claims.beside(version):
                     self._mark(other.reserved)
                 self._mark_nodes(self.published.where(version.allocated or ()))
-            self._mark(self._claims.users("claim", record))
+            self._mark(self.claims.users("claim", record))
         elif isinstance(record, ResourceClaimTemplateRecord):
-            self._claims.set_template(record, change)
-            self._mark(self._claims.users("template", record))
+            self.claims.set_template(record, change)
+            self._mark(self.claims.users("template", record))
         elif isinstance(record, DeviceTaintRuleRecord):
             self.fits.changed(None)
             for rule in self.taint_rules.update(record, change):
-                self._mark(*self.planned.selected(rule))
+                self._mark(*self.claims.selected(rule))
         else:
             self._set_class(record, change)
 
     def gone(self, uid: str) -> None:
         """The pod is deleted."""
-        self._mark(*self.planned.touched(uid))
-        self._claims.forget(uid)
+        self._mark(*self.claims.touched(uid))
+        self.claims.forget(uid)
         self._moved(uid)
 
     def take(self, most: int) -> tuple[list[str], list[str]]:
@@ -204,7 +202,7 @@ class DraStore:
                 if now.driver == NVIDIA:
                     self._allocated.add(name)
             if now != before:
-                self._mark(self._claims.waiting())
+                self._mark(self.claims.waiting())
         counted = set(self._resources.values())
         serving = Counter([device_class.extended_resource_name for device_class in self.classes.values()])
         self._serving.clear()
@@ -229,7 +227,7 @@ class DraStore:
         if (odd, narrowed, by_class) != (self.uncounted, self._narrowed, self._served):
             self.uncounted, self._narrowed, self._served = odd, narrowed, by_class
             self._mark_nodes(self.published.nodes)
-            self._mark((*self._claims.holding(), *self._claims.waiting()))
+            self._mark((*self.claims.holding(), *self.claims.waiting()))
 
     def _mark(self, uids: Iterable[str], nodes: Iterable[str] = ()) -> None:
         self._stale_pods.update(dict.fromkeys(uids))
@@ -240,7 +238,7 @@ class DraStore:
 
     def _moved(self, uid: str) -> None:
         """A pod has come, has gone or is bound: what its claims hold may be held by another pod, or by none."""
-        for claim in self._claims.reserved(uid):
+        for claim in self.claims.reserved(uid):
             self._mark_nodes(self.published.where(claim.allocated or ()))
             if len(claim.reserved) > 1:
                 self._mark(claim.reserved)
@@ -262,9 +260,9 @@ class DraStore:
         """The pod, which is new or has changed, with its GPUs by DRA."""
         if not (pod.claimed or self._may_have_claims(pod)):
             return pod
-        self._mark(*self.planned.touched(pod.uid))
-        self._claims.note(pod)
-        self._mark(*self.planned.touched(pod.uid))
+        self._mark(*self.claims.touched(pod.uid))
+        self.claims.note(pod)
+        self._mark(*self.claims.touched(pod.uid))
         self._moved(pod.uid)
         return self.read(pod)
 
@@ -277,7 +275,7 @@ class DraStore:
 
     def _may_have_claims(self, pod: PodRecord) -> bool:
         """False for pods that have nothing to do with DRA, which are most: they must not pay for it."""
-        return bool(pod.claim_refs or pod.class_requests or pod.extended_claim or self._claims.knows(pod.uid))
+        return bool(pod.claim_refs or pod.class_requests or pod.extended_claim or self.claims.knows(pod.uid))
 
     def asks_gpus(self, pod: PodRecord) -> bool:
         """Whether the pod has claims that are allocated, not counted, and a class of them is one of devices of a driver
@@ -302,7 +300,7 @@ class DraStore:
         counted tell it."""
         if all(self.fits.of(pod) is None for pod in roles):
             return None
-        return ClaimsTogether(self.fits, self._claims, roles)
+        return ClaimsTogether(self.fits, self.claims, roles)
 
     def allocated_for(self, pods: Sequence[PodRecord]) -> list[Specs]:
         """The sets of claims that are looked at on nodes where these pods are placed together; none where the GPUs that
@@ -315,7 +313,7 @@ class DraStore:
     def as_placed(self, pod: PodRecord, node: NodeRecord) -> tuple[PodRecord, list[ResourceClaimRecord]] | None:
         """(the pod as it is on the node, with its claims as kube-scheduler allocates and reserves them for it). None
         where it has none, or that is not known."""
-        stated = list(self._claims.references(pod))
+        stated = list(self.claims.references(pod))
         wanted = self.fits.all_of(pod, self.fits.serves(node))
         if pod.planned or pod.extended_claim or len(stated) < len(pod.claim_refs) or not (stated or wanted.specs):
             return None
@@ -365,13 +363,13 @@ class DraStore:
         return pod.node if pod is not None else ""
 
     def _is_held(self, gpu: str) -> bool | None:
-        holders = self._claims.holders.get(gpu)
+        holders = self.claims.holders.get(gpu)
         if holders is None:
             return None
         node = self.published.node_of.get(gpu)
-        if node and self.planned.waits(gpu, node):
+        if node and self.claims.waits(gpu, node):
             return None
-        return any(self._holder(self._claims.records[key], node) for key in holders)
+        return any(self._holder(self.claims.records[key], node) for key in holders)
 
     def _holder(self, claim: ResourceClaimRecord, node: str | None) -> str:
         """Which pod of the node counts as the holder of what is allocated to a claim: of several that share it the
@@ -381,12 +379,12 @@ class DraStore:
     def _holding(self, pod: PodRecord) -> PodRecord:
         """A bare pod with what it holds on its node."""
         held: dict[str, str] = {}  # GpuDevice.id -> resource
-        added, stated, keeps = Counter[str](), Counter(dict(pod.gpus)), not self.planned.on
-        for claim in self._claims.reserved(pod.uid):
+        added, stated, keeps = Counter[str](), Counter(dict(pod.gpus)), not self.claims.on
+        for claim in self.claims.reserved(pod.uid):
             others = [uid for uid in claim.reserved if uid < pod.uid and self._node_of(uid) == pod.node]
             if others or claim.namespace != pod.namespace:
                 continue
-            keeps = keeps or not self._claims.returned_by(claim, pod)
+            keeps = keeps or not self.claims.returned_by(claim, pod)
             for device in claim.allocated or ():
                 gpu, resource = identity(device), self._resources.get(device.driver, "")
                 if self.published.node_of.get(gpu) == pod.node and resource not in self.uncounted and gpu not in held:
@@ -408,15 +406,15 @@ class DraStore:
         """A bare pod without a node, with what it will take. A claim that several pods name counts for each of them."""
         allocated, node = False, ""
         wanted: list[ClaimSpec] = []
-        for claim, _, spec in self._claims.named_by(pod):
-            taken = claim is not None and claim.allocated is not None and not self.planned.node_of(claim)
+        for claim, _, spec in self.claims.named_by(pod):
+            taken = claim is not None and claim.allocated is not None and not self.claims.node_of(claim)
             home = "" if claim is None else self._home(claim)
             node, allocated = node or home, allocated or taken
             if not taken and not home:
                 wanted.append(spec)
         specs = tuple(wanted)
         added, plain, choices = self._asked_by(specs)
-        extended = self._claims.records.get((pod.namespace, pod.extended_claim)) if pod.extended_claim else None
+        extended = self.claims.records.get((pod.namespace, pod.extended_claim)) if pod.extended_claim else None
         if extended is not None and extended.allocated is not None:
             allocated, added = True, Counter(added)
             added.subtract(self._resources.get(device.driver, "") for device in extended.allocated)
@@ -432,7 +430,7 @@ class DraStore:
             claim_specs=specs,
             claim_numbers=choices if any(count > 0 for count in added.values()) else (),
         )
-        return self.planned.judged(asking)
+        return self.claims.judged(asking)
 
     def _asked_by(self, specs: Specs) -> _Asked:
         """What these claims ask for. Claims of one template ask alike, and each call is about another pod."""
@@ -461,7 +459,7 @@ class DraStore:
     def _home(self, claim: ResourceClaimRecord) -> str:
         """The node to which the claim binds a pod, "" for any."""
         if claim.allocated is not None:
-            if self.planned.node_of(claim):
+            if self.claims.node_of(claim):
                 return ""
             where = {self.published.node_of.get(identity(device), "") for device in claim.allocated}
             return where.pop() if len(where) == 1 else ""

@@ -25,7 +25,7 @@ def test_a_node_refuses_what_it_does_not_meet_in_any_order_or_in_one() -> None:
         objects = [*drawn.nodes(rng, ["n1"]), *(drawn.template(rng, f"t{c}") for c in range(roles))]
         made, known = drawn.store(objects)
         kinds: list[PodRecord] = [record("Pod", drawn.pod(f"p{c}", f"t{c}"), drawn.GPUS) for c in range(roles)]  # type: ignore[misc]
-        together = ClaimsTogether(made.fits, made._claims, kinds)
+        together = ClaimsTogether(made.fits, made.claims, kinds)
         alone = [made.fits.on(known["n1"], made.fits.all_of(kind)).results is not None for kind in kinds]
         most = (MOST,) * roles
         refused = {
@@ -79,7 +79,7 @@ def test_nodes_with_devices_of_one_kind_allocate_as_each_does_by_itself() -> Non
             asking: PodRecord = record("Pod", drawn.pod("p", f"t{turn % 3}"), drawn.GPUS)  # type: ignore[assignment]
             claims = store.fits.all_of(asking)
             for node in known.values():
-                alone = store.fits.allocate(store.fits.pools(node), store._claims, claims.specs)
+                alone = store.fits.allocate(store.fits.pools(node), store.claims, claims.specs)
                 assert shown(store.fits.on(node, claims)) == shown(alone)
                 ids = [one.candidate.id for one in sum(alone.results or (), ()) if not one.admin]
                 assert (store.fits.given(node, claims.specs) or []) == ids

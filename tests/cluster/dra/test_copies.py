@@ -46,7 +46,7 @@ def test_the_snapshot_of_a_record() -> None:
     changes = [entries.change(Event(entries.kind_of(one), "set", one)) for one in objects]
     restore(again, saved, [entries.event(one) for one in changes])
     same(again, made.cluster)
-    again.apply([Event("ResourceClaim", "delete", one) for one in list(again.dra.claims.values())], made.now)
+    again.apply([Event("ResourceClaim", "delete", one) for one in list(again.dra.claims.records.values())], made.now)
     assert again.pods["uid-p"].gpus == ()
 
 

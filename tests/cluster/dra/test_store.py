@@ -611,7 +611,7 @@ def test_any_order_of_events_ends_as_a_fresh_cluster_begins(seed: int, plans: bo
         if kind not in ("Node", "Pod"):
             made.drop(kind, one)
     assert all(node.devices is None for node in made.cluster.nodes.values())
-    assert not made.cluster.dra.claims
+    assert not made.cluster.dra.claims.records
 
 
 # -- which devices kube-scheduler takes --------------------------------------------------------------------------------
