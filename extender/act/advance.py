@@ -27,8 +27,9 @@ from msgspec.structs import replace
 from extender.act.advance_store import ON_TIME_SECONDS, AdvanceStore, Kept, KeptMove, KeptSeat, Phase, as_json
 from extender.act.controller import Controller, Leadership, repeat
 from extender.act.events import EventRecorder
-from extender.act.moves import MovesState
+from extender.act.moves import DELETED, MovesState, why_closed
 from extender.act.queue.dated import DatedGangs
+from extender.act.saving import SaveRequests
 from extender.ask.move_rule import MoveRule
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
@@ -42,7 +43,7 @@ from extender.metrics import Metrics
 from extender.objects.advance import MOST_ENTRIES, AdvanceEntry, entries
 from extender.objects.records import PodRecord
 from extender.objects.wanted_room import WantedRoom
-from extender.queue.endings import stated, takes_pods
+from extender.queue.endings import stated
 from extender.queue.report import first_names
 from extender.reservations.advance import Held, users
 from extender.reservations.moves import PlannedMove
@@ -91,6 +92,9 @@ Search = Callable[[str, WantedRoom, float], Awaitable[FoundRoom]]
 class Moving(Protocol):
     """Carries out moves."""
 
+    saves: SaveRequests
+    """What it asks of pods."""
+
     async def sweep(self, names: Collection[str]) -> None:
         """Once before the turns: those of all reservations that stand."""
 
@@ -106,7 +110,7 @@ class Keeping(NamedTuple):
     asked: ConfigMap
     store: AdvanceStore
     leadership: Leadership
-    moving: Moving | None = None  # None: no pod is evicted
+    moving: Moving
     dated: DatedGangs | None = None  # None: there is no queue
 
 
@@ -193,10 +197,11 @@ class AdvanceController(Controller):
         try:
             await self._read()
             self._known = True
-            wanted = bool(self._entries or self._faults or self._store.kept)
+            wanted = bool(self._entries or self._faults or self._store.kept) or self._moving.saves.stand()
             await self._leadership.campaign(wanted or (self._dated is not None and self._dated.wanted()))
             if not self._leadership.held:
                 self._leads = False
+                self._moving.saves.forget()
             elif self._entries is not None:
                 await self._lead(self._entries)
             self._failed = ""
@@ -283,8 +288,6 @@ class AdvanceController(Controller):
     async def _move(self, asked: Collection[str]) -> None:
         """One turn of the moves of each reservation. They begin once their reservation is kept."""
         moving, states = self._moving, dict[str, MovesState]()
-        if moving is None:
-            return
         kept_now = list(self._store.kept.values())
         await moving.sweep([kept.name for kept in kept_now])
         for kept in kept_now:
@@ -299,9 +302,10 @@ class AdvanceController(Controller):
     def _step(self, entry: AdvanceEntry, kept: Kept | None, changes: Mapping[str, Kept | None]) -> Kept:
         """What is to be kept of one entry now. `changes`: of entries before it."""
         wall, stated_now = self._clock.wall(), _digest(entry)
-        is_new = kept is None or kept.stated != stated_now
-        if kept is None or is_new:
-            held = () if kept is None else _in_transit(kept)
+        held = () if kept is None else _in_transit(kept)
+        if kept is not None:
+            kept = self._restated(entry, kept, changes) if kept.stated == stated_now else None
+        if kept is None:
             kept = Kept(1, entry.name, stated_now, entry.since, entry.until, namespaces=entry.namespaces, held=held)
         if wall >= entry.until:
             outcome = kept.outcome or ("missed" if kept.seats or (kept.phase == "no-place" and kept.text) else "")
@@ -309,23 +313,39 @@ class AdvanceController(Controller):
         if kept.moves and self._keeps(entry, kept.moves):
             kept = replace(kept, moves=())  # where it has no room without them, it is searched again
         users = self._users(kept)
-        if not kept.seats or (not users and self._lost(kept)):
-            kept = self._placed(entry, kept, changes)
+        why = self._lost(kept) if kept.seats and not users else ""
+        if why or not kept.seats:
+            kept = self._placed(entry, kept, changes, why)
             if kept.phase == "no-place" and (wall < entry.since or not kept.seats):
                 return kept
         return self._phase(entry, kept, users)
 
+    def _restated(self, entry: AdvanceEntry, kept: Kept, changes: Mapping[str, Kept | None]) -> Kept | None:
+        """What is kept, with the end and the namespaces that are stated now. None: its place has to be searched anew,
+        as where it is another's by then."""
+        if (kept.until, kept.namespaces) == (entry.until, entry.namespaces):
+            return kept
+        new = set(entry.namespaces) - set(kept.namespaces)
+        before = tuple(sorted({*kept.before, *self._present({seat.node for seat in kept.seats}, new)}))
+        restated = replace(kept, until=entry.until, namespaces=entry.namespaces, before=before)
+        later = entry.until > kept.until
+        return None if later and (kept.phase == "ended" or self._overlaps(restated, changes)) else restated
+
+    def _present(self, nodes: Collection[str], namespaces: Collection[str]) -> list[str]:
+        """Uids of the pods of these namespaces on these nodes."""
+        return [pod.uid for node in nodes for pod in self._cluster.pods_on(node) if pod.namespace in namespaces]
+
     def _phase(self, entry: AdvanceEntry, kept: Kept, users: Sequence[PodRecord]) -> Kept:
         """The phase of a reservation with a place."""
-        wall = self._clock.wall()
-        in_the_way, broken = self._in_the_way(kept), self._broken(kept)
+        wall, needed = self._clock.wall(), _needed(kept, self._cluster)
+        in_the_way, broken = self._in_the_way(kept, needed), self._broken(kept, needed)
         where = _where(kept, entry)
         if (in_the_way or broken) and not kept.outcome:
             state, late = self._moves.get(kept.name), wall >= entry.since
             moving = state is not None and state.phase == "moving" and not late
             phase: Phase = "late" if late else "moving" if moving else "planned"
-            why = "evictions.enabled is false" if self._moving is None else "" if state is None else state.text
-            moves = f"; {count(len(kept.moves), 'move')}{f': {why}' if why else ''}" if kept.moves else ""
+            why = f": {state.text}" if state is not None and state.text else ""
+            moves = f"; {count(len(kept.moves), 'move')}{why}" if kept.moves else ""
             still = f"{_named(in_the_way)} still there"
             return replace(kept, phase=phase, text=f"{where}: {broken or still}{moves}")
         if not _in_transit(kept):  # the room came by itself: no further move begins, and one that has begun ends
@@ -339,13 +359,12 @@ class AdvanceController(Controller):
 
     # -- where it is ----------------------------------------------------------------------------------------------
 
-    def _placed(self, entry: AdvanceEntry, kept: Kept, changes: Mapping[str, Kept | None]) -> Kept:
+    def _placed(self, entry: AdvanceEntry, kept: Kept, changes: Mapping[str, Kept | None], why: str) -> Kept:
         """With the place that was found, where it stands; else a search is begun. What it has is held meanwhile, but no
-        pod moves for it."""
+        pod moves for it. `why`: it is lost; "" where it has none."""
         found = self._found.pop(entry.name, None)
         if found is None or found[0] != kept.stated:
             self._wanting[entry.name] = kept.stated
-            why = self._lost(kept) if kept.seats else ""
             known = kept.text if kept.phase == "no-place" else ""
             return replace(kept, phase="no-place", text=known or why or "its place is searched", moves=())
         room = found[1]
@@ -354,10 +373,7 @@ class AdvanceController(Controller):
         seats = self._seats(entry, room if not room.why else FoundRoom(((entry.room.node, 0),)))
         if seats is None:
             return replace(kept, phase="no-place", text="a node of its place is gone", moves=())
-        nodes = {seat.node for seat in seats}
-        before = tuple(sorted({
-            pod.uid for node in nodes for pod in self._cluster.pods_on(node) if pod.namespace in entry.namespaces
-        }))  # fmt: skip
+        before = tuple(sorted(self._present({seat.node for seat in seats}, entry.namespaces)))
         phase: Phase = "no-place" if room.why else "planned"  # no pod comes to a node that is to be emptied
         placed = replace(
             kept, seats=seats, before=before, moves=room.moves, held=_in_transit(kept), phase=phase, text=room.why
@@ -417,7 +433,7 @@ class AdvanceController(Controller):
         """Why its place no longer stands; "" where it does."""
         needed, wall = _needed(kept, self._cluster), self._clock.wall()
         emptied = not kept.namespaces
-        if broken := self._broken(kept):
+        if broken := self._broken(kept, needed):
             return broken
         state = self._moves.get(kept.name)
         if state is not None and state.phase == "lost":
@@ -433,20 +449,21 @@ class AdvanceController(Controller):
                 return f"pods that do not end before its date are on node {node}"
         return ""
 
-    def _broken(self, kept: Kept) -> str:
-        """Why a node of it cannot run what it is kept for; "" where all can."""
-        for node, amounts in _needed(kept, self._cluster).items():
-            if self._cluster.row(node) < 0 or (kept.namespaces and not takes_pods(node, self._cluster)):
-                return f"node {node} takes no pods any more"
+    def _broken(self, kept: Kept, needed: Mapping[str, Sequence[int]]) -> str:
+        """Why a node of it cannot run what it is kept for; "" where all can. `needed`: as `_needed`."""
+        for node, amounts in needed.items():
+            closed = why_closed(self._cluster, node)
+            if closed == DELETED or (kept.namespaces and closed):
+                return f"node {node} takes no pods any more: {closed}"
             if kept.namespaces and sum(amounts) > sum(self._cluster.nodes[node].gpus.values()):
                 return f"GPUs of node {node} are unhealthy or gone"
         return ""
 
-    def _in_the_way(self, kept: Kept) -> list[PodRecord]:
-        """The pods with GPUs that have to leave before its GPUs are free."""
+    def _in_the_way(self, kept: Kept, needed: Mapping[str, Sequence[int]]) -> list[PodRecord]:
+        """The pods with GPUs that have to leave before its GPUs are free. `needed`: as `_needed`."""
         found: list[PodRecord] = []
         cluster, own = self._cluster, _own(kept)
-        for node, amounts in _needed(kept, cluster).items():
+        for node, amounts in needed.items():
             used = {pod.uid for pod in users(own, [node], cluster)}
             others = [(pod, cluster.gpu_amount(pod)) for pod in cluster.pods_on(node)]
             others = [(pod, gpus) for pod, gpus in others if gpus and pod.uid not in used]
@@ -505,7 +522,8 @@ def _empties(change: Kept | None, gang: Kept) -> bool:
 
 
 def _digest(entry: AdvanceEntry) -> str:
-    return sha256(repr(entry).encode()).hexdigest()[:16]
+    """Of what its place depends on, wherever it is."""
+    return sha256(repr((entry.room, entry.since)).encode()).hexdigest()[:16]
 
 
 def _asked(entry: AdvanceEntry, wall: float) -> WantedRoom:

@@ -7,22 +7,26 @@ Theory of operation
    all pods are held, for no pod: nothing that does not end before the moves begin takes them, nor later what an earlier
    move makes free.
 2. They begin at the latest useful moment: when as much time is left as they take at most (`lead_seconds`).
-3. In turn, the places of each move are judged as soon as all instances know them, and its pods are asked to save their
-   work. When all are ready, the places are held for the pods that the owners create from then on; once that is written
-   the old pods are evicted, as budgets allow. When new ones run on all places these are held no longer, and the next
-   move begins. What is held and the pods that are there show which step is next, to this process or the one after it.
-4. So no pod is evicted before its next place is held for its successor; and no pod that the owner has created for other
-   reasons takes it.
-5. A place that is lost before its pod is evicted, as with its node, ends the moves: they are planned anew. One that is
-   lost later is given up, and so is one on which no new pod has run NOT_USED_SECONDS after the old one: an owner may
-   have been scaled down. Its new pod may go anywhere.
+3. A move waits for each earlier one that is not over and has the same owner or budget, or leaves a node to which it
+   goes. Those that wait for none run at once, AT_ONCE at most.
+4. The places of each move are judged as soon as all instances know them, and its pods are asked to save their work.
+   When all are ready, the places are held for the pods that the owners create from then on; once that is written the
+   old pods are evicted, as budgets allow. When new ones run on all places these are held no longer, and the move is
+   over. What is held and the pods that are there show which step is next, to this process or the one after it.
+5. So no pod is evicted before its next place is held for its successor, nor while its next node takes no pods; and no
+   pod that the owner has created for other reasons takes the place.
+6. A place that is lost before its pod is evicted, as with its node, and a budget that refuses for REFUSED_SECONDS, end
+   the moves: they are planned anew, once no gang is left half evicted that can still leave. After the eviction a place
+   is given up with its node, and where no new pod has run on it NOT_USED_SECONDS after the old one: an owner may have
+   been scaled down. Its new pod may go anywhere.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import inf
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -39,10 +43,9 @@ from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import owner_key
 from extender.preemption.candidates import Preemptor
 from extender.preemption.certificate import how_many
-from extender.queue.endings import takes_pods
 from extender.reservations.advance import Eligibility, Held, places_of, present, seat
 from extender.reservations.claims import Claims, Counted, uniform
-from extender.reservations.moves import MOVE, MovedPod, PlannedMove, owner_of, place_name, turn_of
+from extender.reservations.moves import MOVE, MovedPod, PlannedMove, move_of, owner_of, place_name, turn_of
 from extender.reservations.seats import Seat
 from extender.times import Backoff, Backoffs, Clock, rfc3339
 
@@ -50,9 +53,14 @@ START_SECONDS: Final = 60.0
 """Until a new pod runs on its place: its owner creates it, kube-scheduler tries it, its containers start."""
 NOT_USED_SECONDS: Final = 300.0
 """From the end of the last pod of a move until its places are given up."""
+AT_ONCE: Final = 8
+"""Moves for one reservation."""
+DELETED: Final = "deleted"
 LOST: Final = "its next place is not free"
 LOST_SECONDS: Final = 60.0
 """For as long moves that are lost are not tried again: others are planned meanwhile."""
+REFUSED_SECONDS: Final = 60.0
+"""For as long an eviction is tried that is not allowed, until other moves are planned."""
 ROUND: Final = Backoff(5.0, 5.0)  # between two rounds of one move: what a budget rejects now it may soon allow
 LOWEST: Final = -(2**31)
 
@@ -78,10 +86,40 @@ class MovesState(NamedTuple):
     """How many moves have ended."""
 
 
+class _Lost(Exception):
+    """The moves cannot go on as they are planned, and why, for people."""
+
+
+def why_closed(cluster: ClusterView, node: str) -> str:
+    """Why the node takes no new pod, "" where it does."""
+    record = cluster.nodes.get(node)
+    return DELETED if record is None or cluster.row(node) < 0 else record.closed
+
+
 def lead_seconds(cluster: ClusterView, moves: Iterable[PlannedMove], spread: float) -> float:
     """How long the moves take at most that are left, where budgets allow them and the owners create pods at once.
     `spread`: seconds until all instances know what is written."""
-    return sum(_lasts(cluster, pods) + spread for move in moves if (pods := _there(cluster, move.pods)))
+    free, after = [0.0] * AT_ONCE, dict[Hashable, float]()  # when one may begin; when those it waits for have ended
+    for move in moves:
+        if pods := _there(cluster, move.pods):
+            waits_for, blocks = _order(cluster, move, pods)
+            begins = max(heappop(free), max(after.get(key, 0.0) for key in waits_for))
+            ends = begins + _lasts(cluster, pods) + spread
+            heappush(free, ends)
+            after |= {key: max(ends, after.get(key, 0.0)) for key in blocks}
+    return max(free)
+
+
+def _order(
+    cluster: ClusterView, move: PlannedMove, pods: Sequence[PodRecord], owners: Iterable[str] = ()
+) -> tuple[set[Hashable], set[Hashable]]:
+    """What a move waits for where it is an earlier one's, and what later moves wait for: owners, budgets, and the nodes
+    to which it goes and which it leaves. `pods`: those that are there still; `owners`: of others."""
+    shared: set[Hashable] = {("owner", owner) for owner in owners}
+    for pod in pods:
+        shared.add(("owner", owner_key(pod)))
+        shared.update(("budget", key) for key in cluster.budgets.of(pod))
+    return shared | {pod.to for pod in move.pods}, shared | {pod.node for pod in pods}
 
 
 def _lasts(cluster: ClusterView, pods: Sequence[PodRecord]) -> float:
@@ -98,7 +136,7 @@ def _there(cluster: ClusterView, pods: Iterable[MovedPod]) -> list[PodRecord]:
 
 @dataclass(slots=True)
 class _Step:
-    """The current move for a reservation."""
+    """A move for a reservation that is not over: its pods are there still, or their new ones do not run yet."""
 
     name: str
     """Of the reservation."""
@@ -107,8 +145,6 @@ class _Step:
     places: list[Held]
     pods: list[PodRecord]
     """Those that are there still."""
-    of: int
-    """How many moves there are."""
 
     @property
     def key(self) -> str:
@@ -120,16 +156,25 @@ class _Step:
         return f"the advance reservation {self.name}"
 
     @property
+    def begun(self) -> bool:
+        """Whether its places are held for the pods that come."""
+        return any(place.owner for place in self.places)
+
+    @property
     def remaining(self) -> list[PodRecord]:
         """The pods that do not end yet."""
         return [pod for pod in self.pods if not pod.terminating]
 
-    def state(self, text: str, phase: Literal["moving", "lost"] = "moving") -> MovesState:
-        """The state of the moves. `text`: what the current one waits for."""
+    def is_lost(self, cluster: ClusterView) -> bool:
+        """Whether a pod that does not end yet has a next node that takes no pods."""
+        remaining = {pod.uid for pod in self.remaining}
+        return any(why_closed(cluster, pod.to) for pod in self.move.pods if pod.uid in remaining)
+
+    def text(self, of: int, text: str) -> str:
+        """What it waits for, for people. `of`: how many moves there are."""
         others = len(self.move.pods) - 1
         more = f" and {how_many(others)} more" if others else ""
-        named = f"move {self.number + 1} of {self.of}, {self.move.pods[0].pod}{more}"
-        return MovesState(phase, f"{named}: {text}", self.number)
+        return f"move {self.number + 1} of {of}, {self.move.pods[0].pod}{more}: {text}"
 
 
 @dataclass(slots=True)
@@ -143,17 +188,23 @@ class Moves:
     evicted: EvictedPods
     clock: Clock
     spread: float
+    enabled: bool = True
+    """Whether pods are evicted (evictions.enabled); else only what was asked and held before is given up."""
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By what, and the name of a place, or what those of a move begin with: since when it is held ("held") or lost
-    ("lost"), its pods are asked ("asked", seconds since 1970) and gone ("gone")."""
+    """By what, and the name of a place, or what those of a move begin with: since when it is held ("held"), its pods
+    are asked ("asked", seconds since 1970), its places known to be for those that come ("begun"), its pods not allowed
+    to be evicted ("refused"), evicted and gone ("gone")."""
+    _lost: dict[str, tuple[Sequence[PlannedMove], float, str]] = field(default_factory=dict)
+    """By reservation: moves that are lost, since when, and why."""
     _rounds: Backoffs = field(default_factory=lambda: Backoffs(ROUND))
     _needs: dict[str, Need] = field(default_factory=dict)
 
     async def sweep(self, names: Collection[str]) -> None:
         """Withdraw requests to save that no move has any more, and forget all but these reservations. Once, before the
         turns of all of them."""
-        self._needs = {name: need for name, need in self._needs.items() if name in names}
+        self._needs = {key: need for key, need in self._needs.items() if turn_of(key)[0] in names}
         self._since = {key: at for key, at in self._since.items() if turn_of(key[1])[0] in names}
+        self._lost = {name: lost for name, lost in self._lost.items() if name in names}
         await self.saves.sweep(self._needs.values())
 
     async def turn(
@@ -161,28 +212,48 @@ class Moves:
     ) -> MovesState:
         """Take the next step of the moves for a reservation. `since`, `until`: its times, seconds since 1970;
         `may_act`: asked before each request, since one may wait long for the API server."""
-        self._needs.pop(name, None)
+        self._needs = {key: need for key, need in self._needs.items() if turn_of(key)[0] != name}
         held = [place for place in self._claims.advance if place.name.startswith(f"{name}{MOVE}")]
-        step = self._current(name, moves, held)
-        if over := self._over(moves, held, step):
+        steps = self._steps(name, moves if self.enabled else (), held)
+        done = len(moves) - len(steps)
+        if over := self._over(held, steps):
             why = await self.keeper.drop(over)
-            done = len(moves) if step is None else step.number
             return MovesState("moving", why or "places are given up", done)
-        if step is None:
-            return MovesState("done", done=len(moves))
+        if not steps:
+            return MovesState("done", done=done) if self.enabled else MovesState("waits", "evictions.enabled is false")
         if not may_act():
-            return step.state("another instance acts")
-        if self.clock.monotonic() - self._since.get(("lost", step.key), -inf) < LOST_SECONDS:
-            return step.state(LOST, "lost")
-        if not step.places:
-            begins = since - lead_seconds(self._cluster, moves, self.spread)
-            times = begins, until + NOT_USED_SECONDS
-            return step.state(await self._hold(name, moves, held, times) or "its next place is held")
-        if self.clock.wall() < (begins := max(place.since for place in step.places)):
-            return MovesState("waits", f"the moves begin at {rfc3339(begins)}")
-        if not all(place.owner for place in step.places):
-            return await self._asks(step, held, may_act)
-        return await self._evicts(step, may_act)
+            return MovesState("moving", "another instance acts", done)
+        before = self._lost.get(name)
+        if before is not None and before[0] == moves and self.clock.monotonic() - before[1] < LOST_SECONDS:
+            return MovesState("lost", before[2], done)
+        lost = {step.key: LOST for step in steps if step.is_lost(self._cluster)}
+        begins, ends = since - lead_seconds(self._cluster, moves, self.spread), until + NOT_USED_SECONDS
+        if not lost and (new := [*self._unheld(steps, begins, ends), *_longer(held, ends)]):
+            return MovesState("moving", await self.keeper.hold(new) or "the next places are held", done)
+        begins = max((place.since for step in steps for place in step.places), default=0.0)
+        if self.clock.wall() < begins and not lost:
+            return MovesState("waits", f"the moves begin at {rfc3339(begins)}", done)
+        text = ""
+        for step in self._current(steps):
+            if step.key not in lost and (step.begun or not lost):
+                try:
+                    waits_for = await self._goes_on(step, may_act, first=step is steps[0])
+                    text = text or step.text(len(moves), waits_for)
+                except _Lost as error:
+                    lost[step.key] = str(error)
+        undone = [step for step in steps if self._undone(step)]
+        if not lost or any(step.remaining for step in steps if step not in undone and step.key not in lost):
+            return MovesState("moving", text, done)
+        why = next(iter(lost.values()))
+        self._lost[name] = moves, self.clock.monotonic(), why
+        return MovesState("lost", await self._give_up(undone) or why, done)
+
+    async def _give_up(self, steps: Iterable[_Step]) -> str:
+        """Hold the places of these moves no longer. As `Keeper.drop`."""
+        places = {place.name: step.key for step in steps for place in step.places}
+        keys = frozenset(places.values())
+        self._since = {key: at for key, at in self._since.items() if key[1] not in keys}
+        return await self.keeper.drop(places)
 
     @property
     def _cluster(self) -> Cluster:
@@ -192,50 +263,67 @@ class Moves:
     def _claims(self) -> Claims:
         return self.judge.claims
 
-    def _current(self, name: str, moves: Sequence[PlannedMove], held: Sequence[Held]) -> _Step | None:
-        """The first move whose pods are there still, or whose new ones do not run yet."""
-        for number, move in enumerate(moves):
-            key, pods = place_name(name, number, move), _there(self._cluster, move.pods)
-            places = [place for place in held if place.name.startswith(key)]
-            if pods or any(place.owner for place in places):
-                return _Step(name, number, move, places, pods, len(moves))
-        return None
+    def _steps(self, name: str, moves: Sequence[PlannedMove], held: Sequence[Held]) -> list[_Step]:
+        """The moves that are not over, in order."""
+        places: dict[str, list[Held]] = {}
+        for place in held:
+            places.setdefault(move_of(place.name), []).append(place)
+        steps = [
+            _Step(name, number, move, places.get(place_name(name, number, move), []), _there(self._cluster, move.pods))
+            for number, move in enumerate(moves)
+        ]
+        return [step for step in steps if step.pods or step.begun]
 
-    def _over(self, moves: Sequence[PlannedMove], held: Sequence[Held], step: _Step | None) -> list[str]:
-        """The names of places that are used, or that no pod needs: of moves before, of pods that have ended by
-        themselves, and of moves that are not planned any more."""
-        keys = [place_name(turn_of(place.name)[0], at, move) for place in held[:1] for at, move in enumerate(moves)]
-        wanted = tuple(keys if step is None else keys[step.number :])
+    def _undone(self, step: _Step) -> bool:
+        """Whether none of its pods has left, or was evicted: by a process before this one, that shows in `spread`."""
+        if not step.begun:
+            return True
+        now, whole = self.clock.monotonic(), len(step.remaining) == len(step.move.pods)
+        known = now - self._since.setdefault(("begun", step.key), now) >= self.spread
+        return whole and known and ("evicted", step.key) not in self._since
+
+    def _current(self, steps: Sequence[_Step]) -> list[_Step]:
+        """Those that go on now: those that have begun, and those that wait for none before them."""
+        current, earlier = list[_Step](), set[Hashable]()
+        for step in steps:
+            owners = [place.owner for place in step.places if place.owner]
+            waits_for, blocks = _order(self._cluster, step.move, step.pods, owners)
+            if step.begun or waits_for.isdisjoint(earlier):
+                current.append(step)
+            earlier |= blocks
+        return sorted(current, key=lambda step: not step.begun)[:AT_ONCE]
+
+    def _over(self, held: Sequence[Held], steps: Sequence[_Step]) -> list[str]:
+        """The names of places that are used, or that no pod needs: of pods that have ended by themselves, and of moves
+        that are not planned any more."""
+        of, now = {step.key: step for step in steps}, self.clock.monotonic()
         over: list[str] = []
         for place in held:
-            planned, now = place.name.startswith(wanted), self.clock.monotonic()
+            step = of.get(move_of(place.name))
             if not place.owner:
-                over += [] if planned and step is not None else [place.name]
-            elif step is None or not place.name.startswith(step.key) or not step.pods:
+                over += [place.name] if step is None or step.begun else []
+            elif step is None or not step.pods:
                 late = now - self._since.setdefault(("gone", place.name), now) > NOT_USED_SECONDS
-                if late or self._is_lost(place) or self._is_used(place):
+                gone = any(why_closed(self._cluster, one.node) == DELETED for one in place.seats)
+                if late or gone or self._is_used(place):
                     over.append(place.name)
         return over
 
     # -- its places are not held
 
-    async def _hold(
-        self, name: str, moves: Sequence[PlannedMove], held: Sequence[Held], times: tuple[float, float]
-    ) -> str:
-        """Hold the places of all moves. `times`: from when on what does not end before keeps off them, and until when.
-        As `Keeper.hold`."""
-        known, new = {place.name for place in held}, list[Held]()
-        for number, move in enumerate(moves):
-            to = {pod.uid: pod.to for pod in move.pods}
-            by_owner: dict[str, list[PodRecord]] = {}
-            for pod in _there(self._cluster, move.pods):
-                by_owner.setdefault(owner_key(pod), []).append(pod)
-            for owner, pods in by_owner.items():
-                place = place_name(name, number, move, owner)
-                if place not in known and all(self._cluster.row(to[pod.uid]) >= 0 for pod in pods):
+    def _unheld(self, steps: Iterable[_Step], begins: float, ends: float) -> Iterator[Held]:
+        """What is to be held for moves for which nothing is: what does not end before `begins` keeps off it, until
+        `ends`."""
+        for step in steps:
+            if not step.places:
+                to = {pod.uid: pod.to for pod in step.move.pods}
+                by_owner: dict[str, list[PodRecord]] = {}
+                for pod in step.pods:
+                    by_owner.setdefault(owner_key(pod), []).append(pod)
+                for owner, pods in by_owner.items():
+                    place = place_name(step.name, step.number, step.move, owner)
                     seats = tuple(self._seat(place, at, pod, to[pod.uid]) for at, pod in enumerate(pods))
-                    new.append(Held(place, seats, *times))
-        return await self.keeper.hold(new) if new else "its next place is gone"
+                    yield Held(place, seats, begins, ends)
 
     def _seat(self, place: str, number: int, pod: PodRecord, node: str) -> Seat:
         """The seat of a pod; with all free GPUs of the node where a count could not guard links that it requires."""
@@ -246,30 +334,37 @@ class Moves:
             amounts[request.resource] = max(amounts[request.resource], free)
         return seat(place, number, node, tuple(amounts), self.clock.monotonic())
 
+    async def _goes_on(self, step: _Step, may_act: Callable[[], bool], *, first: bool) -> str:
+        """Take the next step of one move; what it waits for. `first`: no earlier one may make it room. Raises _Lost."""
+        if step.begun:
+            return await self._evicts(step, may_act)
+        return await self._asks(step, may_act, first=first)
+
     # -- its places are held for no pod
 
-    async def _asks(self, step: _Step, held: Sequence[Held], may_act: Callable[[], bool]) -> MovesState:
+    async def _asks(self, step: _Step, may_act: Callable[[], bool], *, first: bool) -> str:
         """Ask the pods to save their work; once all are ready the places are for the pods that come."""
         now, wall = self.clock.monotonic(), self.clock.wall()
         if now - self._since.setdefault(("held", step.key), now) < self.spread:
-            return step.state("its next place is held")
+            return "its next place is held"
         if not self._stands(step):
-            await self.keeper.drop([place.name for place in held if not place.owner])
-            self._since["lost", step.key] = now
-            return step.state(LOST, "lost")
+            if first:
+                raise _Lost(LOST)
+            return LOST
         remaining, limits = step.remaining, self._cluster.limits
         wait = max((limits.saving(pod).when_asked for pod in remaining), default=0)
         need = Need(step.by, remaining, self._since.setdefault(("asked", step.key), wall), max(0, wait))
         if not any(self.saves.has_asked(pod) for pod in remaining):
             if self._rounds.waits(step.key, wall):
-                return step.state("its eviction is not allowed now")
+                return "its eviction is not allowed now"
             if (refusal := await self.evictions.refusal(remaining)) is not None:
                 self._rounds.failed(step.key, wall)
                 del self._since["asked", step.key]
-                return step.state(refusal[1].message)
-        self._needs[step.name] = need
+                return self._refused(step, refusal[1].message)
+            self._since.pop(("refused", step.key), None)
+        self._needs[step.key] = need
         if not may_act() or not await self.saves.ready(need):
-            return step.state("its pods save their work")
+            return "its pods save their work"
         nodes = {one.node for place in step.places for one in place.seats}
         owners = {owner_key(pod) for pod in step.pods}
         comes = [
@@ -277,15 +372,23 @@ class Moves:
             for place in step.places
             if (owner := owner_of(place.name)) in owners
         ]
-        return step.state(await self.keeper.hold(comes) or "its pods are evicted")
+        self._since["begun", step.key] = -inf  # by this process
+        return await self.keeper.hold(comes) or "its pods are evicted"
+
+    def _refused(self, step: _Step, why: str) -> str:
+        """Its pods may not be evicted now. Raises _Lost where that has been so for long."""
+        now = self.clock.monotonic()
+        if now - self._since.setdefault(("refused", step.key), now) >= REFUSED_SECONDS:
+            raise _Lost(why)
+        return why
 
     def _stands(self, step: _Step) -> bool:
         """Whether new pods fit on all places of the move, beside all that others hold, and all that is held for earlier
         moves."""
         cluster, names = self._cluster, frozenset(place.name for place in step.places)
         nodes = {one.node for place in step.places for one in place.seats}
-        rows = {node: cluster.row(node) for node in nodes if takes_pods(node, cluster)}
-        if len(rows) < len(nodes) or min(rows.values()) < 0:
+        rows = {node: cluster.row(node) for node in nodes}
+        if any(why_closed(cluster, node) for node in nodes):
             return False
         beside = places_of(step.key, nodes)
         to = {pod.uid: pod.to for pod in step.move.pods}
@@ -310,34 +413,34 @@ class Moves:
 
     # -- its places are held for the pods that come
 
-    async def _evicts(self, step: _Step, may_act: Callable[[], bool]) -> MovesState:
+    async def _evicts(self, step: _Step, may_act: Callable[[], bool]) -> str:
         """Evict the pods, and wait until others run on their places."""
-        wall, why = self.clock.wall(), "its pods end"
-        if step.pods:
-            self._needs[step.name] = Need(step.by, step.remaining, wall, 0.0)  # what was asked stays asked
-            if self._rounds.waits(step.key, wall):
-                return step.state(why)
-            self._rounds.failed(step.key, wall)
-            if len(step.remaining) == len(step.pods) and any(map(self._is_lost, step.places)):
-                await self.keeper.drop([place.name for place in step.places])  # no pod has left yet
-                self._since["lost", step.key] = self.clock.monotonic()
-                return step.state(LOST, "lost")
-            for pod in step.remaining:
-                if not may_act():
-                    break
-                self.evicted.note([pod], Cause(OURS, f"it moves for {step.by}", at=wall, victims=len(step.move.pods)))
-                answer = await self.evictions.evict(pod)
-                if answer.outcome not in ("evicted", "gone"):
-                    why = f"{pod.namespace}/{pod.name}: {answer.message}"
-            return step.state(why)
-        return step.state("no pod runs on its next place yet")
-
-    def _is_lost(self, place: Held) -> bool:
-        return not all(takes_pods(one.node, self._cluster) for one in place.seats)
+        wall, why = self.clock.wall(), ""
+        if not step.pods:
+            return "no pod runs on its next place yet"
+        self._needs[step.key] = Need(step.by, step.remaining, wall, 0.0)  # what was asked stays asked
+        if self._rounds.waits(step.key, wall):
+            return "its pods end"
+        self._rounds.failed(step.key, wall)
+        for pod in step.remaining:
+            if not may_act() or step.is_lost(self._cluster):
+                break
+            self.evicted.note([pod], Cause(OURS, f"it moves for {step.by}", at=wall, victims=len(step.move.pods)))
+            answer = await self.evictions.evict(pod)
+            if answer.outcome not in ("blocked", "refused"):  # without an answer it may have been evicted
+                self._since["evicted", step.key] = self.clock.monotonic()
+            if answer.outcome not in ("evicted", "gone"):
+                why = f"{pod.namespace}/{pod.name}: {answer.message}"
+        return self._refused(step, why) if why and self._undone(step) else why or "its pods end"
 
     def _is_used(self, place: Held) -> bool:
         """Whether as many pods run on the place as it is for."""
         return sum(pod.phase == "Running" for pod in present(place, self._cluster)) >= len(place.seats)
+
+
+def _longer(held: Iterable[Held], ends: float) -> Iterator[Held]:
+    """Those that would end before: their reservation has been extended."""
+    return (place._replace(until=ends) for place in held if place.until < ends)
 
 
 def _before(cluster: ClusterView, owner: str, nodes: Collection[str]) -> frozenset[str]:

@@ -133,8 +133,9 @@ class _Reader:
         self._ended = rule.ended()
 
     def _rejecting(self, supposed: SupposedCluster, fleet: Fleet) -> int:
-        """The nodes with a free GPU where our filter rejects any pod, as where a device plugin has a fault."""
-        closed = 0
+        """The nodes that take no pods, and those with a free GPU where our filter rejects any pod, as where a device
+        plugin has a fault."""
+        closed = sum(1 << self._number[name] for name in self.read.names if self._cluster.nodes[name].closed)
         for resource in sorted(set(fleet.resource.values())):
             index = self._cluster.resources.index(resource)
             pod, request = machines.probe(supposed.judge, resource, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from math import inf
 from typing import Final
 
@@ -28,14 +29,21 @@ class PlannedMove(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> str:
-        """What no other move has."""
-        return self.pods[0].uid
+        """What no other move has, of the same pods to other nodes neither."""
+        nodes = sha256("/".join(f"{pod.uid} {pod.to}" for pod in self.pods).encode()).hexdigest()[:8]
+        return f"{self.pods[0].uid}-{nodes}"
 
 
 def place_name(reservation: str, number: int, move: PlannedMove, owner: str = "") -> str:
     """The name of what is held for the pods of one owner in a move; without the owner what the names of all places of
     the move begin with. `number`: of the move, from 0 on."""
     return f"{reservation}{MOVE}{number}.{move.key}/{owner}"
+
+
+def move_of(place: str) -> str:
+    """What the names of all places of its move begin with."""
+    reservation, _, rest = place.partition(MOVE)
+    return f"{reservation}{MOVE}{rest.partition('/')[0]}/"
 
 
 def owner_of(place: str) -> str:

@@ -172,11 +172,9 @@ def _advance(
     staleness = cluster.settings.watch.staleness_seconds
     lease = Lease(server, namespace, ADVANCE_LEASE, identity, clock=clock)
     store = AdvanceStore(ConfigMap(server, namespace, STATE), cluster.resources, metrics, clock.monotonic)
-    moves = None
-    if cluster.settings.evictions.enabled:
-        saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server, "moves"), "a-")
-        evictions = PodEvictions(server, metrics)
-        moves = Moves(over(core.verbs), store, evictions, saves, core.verbs.evicted, clock, SPREAD_SECONDS)
+    saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server, "moves"), "a-")
+    evictions, enabled = PodEvictions(server, metrics), cluster.settings.evictions.enabled
+    moves = Moves(over(core.verbs), store, evictions, saves, core.verbs.evicted, clock, SPREAD_SECONDS, enabled)
     seats = core.verbs.claims.seats
     keeping = Keeping(
         ConfigMap(server, namespace, CONFIG_MAP),

@@ -68,6 +68,8 @@ class Scene:
     """How likely a budget refuses an eviction."""
     vanish: float = 0.0
     """How likely a node vanishes in a tick."""
+    closes: float = 0.0
+    """How likely a node is cordoned in a tick, or opened again."""
     late: float = 0.3
     """How likely an owner, or a container, takes one tick more."""
     world: World = field(default_factory=World)
@@ -140,10 +142,17 @@ class Scene:
         del self.nodes[node]
         self.world.cluster.apply([Event("Node", "delete", self.world.cluster.nodes[node])], self.world.now)
 
+    def is_closed(self, node: str) -> bool:
+        """Whether it is cordoned."""
+        return bool(self.world.cluster.nodes[node].closed)
+
     def tick(self) -> None:
         """Time passes: pods end, owners create, kube-scheduler places."""
         if self.rng.random() < self.vanish and len(self.nodes) > 1:
             self.lose(self.rng.choice(sorted(self.nodes)))
+        if self.rng.random() < self.closes:
+            name = self.rng.choice(sorted(self.nodes))
+            self.world.node(name, self.nodes[name], unschedulable=not self.is_closed(name))
         self.world.now += TICK
         self.world.wall += TICK
         for uid in [uid for uid, at in self._ends.items() if at <= self.world.wall]:
@@ -284,7 +293,7 @@ class Scene:
         to = next(one.to for move in self.moves for one in move.pods if one.uid == pod.uid)
         places = [held for held in self.document.values() if held.owner == owner_key(pod)]
         held = any(one.node == to for place in places for one in place.seats)
-        if not held or to not in self.nodes:
+        if not held or to not in self.nodes or self.is_closed(to):
             self.without_place.append(pod.name)
         self.evicted[pod.uid] = to
 
@@ -363,7 +372,9 @@ async def carried_out(scene: Scene, pods: int, gpus: int, *, strangers: float = 
         return False
     planned = 0.0
     while scene.world.wall < scene.since:
-        if (await scene.turn()).phase == "lost" and scene.world.wall - planned >= AGAIN_SECONDS:
+        lost = any(held.node not in scene.nodes for held in scene.document[NAME].seats)
+        lost |= (await scene.turn()).phase == "lost"
+        if lost and scene.world.wall - planned >= AGAIN_SECONDS:
             planned = scene.world.wall
             scene.plan(pods, gpus)
         if scene.rng.random() < strangers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from extender.act.advance_store import STATE, AdvanceStore
 from extender.act.controller import ADVANCE, Leadership
 from extender.act.moves import MovesState
 from extender.act.queue.dated import DatedGangs
+from extender.act.saving import SaveRequests
 from extender.ask.explain import Explainer, Times
 from extender.errors import Busy
 from extender.kube.own_objects import ConfigMap, Lease
@@ -65,10 +66,21 @@ class Instance:
         return self.world.metric("advance_reservations_total", outcome=outcome)
 
 
+class NoSaves:
+    """No pod is asked to save."""
+
+    def stand(self) -> bool:
+        return False
+
+    def forget(self) -> None:
+        """Nothing is known."""
+
+
 class Moved:
     """Moves of which the test states how far they are."""
 
     def __init__(self) -> None:
+        self.saves = cast("SaveRequests", NoSaves())
         self.state = MovesState("waits")
         self.asked: list[tuple[str, tuple[PlannedMove, ...]]] = []
 
@@ -91,7 +103,7 @@ class Case:
         self.objects, self.ear, self.passed = Objects(), Ear(), 0.0
         self.nodes = [machine(f"n{at}", 8) for at in range(3)]
         self.pods: list[JSON] = []
-        self.moving: Moved | None = None
+        self.moving = Moved()
 
     def ask(self, **entries: JSON | str | None) -> None:
         """What the operator states; None: no more. A mapping: `since` and `until` are seconds from the beginning."""
@@ -284,14 +296,12 @@ def test_what_ends_before_makes_room_and_what_does_not_is_in_the_way() -> None:
 
 def test_moves_are_carried_out_only_once_they_are_kept() -> None:
     case = Case()
-    case.moving = Moved()
     case.pods = [
         lasting(f"p{at}", 4, None, node=f"n{at}", start=WALL, phase="Running", owner="ReplicaSet") for at in range(3)
     ]
     case.ask(big=BIG | {"for": "8"})
 
     async def test(instance: Instance) -> None:
-        assert case.moving is not None
         await instance.turn()
         assert not case.moving.asked
         await instance.turn()
@@ -366,6 +376,60 @@ def test_an_entry_that_changes_is_planned_anew_and_invalid_ones_stop_none() -> N
         case.ask(big=BIG | {"for": "3x8"})
         await instance.turn(40.0, times=3)
         assert instance.held() == ["n0", "n1", "n2"]
+
+    case.run(test)
+
+
+def test_an_end_and_namespaces_that_change_keep_the_place() -> None:
+    """Also while it is in use: the date was kept once."""
+    case = Case()
+    case.ask(big=BIG)
+
+    async def test(instance: Instance) -> None:
+        world = instance.world
+        await instance.turn(times=3)
+        nodes = instance.held()
+        await instance.turn(600.0)
+        world.pod("own", 8, nodes[0], namespace="ml", phase="Running", start=world.wall)
+        world.pod("short", 8, nodes[1], namespace="lab", phase="Running", start=world.wall)
+        case.ask(big=BIG | {"until": 1800, "namespaces": ["ml", "lab"]})
+        await instance.turn()
+        assert (instance.phase(), instance.held()) == ("in-use", nodes)
+        assert "used by ml/own" in instance.shown()["text"]  # lab/short was there before
+        assert "short" not in instance.shown()["text"]
+        await instance.turn(600.0)  # its first end is over
+        assert (instance.phase(), instance.held(), instance.count("on-time")) == ("in-use", nodes, 1)
+        world.gone("short")
+        assert passes(world, workload("lab", 8, namespace="lab")) == {nodes[1]}
+        case.ask(big=BIG | {"until": 1225})
+        await instance.turn()
+        assert (instance.phase(), instance.held(), instance.count("on-time")) == ("ended", [], 1)
+        case.ask(big=BIG | {"until": 2000})
+        world.gone("own")
+        await instance.turn(times=3)
+        assert (instance.phase(), len(instance.held())) == ("in-use", 2)  # it had ended: searched anew
+
+    case.run(test)
+
+
+def test_an_end_within_a_later_reservation_has_its_place_searched_anew() -> None:
+    case = Case()
+    later = BIG | {"since": 1200, "until": 1800}
+    case.ask(big=BIG | {"for": "1x8"}, later=later)
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(40.0, times=4)
+        first = instance.held()
+        free = {"n0", "n1", "n2"} - set(instance.held("later"))
+        overlaps = not free.issuperset(first)
+        case.ask(big=BIG | {"for": "1x8", "until": 1500})
+        await instance.turn(40.0, times=2)
+        assert instance.held() == sorted(free)
+        assert (first == instance.held()) != overlaps
+        case.ask(big=BIG | {"for": "1x8", "until": 1600}, later=later | {"for": "3x8"})
+        await instance.turn(40.0, times=2)
+        held = [node for name in ("big", "later") for node in instance.held(name)]
+        assert len(held) == len(set(held))
 
     case.run(test)
 
@@ -461,7 +525,6 @@ def test_the_place_of_a_pod_in_transit_outlasts_its_reservation() -> None:
     """The entry is deleted after the eviction: the pod that the owner creates has its place still."""
     case = Case()
     case.pods = [{"kind": "Pod"} | workload("p0", 6, node="n0", phase="Running", owner="ReplicaSet")]
-    case.moving = Moved()
     case.ask(big={"for": "2x8", "namespaces": ["ml"], "since": 600, "until": 1200})
 
     async def test(instance: Instance) -> None:

@@ -10,15 +10,19 @@ import pytest
 
 from extender.act.advance_store import STATE
 from extender.act.moves import Moves
+from extender.act.save_history import SaveHistory
 from extender.act.saving import Need, SaveRequests
 from extender.ask.judge import over
-from extender.kube.pod_writes import Evicted, PodEvictions
+from extender.kube.pod_writes import Evicted, PodEvictions, PodPatches
 from extender.objects.records import Event, PodRecord
+from extender.objects.save_request import SAVE_REQUESTED
 from extender.times import Clock
 from tests.act.test_advance import BIG, MAPS, Case, Instance
+from tests.act.test_reservations import connected
 from tests.reservations.test_advance import lasting, passes
 from tests.world import JSON, WALL, World, machine
 
+POD_A = "/api/v1/namespaces/default/pods/a"
 WHOLE: JSON = BIG | {"for": "1x8"}
 
 
@@ -27,6 +31,12 @@ class Owners:
 
     def __init__(self, world: World, evicted: list[str]) -> None:
         self.world, self.evicted = world, evicted
+
+    def stand(self) -> bool:
+        return False
+
+    def forget(self) -> None:
+        """Nothing is known."""
 
     def has_asked(self, pod: PodRecord) -> bool:
         return True
@@ -72,9 +82,9 @@ class Evicting(Case):
             await instance.turn()
 
 
-def runs(name: str, gpus: int, node: str, owner: str = "ReplicaSet", **facts: Any) -> JSON:
+def runs(name: str, gpus: int, node: str, owner: str = "ReplicaSet", *, since: float = WALL) -> JSON:
     """A pod of an owner of its own."""
-    pod = lasting(name, gpus, None, node=node, phase="Running", owner=owner, start=WALL, cpu="1", **facts)
+    pod = lasting(name, gpus, None, node=node, phase="Running", owner=owner, start=since, cpu="1")
     pod["metadata"]["ownerReferences"][0] |= {"name": f"owner-{name}", "uid": f"uid-{name}"}
     return pod
 
@@ -231,6 +241,65 @@ def test_a_state_that_is_deleted_is_written_again() -> None:
             assert second.held() == instance.held() != []
 
     case.run(test)
+
+
+class Asking(Evicting):
+    """A pod saves within ten minutes of a request, and never answers. `enabled`: evictions."""
+
+    def __init__(self) -> None:
+        super().__init__(runs("a", 4, "n0", since=WALL - 7200))
+        self.pods[0]["metadata"]["annotations"]["gpu-extender.io/saves-on-request"] = "10m"
+        self.nodes = [machine("n0", 8), machine("n2", 4)]
+        self.enabled = True
+        self.objects.put(POD_A, {"kind": "Pod"} | self.pods[0])
+
+    @property
+    def asked(self) -> bool:
+        return SAVE_REQUESTED in self.objects.stored[POD_A]["metadata"]["annotations"]
+
+    @asynccontextmanager
+    async def server(self, name: str = "me") -> AsyncIterator[Instance]:
+        async with super().server(name) as instance, connected(self.objects) as api:
+            world, moves = instance.world, cast("Moves", instance.controller._moving)
+            history = SaveHistory(world.cluster, moves.clock)
+            moves.saves = SaveRequests(world.cluster, PodPatches(api), self.ear, world.metrics, history, "a-")
+            moves.enabled = self.enabled
+            yield instance
+
+    async def looks(self, instance: Instance, times: int) -> None:
+        for _ in range(times):
+            instance.world.set("Pod", self.objects.stored[POD_A])
+            await instance.turn()
+
+
+@pytest.mark.parametrize("how", ["deleted", "off"])
+def test_no_pod_stays_asked_whose_move_is_over(how: str) -> None:
+    """The only entry is deleted; or evictions are turned off: another server withdraws what was asked before."""
+    case = Asking()
+    case.ask(big=WHOLE | {"since": 1000, "until": 2000})
+
+    async def test(instance: Instance) -> None:
+        while not case.asked:
+            await case.looks(instance, 1)
+        if how == "deleted":
+            case.ask(big=None)
+            await case.looks(instance, 4)
+            assert not case.asked
+            await case.looks(instance, 1)
+            assert not instance.lease.held
+
+    async def withdraws(instance: Instance) -> None:
+        await case.looks(instance, 6)
+        assert not case.asked
+        assert (instance.phase(), case.evicted) == ("planned", [])
+        assert "evictions.enabled is false" in instance.shown()["text"]
+        assert [held.name for held in instance.world.verbs.claims.advance] == ["big"]
+
+    case.run(test)
+    if how == "off":
+        case.enabled = False
+        case.passed += 30.0
+        case.run(withdraws)
 
 
 @pytest.mark.parametrize("how", ["deleted", "unhealthy", "cordoned"])

@@ -7,8 +7,10 @@ import random
 
 import pytest
 
-from extender.act.moves import LOST_SECONDS, NOT_USED_SECONDS
-from tests.act.moved import NAME, TICK, Owner, Scene, carried_out, drawn, gpus_of, places_of
+from extender.act.moves import LOST_SECONDS, NOT_USED_SECONDS, START_SECONDS
+from extender.kube.pod_writes import Evicted
+from extender.objects.records import PodRecord
+from tests.act.moved import NAME, SPREAD, TICK, Owner, Scene, carried_out, drawn, gpus_of, places_of
 
 CASES = 40
 
@@ -26,11 +28,11 @@ def test_every_victim_has_its_place_and_the_reservation_is_kept() -> None:
 
 
 def test_what_hinders_moves_leaves_no_victim_without_its_place() -> None:
-    """Budgets refuse, owners grow, nodes vanish. The reservation may be late."""
+    """Budgets refuse, owners grow, nodes vanish and are cordoned. The reservation may be late."""
     moved = 0
     for case in range(CASES):
         rng = random.Random(1000 + case)
-        scene = drawn(rng, crashes=0.1, refuses=0.4, vanish=0.01)
+        scene = drawn(rng, crashes=0.1, refuses=0.4, vanish=0.01, closes=0.02)
         asyncio.run(carried_out(scene, 1, 8, strangers=0.2, grows=0.1))
         assert not scene.without_place, case
         moved += len(scene.evicted)
@@ -203,5 +205,56 @@ def test_a_node_that_vanishes_at_the_last_moment_keeps_the_pod_where_it_is() -> 
         scene.world.wall += TICK
     scene.lose(scene.moves[0].pods[0].to)
     assert asyncio.run(scene.turn()).phase == "lost"
+    assert not scene.evicted
+    assert set(scene.document) == {NAME}
+
+
+def test_of_a_gang_no_further_pod_is_evicted_once_its_next_node_is_closed() -> None:
+    """Its other pod has left by then. Where it stays the moves are planned anew, and what is held for the pod that left
+    is held on."""
+    gang = Owner("default", "ReplicaSet", "train", 2, 2, gang=True)
+    scene = Scene(random.Random(1), {"n0": 4, "n1": 4, "n2": 2, "n3": 2}, [gang], late=0.0)
+    for node in ("n0", "n1"):
+        scene.create(gang, node)
+    booked(scene)
+    (move,) = scene.moves
+    evict, last = scene.evict, move.pods[1]
+
+    async def refusing(pod: PodRecord) -> Evicted:
+        return Evicted("blocked", "") if pod.uid == last.uid else await evict(pod)
+
+    scene.evict = refusing  # type: ignore[method-assign]
+    asyncio.run(evicts(scene))
+    assert set(scene.evicted) == {move.pods[0].uid}
+    scene.evict = evict  # type: ignore[method-assign]
+    scene.world.node(last.to, 2, unschedulable=True)
+    asyncio.run(until(scene, "lost"))
+    assert set(scene.evicted) == {move.pods[0].uid}
+    assert any(place.owner for place in scene.document.values())
+    assert scene.world.cluster.pods[last.uid].node
+
+
+def test_moves_that_share_nothing_run_side_by_side() -> None:
+    scene = scene_of(web(2, 1), Owner("default", "ReplicaSet", "api", 0, 2))
+    scene.nodes |= {"n3": 4, "n4": 2}
+    for name, gpus in (("n3", 4), ("n4", 2)):
+        scene.world.node(name, gpus)
+    scene.create(scene.owners[1], "n3")
+    scene.owners[1].replicas = 1
+    for node in ("n1", "n2"):
+        scene.create(Owner("default", "Bare", f"on-{node}", 1, 2), node)
+    alone = START_SECONDS + 30 + SPREAD
+    assert scene.book(2, 4, 60.0)
+    assert (len(scene.moves), scene.lead()) == (2, alone)
+    asyncio.run(evicts(scene))
+    assert len(scene.evicted) == 2
+
+
+def test_a_budget_that_refuses_for_a_minute_has_other_moves_planned() -> None:
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    scene.refuses = 1.0
+    asyncio.run(until(scene, "lost"))
+    assert "a budget does not allow it" in scene.state.text
     assert not scene.evicted
     assert set(scene.document) == {NAME}
