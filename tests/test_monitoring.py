@@ -72,7 +72,7 @@ def test_an_alert_reads_what_is_exported_and_has_a_runbook(alert: dict[str, Any]
     assert alert["annotations"]["runbook"] == f"docs/alerts.md#{name.lower()}"
     assert alert["labels"]["severity"] in {"info", "warning", "critical"}
     [section] = re.findall(rf"^### {name}\n(.*?)(?=^### |\Z)", RUNBOOKS.read_text(), re.MULTILINE | re.DOTALL)
-    assert re.findall(r"^- \*\*([\w ]+)\*\*:", section, re.MULTILINE) == ["Threshold", "Effect", "What to do"]
+    assert re.findall(r"^- \*\*([\w ]+)\*\*:", section, re.MULTILINE) == ["Threshold", "Effect", "Remedy"]
 
 
 FORMS = ("deployment.yaml", "kubeadm/host/static-pod.yaml", "shadow/observer.yaml", "remote/deployment.yaml")

@@ -16,9 +16,9 @@ SHARED: Final = 2
 
 HEAD: Final = """# Commands
 
-`gpu-extender COMMAND --help` prints the same. Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `whatif`,
-`check` and `compare` have more. Errors go to standard error, with `-o json` or `-o yaml` in that form. This page is
-printed by `python -m tests.pages commands`.
+`gpu-extender COMMAND --help` prints the same. Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `check`,
+`compare`, `plan`, `replay` and `whatif` have more. Errors go to standard error, with `-o json` or `-o yaml` in that
+form. This page is printed by `python -m tests.pages commands`.
 
 """
 COMMON: Final = """
@@ -46,7 +46,7 @@ command. Rights: `manifests/reader.yaml`.
 
 def page() -> str:
     """docs/commands.md."""
-    overview = " · ".join(f"[{name}](#{name})" for name in COMMANDS) + "\n"
+    overview = ", ".join(f"[{name}](#{name})" for name in COMMANDS) + "\n"
     shared = _shared()
     options = COMMON + "".join(f"| {written} | {text} |\n" for written, text in shared)
     commands = "".join(_command(name, shared) for name in COMMANDS)
