@@ -1,17 +1,18 @@
 """dates: how often the windows hold in which the queue states that a gang starts, on a trace of real jobs.
 
     python -m benchmarks.dates --jobs philly.csv [--loads 0.8 0.9 1.0] [--seeds 10] [--first-seed 1] [--gangs 2000]
-                               [--skip 1000] [--futures 3] [--workers 2] [-o table|csv]
+                               [--parts 1 2 ...] [--skip 1000] [--futures 3] [--workers 2] [-o table|csv]
     python -m benchmarks.dates --draw kalos       the same with jobs that are drawn (`queue_sim/workloads.py`)
     python -m benchmarks.dates --speed            a refresh at 5,000 nodes with 1,000 gangs that wait
     python -m benchmarks.dates --backfill --jobs philly.csv    waits where backfill counts with learned ends
 
 `--jobs`: a CSV file with `user`, `interval` (seconds since the job before), `gpu_num` and `run_time` (seconds), or a
 pod list of openb: it names no users, so each QoS class is one. Each seed replays `--gangs` jobs of another part of the
-file, the first again after the last, beginning after `--skip` (the first 1,000 jobs of philly.csv come over 48 days,
-all others over 9), on 16 nodes with eight GPUs: a replay then spans a day or more. Arrivals are stretched to the load
-and shaken by up to a minute. Runs are cut to 4 hours, as in `benchmarks.queue`. Users state one to ten times the run
-time, rounded up. A job of more than eight GPUs is a gang of pods of a node each; none has more than half of the GPUs.
+file, the first again after the last with other dice, beginning after `--skip` (the first 1,000 jobs of philly.csv come
+over 48 days, all others over 9), on 16 nodes with eight GPUs: a replay then spans a day or more. `--parts`: only the
+seeds that replay these parts, from 1. Arrivals are stretched to the load and shaken by up to a minute. Runs are cut to
+4 hours, as in `benchmarks.queue`. Users state one to ten times the run time, rounded up. A job of more than eight GPUs
+is a gang of pods of a node each; none has more than half of the GPUs.
 
 Which gang starts is decided by the product's order and backfill (`extender/queue/order.py`, `backfill.py`), each user a
 queue of its own as namespaces are by default; where is decided by the rivals' placement (`queue_sim/places.py`), not by
@@ -29,7 +30,8 @@ all that counts is that first window. Gangs that start within a minute do not co
 `--backfill`: mean and p99 wait, minutes, of all counted gangs and of the quarters, under EASY (`queue_sim/easy.py`) and
 under ours, by declared ends and by those of `queue.backfillConfidence` 0.9. *p99 of a seed*: the mean of what each seed
 has alone; the p99 of all seeds together is that of the fullest part of the trace. Ours asks anew as gangs run; EASY
-counts with what was learned when the gang arrived.
+counts with what was learned when the gang arrived. Printed too: by how much ours is above EASY with the same
+information, with an interval of 95 % by a jackknife over the parts (Student's t), whose replays are alike.
 """
 
 from __future__ import annotations
@@ -40,13 +42,14 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, median, pvariance
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from benchmarks.queue_sim.easy import Easy
 from benchmarks.queue_sim.gangs import Gang, Shape, capacities
@@ -78,6 +81,7 @@ AVERAGED = 0.05  # of the moving average, the weight of the latest time between 
 WITHIN = 3.0  # points
 QUARTERS = 4
 Row = tuple[float, int, int, float]
+Part = TypeVar("Part")
 
 
 class BadJobs(Exception):
@@ -429,10 +433,15 @@ def standard_error(parts: Sequence[Sequence[bool | None]]) -> float:
     """Of `share` over all parts, in points, by a jackknife that leaves out a part each time (Efron and Stein 1981):
     gangs of one replay hold or miss together. nan of fewer than two parts."""
     known = [part for part in parts if any(one is not None for one in part)]
-    if len(known) < 2:
+    return jackknife(known, lambda some: share(one for part in some for one in part))
+
+
+def jackknife(parts: Sequence[Part], figure: Callable[[Sequence[Part]], float]) -> float:
+    """The standard error of a figure of all parts. nan of fewer than two parts."""
+    if len(parts) < 2:
         return math.nan
-    without = [share(one for other in known if other is not part for one in other) for part in known]
-    return math.sqrt((len(known) - 1) * pvariance(without))
+    without = [figure([*parts[:i], *parts[i + 1 :]]) for i in range(len(parts))]
+    return math.sqrt((len(parts) - 1) * pvariance(without))
 
 
 def lines_of(load: float, replays: Sequence[Replayed]) -> list[dict[str, float | str]]:
@@ -495,29 +504,40 @@ def targets(lines: Sequence[Mapping[str, float | str]]) -> list[tuple[bool, str]
     return found
 
 
-def _part(rows: Sequence[Row], asked: argparse.Namespace, seed: int) -> Sequence[Row]:
-    """The jobs that a seed replays."""
-    if asked.draw:
-        return drawn(asked.draw, asked.gangs, seed)
-    skip = asked.skip if len(rows) - asked.skip >= asked.gangs else 0
-    parts = max(1, (len(rows) - skip) // asked.gangs)
-    first = skip + (seed - 1) % parts * asked.gangs
-    return rows[first : first + asked.gangs]
+class Parts:
+    """The jobs of each seed."""
+
+    def __init__(self, rows: Sequence[Row], asked: argparse.Namespace) -> None:
+        self._rows, self._asked = rows, asked
+        self._skip = asked.skip if len(rows) - asked.skip >= asked.gangs else 0
+        seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+        self.seeds = [seed for seed in seeds if not asked.parts or self.number(seed) in asked.parts]
+
+    def number(self, seed: int) -> int:
+        """The part of the file that a seed replays, from 1. Of jobs that are drawn each seed has its own."""
+        if self._asked.draw:
+            return seed
+        gangs: int = self._asked.gangs
+        return 1 + (seed - 1) % max(1, (len(self._rows) - self._skip) // gangs)
+
+    def jobs(self, seed: int) -> Sequence[Row]:
+        """The jobs that a seed replays."""
+        gangs: int = self._asked.gangs
+        if self._asked.draw:
+            return drawn(self._asked.draw, gangs, seed)
+        first = self._skip + (self.number(seed) - 1) * gangs
+        return self._rows[first : first + gangs]
 
 
-def _seeds(asked: argparse.Namespace) -> range:
-    return range(asked.first_seed, asked.first_seed + asked.seeds)
-
-
-def measure(rows: Sequence[Row], asked: argparse.Namespace) -> dict[float, list[Replayed]]:
+def measure(parts: Parts, asked: argparse.Namespace) -> dict[float, list[Replayed]]:
     """The replays by load, seeds in order; progress goes to stderr."""
     found: dict[Run, Replayed] = {}
     with ProcessPoolExecutor(asked.workers) as pool:
         waiting = {}
-        for seed in _seeds(asked):
+        for seed in parts.seeds:
             for load in asked.loads:
                 run = Run(load, seed, asked.futures)
-                waiting[pool.submit(replay, _part(rows, asked, seed), run)] = run
+                waiting[pool.submit(replay, parts.jobs(seed), run)] = run
         for done in as_completed(waiting):
             run = waiting[done]
             found[run] = done.result()
@@ -564,39 +584,105 @@ ARMS: Mapping[str, tuple[Callable[[World, Dates, Queue], Arm], Queue]] = {
 }
 
 
-def waits(rows: Sequence[Row], run: Run, arm: str) -> list[tuple[int, float]]:
-    """(quarter, wait in seconds) of each counted gang."""
+Waits = Sequence[tuple[int, float]]
+"""(quarter, wait in minutes) of each counted gang of a replay."""
+GROUPS: Mapping[str, Collection[int]] = {
+    "all": range(QUARTERS),
+    **{f"quarter {i + 1}": (i,) for i in range(QUARTERS)},
+}
+Replays = Sequence[Sequence[float]]
+"""The waits of each replay, minutes."""
+FIGURES: Mapping[str, Callable[[Replays], float]] = {
+    "mean": lambda replays: fmean(wait for of in replays for wait in of),
+    "p99": lambda replays: percentile([wait for of in replays for wait in of], 99),
+    "p99 of a seed": lambda replays: fmean(percentile(of, 99) for of in replays),
+}
+T_975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""The quantile of Student's t, by degrees of freedom from 1; 2.0 with more."""
+
+
+def waits(rows: Sequence[Row], run: Run, arm: str) -> Waits:
+    """One replay under an arm."""
     gangs = gangs_of(rows, run.load, SHAPE, run.seed)
     counted = gangs[int(WARM_UP * len(gangs)) :]
     world, (make, settings) = World(SHAPE, Account(counted[0].arrived, counted[-1].arrived)), ARMS[arm]
     world.run(gangs, make(world, Dates(0), settings))
     quarter = quarters(counted)
-    return [(quarter[one.gang.id], one.wait) for one in world.started if one.gang.id in quarter]
+    return [(quarter[one.gang.id], one.wait / 60.0) for one in world.started if one.gang.id in quarter]
 
 
-def backfill(rows: Sequence[Row], asked: argparse.Namespace) -> list[dict[str, float | str]]:
-    """A line for each load and arm, all seeds together."""
-    lines: list[dict[str, float | str]] = []
+Found = Mapping[tuple[float, str], Mapping[int, Waits]]
+"""By load and arm: the waits of each seed."""
+
+
+def replay_waits(parts: Parts, asked: argparse.Namespace) -> Found:
+    """All replays; progress goes to stderr."""
+    found = {}
     with ProcessPoolExecutor(asked.workers) as pool:
         waiting = {
-            (load, arm): [
-                pool.submit(waits, _part(rows, asked, seed), Run(load, seed, 0), arm) for seed in _seeds(asked)
-            ]
+            (load, arm): {seed: pool.submit(waits, parts.jobs(seed), Run(load, seed, 0), arm) for seed in parts.seeds}
             for load in asked.loads
             for arm in ARMS
         }
         for (load, arm), replays in waiting.items():
-            found = [replayed.result() for replayed in replays]
-            line: dict[str, float | str] = {"load": load, "arm": arm}
-            for name, quarters_of in [("all", range(QUARTERS)), *((f"quarter {i + 1}", (i,)) for i in range(QUARTERS))]:
-                by_seed = [[wait / 60.0 for quarter, wait in of if quarter in quarters_of] for of in found]
-                every = [wait for of_seed in by_seed for wait in of_seed]
-                line[f"{name}: mean"] = round(fmean(every), 1)
-                line[f"{name}: p99"] = round(percentile(every, 99), 1)
-                line[f"{name}: p99 of a seed"] = round(fmean(percentile(of_seed, 99) for of_seed in by_seed), 1)
-            lines.append(line)
+            found[load, arm] = {seed: replayed.result() for seed, replayed in replays.items()}
             print(f"dates: {load} {arm}", file=sys.stderr, flush=True)
+    return found
+
+
+def _of_group(replayed: Waits, group: str) -> list[float]:
+    """The waits of the gangs of these quarters alone."""
+    return [wait for quarter, wait in replayed if quarter in GROUPS[group]]
+
+
+def waits_lines(found: Found) -> list[dict[str, float | str]]:
+    """A line for each load and arm, all replays together."""
+    lines: list[dict[str, float | str]] = []
+    for (load, arm), replays in found.items():
+        line: dict[str, float | str] = {"load": load, "arm": arm}
+        for group in GROUPS:
+            chosen = [_of_group(replayed, group) for replayed in replays.values()]
+            line |= {f"{group}: {name}": round(figure(chosen), 1) for name, figure in FIGURES.items()}
+        lines.append(line)
     return lines
+
+
+class Above(NamedTuple):
+    """By how much ours is above EASY, percent, and the interval of 95 %; nan of a single part."""
+
+    percent: float
+    low: float
+    high: float
+
+
+def above(ours: Sequence[Replays], easy: Sequence[Replays], figure: Callable[[Replays], float]) -> Above:
+    """Compares a figure of the same replays. `ours`, `easy`: those of each part."""
+
+    def percent(pairs: Sequence[tuple[Replays, Replays]]) -> float:
+        of_ours, of_easy = (figure([of for pair in pairs for of in pair[side]]) for side in (0, 1))
+        return 100.0 * (of_ours / of_easy - 1.0) if of_easy else math.nan
+
+    pairs = list(zip(ours, easy, strict=True))
+    middle, freedom = percent(pairs), len(pairs) - 1
+    half = jackknife(pairs, percent) * (T_975[freedom - 1] if 0 < freedom <= len(T_975) else 2.0)
+    return Above(middle, middle - half, middle + half)
+
+
+def compared(found: Found, part: Callable[[int], int]) -> Iterator[str]:
+    """Ours against EASY with the same information: of all gangs and of the largest quarter. `part`: of a seed."""
+
+    def by_part(replays: Mapping[int, Waits], group: str) -> list[list[list[float]]]:
+        seeds = sorted(replays, key=part)
+        return [[_of_group(replays[seed], group) for seed in of] for _, of in groupby(seeds, part)]
+
+    for load, arm in found:
+        if arm.startswith("ours"):
+            for group in ("all", "quarter 1"):
+                ours, easy = (by_part(found[load, of], group) for of in (arm, arm.replace("ours", "EASY")))
+                for name, figure in FIGURES.items():
+                    one = above(ours, easy, figure)
+                    text = f"{one.percent:+.1f} % (95 %: {one.low:+.1f} to {one.high:+.1f})"
+                    yield f"load {load}, {arm}, {group}, {name}: {text}"
 
 
 # -- how long a refresh takes
@@ -672,6 +758,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--backfill", action="store_true")
+    parser.add_argument("--parts", nargs="+", type=int, default=[])
     parser.add_argument("-o", "--output", choices=("table", "csv"), default="table")
     asked = parser.parse_args(arguments)
     if asked.speed:
@@ -684,10 +771,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BadJobs, OSError) as error:
         print(f"dates: {error}", file=sys.stderr)
         return 2
+    parts = Parts(rows, asked)
+    if not parts.seeds:
+        parser.error("no seed replays these parts")
     if asked.backfill:
-        shown(backfill(rows, asked), asked.output)
+        replays = replay_waits(parts, asked)
+        shown(waits_lines(replays), asked.output)
+        if asked.output == "table":
+            print("\nabove EASY", *compared(replays, parts.number), sep="\n  ")
         return 0
-    found = measure(rows, asked)
+    found = measure(parts, asked)
     lines = [line for load, replays in found.items() for line in lines_of(load, replays)]
     shown(lines, asked.output)
     if asked.output == "csv":

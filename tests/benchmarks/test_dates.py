@@ -49,6 +49,31 @@ def test_every_arm_starts_every_gang(arm: str) -> None:
     assert all(wait >= 0 for _, wait in found)
 
 
+def test_waits_are_compared_by_parts() -> None:
+    easy = [[[10.0, 10.0]], [[20.0, 20.0]], [[30.0, 30.0]]]
+    assert dates.above(easy, easy, dates.FIGURES["mean"]) == (0.0, 0.0, 0.0)
+    ours = [[[11.0, 11.0]], [[22.0, 22.0]], [[33.0, 33.0]]]
+    assert dates.above(ours, easy, dates.FIGURES["p99 of a seed"]) == pytest.approx((10.0, 10.0, 10.0))
+    percent, low, high = dates.above([[[12.0]], [[10.0]]], [[[10.0]], [[10.0]]], dates.FIGURES["mean"])
+    # without the one part 0 % above, without the other 20 %
+    assert (percent, low, high) == pytest.approx((10.0, 10.0 - 127.1, 10.0 + 127.1))
+    assert math.isnan(dates.above(ours[:1], easy[:1], dates.FIGURES["mean"]).low)
+
+
+def test_seeds_of_one_part_count_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        "user,interval,gpu_num,run_time\n" + "".join(f"{i % 3},60,64,{60 * (i % 7)}\n" for i in range(1, 121))
+    )
+    options = ["--gangs", "40", "--skip", "0", "--seeds", "6", "--loads", "0.9", "--workers", "1"]
+    assert dates.main(["--backfill", "--jobs", str(path), *options, "--parts", "2"]) == 0
+    of_one = capsys.readouterr().out
+    assert "load 0.9, ours, learned, all, mean: " in of_one
+    assert of_one.count("(95 %: +nan to +nan)") == 12
+    assert dates.main(["--backfill", "--jobs", str(path), *options, "--parts", "2", "3"]) == 0
+    assert "nan" not in capsys.readouterr().out
+
+
 def test_shares_are_of_what_is_known() -> None:
     counts = [
         Counts(0, (True, True, None), (True, True, True), 60.0, 600.0, late=False, moved=False, wait=70.0),
