@@ -6,30 +6,26 @@ python -m benchmarks.before      builds it where it is not there yet, and prints
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from benchmarks import say
 from tests.e2e import commits
 
 COMMIT: Final = "fba418f670f80cfacfbe57ac39145b6cd0c8d9be"
 
 
-def tree(say: Callable[[str], None] = print) -> Path:
+def tree() -> Path:
     """The folder with the files and kernels of COMMIT; built when it is not there yet. CommitUnavailable."""
     return commits.tree(COMMIT, say)
 
 
 def main() -> int:
     """Builds, and prints the folder on standard output."""
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     try:
-        print(tree(say))
+        print(tree())
     except commits.CommitUnavailable as reason:
-        say(f"before: {reason}")
+        say(str(reason))
         return 1
     return 0
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from benchmarks import fleet
+from benchmarks import fleet, say
 from benchmarks.serving import Connection, Served, Servers, request
 from benchmarks.spread import Line, Spread, at_most, ratios, table, targets_table
 from benchmarks.verbs import FEWEST, SETTINGS, SHORTLIST
@@ -294,10 +294,6 @@ def whole(found: Sequence[Case], arm: str) -> Spread:
         [sum(of_round) for of_round in zip(*(case.cpu[one] for case in found), strict=True)] for one in (FIRST, arm)
     ]
     return ratios(*sums)
-
-
-def say(line: str) -> None:
-    print(f"claims: {line}", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -51,6 +51,7 @@ from pathlib import Path
 from statistics import fmean, median, pvariance
 from typing import NamedTuple, TypeVar
 
+from benchmarks import say
 from benchmarks.queue_sim.easy import Easy
 from benchmarks.queue_sim.gangs import Gang, Shape, capacities
 from benchmarks.queue_sim.measures import percentile
@@ -541,7 +542,7 @@ def measure(parts: Parts, asked: argparse.Namespace) -> dict[float, list[Replaye
         for done in as_completed(waiting):
             run = waiting[done]
             found[run] = done.result()
-            print(f"dates: {len(found)} of {len(waiting)}: {run}", file=sys.stderr, flush=True)
+            say(f"{len(found)} of {len(waiting)}: {run}")
     return {load: [found[run] for run in sorted(found) if run.load == load] for load in asked.loads}
 
 
@@ -626,7 +627,7 @@ def replay_waits(parts: Parts, asked: argparse.Namespace) -> Found:
         }
         for (load, arm), replays in waiting.items():
             found[load, arm] = {seed: replayed.result() for seed, replayed in replays.items()}
-            print(f"dates: {load} {arm}", file=sys.stderr, flush=True)
+            say(f"{load} {arm}")
     return found
 
 
@@ -769,7 +770,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows = read(asked.jobs) if asked.jobs else []
     except (BadJobs, OSError) as error:
-        print(f"dates: {error}", file=sys.stderr)
+        say(str(error))
         return 2
     parts = Parts(rows, asked)
     if not parts.seeds:

@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import before, fleet
+from benchmarks import before, fleet, say
 from benchmarks.serving import Connection, request
 from benchmarks.spread import Line, Spread, at_most, ratios, table, targets_table
 from benchmarks.verbs import percentile
@@ -179,13 +179,9 @@ def p99_target(found: Sequence[Round]) -> Line:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def say(line: str) -> None:
-    print(f"events: {line}", file=sys.stderr, flush=True)
-
-
 def arms(named: Sequence[str]) -> dict[str, Path]:
     """The trees under test. BeforeUnavailable."""
-    trees: dict[str, Callable[[], Path]] = {"ours": lambda: commits.REPOSITORY, "before": lambda: before.tree(say)}
+    trees: dict[str, Callable[[], Path]] = {"ours": lambda: commits.REPOSITORY, "before": lambda: before.tree()}
     return {arm: trees[arm]() for arm in trees if arm in named}
 
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
+from benchmarks import say
 from benchmarks.openb_trace import read_nodes, read_pods, select
 from extender.preemption.moves import Movable, MovablePod, MoveSearch, Shape
 
@@ -334,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             state = filled(*read(path, asked.nodes, rng), asked.load, rng)
             for rule, row in rows.items():
                 regain(state.copy(), RULES[rule], asked.places, row)
-                print(f"moves: {name} seed {seed} {rule}: {len(row.hours)} places", file=sys.stderr, flush=True)
+                say(f"{name} seed {seed} {rule}: {len(row.hours)} places")
         first = mean(rows["first, by name"].hours)
         for rule, row in rows.items():
             number = max(1, len(row.hours))

@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks import openb_floor
+from benchmarks import openb_floor, say
 from benchmarks.openb_ours import Ours
 from benchmarks.openb_rivals import RIVALS
 from benchmarks.openb_state import Placing, State, Ties, Walk
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for policy in policies
         for i in range(asked.seeds)
     ]
-    print(f"openb: {len(nodes)} nodes, {sum(node.gpus for node in nodes)} GPUs, {len(runs)} runs", file=sys.stderr)
+    say(f"{len(nodes)} nodes, {sum(node.gpus for node in nodes)} GPUs, {len(runs)} runs")
     measured = measure(asked.nodes, runs, asked.workers)
     rows = rows_of({run: measured[run] for run in runs})
     told = warnings_of(rows, notes)
@@ -237,7 +237,7 @@ def _refuse(message: str, output: str) -> int:
     if output == "json":
         print(json.dumps({"error": {"code": "bad-trace", "path": "", "message": message}}), file=sys.stderr)
     else:
-        print(f"openb: {message}", file=sys.stderr)
+        say(str(message))
     return 1
 
 

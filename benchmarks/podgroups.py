@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fleet, queue_live
+from benchmarks import fleet, queue_live, say
 from benchmarks.scheduler import NAMESPACE, THREADS, Cluster, configuration, on_control_plane
 from benchmarks.serving import cpu_of
 from benchmarks.spread import Line, Spread, at_least, ratios, table, targets_table
@@ -239,10 +239,6 @@ def targets(rows: Sequence[dict[str, Any]]) -> list[Line]:
     ]
 
 
-def say(line: str) -> None:
-    print(f"podgroups: {line}", file=sys.stderr, flush=True)
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.podgroups", description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=5000)
@@ -263,4 +259,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(on_control_plane(main, say))
+    sys.exit(on_control_plane(main))

@@ -26,7 +26,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import fleet, spread, verbs
+from benchmarks import fleet, say, spread, verbs
 from benchmarks.serving import Connection, Servers, request
 from benchmarks.spread import Spread, ratios
 from extender.cli.sources import ask
@@ -196,10 +196,6 @@ def proofs(run: verbs.Run, most: int) -> dict[str, int]:
     }
 
 
-def say(line: str) -> None:
-    print(f"preempt_speed: {line}", file=sys.stderr, flush=True)
-
-
 def table(found: list[dict[str, Any]]) -> str:
     lines = verbs.table(found).split("\n")
     return "\n".join(
@@ -226,7 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
         if asked.anti_affinity:
             repelled = with_anti_affinity(asked.anti_affinity, asked.rounds, max(BLOCK, asked.calls // 5))
     except verbs.WrongAnswer as error:
-        print(f"preempt_speed: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        say("\n".join([str(error), *getattr(error, "__notes__", ())]))
         return 1
     lines = [anti_affinity_target(repelled)] if repelled else []
     if asked.output == "json":

@@ -42,6 +42,7 @@ import orjson
 
 from benchmarks import preemption_links as links
 from benchmarks import preemption_rules as rules
+from benchmarks import say
 from benchmarks.preemption_exact import Exact
 from benchmarks.preemption_rules import FLEETS, NOW, RULES, Choice, Cost, Fleet, State
 from extender.cluster.cluster import Cluster
@@ -193,7 +194,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                 for need in needs:
                     for wish in _wishes(fleet, need):
                         _event(server, exact, Asked(line, nodes, need, wish), name, found)
-            print(f"preemption: fleet {name}, {seed + 1} of {args.clusters} clusters", file=sys.stderr, flush=True)
+            say(f"fleet {name}, {seed + 1} of {args.clusters} clusters")
     keys = sorted(found, key=lambda key: (args.fleets.index(key[0]), key[3]))  # the rest as it came
     return [_row(key, found[key], found) for key in keys]
 
@@ -346,7 +347,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         rows = measure(args)
     except WrongAnswer as error:
-        print(f"preemption: {error}", file=sys.stderr)
+        say(str(error))
         return 1
     if args.output == "json":
         head = {"apiVersion": "gpu-extender.io/v1", "kind": "PreemptionBenchmark", "warnings": []}

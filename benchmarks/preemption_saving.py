@@ -31,6 +31,7 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from benchmarks import saving_rules as rules
+from benchmarks import say
 from benchmarks.saving_sim import NODE_GPUS, Account, BadJobs, Cluster, Watcher, drawn, read
 
 ARMS = ("stock", "kueue", "ours", "asking", "oracle")
@@ -67,7 +68,7 @@ def measure(rows: Sequence[Row], runs: Sequence[Run], workers: int) -> dict[Run,
         waiting = {pool.submit(simulate, rows, run): run for run in runs}
         for done in as_completed(waiting):
             accounts[waiting[done]] = done.result()
-            print(f"preemption_saving: {len(accounts)} of {len(runs)} runs", file=sys.stderr, flush=True)
+            say(f"{len(accounts)} of {len(runs)} runs")
     return accounts
 
 
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows = read(options.jobs, options.most)
     except (OSError, BadJobs) as error:
-        print(f"preemption_saving: {error}", file=sys.stderr)
+        say(str(error))
         return 2
     runs = [Run(arm, seed, options.nodes, options.wait) for seed in range(options.seeds) for arm in options.arms]
     accounts = measure(rows, runs, options.workers)

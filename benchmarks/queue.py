@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
+from benchmarks import say
 from benchmarks.queue_sim import report
 from benchmarks.queue_sim.arms import ARMS
 from benchmarks.queue_sim.gangs import Shape
@@ -75,7 +76,7 @@ def measure(runs: Sequence[Run], workers: int) -> dict[Run, dict[str, float]]:
         for done in as_completed(waiting):
             found[waiting[done]] = done.result()
             if len(found) % 20 == 0:
-                print(f"queue: {len(found)} of {len(runs)} runs", file=sys.stderr, flush=True)
+                say(f"{len(found)} of {len(runs)} runs")
     return {run: found[run] for run in runs}
 
 
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for seed in range(1, asked.seeds + 1)
     ]
     shape = Shape()
-    print(f"queue: {shape.size} nodes, {shape.capacity} GPUs, {len(runs)} runs", file=sys.stderr)
+    say(f"{shape.size} nodes, {shape.capacity} GPUs, {len(runs)} runs")
     made = results(measure(runs, asked.workers))
     wins, losses = report.comparisons(made)
     if asked.output == "json":

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fleet
+from benchmarks import fleet, say
 from benchmarks.scheduler import (
     NAMESPACE,
     SAMPLING,
@@ -181,10 +181,6 @@ def targets(rows: Sequence[dict[str, Any]]) -> list[Line]:
     return lines
 
 
-def say(line: str) -> None:
-    print(f"queue_live: {line}", file=sys.stderr, flush=True)
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.queue_live", description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=5000)
@@ -202,4 +198,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(on_control_plane(main, say))
+    sys.exit(on_control_plane(main))

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
-from benchmarks import before, fleet
+from benchmarks import before, fleet, say
 from benchmarks.scheduler_table import report, targets
 from benchmarks.serving import Servers, cpu_of
 from benchmarks.spread import differences
@@ -90,7 +90,7 @@ def extender(arm: str, control_plane: ControlPlane) -> Iterator[tuple[str, int]]
             control_plane.reaper,
             config=SETTINGS.read_text() if arm == "ours" else "",
             number=len(list(control_plane.logs.glob("extender-*.log"))),
-            env=commits.environment(before.tree(say)) if arm == "before" else None,
+            env=commits.environment(before.tree()) if arm == "before" else None,
         )
         try:
             process.start()
@@ -261,7 +261,7 @@ def measure(
     """Every arm in each round. At each size no round begins after its share of `seconds`, the first excepted."""
     found = []
     if "before" in arms:
-        before.tree(say)
+        before.tree()
     with ControlPlane(binaries) as control_plane:
         control_plane.api.create(builders.namespace(NAMESPACE))
         cluster = Cluster(control_plane.api, max(120.0, seconds / 2))
@@ -282,10 +282,6 @@ def measure(
             with contextlib.suppress(Exception):
                 cleaning.clean(control_plane.api)
     return found
-
-
-def say(line: str) -> None:
-    print(f"scheduler: {line}", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -313,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def on_control_plane(main: Callable[[], int], say: Callable[[str], None]) -> int:
+def on_control_plane(main: Callable[[], int]) -> int:
     """The exit code of a command that needs a control plane; 1 where there is none, and `say` states why."""
     try:
         return main()
@@ -323,4 +319,4 @@ def on_control_plane(main: Callable[[], int], say: Callable[[str], None]) -> int
 
 
 if __name__ == "__main__":
-    sys.exit(on_control_plane(main, say))
+    sys.exit(on_control_plane(main))

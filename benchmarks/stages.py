@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import before, fleet
+from benchmarks import before, fleet, say
 from benchmarks.serving import Connection, Served, Servers, request
 from benchmarks.spread import Spread, ratios, table
 from benchmarks.verbs import SETTINGS
@@ -67,7 +67,7 @@ class Sampled:
 
     def __init__(self, servers: Servers, arm: str, cluster: bytes) -> None:
         self.file = servers.folder / f"samples-{arm}.json"
-        tree = before.tree(say) if arm == "before" else commits.REPOSITORY
+        tree = before.tree() if arm == "before" else commits.REPOSITORY
         self.served = servers.launched([str(SAMPLED), str(self.file)], cluster, SETTINGS, commits.environment(tree))
 
     def samples(self, connection: Connection, requests: Iterator[bytes], seconds: float) -> Counter[tuple[str, str]]:
@@ -181,10 +181,6 @@ def measure(nodes: int, rounds: int, calls: int, seconds: float) -> list[Case]:
         for connection in connections.values():
             connection.close()
     return cases
-
-
-def say(line: str) -> None:
-    print(f"stages: {line}", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

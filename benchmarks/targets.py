@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks import say
 from benchmarks.tables import save
 
 HEAD = "| measure | target | got | |"
@@ -126,10 +127,6 @@ def without_targets(text: str) -> str:
 
 
 MARKED = re.compile(r"(?<=<!-- targets -->\n\n).*?(?=\n\n<!-- /targets -->)", re.DOTALL)
-
-
-def say(line: str) -> None:
-    print(f"targets: {line}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from benchmarks import fleet
+from benchmarks import fleet, say
 from benchmarks.serving import Connection, Reply, Served, Servers, request
 from benchmarks.spread import Line, Spread, at_most, targets_table
 
@@ -301,10 +301,6 @@ def targets(found: list[dict[str, Any]]) -> list[Line]:
     return lines
 
 
-def say(line: str) -> None:
-    print(f"verbs: {line}", file=sys.stderr, flush=True)
-
-
 def table(found: list[dict[str, Any]]) -> str:
     heads = ["verb", "case", "names", "in, B", "out, B"]
     heads += [f"{server} p50 / p99 / cpu" for server in SERVERS]
@@ -332,10 +328,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         found = measure(asked.names, asked.candidates, asked.calls, asked.seconds)
     except WrongAnswer as error:
-        print(f"verbs: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        say("\n".join([str(error), *getattr(error, "__notes__", ())]))
         return 1
     if not found:
-        print("verbs: nothing was asked for", file=sys.stderr)
+        say("nothing was asked for")
         return 1
     lines = targets(found)
     if asked.output == "json":

@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.events import arms, say
+from benchmarks import say
+from benchmarks.events import arms
 from benchmarks.spread import Spread, ratios, table
 from loadtest import recording
 from loadtest.recording import NODES, PODS
