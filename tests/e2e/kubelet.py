@@ -26,13 +26,13 @@ from extender.sim.kubelet import (
     AdmissionRejected,
     KubeletDevices,
     Preference,
-    Truth,
     container_status,
     container_statuses,
 )
 from extender.sim.machines import TOPOLOGY, SimMachine, gpu_uuids, machine, topology_annotation
 from tests.e2e import builders
 from tests.e2e.api import Api, Object, Watch, WatchExpired
+from tests.sim.truth import HarnessTruth
 from tests.waiting import wait_for
 
 RUN_SECONDS = "sim.gpu-extender.io/run-seconds"
@@ -100,7 +100,7 @@ class SimulatedKubelets:
         pod to its end (at most the pod's own grace period). A victim that ends within milliseconds may leave its
         preemptor parked: kube-scheduler has its deletion before the preemptor waits (kubernetes #141694).
         """
-        self.truth = Truth(seed)
+        self.truth = HarnessTruth(seed)
         self.report_devices = report_devices
         self.report_seconds = report_seconds
         self.admit_seconds = admit_seconds

@@ -29,6 +29,7 @@ from tests.model.loop import VirtualLoop
 from tests.model.replica import Replica
 from tests.model.rest import at_rest
 from tests.model.tenants import HOSTNAME, PRODUCT, Gang, Tenants
+from tests.sim.truth import HarnessTruth
 from tests.world import GPU, JSON, machine, pairs
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
@@ -99,6 +100,7 @@ class Model:
         self.tenants = Tenants(self.api, self.clock.wall)
         cluster = cast(SimCluster, self.api)
         self.kubelets = Kubelets(cluster, seed=1)
+        self.kubelets.truth = self.truth = HarnessTruth(1, self.clock.monotonic)
         self.verbs = _Verbs(self)
         self.scheduler = Scheduler(cluster, self.verbs, seed=1)
         self.broken: list[Broken] = []
@@ -248,7 +250,7 @@ class Model:
             self._disturb()
             name = node["metadata"]["name"]
             self.api.drop(f"/api/v1/nodes/{name}")
-            self.kubelets.truth.remove_node(name)
+            self.truth.remove_node(name)
             self.kubelets._devices.pop(name), self.kubelets._machines.pop(name)
             self.lost[name] = self.loop.time() + 0.5
 
@@ -462,8 +464,8 @@ class Model:
         return str(pod["status"].get("nominatedNodeName", "") if seat is None else seat.node)
 
     def _always(self) -> None:
-        if twice := self.kubelets.truth.double_allocations:
-            self._fail("a GPU is given twice", f"{twice} pods: {self.kubelets.truth.refusals()[-1]}")
+        if twice := self.truth.double_allocations:
+            self._fail("a GPU is given twice", f"{twice} pods: {self.truth.refusals()[-1]}")
         for one in self.replicas:
             if one.leads:
                 self._seats(one)

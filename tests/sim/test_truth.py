@@ -7,10 +7,11 @@ import random
 import pytest
 
 from extender.sim.device_plugin import Arbitrary, NvidiaBestEffort
-from extender.sim.kubelet import PLAN, AdmissionRejected, KubeletDevices, Truth, allocate, parse_plan
+from extender.sim.kubelet import PLAN, AdmissionRejected, KubeletDevices, allocate, parse_plan
 from extender.sim.machines import machine, topology_annotation
 from tests.e2e.builders import GPU, Object, container, pod
 from tests.e2e.kubelet import relay
+from tests.sim.truth import HarnessTruth
 
 
 def node(count: int = 8, *, obeys_plan: bool = False) -> KubeletDevices:
@@ -49,7 +50,7 @@ def test_init_containers_hand_on_and_sidecars_keep() -> None:
 
 
 def test_gpus_stay_with_the_pod_until_it_is_released() -> None:
-    truth = Truth()
+    truth = HarnessTruth()
     truth.add_node(node(2))
     truth.admit(bound("a", pod("a", gpus=2)))
     assert truth.holdings() == {"n": {0: "a", 1: "a"}}
@@ -63,7 +64,7 @@ def test_gpus_stay_with_the_pod_until_it_is_released() -> None:
 
 
 def test_unhealthy_gpus_are_not_given() -> None:
-    truth = Truth()
+    truth = HarnessTruth()
     truth.add_node(node(2))
     assert truth.set_health("n", 0, False) == 1
     truth.admit(bound("a", pod("a", gpus=1)))
@@ -71,7 +72,7 @@ def test_unhealthy_gpus_are_not_given() -> None:
 
 
 def test_a_plan_counts_only_where_it_is_obeyed() -> None:
-    truth = Truth()
+    truth = HarnessTruth()
     truth.add_node(node(obeys_plan=True))
     two = [container("c1", 2), container("c2", 1)]
     truth.admit(bound("a", pod("a", containers=two, annotations={PLAN: "c1=0,3;c2=5"})))
@@ -90,7 +91,7 @@ def test_the_relay_gives_the_plan_or_the_best_that_is_left() -> None:
     what = machine("dgx1-v100")
     devices = KubeletDevices("n", GPU, Arbitrary(), [f"GPU-{number:08d}" for number in range(8)], [True] * 8)
     devices.prefers = relay(topology_annotation(what, devices.uuids, devices.healthy))
-    truth = Truth()
+    truth = HarnessTruth()
     truth.add_node(devices)
     truth.admit(bound("a", pod("a", gpus=2, annotations={PLAN: "3,5"})))
     truth.admit(bound("b", pod("b", gpus=2, annotations={PLAN: "0,3"})))
@@ -106,7 +107,7 @@ def test_a_plugin_that_panics_refuses_the_pod() -> None:
     what = machine("dgx-a100")
     seen = set()
     for seed in range(20):
-        truth = Truth(seed)
+        truth = HarnessTruth(seed)
         plugin = NvidiaBestEffort(what.links, what.pcie, what.scope)
         devices = KubeletDevices("n", GPU, plugin, [str(n) for n in range(8)], [True] * 8)
         devices.holder = {3: "x", 5: "x", 7: "x"}
