@@ -141,5 +141,5 @@ def stock(NodeTable nodes, const row_t[::1] rows):
                 unheld[i] += max(<amount_t>0, nodes.free_count(r, row))
             if nodes.shape[row] > 0 and nodes.unknown[row] == 0:
                 shape[i] = nodes.shape[row]
-                mask[i] = nodes.healthy[row] & ~(nodes.sure[row] | nodes.likely[row])
+                mask[i] = nodes.open_gpus(row)
     return units, left, shapes, masks

@@ -234,7 +234,7 @@ class Metrics:
 
     # -- GPUs
     gpus = _gauge("GPUs.", "model", "state")
-    whole_nodes = _gauge("Nodes that take pods and on which no pod holds a GPU.", "model")
+    whole_nodes = _gauge("Nodes that take pods and of which all GPUs are free.", "model")
     linked_sets = _gauge("Disjoint linked sets of free GPUs.", "model", "gpus")
 
     # -- what waits

@@ -94,9 +94,9 @@ def show_fleet(gpus: Gauge, whole_nodes: Gauge, linked_sets: Gauge, models: Sequ
     for gauge in (gpus, whole_nodes, linked_sets):
         gauge.clear()
     for model in sorted(models, key=lambda model: (-model["gpus"], model["model"]))[:MOST_MODELS]:
-        name, free = model["model"], model["free_gpus"]
-        gpus.labels(name, "allocated").set(model["gpus"] - free)
-        gpus.labels(name, "free").set(free)
+        name = model["model"]
+        for state, field in (("allocated", "held_gpus"), ("reserved", "reserved_gpus"), ("free", "free_gpus")):
+            gpus.labels(name, state).set(model[field])
         gpus.labels(name, "closed").set(sum(apart["gpus"] for apart in model["closed"]))
         whole_nodes.labels(name).set(model["whole_nodes"])
         for sets in model["linked_sets"]:

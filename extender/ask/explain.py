@@ -155,9 +155,9 @@ class Explainer:
     def fleet_counts(self) -> FleetCounts:
         """The fleet now, for metrics and the trend: nothing is judged."""
         models = self.models()
-        gpus, free = (sum(model[field] for model in models) for field in ("gpus", "free_gpus"))
+        gpus, held = (sum(model[field] for model in models) for field in ("gpus", "held_gpus"))
         waiting = [pod.gpu_count for pod in pending.pods_that_wait(self._judge.cluster) if pod.gpus]
-        return FleetCounts(models, FleetPoint(self._times.wall(), gpus, gpus - free, len(waiting), sum(waiting)))
+        return FleetCounts(models, FleetPoint(self._times.wall(), gpus, held, len(waiting), sum(waiting)))
 
     def _queue_unknown(self) -> list[dict[str, str]]:
         """The warning that the order of the queue is not known here, where pods wait in it."""
@@ -179,7 +179,7 @@ class Explainer:
 
     def models(self, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
         """What is left of each GPU model, as `fleet` has it."""
-        return fleet.models(self._judge.cluster, names)
+        return fleet.models(self._judge, self._times.monotonic(), names)
 
     def waiting(self) -> list[tuple[PodRecord, Why]]:
         """Each pod that waits, with the reason that `fleet` counts it for."""

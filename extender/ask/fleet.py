@@ -6,8 +6,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ext_core import survey
 from ext_core.link_sets import LinkSets
+from extender.ask.judge import Judge
+from extender.ask.stock import stock
 from extender.cluster.annotation_limits import ignored_text
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
@@ -22,12 +23,12 @@ class Model:
     """What there is, and what is left, of one GPU model."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.nodes, self.gpus, self.free, self.whole = name, 0, 0, 0, 0
+        self.name, self.nodes, self.gpus, self.reserved, self.free, self.whole = name, 0, 0, 0, 0, 0
         self.closed: dict[str, Counter[str]] = {}
         """What the nodes that take no pods have, by why they do not."""
         self.sets: Counter[int] = Counter()
-        self.graphs: Counter[tuple[int, int]] = Counter()
-        """How many nodes have this shape and this mask of free GPUs."""
+        self.graphs: Counter[tuple[int, int, int]] = Counter()
+        """How many nodes have this shape, this mask of GPUs that are not taken, and so many free ones among them."""
 
     def as_json(self) -> dict[str, Any]:
         """The JSON form."""
@@ -36,6 +37,8 @@ class Model:
             "model": self.name,
             "nodes": self.nodes,
             "gpus": self.gpus,
+            "held_gpus": self.gpus - self.reserved - self.free,
+            "reserved_gpus": self.reserved,
             "free_gpus": self.free,
             "whole_nodes": self.whole,
             "linked_sets": sets,
@@ -43,16 +46,18 @@ class Model:
         }
 
 
-def models(cluster: ClusterView, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Of each model, over the nodes that take pods: whole nodes (no pod holds a GPU there), and how many disjoint
-    linked sets of each size are free. A node counts no sets where its links, or the positions of held GPUs, are not
-    known. The nodes that take no pods (`NodeRecord.closed`) are counted apart. `names`: of nodes, None: all."""
+def models(judge: Judge, now: float, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """Of each model, over the nodes that take pods: how many GPUs are held, reserved and free (`stock`), whole nodes
+    (all GPUs are free), and how many disjoint linked sets of each size are free. A node counts no sets where its links,
+    or the positions of held GPUs, are not known. The nodes that take no pods (`NodeRecord.closed`) are counted apart.
+    `names`: of nodes, None: all."""
+    cluster = judge.cluster
     labels, by_name = cluster.settings.mix.model_labels, dict[str, Model]()
     rows = cluster.rows.index.rows(sorted(cluster.gpus.topologies if names is None else names))
     node_records = [cluster.nodes[cluster.names[row]] for row in rows]
     texts = [(model_of(node, labels), node.closed) for node in node_records]
-    alike = Counter(zip(texts, *survey.stock(cluster.tables.nodes, rows), strict=True))
-    for ((text, closed), gpus, free, shape, mask), nodes in alike.items():
+    alike = Counter(zip(texts, *stock(judge, now, rows), strict=True))
+    for ((text, closed), gpus, _, reserved, free, shape, mask), nodes in alike.items():
         if (model := by_name.get(text)) is None:
             model = by_name[text] = Model(text)
         if closed:
@@ -61,10 +66,11 @@ def models(cluster: ClusterView, names: Iterable[str] | None = None) -> list[dic
             continue
         model.nodes += nodes
         model.gpus += nodes * gpus
+        model.reserved += nodes * reserved
         model.free += nodes * free
         model.whole += nodes * (free == gpus > 0)
         if shape:
-            model.graphs[shape, mask] += nodes
+            model.graphs[shape, mask, free] += nodes
     _count_sets(by_name.values(), cluster)
     return [by_name[name].as_json() for name in sorted(by_name)]
 
@@ -74,11 +80,11 @@ def _count_sets(fleet_models: Iterable[Model], cluster: ClusterView) -> None:
     sets = LinkSets(cluster.tables.shapes)
     known: dict[tuple[int, int], list[int]] = {}
     for model in fleet_models:
-        for graph, nodes in model.graphs.items():
-            if graph not in known:
-                known[graph] = [sets.most(*graph, size) for size in SIZES]
-            for size, number in zip(SIZES, known[graph], strict=True):
-                model.sets[size] += nodes * number
+        for (shape, mask, free), nodes in model.graphs.items():
+            if (shape, mask) not in known:
+                known[shape, mask] = [sets.most(shape, mask, size) for size in SIZES]
+            for size, number in zip(SIZES, known[shape, mask], strict=True):
+                model.sets[size] += nodes * min(number, free // size)
 
 
 def ignoring_fields(cluster: ClusterView, namespace: str = "") -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""Which pod holds which GPUs: one node drawn with its links, or a line for each node. A GPU is `.` when it is free, a
-letter for the pod that holds it, `+` for several pods, `x` when it has failed, and `?` when another pod may hold
-it.
-"""
+"""Which pod holds which GPUs: one node drawn with its links, or a line for each node. A GPU is a letter for the pod
+that holds it, `+` for several pods, `.` when no pod holds it, `x` when it has failed, and `?` when a pod may hold it.
+Free GPUs are neither held nor reserved, and on a node that takes pods."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ EXAMPLES = (
     "gpu-extender map --rack rack-1",
     "gpu-extender map --cluster cluster.json",
 )
-FREE, BROKEN, MORE, UNKNOWN = ".", "x", "+", "?"
+EMPTY, BROKEN, MORE, UNKNOWN = ".", "x", "+", "?"
 LETTERS: Final = ascii_uppercase
 Node = Mapping[str, Any]
 
@@ -55,12 +54,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace, settings: Settings, events: list[Event]) -> dict[str, Any]:
-    from extender.cluster.cluster import Cluster  # here: --help need not load the core
+    from extender.ask.judge import over  # here: --help need not load the core
+    from extender.ask.suppose import NOW, frozen_verbs
     from extender.web.node_pages import node_maps
 
-    cluster = Cluster(settings)
-    cluster.apply(events, 0.0)
-    return node_maps(cluster, options.node, options.rack)
+    return node_maps(over(frozen_verbs(settings, events)), NOW, options.node, options.rack)
 
 
 # ---- for people
@@ -79,10 +77,11 @@ def _cells(node: Node) -> tuple[str, ...]:
     pods = _pods(node)
     names = [f"{letter}={short(pod)}" for pod, letter in pods.items() if letter != MORE]
     unknown = sum(pods["count"] for pods in node["unplaced"])
-    signs = " ".join(_sign(gpu, pods, UNKNOWN if unknown else FREE) for gpu in node["gpus"])
+    signs = " ".join(_sign(gpu, pods, UNKNOWN if unknown else EMPTY) for gpu in node["gpus"])
     closed = "" if node["schedulable"] else node.get("closed") or "cordoned"
     held = f"{unknown} held, unknown which" if unknown else ""
-    return short(node["node"]), signs, f"{node['free']} free", held, closed, ", ".join(names)
+    kept = f", {node['reserved_gpus']} reserved" if node.get("reserved_gpus") else ""  # an older server states none
+    return short(node["node"]), signs, f"{node['free']} free{kept}", held, closed, ", ".join(names)
 
 
 def _pods(node: Node) -> dict[str, str]:

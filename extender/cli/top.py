@@ -41,12 +41,12 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
         yield "no node offers GPUs"
     rows = [
         (
-            short(model["model"]), f"{model['gpus']:,}", f"{model['free_gpus']:,}", f"{model['nodes']:,}",
-            f"{model['whole_nodes']:,}", _sets(model["linked_sets"]),
+            short(model["model"]), f"{model['gpus']:,}", f"{model.get('reserved_gpus', 0):,}",
+            f"{model['free_gpus']:,}", f"{model['nodes']:,}", f"{model['whole_nodes']:,}", _sets(model["linked_sets"]),
         )
         for model in answer["models"]
     ]  # fmt: skip
-    yield from aligned(rows, "<>>>><", ("model", "GPUs", "free", "nodes", "whole", "linked and free"))
+    yield from aligned(rows, "<>>>>><", ("model", "GPUs", "reserved", "free", "nodes", "whole", "linked and free"))
     for model in answer["models"]:
         for apart in model.get("closed", ()):  # a server of an older version counts them above
             gpus, nodes = count(apart["gpus"], "GPU"), count(apart["nodes"], "node")

@@ -68,8 +68,7 @@ def node_map(cluster: ClusterView, name: str) -> dict[str, Any] | None:
     """The GPUs of a node by index; None: the node is gone, or offers no GPUs.
 
     `pods` of a GPU: those that hold it, or parts of it, and how that is known; `unplaced`: pods that hold GPUs (or
-    units of them) at positions that are not known; `free`: allocatable units that no pod holds;
-    `closed`: why the node takes no pods, as `NodeRecord.closed`."""
+    units of them) at positions that are not known; `closed`: why the node takes no pods, as `NodeRecord.closed`."""
     node, topology = cluster.nodes.get(name), cluster.gpus.topologies.get(name)
     if node is None or topology is None or not any(node.gpus.values()):
         return None
@@ -83,7 +82,6 @@ def node_map(cluster: ClusterView, name: str) -> dict[str, Any] | None:
         "schedulable": not node.closed,
         "closed": node.closed or None,
         "resources": dict(node.gpus),
-        "free": max(0, sum(node.gpus.values()) - sum(holding.count for _, holding in known)),
         "link_kind": topology.kind,
         "link_scope": None if topology.links is None else "gpu-total" if topology.gpu_total else "pair",
         "links": topology.links,

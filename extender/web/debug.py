@@ -18,6 +18,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from extender.ask.judge import over
 from extender.ask.shadow_report import Report
 from extender.cluster import dump
 from extender.cluster.cluster import ClusterView
@@ -57,6 +58,9 @@ def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None
     def asked_queue(query: Query) -> JSON:
         return queue(content.report(), verbs.claims, cluster, query.get("queue"), content.leader)
 
+    def maps(query: Query) -> JSON:
+        return node_maps(over(verbs), content.times.monotonic(), query.get("node"), query.get("rack"))
+
     return (
         streamed("/debug/decisions", Names.ANY, lambda query, own: decisions_page.page(content, query)),
         page("/debug/topologies", Names.NONE, lambda query: topologies(cluster, query.get("node"))),
@@ -66,7 +70,7 @@ def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None
         page("/debug/top", Names.ANY, lambda query: explainer.fleet()),
         page("/debug/capacity", Names.ANY, lambda query: explainer.capacity()),
         page("/debug/plan", Names.ANY, lambda query: explainer.moves(WantedRoom.of(query))),
-        page("/debug/map", Names.ANY, lambda query: node_maps(cluster, query.get("node"), query.get("rack"))),
+        page("/debug/map", Names.ANY, maps),
         page("/debug/shadow", Names.ANY, lambda query: shadow(report)),
         ServedPage("/debug/openapi.json", _description(), Names.NONE),
     )

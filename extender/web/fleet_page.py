@@ -19,7 +19,7 @@ from extender.queue.report import Why
 from extender.web.node_pages import COLOURS, Holders, maps_of, one_of, page_of
 from extender.web.pages import JSON, Content, Query
 from extender.web.queue_page import pods_view
-from extender.web.racks import LEVELS, Groups, Rack, racks, reserved
+from extender.web.racks import LEVELS, Groups, Rack, racks
 
 GROUPS_PER_PAGE: Final = 50
 """Racks that are listed at once."""
@@ -63,12 +63,11 @@ def fleet_view(content: Content, query: Query) -> JSON:
     names = wanted.names(cluster)
     pods_waiting = [row for row in content.explainer.waiting() if namespace in ("", row[0].namespace)]
     fleet = content.explainer.fleet(pods_waiting, names, namespace)
-    reserved_by_node = reserved(content)
-    groups = racks(cluster, level, reserved_by_node, names)
+    groups = racks(content, level, names)
     shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
     holders, drawn = Holders(cluster, colour), []
     if sum(len(rack.nodes) for rack in groups) <= FEW_NODES:
-        drawn = [maps_of(cluster, [node.name for node in rack.nodes], reserved_by_node, holders) for rack in shown]
+        drawn = [maps_of(content, [node.name for node in rack.nodes], holders) for rack in shown]
     matches = _matches(cluster, query.get("find", "").strip(), names, namespace)
     return {
         "warnings": fleet["warnings"],
@@ -79,7 +78,7 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "filter": {"namespace": namespace, **wanted._asdict()},
         "choices": _choices(cluster),
         "matches": matches,
-        "summary": _summary(fleet["models"], groups, pods_waiting, content.times.wall()),
+        "summary": _summary(fleet["models"], pods_waiting, content.times.wall()),
         "heat": _heat(cluster, groups, _held(cluster, namespace), _marked(matches)),
         "trend": _trend(content.trend),
         "models": fleet["models"],
@@ -94,19 +93,18 @@ def fleet_view(content: Content, query: Query) -> JSON:
     }
 
 
-def _summary(
-    models: Sequence[Mapping[str, Any]], groups: Sequence[Rack], waiting: Sequence[tuple[PodRecord, Why]], wall: float
-) -> JSON:
-    """The fleet in six numbers, over the nodes that take pods. `waiting`: as `Explainer.waiting` gives them.
-    `reserved_gpus`: of the free ones."""
-    gpus, free = (sum(model[field] for model in models) for field in ("gpus", "free_gpus"))
+def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRecord, Why]], wall: float) -> JSON:
+    """The fleet in six numbers, over the nodes that take pods; GPUs are allocated, reserved or free. `waiting`: as
+    `Explainer.waiting` gives them."""
+    fields = ("gpus", "held_gpus", "reserved_gpus", "free_gpus")
+    gpus, allocated, kept, free = (sum(model[field] for model in models) for field in fields)
     created = [pod.created for pod, _ in waiting if pod.created is not None]
     return {
         "gpus": gpus,
         "free_gpus": free,
-        "reserved_gpus": sum(node.reserved for group in groups for node in group.nodes if not node.closed),
-        "allocated_gpus": gpus - free,
-        "allocated_percent": round(100 * (gpus - free) / gpus) if gpus else 0,
+        "reserved_gpus": kept,
+        "allocated_gpus": allocated,
+        "allocated_percent": round(100 * allocated / gpus) if gpus else 0,
         "whole_nodes": sum(model["whole_nodes"] for model in models),
         "largest_linked_set": max((part["gpus"] for model in models for part in model["linked_sets"]), default=0),
         "waiting_pods": len(waiting),

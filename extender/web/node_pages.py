@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
+from extender.ask.judge import Judge, over
+from extender.ask.stock import stock
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dump import node_map
 from extender.errors import BadRequest, NotFound
 from extender.objects.nodes import DeviceState
 from extender.objects.queueing import queue_of
+from extender.reservations.claims import NONE
 from extender.web.pages import JSON, Content, Query
-from extender.web.racks import LEVELS, Groups, Reserved, reserved
+from extender.web.racks import LEVELS, Groups, reserved
 
 COLOURS: Final = ("pod", "gang", "queue")
 """What one colour and letter of a map stand for."""
@@ -35,7 +38,7 @@ def nodes_view(content: Content, query: Query) -> JSON:
         "page_number": page,
         "pages": max(1, -(-len(names) // PER_PAGE)),
         "nodes_in_all": len(names),
-        "nodes": maps_of(cluster, shown, reserved(content), holders),
+        "nodes": maps_of(content, shown, holders),
         "holders": holders.names(),
     }
 
@@ -91,39 +94,61 @@ def members(cluster: ClusterView, level: str, group: str) -> list[str]:
     )
 
 
-def maps_of(cluster: ClusterView, names: Sequence[str], reserved_by_node: Reserved, holders: Holders) -> list[JSON]:
+def maps_of(content: Content, names: Sequence[str], holders: Holders) -> list[JSON]:
     """The map of each of the nodes, in their order; nodes that no longer exist are left out."""
-    drawn = (_shown(cluster, name, reserved_by_node, holders.number) for name in names)
-    return [view for view in drawn if view is not None]
+    return [_drawn(content.verbs.cluster, view, holders.number) for view in _maps(content, names)]
 
 
-def _shown(cluster: ClusterView, name: str, reserved_by_node: Reserved, number: Callable[[str], int]) -> JSON | None:
-    """What `/debug/map` has of a node, with what is reserved there and, of each GPU, `state` (held, reserved, free,
-    unhealthy, unknown), `holder`: the number of what holds it, None without one, and `island`: the number of the GPUs
-    that are linked with it. `number`: of the holder of a pod."""
-    view, node = node_map(cluster, name), cluster.nodes.get(name)
-    if view is None or node is None:
-        return None
-    reserved = reserved_by_node.get(name, [])
-    planned = {index: reservation for reservation in reserved for index in reservation["gpus"] or ()}
-    unplaced = bool(view["unplaced"])
+def _maps(content: Content, names: Iterable[str], without: frozenset[str] = NONE) -> Iterator[JSON]:
+    """As `stocked`, with what is `reserved` there. `without`: uids of pods for which nothing counts as reserved."""
+    by_node = reserved(content, without)
+    for view in stocked(over(content.verbs), content.times.monotonic(), names, without):
+        yield view | {"reserved": by_node.get(view["node"], [])}
+
+
+def stocked(judge: Judge, now: float, names: Iterable[str], without: frozenset[str] = NONE) -> Iterator[JSON]:
+    """What `/debug/map` has of each of the nodes: `node_map`, and how many GPUs are free and reserved; nodes that offer
+    no GPUs are left out."""
+    views = [view for name in names if (view := node_map(judge.cluster, name)) is not None]
+    counted = stock(judge, now, judge.rows([view["node"] for view in views]), without)
+    for view, free, kept in zip(views, counted.free, counted.reserved, strict=True):
+        takes = view["schedulable"]
+        yield view | {"free": free if takes else 0, "closed_gpus": 0 if takes else free, "reserved_gpus": kept}
+
+
+def _drawn(cluster: ClusterView, view: JSON, number: Callable[[str], int]) -> JSON:
+    """With, of each GPU, `state` (held, reserved, free, closed: free on a node that takes no pods, unhealthy, unknown),
+    `holder`: the number of what holds it, None without one, and `island`: the number of the GPUs that are linked with
+    it. `number`: of the holder of a pod."""
+    planned = {index for reservation in view["reserved"] for index in reservation["gpus"] or ()}
     islands = _islands(view["links"], len(view["gpus"]))
+    open_gpus = [gpu["index"] for gpu in view["gpus"] if gpu["healthy"] and not gpu["pods"]]
+    more = view["reserved_gpus"] - len(planned.intersection(open_gpus))  # those that are reserved too, not fixed which
+    if view["unplaced"]:
+        rest = "unknown"
+    elif more > 0:
+        rest = "unknown" if view["free"] + view["closed_gpus"] else "reserved"
+    else:
+        rest = "free" if view["schedulable"] else "closed"
     for gpu in view["gpus"]:
-        pods = gpu["pods"]
-        index = gpu["index"]
-        free = "reserved" if index in planned else "unknown" if unplaced else "free"
+        pods, index = gpu["pods"], gpu["index"]
+        free = "reserved" if index in planned else rest
         gpu["state"] = "unhealthy" if not gpu["healthy"] else "held" if pods else free
         gpu["holder"] = number(pods[0]["pod"]) if pods else None
         gpu["island"] = islands[index]
-    return view | {"reserved": reserved, "source": cluster.gpus.topologies[name].source}
+    return view | {"source": cluster.gpus.topologies[view["node"]].source}
 
 
-def drawing(content: Content, name: str) -> tuple[JSON, Holders] | None:
-    """(what the drawing of one node shows, its holders); None: there is no such node, or it offers no GPUs."""
+def drawing(content: Content, name: str, without: Iterable[str] = ()) -> tuple[JSON, Holders] | None:
+    """(what the drawing of one node shows, its holders); None: there is no such node, or it offers no GPUs. `without`:
+    names of pods for which nothing counts as reserved."""
     cluster = content.verbs.cluster
     holders = Holders(cluster, "pod")
-    view = _shown(cluster, name, reserved(content), holders.number)
-    return None if view is None else (view | {"numa": cluster.gpus.topologies[name].numa}, holders)
+    pods = (cluster.pod(*pod.split("/", 1)) for pod in without)
+    uids = frozenset([pod.uid for pod in pods if pod is not None])
+    for view in _maps(content, [name], uids):
+        return _drawn(cluster, view, holders.number) | {"numa": cluster.gpus.topologies[name].numa}, holders
+    return None
 
 
 def has_page(content: Content) -> Callable[[str], bool]:
@@ -198,14 +223,12 @@ def _islands(links: Sequence[Sequence[int]] | None, count: int) -> list[int]:
 # -- /debug/map
 
 
-def node_maps(cluster: ClusterView, only: str | None = None, rack: str | None = None) -> JSON:
-    """`kind: Map`: the nodes by name; `only`: one of them, `rack`: those of a rack."""
+def node_maps(judge: Judge, now: float, only: str | None = None, rack: str | None = None) -> JSON:
+    """`kind: Map`: the nodes by name; `now`: by the server's clock; `only`: one of them, `rack`: those of a rack."""
+    cluster = judge.cluster
     racks_of_nodes = Groups(cluster, "rack")
-    maps = []
-    for name in sorted(cluster.gpus.topologies) if only is None else (only,):
-        node, shown = cluster.nodes.get(name), node_map(cluster, name)
-        if node is not None and shown is not None:
-            of_node = racks_of_nodes.of(node) or None
-            if rack in (None, of_node):
-                maps.append(shown | {"rack": of_node})
+    known = {name: cluster.nodes.get(name) for name in (sorted(cluster.gpus.topologies) if only is None else (only,))}
+    racks_by_name = {name: racks_of_nodes.of(node) or None for name, node in known.items() if node is not None}
+    names = [name for name, of_node in racks_by_name.items() if rack in (None, of_node)]
+    maps = [shown | {"rack": racks_by_name[shown["node"]]} for shown in stocked(judge, now, names)]
     return {"apiVersion": "gpu-extender.io/v1", "kind": "Map", "warnings": [], "nodes": maps}

@@ -61,7 +61,7 @@ def before_and_after(
 ) -> list[JSON]:
     """The node before an eviction and after it, the other pods as they are now; empty: as None of `picture`. `takers`:
     by name, the pods that take their place, each with its GPUs, empty where they are not known."""
-    drawn = drawing(content, name)
+    drawn = drawing(content, name, takers)
     if drawn is None:
         return []
     node, holders = drawn

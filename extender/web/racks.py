@@ -4,10 +4,11 @@ free."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ext_core import survey
+from extender.ask.judge import over
+from extender.ask.stock import stock
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
 from extender.cluster.statements import gpus_of
@@ -111,11 +112,9 @@ class Rack:
         }
 
 
-def racks(
-    cluster: ClusterView, level: str, reserved_by_node: Reserved, names: Iterable[str] | None = None
-) -> list[Rack]:
-    """Each group of nodes that offer GPUs, by name. `reserved_by_node`: what is reserved, by node; `names`: of nodes,
-    None: all."""
+def racks(content: Content, level: str, names: Iterable[str] | None = None) -> list[Rack]:
+    """Each group of nodes that offer GPUs, by name. `names`: of nodes, None: all."""
+    cluster = content.verbs.cluster
     groups, by_group = Groups(cluster, level), dict[str, Rack]()
     offering = [
         node
@@ -123,26 +122,26 @@ def racks(
         if (node := cluster.nodes.get(name)) is not None and node.gpus and cluster.row(name) >= 0
     ]
     rows = cluster.rows.index.rows([node.name for node in offering])
-    units, stock, _, _ = survey.stock(cluster.tables.nodes, rows)
+    gpus, held, reserved, free, _, _ = stock(over(content.verbs), content.times.monotonic(), rows)
     topologies, healthy_of, restricted = cluster.gpus.topologies, cluster.tables.nodes.healthy_of, cluster.restricted
-    for node, row, gpus, free in zip(offering, rows, units, map(min, units, stock), strict=True):
+    for at, (node, row) in enumerate(zip(offering, rows, strict=True)):
         name, group = node.name, groups.of(node)
-        reserved = min(free, sum([reservation["count"] for reservation in reserved_by_node.get(name, ())]))
         broken = max(0, topologies[name].gpus - healthy_of(row).bit_count())
         closed = name in restricted and bool(node.closed)
         rack = by_group.get(group)
         if rack is None:
             rack = by_group[group] = Rack(group)
-        rack.add(NodeUse(name, gpus, gpus - free, reserved, free - reserved, broken, closed))
+        rack.add(NodeUse(name, gpus[at], held[at], reserved[at], free[at], broken, closed))
     return [by_group[name] for name in sorted(by_group)]
 
 
-def reserved(content: Content) -> Reserved:
-    """By node: for which pod, how many GPUs, which (None: not known), and by what. A pod counts once."""
+def reserved(content: Content, without: Collection[str] = ()) -> Reserved:
+    """By node: for which pod, how many GPUs, which (None: not known), and by what. A pod counts once. `without`: uids
+    of pods that are left out."""
     claims, cluster = content.verbs.claims, content.verbs.cluster
     now = content.times.monotonic()
     reserved_by_node: dict[str, list[JSON]] = {}
-    seen: set[str] = set()
+    seen = set(without)
 
     def add(uid: str, node: str, amounts: tuple[int, ...], gpus: int, by: str) -> None:
         pod = cluster.pods.get(uid)
@@ -158,6 +157,9 @@ def reserved(content: Content) -> Reserved:
         add(seat.uid, seat.node, seat.amounts, seat.gpus, "seat")
     for reservation in claims.reservations.current(now):
         add(reservation.uid, reservation.node, reservation.amounts, 0, "reservation")
+    for uid, node in cluster.placements.nominated.items():
+        pod = cluster.pods[uid]
+        add(uid, node, cluster.amounts(pod), claims.planned(pod, node), "nomination")
     for held in claims.assumed.current(now):
         add(held.uid, held.node, held.amounts, held.gpus, "assumed")
     return reserved_by_node

@@ -132,7 +132,15 @@ def test_the_fleet_is_counted_as_top_shows_it() -> None:
 
 def test_the_models_are_bounded() -> None:
     metrics = Metrics()
-    model = {"gpus": 8, "free_gpus": 0, "whole_nodes": 0, "linked_sets": [], "closed": []}
+    model = {
+        "gpus": 8,
+        "held_gpus": 8,
+        "reserved_gpus": 0,
+        "free_gpus": 0,
+        "whole_nodes": 0,
+        "linked_sets": [],
+        "closed": [],
+    }
     models = [{"model": f"m{n:03}", **model} for n in range(MOST_MODELS + 50)]
     show_fleet(metrics.gpus, metrics.whole_nodes, metrics.linked_sets, models)
     [family] = metrics.whole_nodes.collect()

@@ -88,8 +88,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     gated = {"apiVersion": "v1", "kind": "Pod"} | workload("g", 4, spec={"schedulingGates": [{"name": GATE}]})
     cluster = file(tmp_path, [node, held, gated])
     text = (
-        "model  GPUs  free  nodes  whole  linked and free\n"
-        "A100      4     3      1      0  1 x 2\n"
+        "model  GPUs  reserved  free  nodes  whole  linked and free\n"
+        "A100      4         0     3      1      0  1 x 2\n"
         "\n"
         "waiting pods  GPUs  reason       meaning\n"
         "           1     4  queue: head  it is first in order, and waits for its place\n"

@@ -48,7 +48,7 @@ def test_all_nodes_one_rack_and_one_node(file: str, cli: Cli) -> None:
     first = "n1  A ? B ?  1 free  1 held, unknown which  A=default/going, B=default/seen\n"
     assert printed(["--cluster", file], cli) == (
         "n1  A ? B ?  1 free  1 held, unknown which            A=default/going, B=default/seen\n"
-        "n2  . .      2 free                         cordoned\n"
+        "n2  . .      0 free                         cordoned\n"
     )
     assert printed(["--rack", "r1", "--cluster", file], cli) == first
     drawn = printed(["n1", "--cluster", file], cli)
@@ -71,7 +71,7 @@ def test_what_is_invalid_is_named_beside_the_nodes(tmp_path: Path, capsys: pytes
     said = capsys.readouterr()
     assert "gpu-extender: warning: " in said.err
     assert "default/bad" in said.err
-    assert "n2  . .      2 free" in said.out
+    assert "n2  . .      0 free" in said.out
 
 
 def test_a_line_for_the_log_is_not_part_of_the_answer(tmp_path: Path) -> None:

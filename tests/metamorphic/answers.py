@@ -12,7 +12,8 @@ import orjson
 from extender.ask import frozen
 from extender.ask import offline as commands
 from extender.ask.checks import check
-from extender.ask.suppose import SupposedCluster
+from extender.ask.judge import over
+from extender.ask.suppose import NOW, SupposedCluster, frozen_verbs
 from extender.ask.whatif import question
 from extender.ask.whatif.question import Changes, Document
 from extender.cluster.cluster import Cluster
@@ -46,8 +47,7 @@ def asked(stated: Stated, changes: Changes | None = None, *, pending: bool = Tru
 def offline(stated: Stated) -> JSON:
     """What all commands answer over the file."""
     settings, wall = stated.settings, stated.wall
-    mapped = Cluster(settings)
-    mapped.apply(events(stated), 0.0)
+    mapped = over(frozen_verbs(settings, events(stated)))
     cluster = Cluster(settings)
     cluster.apply(events(stated), 0.0)
     nodes = sorted(one["metadata"]["name"] for one in stated.of("Node") if _gpus(one))
@@ -57,7 +57,7 @@ def offline(stated: Stated) -> JSON:
         "cordoned": asked(stated, Changes(cordon=tuple(nodes[:1]))) if nodes else None,
         "top": commands.top(settings, events(stated), wall),
         "capacity": commands.capacity(settings, events(stated), wall),
-        "map": orjson.loads(orjson.dumps(node_maps(mapped))),
+        "map": orjson.loads(orjson.dumps(node_maps(mapped, NOW))),
         "check": check.answer(settings, cluster, stated.items, wall),
         "explain": [commands.explain(settings, events(stated), pod, wall) for pod in sorted(_unbound(stated))],
     }

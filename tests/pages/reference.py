@@ -35,7 +35,7 @@ LABEL_VALUES: Final = {
     "reviews result": "`accepted`, `rejected`, `failed` (the request is answered with 503)",
     "certificate_not_after_seconds file": "the files of the settings `server.*tls` (certificate, client CA)",
     "gpus model": "what nodes state (`mix.modelLabels`), the 100 with the most GPUs",
-    "gpus state": "`allocated`, `free`, `closed` (all GPUs of nodes that take no pods)",
+    "gpus state": "`allocated`, `reserved` (for pods on their way, or dates), `free`, `closed` (of closed nodes)",
     "whole_nodes model": "as above",
     "linked_sets model": "as above",
     "linked_sets gpus": "GPUs of a set: `2`, `4`, `8`, `16`",

@@ -54,7 +54,8 @@ def stock(nodes: NodeTable, rows: list[int]) -> tuple[list[int], list[int], list
     check(nodes, rows, rows)
     columns, resources = nodes.columns, range(FIRST_GPU, nodes.resources)
     known = [columns["unknown"][row] == 0 and columns["shape"][row] > 0 for row in rows]
-    free = [columns["healthy"][row] & ~(columns["sure"][row] | columns["likely"][row]) for row in rows]
+    taken = [columns["sure"][row] | columns["likely"][row] | columns["wanted"][row] for row in rows]
+    free = [columns["healthy"][row] & ~mask & 0xFFFF for row, mask in zip(rows, taken, strict=True)]
     return (
         [sum(nodes.alloc[row][r] for r in resources) for row in rows],
         [sum(max(0, nodes.free_count(r, row)) for r in resources) for row in rows],
