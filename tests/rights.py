@@ -16,9 +16,9 @@ ROOT: Final = Path(__file__).parents[1]
 MANIFESTS: Final = ROOT / "manifests"
 _HEAD: Final = """# Rights
 
-Every rule of every role in `manifests/`, and its reason (`python -m tests.pages rights` prints it). A rule that
-an earlier role has with the same reason is only named. A test with the API server's audit log shows that no request is
-denied and that each right is used ([internals](internals/tested.md)).
+Every rule of every role in `manifests/`, and its reason. A rule that an earlier role has with the same reason is only
+named. A test with the API server's audit log shows that no request is denied and that each right is used
+([internals](internals/tested.md)).
 """
 _SHOWN: Final = 6  # paths of a rule
 

@@ -38,7 +38,9 @@ MOST_FUTURE = 12  # GPUs up to which the core computes `future`
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--topo", metavar="FILE", required=True, help=topo.WHAT)
+    parser.add_argument(
+        "--topo", metavar="FILE", required=True, help="what the command topo reads, as a file or catalogue:ID"
+    )
     parser.add_argument("--free", type=_gpus, metavar="IDS", help="free GPUs, as 0,2,4-7 (default: all)")
     parser.add_argument("--gpus", type=_count, metavar="N", required=True, help="how many the pod asks for")
     parser.add_argument(

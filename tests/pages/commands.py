@@ -18,7 +18,7 @@ HEAD: Final = """# Commands
 
 `gpu-extender COMMAND --help` prints the same. Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `check`,
 `compare`, `plan`, `replay` and `whatif` have more. Errors go to standard error, with `-o json` or `-o yaml` in that
-form. This page is printed by `python -m tests.pages commands`.
+form.
 
 """
 COMMON: Final = """

@@ -24,9 +24,8 @@ SIZES = (2, 4, 8)
 COLUMNS = ("machine", "gpus", "takes", "ring_gbps", "left_gbps", "stock_plugin_sets", "stock_plugin_gbps")
 HEAD = """# Machines
 
-The machines of the catalogue with their product labels, as `python -m tests.pages` draws them. What a node's
-agent or administrator states has priority. Gaudi 2 and 3 are in the catalogue too, without a picture: their links are
-Ethernet.
+The machines of the catalogue with their product labels. What a node's agent or administrator states has priority. Gaudi
+2 and 3 are in the catalogue too, without a picture: their links are Ethernet.
 
 A line in a picture is as wide as the number of links between two GPUs. A hub is a switch, a coloured arc a NUMA node.
 A grey band is one PCIe switch; a wider, lighter one is a tree of PCIe switches.

@@ -92,9 +92,8 @@ LABEL_VALUES: Final = {
 
 METRICS: Final = """# Metrics
 
-What `/metrics` prints (this page: `python -m tests.pages metrics`). [Alerts](alerts.md) has what to watch. No label
-grows with the cluster. Gauges of GPUs, pods and gangs are counted every 30 s, less often where that takes long. Only
-the holder of its Lease counts the queue.
+What `/metrics` prints. [Alerts](alerts.md) has what to watch. No label grows with the cluster. Gauges of GPUs, pods and
+gangs are counted every 30 s, less often where that takes long. Only the holder of its Lease counts the queue.
 
 Labels without values below: `verb` is `filter`, `prioritize`, `preempt` or `bind`, `kind` a kind of objects that are
 watched, `by` is `kube-scheduler` or `gpu-extender`.
@@ -119,7 +118,7 @@ def metrics_page() -> str:
 
 POLICY: Final = """# Policy: rules, scorers, cost terms
 
-What decides, each in one short class of `extender/policy/`. This page is printed by `python -m tests.pages policy`.
+What decides where a pod goes, and which pods are evicted for it.
 """
 RULES_HEAD: Final = """
 ## Rules
@@ -175,8 +174,7 @@ def _meaning(part: type[object]) -> str:
 
 REASONS_HEAD: Final = """# Why a node is rejected
 
-What `kubectl describe pod` shows of us, as kube-scheduler counts it ("3 gpu-extender: ..."). This page is printed by
-`python -m tests.pages reasons`.
+What `kubectl describe pod` shows of us, as kube-scheduler counts it ("3 gpu-extender: ...").
 
 - **hopeless**: no eviction helps (`FailedAndUnresolvableNodes`).
 - **evictable**: evicting pods of lower priority would help, or pods that are terminating already do. Up to
@@ -204,8 +202,8 @@ def reasons_page() -> str:
 SETTINGS: Final = """# Settings
 
 `gpu-extender serve --config FILE` reads YAML or JSON. Every field has a default. A field that is unknown, repeated, of
-a wrong type or out of range rejects the file, with its line, its path and a suggestion. This page is printed by
-`python -m tests.pages settings`. `gpu-extender config explain FIELD` prints a part of it.
+a wrong type or out of range rejects the file, with its line, its path and a suggestion.
+`gpu-extender config explain FIELD` prints a part of this page.
 
 ```yaml
 apiVersion: gpu-extender.io/v1
