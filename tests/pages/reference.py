@@ -27,8 +27,8 @@ LABEL_VALUES: Final = {
     "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
     "`unused`, too many requests `pipelined`; or the `client-name` in its certificate is not accepted",
     "reviews kind": "`token`, `access`",
-    "save_requests result": "`asked`, `saved` (by an annotation), `exited` (a container ended), `late` (after the "
-    "deadline), `ignored`, `withdrawn`, `refused` (the API server did not allow the request)",
+    "save_requests result": "`asked`, `saved` (by an annotation), `exited` (a container with GPUs ended), `late` "
+    "(after the deadline), `ignored`, `withdrawn`, `refused` (the API server did not allow the request)",
     "save_requests_gpu_seconds result": "`saved`, `lost`",
     "save_requests_gpu_seconds priority_class": "names, and `none`; `(others)` beyond 500 pairs with a namespace",
     "save_requests_gpu_seconds namespace": "names; `(others)` beyond 500 pairs with a PriorityClass",
