@@ -20,6 +20,7 @@ from extender.act.controller import ClusterSource
 from extender.act.events import EventRecorder
 from extender.act.evictions import OwnEvictions
 from extender.act.queue.controller import QueueController
+from extender.act.reservations import ReservationStore
 from extender.ask import forks
 from extender.ask.forks import Forks
 from extender.cluster.cluster import Cluster
@@ -29,7 +30,7 @@ from extender.objects import decode, records
 from extender.objects.records import Event
 from extender.server import acting, deciding, wiring
 from extender.server.gate import Asks
-from extender.server.writes import Binder, ReservationKeeper
+from extender.server.writes import Binder
 from extender.settings import Settings
 from extender.times import Clock
 from extender.topologies import Topology
@@ -195,7 +196,7 @@ class World:
     def connect(
         self,
         *,
-        keeper: ReservationKeeper | None = None,
+        keeper: ReservationStore | None = None,
         evictions: OwnEvictions | None = None,
         queue: QueueController | None = None,
     ) -> None:

@@ -1,4 +1,5 @@
-"""What every controller and every source of the cluster's state answers; the supervisor; which instance may act.
+"""What every controller and every source of the cluster's state answers; the supervisor; long work in slices; which
+instance may act.
 
 The supervisor runs the controllers: a fault in one is counted and logged, and it is run again. It stops no other, and
 no verb.
@@ -8,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from itertools import chain, zip_longest
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from prometheus_client import Gauge
 
+from extender.cluster.slices import Sliced, pauses
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import Lease
 from extender.log import get_log
@@ -99,6 +103,7 @@ class Frozen(ClusterSource):
 
 RESTART_SECONDS = 5.0
 log = get_log()
+T = TypeVar("T")
 
 
 class Supervisor:
@@ -143,6 +148,58 @@ async def repeat(work: Callable[[], Awaitable[None]], pause: float) -> NoReturn:
     while True:
         await work()
         await asyncio.sleep(pause)
+
+
+# -- long work: other tasks run between its slices
+
+
+async def done(steps: Sliced[T]) -> T:
+    """The result of some work."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
+
+
+async def each(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items; others run from time to time."""
+    for item, pause in pauses(items):
+        if pause:
+            await asyncio.sleep(0)
+        yield item
+
+
+async def gathered(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """As asyncio.gather; not all of them begin in one go. Where one fails the others are cancelled, and have ended when
+    its error is raised."""
+    begun: list[asyncio.Task[T]] = []
+    try:
+        async for work in each(works):
+            begun.append(asyncio.create_task(work))
+        return await asyncio.gather(*begun)
+    except BaseException:
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+        raise
+
+
+# -- how the work of a turn is shared out: by namespace, since any other name is written by tenants as they like
+
+
+def in_turns(items: Iterable[T], namespace: Callable[[T], str], last: str) -> list[T]:
+    """One item of each namespace after the other, beginning behind the `last` namespace; those of one namespace in
+    their order."""
+    by_namespace: dict[str, list[T]] = {}
+    for item in items:
+        by_namespace.setdefault(namespace(item), []).append(item)
+    names = sorted(by_namespace)
+    first = bisect_right(names, last)
+    rounds = zip_longest(*([(item,) for item in by_namespace[name]] for name in names[first:] + names[:first]))
+    return [item for pair in chain.from_iterable(rounds) if pair is not None for item in pair]
 
 
 # -- whether this instance is the one that may act: it holds the Lease of the settings, as long as it wants it

@@ -49,8 +49,7 @@ from extender.objects import gangs
 from extender.objects.progress import duration_text
 from extender.objects.records import PodRecord
 from extender.objects.save_request import SAVE_REQUESTED, SAVED, SaveRequest, condition, requested, speakers
-from extender.preemption.asking import stopped, to_ask
-from extender.preemption.cost_inputs import work_lost
+from extender.preemption.cost_inputs import stopped, to_ask, work_lost
 from extender.times import Backoff, Backoffs
 
 ASKING_SECONDS: Final = 5.0  # in which the requests are written: so much later than the longest time a need ends

@@ -78,8 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.scheduler_config is not None:
         return _scheduler_config(options.scheduler_config, settings, options)
     wall = moment(options.now)
-    from extender.ask import frozen, offline  # here: --help need not load the core
-    from extender.ask.checks import check
+    from extender.ask import checks, frozen, offline  # here: --help need not load the core
     from extender.ask.suppose import SupposedCluster
     from extender.objects import tolerant
 
@@ -100,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     snapshot = SupposedCluster.of(settings, events)
     if options.cluster is not None and not snapshot.cluster.nodes and not snapshot.cluster.pods:
         raise BadCluster("has neither Node nor Pod, so nothing can be judged", path=source)
-    answered = check.answer(
+    answered = checks.answer(
         settings,
         snapshot.cluster,
         frozen.objects(raw, source),
@@ -114,11 +113,12 @@ def run(options: argparse.Namespace) -> int:
     show(answered, options.output, _lines)
     if options.output == "text":
         note(answered["warnings"], "warning: ")
-    return check.exit_code(answered, options.strict)
+    return checks.exit_code(answered, options.strict)
 
 
 def _scheduler_config(file: Path, settings: Settings, options: argparse.Namespace) -> int:
-    from extender.ask.checks import check, scheduler_config
+    from extender.ask import checks
+    from extender.ask.checks import scheduler_config
 
     try:
         text = file.read_bytes()[:MOST_BYTES].decode("utf-8-sig")
@@ -126,7 +126,7 @@ def _scheduler_config(file: Path, settings: Settings, options: argparse.Namespac
         raise BadInput(f"cannot be read: {error}", path=str(file)) from error
     answered = scheduler_config.answer(text, str(file), settings)
     show(answered, options.output, scheduler_config.lines)
-    return check.exit_code(answered, options.strict)
+    return checks.exit_code(answered, options.strict)
 
 
 async def _listed(server: ApiServer, invalid: list[Invalid]) -> bytes:

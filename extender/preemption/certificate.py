@@ -11,8 +11,8 @@ from ext_core.scout import FREE
 from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.policy import Policy
-from extender.preemption.asking import stopped
 from extender.preemption.candidates import Eviction
+from extender.preemption.cost_inputs import stopped
 from extender.preemption.search import LOWEST, SearchResult
 
 MOST_WARNED = 20  # claims of victims that do not count as written

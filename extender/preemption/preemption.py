@@ -22,8 +22,8 @@ from extender.objects.records import MOVING_TEXT, PodRecord
 from extender.policy.policy import Policy
 from extender.policy.reasons import GPUS_RELEASING
 from extender.preemption import candidates, certificate
-from extender.preemption.asking import to_ask
 from extender.preemption.candidates import Eviction, Preemptor, may_come_back, releases
+from extender.preemption.cost_inputs import to_ask
 from extender.preemption.outbid import MOST_OUTBID, Outbid
 from extender.preemption.search import SearchResult, VictimSearch, amounts_short
 from extender.reservations.assumed import Attempt

@@ -25,9 +25,8 @@ from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import FreedBeyond, LeftoverFragmentation
 from extender.policy.policy import Policy
-from extender.preemption.asking import stopped
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, VictimProblem, ends
-from extender.preemption.cost_inputs import CostCeiling, Rooms, SearchTime, ceiling_of, work_lost
+from extender.preemption.cost_inputs import CostCeiling, Rooms, SearchTime, ceiling_of, stopped, work_lost
 from extender.settings import PreemptionSettings as Limits
 
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims

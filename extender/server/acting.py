@@ -52,7 +52,7 @@ from extender.queue.plan import Planner
 from extender.queue.report import QueueLeader
 from extender.server.deciding import Core, cluster_of
 from extender.server.gate import Asks
-from extender.server.writes import ApiBinder, Binder, ReservationKeeper
+from extender.server.writes import ApiBinder, Binder
 from extender.settings import Settings
 from extender.times import Clock
 
@@ -70,7 +70,7 @@ class Outside:
     """What a server writes to. None: where it does not."""
 
     binder: Binder | None = None
-    keeper: ReservationKeeper | None = None
+    keeper: ReservationStore | None = None
     evictions: OwnEvictions | None = None
     parked: ParkedPods | None = None
     queue: QueueController | None = None

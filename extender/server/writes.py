@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from extender.act.events import EventRecorder
+from extender.act.reservations import ReservationStore
 from extender.decide import decisions, wire
 from extender.decide.decisions import Answer, BindIntent, Decision, Written
 from extender.decide.preempt import ASKING
@@ -15,7 +16,6 @@ from extender.kube.pod_writes import Bindings, Turns
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord, RecordError
-from extender.reservations.reservations import Reservation
 
 log = get_log()
 
@@ -62,20 +62,6 @@ class ApiBinder:
         return Written("unknown" if result.outcome == "unknown" else "failed", f"{result.outcome}: {result.message}")
 
 
-class ReservationKeeper(Protocol):
-    """Keeps what must outlive this process."""
-
-    @property
-    def read_back(self) -> bool:
-        """Whether the reservations of a process before this one are known."""
-        ...
-
-    async def reserve(self, plan: Reservation, patience: float = 0.0) -> str:
-        """ "" once the plan is kept, else why it is not. `patience`: seconds to wait, where that is above the
-        deadline of the settings."""
-        ...
-
-
 class Writes:
     """Performs the writes of one server, and reports them to the verbs, the Events and the metrics."""
 
@@ -87,7 +73,7 @@ class Writes:
         events: EventRecorder,
         *,
         binder: Binder | None = None,
-        keeper: ReservationKeeper | None = None,
+        keeper: ReservationStore | None = None,
     ) -> None:
         """`clock`: seconds; `binder`: None where the bind verb cannot write; `keeper`: None where plans need not be
         kept."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from extender.act.reservations import ReservationStore
 from extender.ask.ways.request import most_gpus
 from extender.ask.ways.way import Way
 from extender.reservations.reservations import Reservation
@@ -238,10 +239,13 @@ def test_whether_its_priority_allows_it_to_evict() -> None:
     assert f"it may not evict: {why}" in shown["sentence"]
 
 
-class Forbidden:
-    """A store without the right to write."""
+class Forbidden(ReservationStore):
+    """Without the right to write."""
 
     read_back = True
+
+    def __init__(self) -> None:
+        """It keeps nothing."""
 
     async def reserve(self, plan: Reservation, patience: float = 0.0) -> str:
         return "PATCH configmaps: 403 forbidden"

@@ -8,7 +8,7 @@ import pytest
 
 from extender.act.events import OF_NAMESPACE, EventRecorder
 from extender.act.surveys import PartialGangEvents, show_partial_gangs
-from extender.ask.checks.check import answer
+from extender.ask.checks import answer
 from extender.ask.pending import MOST_NAMED, PARTIAL_SECONDS, partial_gangs
 from extender.cli.top import _lines
 from extender.metrics import Metrics

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from extender.ask import frozen
+from extender.ask import checks, frozen
 from extender.ask import offline as commands
-from extender.ask.checks import check
 from extender.ask.judge import over
 from extender.ask.suppose import NOW, SupposedCluster, frozen_verbs
 from extender.ask.whatif import question
@@ -58,7 +57,7 @@ def offline(stated: Stated) -> JSON:
         "top": commands.top(settings, events(stated), wall),
         "capacity": commands.capacity(settings, events(stated), wall),
         "map": orjson.loads(orjson.dumps(node_maps(mapped, NOW))),
-        "check": check.answer(settings, cluster, stated.items, wall),
+        "check": checks.answer(settings, cluster, stated.items, wall),
         "explain": [commands.explain(settings, events(stated), pod, wall) for pod in sorted(_unbound(stated))],
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extender.act.reservations import ReservationStore
 from extender.preemption.search import VictimSearch
 from extender.settings import Settings
 from tests.world import World, logged
@@ -126,8 +127,11 @@ def test_without_the_cost_term_the_work_lost_is_unknown_and_not_zero() -> None:
 
 
 def test_what_is_not_kept_counts_no_victims() -> None:
-    class Away:
+    class Away(ReservationStore):
         read_back = True
+
+        def __init__(self) -> None:
+            """It keeps nothing."""
 
         async def reserve(self, plan: Any, patience: float = 0.0) -> str:
             return "the API server is away"

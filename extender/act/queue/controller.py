@@ -27,14 +27,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from extender.act.controller import Controller, repeat
+from extender.act.controller import Controller, done, in_turns, repeat
 from extender.act.events import EventRecorder
 from extender.act.queue.cleanup import Stranded, Strangers
 from extender.act.queue.ends import AbsentSeats, SeatEnds
 from extender.act.queue.evicting import Acting, GangEvictions, PlanSearch
 from extender.act.queue.release import GangReleases, Progress, ReleaseState
 from extender.act.queue.repair import Repairs
-from extender.act.queue.slices import done, in_turns
 from extender.act.queue.start_dates import LiveDates
 from extender.act.queue.tell import Teller
 from extender.cluster.slices import Timed

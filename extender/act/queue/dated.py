@@ -15,8 +15,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from extender.act.advance_store import ON_TIME_SECONDS, AdvanceStore, Kept, KeptSeat
+from extender.act.controller import done
 from extender.act.events import EventRecorder, of_pod
-from extender.act.queue.slices import done
 from extender.ask.text import count
 from extender.metrics import Metrics
 from extender.objects.advance import START_AT

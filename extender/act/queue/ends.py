@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
+from extender.act.controller import each
 from extender.act.queue.release import Reads, Release
 from extender.act.queue.seat_store import SeatStore
-from extender.act.queue.slices import each
 from extender.act.queue.tell import Teller
 from extender.cluster.cluster import Cluster
 from extender.cluster.other_resources import plain

@@ -23,8 +23,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from extender.act.controller import each
 from extender.act.queue.release import AT_ONCE
-from extender.act.queue.slices import each
 from extender.cluster.cluster import Cluster
 from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.pod_writes import Patched, PodPatches

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
+from extender.act.controller import done, each, gathered
 from extender.act.queue.allocator import DeviceAllocator
-from extender.act.queue.slices import done, each, gathered
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Sliced
 from extender.cluster.statements import PLAN, planned_text

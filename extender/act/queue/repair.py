@@ -20,10 +20,10 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Final
 
+from extender.act.controller import done, each, in_turns
 from extender.act.queue.ends import SeatEnds
 from extender.act.queue.release import Release
 from extender.act.queue.seat_store import SeatStore
-from extender.act.queue.slices import done, each, in_turns
 from extender.cluster.tables import FIRST_GPU
 from extender.log import get_log
 from extender.objects.gangs import Ref

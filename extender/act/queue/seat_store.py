@@ -25,8 +25,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from extender.act.controller import done, each
 from extender.act.document import Amount, Changes, Entries, KeptDocument, Name, Priority, Seconds
-from extender.act.queue.slices import done, each
 from extender.cluster.other_resources import OtherAmounts
 from extender.cluster.slices import Pace, Sliced
 from extender.kube.own_objects import ConfigMap

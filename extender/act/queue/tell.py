@@ -8,8 +8,8 @@ from math import inf
 from operator import itemgetter
 from typing import Final
 
+from extender.act.controller import each
 from extender.act.events import EventRecorder, named, of_pod, price_text
-from extender.act.queue.slices import each
 from extender.decide.decisions import WORK_LOST, Decision
 from extender.kube.own_objects import Regarding
 from extender.log import get_log

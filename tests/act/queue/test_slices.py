@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from extender.act.queue.slices import gathered
+from extender.act.controller import gathered
 from tests.waiting import run_bounded
 
 

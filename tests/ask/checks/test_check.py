@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from extender.ask.checks import check
+from extender.ask import checks
 from extender.ask.checks.work import MOST_JOBS
 from extender.cli import main
 from extender.kube import client
@@ -52,7 +52,7 @@ def quota(hard: JSON, *classes: str, **more: Any) -> JSON:
 
 def checked(*items: JSON, settings: Settings | None = None) -> JSON:
     settings = settings or Settings()
-    return check.answer(settings, snapshot_of(list(items), settings).cluster, list(items), WALL)
+    return checks.answer(settings, snapshot_of(list(items), settings).cluster, list(items), WALL)
 
 
 def preempting(**stated: Any) -> Settings:
@@ -84,13 +84,13 @@ def test_ranks_against_the_intended_order(upper: int, code: str | None) -> None:
     by_label = checked(cls("serve", upper, rank=2), cls("train", 20, rank=1))
     for answer in (by_settings, by_label):
         assert codes(answer, "error") == ([code] if code else [])
-        assert check.exit_code(answer) == (10 if code else 0)
+        assert checks.exit_code(answer) == (10 if code else 0)
 
 
 def test_without_an_intended_order_nothing_is_judged() -> None:
     answer = checked(cls("a", 1), cls("b", 2))
     assert codes(answer) == ["no-intended-order"]
-    assert check.exit_code(answer) == 0
+    assert checks.exit_code(answer) == 0
 
 
 @pytest.mark.parametrize(("policy", "found"), [("PreemptLowerPriority", True), ("Never", False)])
@@ -216,7 +216,7 @@ def test_ranks_that_can_not_be_read_and_classes_that_are_not_there() -> None:
     assert about["class-missing"] == "PriorityClass/gone"
     assert about["minimum-run-of-no-class"] == "PriorityClass/nosuch"
     assert about["ceiling-of-no-class"] == "PriorityClass/none"
-    assert check.exit_code(answer) == 10
+    assert checks.exit_code(answer) == 10
 
 
 def test_pods_of_the_system_classes_have_a_class() -> None:

@@ -11,8 +11,7 @@ import orjson
 import pytest
 from ruamel.yaml import YAML
 
-from extender.ask import frozen, offline
-from extender.ask.checks import check
+from extender.ask import checks, frozen, offline
 from extender.cli import main
 from extender.objects import records
 from extender.objects.quotas import QuotaUse
@@ -421,7 +420,7 @@ def test_a_deployment_is_judged_with_the_pods_of_its_replica_set() -> None:
 def test_pods_beyond_a_quota_are_a_finding() -> None:
     items = [node(), quota({f"requests.{GPU}": "3"}), pod("p", 2), pod("r", 2)]
     raw = json.dumps({"kind": "List", "items": items}).encode()
-    answer = check.answer(Settings(), snapshot(items).cluster, frozen.objects(raw, "x"), WALL)
+    answer = checks.answer(Settings(), snapshot(items).cluster, frozen.objects(raw, "x"), WALL)
     (found,) = [one for one in answer["findings"] if one["code"] == "quota-exceeded"]
     assert (found["severity"], found["facts"]) == ("warning", {"used": 4, "hard": 3})
 
@@ -433,7 +432,7 @@ def test_sums_beyond_every_json_integer_are_answered() -> None:
         one["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "8E", "memory": "8E"}}
     items = [node(), quota({"cpu": str(LARGEST), "memory": "1"}), *huge]
     raw = json.dumps({"kind": "List", "items": items}).encode()
-    answer = check.answer(Settings(), snapshot(items).cluster, frozen.objects(raw, "x"), WALL)
+    answer = checks.answer(Settings(), snapshot(items).cluster, frozen.objects(raw, "x"), WALL)
     assert orjson.loads(orjson.dumps(answer))["summary"] == answer["summary"]
     assert {one["code"] for one in answer["findings"]} == {"quota-too-small"}
     use = QuotaUse(map(records.resource_quota, items[1:2]))
@@ -444,5 +443,5 @@ def test_sums_beyond_every_json_integer_are_answered() -> None:
 
 
 def _owners(items: list[JSON]) -> list[JSON]:
-    answer = check.answer(Settings(), snapshot(items).cluster, items, WALL)
+    answer = checks.answer(Settings(), snapshot(items).cluster, items, WALL)
     return [one for one in answer["findings"] if one["code"].startswith("owner-")]
