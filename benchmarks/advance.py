@@ -9,6 +9,7 @@ these have to begin. Pods of other tenants come all the time and take any node t
 a random one of these; owners and containers take their time; the server is killed after one write of seven.
 
 - `held`: what the product does.
+  Where it is late, `Bound` shows whether any moves could have kept it after the latest loss of a node.
 - `not held`: the same moves by hand, as `plan` prints them: pods are evicted one move after the other, 90 s at most
   for each, and nothing holds their next places.
 """
@@ -20,11 +21,14 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from functools import cache
 from typing import Final
 
 from extender import log
-from tests.act.moved import TICK, Scene, carried_out, drawn, places_of, stranger
+from extender.act.moves import START_SECONDS
+from extender.act.saving import ASKING_SECONDS
+from tests.act.moved import SPREAD, TICK, Scene, carried_out, drawn, gpus_of, places_of, stranger
 
 SHAPES: Final = ((1, 8), (2, 4), (1, 6))
 STRANGERS: Final = 0.3
@@ -36,9 +40,10 @@ HINDRANCES: Final[Mapping[str, Mapping[str, float]]] = {
 }
 """By name: what goes wrong, how likely in a tick or for a request."""
 HAND_SECONDS: Final = 90.0
+HELD: Final = "held"
 COLUMNS: Final = (
-    "what goes wrong", "next places", "reservations that need moves", "kept on time", "victims",
-    "of these without a successor that runs", "restarts",
+    "what goes wrong", "next places", "reservations that need moves", "kept on time", "late beyond the bounds",
+    "kept of the others", "victims", "of these without a successor that runs", "restarts",
 )  # fmt: skip
 
 
@@ -46,21 +51,79 @@ class Counts:
     """Of one line."""
 
     def __init__(self) -> None:
-        self.cases = self.kept = self.victims = self.without = self.restarts = 0
+        self.cases = self.kept = self.beyond = self.victims = self.without = self.restarts = 0
 
-    def add(self, scene: Scene, *, kept: bool, lost: int) -> None:
-        """A case that needed moves."""
+    def add(self, scene: Scene, *, kept: bool, possible: bool, lost: int) -> None:
+        """A case that needed moves. `possible`: as of a `Bound`."""
         self.cases += 1
         self.kept += kept
+        self.beyond += not kept and not possible
         self.victims += len(scene.evicted)
         self.without += lost
         self.restarts += scene.restarts
 
     def line(self, name: str, rule: str) -> str:
         """For people."""
-        part = 100 * self.kept / self.cases if self.cases else 0.0
-        cells = f"{self.cases:,}", f"{part:.1f} %", f"{self.victims:,}", f"{self.without:,}", f"{self.restarts:,}"
+        parts = [f"{100 * self.kept / max(1, cases):.1f} %" for cases in (self.cases, self.cases - self.beyond)]
+        bound = (f"{self.beyond:,}", parts[1]) if rule == HELD else ("", "")
+        cells = f"{self.cases:,}", parts[0], *bound, f"{self.victims:,}", f"{self.without:,}", f"{self.restarts:,}"
         return f"| {name} | {rule} | {' | '.join(cells)} |"
+
+
+class Bound:
+    """Whether moves could have kept a reservation after the latest node was lost: by an exact packing of its own, which
+    knows nothing of the product's search, and of no order of moves.
+
+    At each look all pods that run, and those of the reservation, are packed onto the nodes that are left. A pod stays
+    on its node if saving and its grace period may take longer than is left, if so many others of its owner move that it
+    has its turn too late, or if its gang has pods that wait. Where that packs at no look from the loss to the date, the
+    bounds did not allow it."""
+
+    def __init__(self, scene: Scene, pods: int, gpus: int) -> None:
+        self.scene, self.shape = scene, (gpus,) * pods
+        self.possible, self._nodes = True, len(scene.nodes)
+
+    def look(self) -> None:
+        """At a look of the controller."""
+        if len(self.scene.nodes) < self._nodes:
+            self.possible, self._nodes = False, len(self.scene.nodes)
+        self.possible = self.possible or self._packs()
+
+    def _packs(self) -> bool:
+        scene, left = self.scene, self.scene.since - self.scene.world.wall
+        names = sorted(scene.nodes)
+        free = [scene.nodes[name] for name in names]
+        pods: list[tuple[int, int, int, int]] = []  # GPUs, node, owner, how many of the owner may move
+        for number, owner in enumerate(scene.owners):
+            bound = [pod for pod in scene.of(owner) if pod["spec"].get("nodeName")]
+            leaves = SPREAD + (owner.saves + ASKING_SECONDS if owner.saves >= 0 else 0.0) + owner.grace
+            turns = 1 + int((left - leaves) // (leaves + START_SECONDS)) if left >= leaves else 0
+            if owner.gang:
+                turns = len(bound) if turns and len(bound) == owner.replicas else 0
+            pods += [(gpus_of(pod), names.index(pod["spec"]["nodeName"]), number, turns) for pod in bound]
+        return packs(tuple(pods), tuple(free), self.shape)
+
+
+def packs(pods: Sequence[tuple[int, int, int, int]], free: tuple[int, ...], shape: Sequence[int]) -> bool:
+    """Whether all fit. `pods`: (GPUs, its node, its owner, how many of this may move), those of one owner together;
+    `free`: GPUs by node without them; `shape`: GPUs of what fits anywhere."""
+
+    @cache
+    def rest(at: int, moved: int, free: tuple[int, ...]) -> bool:
+        if sum(free) < needed[at] or min(free) < 0:
+            return False
+        if at >= len(items):
+            return True
+        gpus, home, owner, turns = items[at]
+        moved = moved if at and items[at - 1][2] == owner else 0
+        nodes = [home] if moved == turns else range(len(free))
+        return any(
+            rest(at + 1, moved + (node != home), (*free[:node], free[node] - gpus, *free[node + 1 :])) for node in nodes
+        )
+
+    items = [*pods, *((gpus, -1, -1, len(shape)) for gpus in shape)]
+    needed = [sum(item[0] for item in items[at:]) for at in range(len(items) + 1)]
+    return rest(0, 0, free)
 
 
 def case(seed: int, hindrance: Mapping[str, float]) -> tuple[Scene, tuple[int, int]]:
@@ -124,15 +187,15 @@ def main() -> None:
         for seed in range(options.seed, options.seed + options.cases):
             for counts in (held, by_hands):
                 scene, shape = case(seed, hindrance)
-                before = set(scene.pods)
+                before, bound = set(scene.pods), Bound(scene, *shape)
                 if counts is held:
-                    kept = asyncio.run(carried_out(scene, *shape, strangers=STRANGERS, grows=grows))
+                    kept = asyncio.run(carried_out(scene, *shape, strangers=STRANGERS, grows=grows, look=bound.look))
                 else:
                     kept = asyncio.run(by_hand(scene, *shape, grows))
                 if scene.planned_moves:
-                    counts.add(scene, kept=kept, lost=without(scene, before))
+                    counts.add(scene, kept=kept, possible=bound.possible, lost=without(scene, before))
                     unheld += len(scene.without_place) if counts is held else 0
-        print(held.line(name, "held"))
+        print(held.line(name, HELD))
         print(by_hands.line(name, "not held"), flush=True)
     print(f"\nheld: {unheld} pods were evicted before their next place was held; one look each {TICK:.0f} s")
 

@@ -212,10 +212,14 @@ class Moves:
     ) -> MovesState:
         """Take the next step of the moves for a reservation. `since`, `until`: its times, seconds since 1970;
         `may_act`: asked before each request, since one may wait long for the API server."""
-        self._needs = {key: need for key, need in self._needs.items() if turn_of(key)[0] != name}
         held = [place for place in self._claims.advance if place.name.startswith(f"{name}{MOVE}")]
         steps = self._steps(name, moves if self.enabled else (), held)
         done = len(moves) - len(steps)
+        self._needs = {key: need for key, need in self._needs.items() if turn_of(key)[0] != name}
+        for step in steps:  # what was asked stays asked, by whatever process
+            begins = max((place.since for place in step.places), default=inf)
+            if begins <= self.clock.wall() and any(map(self.saves.has_asked, step.remaining)):
+                self._needs[step.key] = self._need(step)
         if over := self._over(held, steps):
             why = await self.keeper.drop(over)
             return MovesState("moving", why or "places are given up", done)
@@ -344,25 +348,21 @@ class Moves:
 
     async def _asks(self, step: _Step, may_act: Callable[[], bool], *, first: bool) -> str:
         """Ask the pods to save their work; once all are ready the places are for the pods that come."""
-        now, wall = self.clock.monotonic(), self.clock.wall()
+        now, wall, remaining = self.clock.monotonic(), self.clock.wall(), step.remaining
         if now - self._since.setdefault(("held", step.key), now) < self.spread:
             return "its next place is held"
         if not self._stands(step):
             if first:
                 raise _Lost(LOST)
             return LOST
-        remaining, limits = step.remaining, self._cluster.limits
-        wait = max((limits.saving(pod).when_asked for pod in remaining), default=0)
-        need = Need(step.by, remaining, self._since.setdefault(("asked", step.key), wall), max(0, wait))
-        if not any(self.saves.has_asked(pod) for pod in remaining):
+        if step.key not in self._needs:
             if self._rounds.waits(step.key, wall):
                 return "its eviction is not allowed now"
             if (refusal := await self.evictions.refusal(remaining)) is not None:
                 self._rounds.failed(step.key, wall)
-                del self._since["asked", step.key]
                 return self._refused(step, refusal[1].message)
             self._since.pop(("refused", step.key), None)
-        self._needs[step.key] = need
+        need = self._needs[step.key] = self._need(step)
         if not may_act() or not await self.saves.ready(need):
             return "its pods save their work"
         nodes = {one.node for place in step.places for one in place.seats}
@@ -374,6 +374,12 @@ class Moves:
         ]
         self._since["begun", step.key] = -inf  # by this process
         return await self.keeper.hold(comes) or "its pods are evicted"
+
+    def _need(self, step: _Step) -> Need:
+        """For its pods that save their work when asked, from the first call on."""
+        wait = max((self._cluster.limits.saving(pod).when_asked for pod in step.remaining), default=0)
+        at = self._since.setdefault(("asked", step.key), self.clock.wall())
+        return Need(step.by, step.remaining, at, max(0, wait))
 
     def _refused(self, step: _Step, why: str) -> str:
         """Its pods may not be evicted now. Raises _Lost where that has been so for long."""
@@ -418,7 +424,6 @@ class Moves:
         wall, why = self.clock.wall(), ""
         if not step.pods:
             return "no pod runs on its next place yet"
-        self._needs[step.key] = Need(step.by, step.remaining, wall, 0.0)  # what was asked stays asked
         if self._rounds.waits(step.key, wall):
             return "its pods end"
         self._rounds.failed(step.key, wall)

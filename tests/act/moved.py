@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 from unittest.mock import patch
 
 from extender.act.moves import Moves, MovesState, lead_seconds
-from extender.act.saving import Need, SaveRequests
+from extender.act.saving import WITHDRAW_SECONDS, Need, SaveRequests
 from extender.ask import making_room
 from extender.ask.judge import over
 from extender.ask.suppose import SupposedCluster
@@ -87,9 +87,12 @@ class Scene:
     restarts: int = 0
     asked: dict[str, float] = field(default_factory=dict)
     """uid -> when it has saved."""
+    requests: Counter[str] = field(default_factory=Counter)
+    """By uid: how many requests to save were written."""
     state: MovesState = field(default_factory=lambda: MovesState("waits"))
     _made: int = 0
     _ends: dict[str, float] = field(default_factory=dict)  # uid -> when it has terminated
+    _unwanted: dict[str, float] = field(default_factory=dict)  # uid -> since when no move asks it any more
     _acts: Moves | None = None
 
     def __post_init__(self) -> None:
@@ -246,7 +249,7 @@ class Scene:
             self.state = await acts.turn(NAME, self.moves, self.since, self.since + LASTS, lambda: True)
         except Crash:
             self.restarts += 1
-            self._acts = None
+            self._acts, self._unwanted = None, {}
             self.known()
         return self.state
 
@@ -301,13 +304,17 @@ class Scene:
         return pod.uid in self.asked
 
     async def sweep(self, needs: Collection[Need]) -> None:
-        wanted = {pod.uid for need in needs for pod in need.pods}
-        self.asked = {uid: at for uid, at in self.asked.items() if uid in wanted or uid in self._ends}
+        wanted = {pod.uid for need in needs for pod in need.pods} | set(self._ends)
+        self._unwanted = {uid: self._unwanted.get(uid, self.world.wall) for uid in self.asked if uid not in wanted}
+        for uid, since in self._unwanted.items():
+            if self.world.wall - since >= WITHDRAW_SECONDS:
+                del self.asked[uid]
 
     async def ready(self, need: Need) -> bool:
         for pod in need.pods:
             if need.wait and pod.uid not in self.asked:
                 self.asked[pod.uid] = self.world.wall + self.rng.uniform(0.0, need.wait)
+                self.requests[pod.uid] += 1
                 self._written()
         return all(self.asked.get(pod.uid, 0.0) <= self.world.wall for pod in need.pods)
 
@@ -365,22 +372,34 @@ def places_of(scene: Scene) -> Counter[str]:
     return used
 
 
-async def carried_out(scene: Scene, pods: int, gpus: int, *, strangers: float = 0.0, grows: float = 0.0) -> bool:
+async def carried_out(
+    scene: Scene,
+    pods: int,
+    gpus: int,
+    *,
+    strangers: float = 0.0,
+    grows: float = 0.0,
+    look: Callable[[], None] = lambda: None,
+) -> bool:
     """Make room for a reservation that begins some minutes after the moves have to begin; whether it was there on
-    time. `strangers`, `grows`: how likely other tenants bring pods, and owners want one more, in a tick."""
+    time. `strangers`, `grows`: how likely other tenants bring pods, and owners want one more, in a tick; `look`: called
+    at each look of the controller."""
     if not scene.book(pods, gpus, 120.0):
         return False
     planned = 0.0
     while scene.world.wall < scene.since:
+        look()
         lost = any(held.node not in scene.nodes for held in scene.document[NAME].seats)
         lost |= (await scene.turn()).phase == "lost"
         if lost and scene.world.wall - planned >= AGAIN_SECONDS:
             planned = scene.world.wall
-            scene.plan(pods, gpus)
+            if scene.plan(pods, gpus):
+                await scene.turn()  # its places are held in the look that finds them
         if scene.rng.random() < strangers:
             stranger(scene)
         if scene.rng.random() < grows:
             scene.rng.choice(scene.owners).replicas += 1
         scene.tick()
         scene.check()
+    look()
     return bool(places_of(scene))

@@ -22,6 +22,7 @@ def test_every_victim_has_its_place_and_the_reservation_is_kept() -> None:
         scene = drawn(random.Random(case), crashes=0.15)
         on_time = asyncio.run(carried_out(scene, *random.Random(case).choice(((1, 8), (2, 4), (1, 6))), strangers=0.3))
         assert not scene.without_place, case
+        assert max(scene.requests.values(), default=1) == 1, case  # what was asked stays asked
         rooms, moved, kept = rooms + bool(scene.document), moved + len(scene.evicted), kept + on_time
     assert moved > CASES / 2
     assert kept == rooms > CASES / 2
