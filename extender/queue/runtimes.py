@@ -14,11 +14,13 @@ Theory of operation
 4. Memory: MOST_NAMESPACES with OF_NAMESPACE runs each, and OF_ALL runs of all. A run of a full namespace displaces the
    oldest run of the class that has most runs there; in those of all the oldest run of the namespace that has most. So
    no class pushes out another, and no namespace what is known of others. A namespace beyond the bound displaces the one
-   whose latest run is oldest.
+   whose latest run is oldest. However many runs a namespace has, for others it weighs no more than OF_ONE runs, or than
+   PART_OF_ONE of all others' (`parts`): runs by the thousand hardly move what others learn.
 5. How far laws are wrong is learned too: of each run the part of its law, as it was when the run began, that it
    outlived (its score). A bound that shall hold with a probability is the quantile of the law at that quantile of the
-   scores of gangs of like size (split conformal prediction). A run that was stopped counts as one that outlives every
-   bound. Where no run of the class is known, or too few scores, there is no bound: what is declared counts.
+   scores of gangs of like size (split conformal prediction), those of other namespaces weighed as in 4. A run that was
+   stopped counts as one that outlives every bound. Where no run of the class is known, or too few scores, there is no
+   bound: what is declared counts.
 6. It is stored as one text (dump, load). No clock is read here, and nothing is drawn.
 """
 
@@ -28,9 +30,9 @@ import math
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -49,6 +51,8 @@ MOST_NAMESPACES: Final = 256
 OF_NAMESPACE: Final = 32
 OF_ALL: Final = 512
 OF_SCORES: Final = 256  # of each class of sizes
+OF_ONE: Final = 4.0  # values of one namespace, as others count them; or
+PART_OF_ONE: Final = 1.0 / 11.0  # of all those of others: so a twelfth of the sum
 ALIKE: Final = 0.001
 """Run times that differ by this part count as the same: of those that outlive a law at one time, half is below."""
 UPPER_SIZES: Final = (1, 8, 64)
@@ -106,6 +110,60 @@ def class_of(pods: Sequence[PodRecord], objects: gangs.Objects) -> RunClass:
     )
 
 
+T = TypeVar("T")
+
+
+class SharedValues(Generic[T]):
+    """(namespace, value) of all namespaces, the latest ones: a value beyond `most` displaces the oldest one of the
+    namespace that has most."""
+
+    def __init__(self, most: int, values: Iterable[tuple[str, T]] = ()) -> None:
+        self.counts: Counter[str] = Counter()
+        self._most, self._values = most, list[tuple[str, T]]()
+        for namespace, value in values:
+            self.add(namespace, value)
+
+    def __iter__(self) -> Iterator[tuple[str, T]]:
+        return iter(self._values)
+
+    def __reversed__(self) -> Iterator[tuple[str, T]]:
+        return reversed(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, namespace: str, value: T) -> None:
+        """Add the latest one."""
+        self._values.append((namespace, value))
+        self.counts[namespace] += 1
+        if len(self._values) > self._most:
+            most = max(self.counts.values())
+            i = next(i for i, (name, _) in enumerate(self._values) if self.counts[name] == most)
+            name, _ = self._values.pop(i)
+            self.counts[name] -= 1
+            if not self.counts[name]:
+                del self.counts[name]
+
+
+def parts(weights: Mapping[str, float], own: str | None = None) -> dict[str, float]:
+    """By namespace the part of its values that counts, 0 to 1: all of them together weigh no more than OF_ONE, or than
+    PART_OF_ONE of those of all others. `weights`: of its values; `own`: of this one all count."""
+    total = sum(weights.values())
+    return {
+        name: 1.0 if name == own or not weight else min(1.0, max(OF_ONE, PART_OF_ONE * (total - weight)) / weight)
+        for name, weight in weights.items()
+    }
+
+
+def counted(names: Sequence[str], weights: Sequence[float], own: str | None = None) -> list[float]:
+    """The weights of values, as far as they count. `names`: of their namespaces; `own`: as of `parts`."""
+    of_each = dict.fromkeys(names, 0.0)
+    for name, weight in zip(names, weights, strict=True):
+        of_each[name] += weight
+    part = parts(of_each, own)
+    return [weight * part[name] for name, weight in zip(names, weights, strict=True)]
+
+
 class _Run(msgspec.Struct, array_like=True):
     family: int
     mark: int
@@ -123,7 +181,7 @@ class _Run(msgspec.Struct, array_like=True):
 class _Stored(msgspec.Struct):
     format: int
     namespaces: dict[str, list[_Run]]
-    scores: list[list[float]] = []  # by class of sizes
+    scores: list[list[tuple[str, float]]] = []  # by class of sizes
 
 
 _READ: Final = msgspec.json.Decoder(_Stored)
@@ -204,11 +262,10 @@ class RunTimes:
         self.half_life = half_life_seconds
         self.revision = 0
         self._namespaces: dict[str, list[_Run]] = {}  # each by the time at which it became known
-        self._all: list[tuple[str, _Run]] = []
-        self._of_all: Counter[str] = Counter()  # by namespace
+        self._all = SharedValues[_Run](OF_ALL)
         self._laws: OrderedDict[tuple[int, int], list[tuple[float, float]]] = OrderedDict()
         self._made = 0  # the revision at which they were
-        self._scores: list[list[float]] = [[] for _ in range(len(UPPER_SIZES) + 1)]
+        self._scores = [SharedValues[float](OF_SCORES) for _ in range(len(UPPER_SIZES) + 1)]
 
     def ended(
         self, of: RunClass, seconds: float, at: float, declared: float | None = None, *, whole: bool = True
@@ -221,8 +278,7 @@ class RunTimes:
         if self._has_run(of, begun):
             scores, law = self._scores[size_class(of.gpus)], self.expect(of, begun, declared, known_by=begun)
             alike = (law.until(seconds * (1.0 - ALIKE)) + law.until(seconds * (1.0 + ALIKE))) / 2.0
-            scores.append(round(alike, 4) if whole else 1.0)
-            del scores[:-OF_SCORES]
+            scores.add(of.namespace, round(alike, 4) if whole else 1.0)
         self._note(
             of.namespace, _Run(of.family, of.mark, of.gpus, round(seconds, 1), round(stated, 1), round(at, 1), whole)
         )
@@ -267,18 +323,21 @@ class RunTimes:
         counts, because too little is known."""
         if not self._has_run(of, now):
             return None
-        even, upper = self._level(of.gpus, 0.5), self._level(of.gpus, confidence)
+        even, upper = self._level(of, 0.5), self._level(of, confidence)
         if even is None or upper is None:
             return None
         return RunTimeBounds(self.expect(of, now, declared), even, upper)
 
-    def _level(self, gpus: int, part: float) -> float | None:
-        """The part of its law that a gang of so many GPUs does not outlive with this probability; None: not known."""
-        scores = sorted(self._scores[size_class(gpus)])
-        number = math.ceil((len(scores) + 1) * part)
-        if number > len(scores) or scores[number - 1] >= OUTLIVES:
+    def _level(self, of: RunClass, part: float) -> float | None:
+        """The part of its law that a gang of this class does not outlive with this probability; None: not known."""
+        known = self._scores[size_class(of.gpus)]
+        part_of = parts(known.counts, of.namespace)
+        scores = sorted((score, part_of[namespace]) for namespace, score in known)
+        below = list(accumulate(weight for _, weight in scores))
+        i = bisect_left(below, ((below[-1] if below else 0.0) + 1.0) * part - LEAST_SPAN)
+        if i == len(scores) or scores[i][0] >= OUTLIVES:
             return None
-        return max(1.0 - OUTLIVES, scores[number - 1])
+        return max(1.0 - OUTLIVES, scores[i][0])
 
     def _has_run(self, of: RunClass, known_by: float) -> bool:
         """Whether a run of its class is known that ended by then, whatever its template was."""
@@ -313,6 +372,8 @@ class RunTimes:
         half_life = self.half_life
         weights = [0.5 ** (max(0.0, now - run.at) / half_life) * _near(run.declared, stated) for _, run in self._all]
         alike = [weight if run.gpus == gpus else 0.0 for (_, run), weight in zip(self._all, weights, strict=True)]
+        names = [namespace for namespace, _ in self._all]
+        weights, alike = counted(names, weights), counted(names, alike)
         own, every = sum(alike), sum(weights)
         decided = own / (own + BELIEF)
         rest = (1.0 - decided) * every / (every + BELIEF)
@@ -335,35 +396,28 @@ class RunTimes:
             counts = Counter([known.kind for known in runs])
             most = max(counts.values())
             del runs[next(i for i, known in enumerate(runs) if counts[known.kind] == most)]
-        self._all.append((namespace, run))
-        self._of_all[namespace] += 1
-        if len(self._all) > OF_ALL:
-            most = max(self._of_all.values())
-            i = next(i for i, (name, _) in enumerate(self._all) if self._of_all[name] == most)
-            name, _ = self._all.pop(i)
-            self._of_all[name] -= 1
-            if not self._of_all[name]:
-                del self._of_all[name]
+        self._all.add(namespace, run)
         self.revision += 1
 
     # -- as a text
 
     def dump(self) -> str:
         """The text to store."""
-        return msgspec.json.encode(_Stored(FORMAT, dict(sorted(self._namespaces.items())), self._scores)).decode()
+        stored = _Stored(FORMAT, dict(sorted(self._namespaces.items())), list(map(list, self._scores)))
+        return msgspec.json.encode(stored).decode()
 
     def load(self, text: str) -> None:
         """Take over what is stored, before what was learned here. Damaged: it is nothing of the kind."""
         stored = decoded(text, _READ, FORMAT, MOST_TEXT)
         runs = [(name, run) for name, of in stored.namespaces.items() for run in of if _possible(run)]
         known = [(name, run) for name, of in self._namespaces.items() for run in of]
-        self._namespaces, self._all, self._of_all = {}, [], Counter()
+        self._namespaces, self._all = {}, SharedValues(OF_ALL)
         for name, run in sorted([*runs, *known], key=lambda pair: pair[1].at):
             if run not in self._namespaces.get(name, ()):
                 self._note(name, run)
-        for own, before in zip(self._scores, stored.scores, strict=False):
-            own[:0] = [score for score in before if 0.0 <= score <= 1.0]
-            del own[:-OF_SCORES]
+        possible = [[pair for pair in of_size if 0.0 <= pair[1] <= 1.0] for of_size in stored.scores]
+        for i, before in enumerate(possible[: len(self._scores)]):
+            self._scores[i] = SharedValues(OF_SCORES, (*before, *self._scores[i]))
 
 
 def _possible(run: _Run) -> bool:

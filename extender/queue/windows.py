@@ -12,9 +12,12 @@ Theory of operation
    with the others, by what the level allows (adaptive conformal inference, Gibbs and Candes, 2021). Half of it is that
    of the class of sizes, half that of all. So in the long run windows hold as often as is stated, also where users lie,
    the mix drifts, and the gangs of one rush miss together. A gang that outlives its window counts at once.
+   However many gangs a namespace starts, for others its scores weigh as its runs do (`runtimes.parts`), and it changes
+   the logarithm of a factor by OF_ONE_FACTOR at most. Its own windows have all of what it has learned.
 4. Not known: a level of which fewer gangs have started than it takes to see one beyond its ends, and a gang of which
    half of the futures do not see the start. A gang is scored by its first window alone, if it waits LEAST_WAIT.
-5. Memory: OF_CLASS scores of each class, and MOST_OPEN gangs that have a window and have not started.
+5. Memory: OF_CLASS scores of each class, factors of OF_FACTORS namespaces, and MOST_OPEN gangs that have a window and
+   have not started.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import math
 import random
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from statistics import fmean, pstdev
 from typing import Annotated, Final, NamedTuple
 
@@ -31,7 +35,7 @@ import msgspec
 from extender.cluster.slices import Sliced
 from extender.objects.gangs import Ref
 from extender.objects.stored_texts import Damaged, decoded
-from extender.queue.runtimes import UPPER_SIZES, size_class
+from extender.queue.runtimes import OF_ONE, PART_OF_ONE, UPPER_SIZES, SharedValues, counted, parts, size_class
 from extender.queue.sampled import Scene, future
 
 FUTURES: Final = 3
@@ -40,6 +44,8 @@ LEVELS: Final = (50, 80, 95)
 LEAST_WAIT: Final = 60.0
 """Seconds; a gang that starts before has kept no date."""
 OF_CLASS: Final = 256
+OF_FACTORS: Final = 64
+OF_ONE_FACTOR: Final = 0.5
 MOST_OPEN: Final = 10_000
 EVIDENCE: Final[Mapping[int, int]] = {50: 8, 80: 20, 95: 40}
 """Starts, by level: as many as it takes to see one beyond each end."""
@@ -76,24 +82,58 @@ Windows = Mapping[int, StartWindow | None]
 """By level; None: not known."""
 
 
-class _Score(msgspec.Struct, array_like=True):
+class _Score(NamedTuple):
     middle: float
     score: float
 
 
-class _OfClass(msgspec.Struct):
+_Factors = Annotated[list[float], msgspec.Meta(min_length=3, max_length=3)]
+"""By level, what a namespace has changed of the logarithm."""
+
+
+class _StoredClass(msgspec.Struct):
+    scores: list[tuple[str, _Score]] = []
+    factors: dict[str, _Factors] = {}
+
+
+class _OfClass:
     """What is known of a class of sizes."""
 
-    scores: list[_Score] = []
-    factors: Annotated[list[float], msgspec.Meta(min_length=3, max_length=3)] = msgspec.field(
-        default_factory=lambda: [0.0] * len(LEVELS)
-    )
-    """By level, the logarithm."""
+    def __init__(self, stored: _StoredClass) -> None:
+        self.scores = SharedValues[_Score](OF_CLASS, stored.scores)
+        self._factors = {
+            name: [_bounded(i, factor) for i, factor in enumerate(factors)]
+            for name, factors in list(stored.factors.items())[-OF_FACTORS:]
+        }  # the one that has changed last is the last one
+
+    @property
+    def stored(self) -> _StoredClass:
+        return _StoredClass(list(self.scores), self._factors)
+
+    def factor(self, i: int, own: str) -> float:
+        """The logarithm of the factor of a level for the gangs of a namespace."""
+        mine = self._factors[own][i] if own in self._factors else 0.0
+        return _bounded(i, self._of_all(i) - _of_one(mine) + mine)
+
+    def change(self, i: int, own: str, by: float) -> None:
+        """A gang of this namespace has started in its window, or outside."""
+        factors = self._factors.pop(own, [0.0] * len(LEVELS))
+        self._factors[own] = factors
+        if len(self._factors) > OF_FACTORS:
+            del self._factors[next(iter(self._factors))]
+        new, all_before = _bounded(i, factors[i] + by), self._of_all(i)
+        all_after = all_before - _of_one(factors[i]) + _of_one(new)
+        if abs(all_after - _bounded(i, all_after)) <= abs(all_before - _bounded(i, all_before)):
+            factors[i] = new
+
+    def _of_all(self, i: int) -> float:
+        return sum(_of_one(factors[i]) for factors in self._factors.values())
 
 
 class _Open(msgspec.Struct):
     """A gang that has a window."""
 
+    namespace: str
     of: int  # its class of sizes
     at: float  # when it was stated
     created: float
@@ -105,7 +145,8 @@ class _Open(msgspec.Struct):
 
 class _Stored(msgspec.Struct):
     format: int
-    classes: Annotated[list[_OfClass], msgspec.Meta(min_length=5, max_length=5)]  # the last is of all, without scores
+    classes: Annotated[list[_StoredClass], msgspec.Meta(min_length=5, max_length=5)]
+    """The last is of all, without scores."""
 
 
 _READ: Final = msgspec.json.Decoder(_Stored)
@@ -116,10 +157,9 @@ class StartWindows:
 
     def __init__(self, futures: int = FUTURES) -> None:
         self._futures = futures
-        self._classes = [_OfClass() for _ in range(len(UPPER_SIZES) + 1)]
-        self._every = _OfClass()
+        *self._classes, self._every = [_OfClass(_StoredClass()) for _ in range(len(UPPER_SIZES) + 2)]
         self._open: dict[Ref, _Open] = {}
-        self._near: dict[tuple[int, int], list[tuple[float, float]]] = {}  # what `_ordered` has returned
+        self._near: dict[tuple[str, int, int], list[tuple[float, float]]] = {}  # what `_ordered` has returned
 
     def state(self, scene: Scene, asked: Collection[Ref], seed: int) -> Sliced[dict[Ref, Windows]]:
         """The windows of those of these gangs that wait. `seed`: of what is drawn."""
@@ -144,43 +184,36 @@ class StartWindows:
         waits = [math.log(max(0.0, start - now) + SOON) for start in starts]
         middle, spread = fmean(waits), math.hypot(pstdev(waits), LEAST_SPREAD)
         kind = size_class(gpus)
-        near = kind, round(middle * CELLS)
+        own, cell = ref.namespace, round(middle * CELLS)
+        near = own if self._has_many(own) else "", kind, cell
         if (ordered := self._near.get(near)) is None:
-            ordered = self._near[near] = self._ordered(kind, near[1] / CELLS)
-        windows = _nested([self._window(kind, i, ordered, now, middle, spread) for i in range(len(LEVELS))])
+            ordered = self._near[near] = self._ordered(near[0], kind, cell / CELLS)
+        factors = [(self._classes[kind].factor(i, own) + self._every.factor(i, own)) / 2.0 for i in range(len(LEVELS))]
+        known = [_window(i, factor, ordered, now, middle, spread) for i, factor in enumerate(factors)]
+        windows = _nested(known)
         if ref not in self._open and len(self._open) < MOST_OPEN:
-            self._open[ref] = _Open(kind, now, created, middle, spread, windows, set())
+            self._open[ref] = _Open(own, kind, now, created, middle, spread, windows, set())
         return dict(zip(LEVELS, windows, strict=True))
 
-    def _ordered(self, kind: int, middle: float) -> list[tuple[float, float]]:
-        """(score, weight of it and of all below), by score."""
-        weighed: list[tuple[float, float]] = []
-        for other, of in enumerate(self._classes):
-            weight = 1.0 if other == kind else OTHER
-            for known in reversed(of.scores):
-                weighed.append((known.score, weight * math.exp(-abs(known.middle - middle) / NEAR_MIDDLE)))
-                weight *= RECENT_SCORES
-        weighed.sort()
-        total, ordered = 0.0, []
-        for score, weight in weighed:
-            total += weight
-            ordered.append((score, total))
-        return ordered
+    def _has_many(self, own: str) -> bool:
+        """Whether it has so many scores that some of them do not count for others."""
+        scores = [of.scores for of in self._classes]
+        mine, all_of_them = sum(of.counts[own] for of in scores), sum(map(len, scores))
+        return mine > max(OF_ONE, PART_OF_ONE * (all_of_them - mine))
 
-    def _window(
-        self, kind: int, i: int, ordered: Sequence[tuple[float, float]], now: float, middle: float, spread: float
-    ) -> StartWindow | None:
-        if len(ordered) < EVIDENCE[LEVELS[i]]:
-            return None
-        tail, total = (1.0 - LEVELS[i] / 100.0) / 2.0, ordered[-1][1]
-        below = tail * total - (1.0 - tail) * OWN
-        low = _quantile(ordered, below) if below > 0.0 else ordered[0][0] - UNSEEN
-        center = _quantile(ordered, 0.5 * total)
-        high = _quantile(ordered, total - below) if below > 0.0 else ordered[-1][0] + UNSEEN
-        factor = math.exp((self._classes[kind].factors[i] + self._every.factors[i]) / 2.0)
-        scores = center - factor * max(LEAST_HALF, center - low), center + factor * max(LEAST_HALF, high - center)
-        ends = [now + math.exp(min(MOST_WAIT, middle + score * spread)) - SOON for score in scores]
-        return StartWindow(max(now, ends[0]), max(now, ends[1]))
+    def _ordered(self, own: str, kind: int, middle: float) -> list[tuple[float, float]]:
+        """(score, weight of it and of all below), by score, for the gangs of a namespace; "": of one that has few."""
+        names, scores, weights = list[str](), list[float](), list[float]()
+        for other, of in enumerate(self._classes):
+            recent = {name: RECENT_SCORES**part for name, part in parts(of.scores.counts, own).items()}
+            weight = 1.0 if other == kind else OTHER
+            for name, known in reversed(of.scores):
+                names.append(name)
+                scores.append(known.score)
+                weights.append(weight * math.exp(-abs(known.middle - middle) / NEAR_MIDDLE))
+                weight *= recent[name]
+        weighed = sorted(zip(scores, counted(names, weights, own), strict=True))
+        return list(zip([score for score, _ in weighed], accumulate([weight for _, weight in weighed]), strict=True))
 
     @property
     def learned(self) -> bool:
@@ -196,11 +229,10 @@ class StartWindows:
             return
         for i, window in enumerate(known.windows):
             if window is not None and i not in known.late:
-                self._count(known.of, i, held=window.low <= at <= window.high)
+                self._count(known, i, held=window.low <= at <= window.high)
         of = self._classes[known.of]
         score = (math.log(max(0.0, at - known.at) + SOON) - known.middle) / known.spread
-        of.scores.append(_Score(round(known.middle, 3), round(score, 3)))
-        del of.scores[:-OF_CLASS]
+        of.scores.add(known.namespace, _Score(round(known.middle, 3), round(score, 3)))
         self._near.clear()
 
     def passed(self, now: float) -> None:
@@ -209,13 +241,13 @@ class StartWindows:
             for i, window in enumerate(known.windows):
                 if window is not None and window.high < now and i not in known.late:
                     known.late.add(i)
-                    self._count(known.of, i, held=False)
+                    self._count(known, i, held=False)
 
-    def _count(self, kind: int, i: int, *, held: bool) -> None:
+    def _count(self, known: _Open, i: int, *, held: bool) -> None:
         missed = 1.0 - LEVELS[i] / 100.0
         change = PACE * ((not held) - missed) / math.sqrt(missed * (1.0 - missed))
-        for of in (self._classes[kind], self._every):
-            of.factors[i] = _bounded(i, of.factors[i] + change)
+        for of in (self._classes[known.of], self._every):
+            of.change(i, known.namespace, change)
 
     def left(self, ref: Ref) -> None:
         """The gang does not wait any more, and has not started."""
@@ -230,25 +262,44 @@ class StartWindows:
 
     def dump(self) -> str:
         """The text to store. Gangs that wait are not in it: they get windows anew."""
-        return msgspec.json.encode(_Stored(FORMAT, [*self._classes, self._every])).decode()
+        return msgspec.json.encode(_Stored(FORMAT, [of.stored for of in (*self._classes, self._every)])).decode()
 
     def load(self, text: str) -> None:
         """Start from what was learned before. Damaged: it is nothing of the kind."""
         stored = decoded(text, _READ, FORMAT, MOST_TEXT)
-        numbers = [number for of in stored.classes for number in of.factors]
-        numbers += [part for of in stored.classes for known in of.scores for part in (known.middle, known.score)]
+        numbers = [number for of in stored.classes for factors in of.factors.values() for number in factors]
+        numbers += [number for of in stored.classes for _, known in of.scores for number in known]
         if not all(map(math.isfinite, numbers)):
             raise Damaged("impossible numbers")
-        for of in stored.classes:
-            del of.scores[:-OF_CLASS]
-            of.factors = [_bounded(i, factor) for i, factor in enumerate(of.factors)]
-        *self._classes, self._every = stored.classes
+        *self._classes, self._every = map(_OfClass, stored.classes)
         self._near.clear()
+
+
+def _window(
+    i: int, factor: float, ordered: Sequence[tuple[float, float]], now: float, middle: float, spread: float
+) -> StartWindow | None:
+    """That of a level. `factor`: its logarithm; `ordered`: as of `StartWindows._ordered`."""
+    if len(ordered) < EVIDENCE[LEVELS[i]]:
+        return None
+    tail, total = (1.0 - LEVELS[i] / 100.0) / 2.0, ordered[-1][1]
+    below = tail * total - (1.0 - tail) * OWN
+    low = _quantile(ordered, below) if below > 0.0 else ordered[0][0] - UNSEEN
+    center = _quantile(ordered, 0.5 * total)
+    high = _quantile(ordered, total - below) if below > 0.0 else ordered[-1][0] + UNSEEN
+    widened = math.exp(factor)
+    scores = center - widened * max(LEAST_HALF, center - low), center + widened * max(LEAST_HALF, high - center)
+    ends = [now + math.exp(min(MOST_WAIT, middle + score * spread)) - SOON for score in scores]
+    return StartWindow(max(now, ends[0]), max(now, ends[1]))
 
 
 def _bounded(i: int, factor: float) -> float:
     """The logarithm of the factor of a level."""
     return max(LEAST_FACTOR[LEVELS[i]], min(MOST_FACTOR, factor))
+
+
+def _of_one(factor: float) -> float:
+    """What one namespace changes of it for others."""
+    return max(-OF_ONE_FACTOR, min(OF_ONE_FACTOR, factor))
 
 
 def _nested(windows: Sequence[StartWindow | None]) -> tuple[StartWindow | None, ...]:

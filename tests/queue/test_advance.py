@@ -97,7 +97,7 @@ def test_a_pod_that_has_moved_starts_on_its_place_before_others_of_its_kind() ->
     """What is held for the pods that an owner creates anew: pods of other owners do not hinder them."""
     world = cluster(2)
     world.pod("busy", 8, "n1")
-    owner = "default/ReplicaSet/owner"
+    owner = "default/ReplicaSet/owner/uid-owner"
     take(world, hold(world, "big/move-0.uid/" + owner, {"n0": 2}, WALL - 60, WALL + 600, owner=owner))
     world.pod("full", 6, "n0")
     wait(world, "large", 2, 8, 900)  # the head

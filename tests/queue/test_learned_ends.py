@@ -101,9 +101,30 @@ def test_scores_are_stored_and_bounded() -> None:
     before.load('{"format":1,"namespaces":{}}')  # of a version before
     assert before.dump() == RunTimes().dump()
     with pytest.raises(Damaged):
-        before.load('{"format":1,"namespaces":{},"scores":[["x"]]}')
-    before.load('{"format":1,"namespaces":{},"scores":[[7.0,-1.0]]}')
+        before.load('{"format":1,"namespaces":{},"scores":[[["a","x"]]]}')
+    before.load('{"format":1,"namespaces":{},"scores":[[["a",7.0],["a",-1.0]]]}')
     assert before.dump() == RunTimes().dump()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_10000_runs_of_one_namespace_move_a_bound_of_others_by_a_twelfth_of_the_scores_at_most(whole: bool) -> None:
+    """They end after a second, or are all stopped: each outlives no bound, or every one."""
+    dice, times = random.Random(1), RunTimes()
+    for number in range(128):  # 16 of them are the first of their class, and have no score
+        times.ended(RunClass(f"team-{number % 16}", 8), dice.uniform(600, 3000), WALL + number * HOUR, HOUR)
+    later, team = WALL + 1000 * HOUR, RunClass("team-0", 8)
+
+    def level(part: float) -> float | None:
+        return times._level(team, part)
+
+    low, high = level((0.9 - 1 / 12) / (11 / 12)), level(0.8 / (11 / 12))
+    for number in range(10_000):
+        times.ended(RunClass("flood", 8), 1.0 if whole else HOUR, later + number, HOUR, whole=whole)
+    now = level(0.9 if whole else 0.8)
+    assert low is not None
+    assert high is not None
+    assert now is not None
+    assert now > low - 0.02 if whole else now < high + 0.02
 
 
 # -- what passes the head

@@ -294,3 +294,21 @@ def test_runs_that_a_wrong_clock_dated_decide_nothing() -> None:
     learned.ended(RunClass("a", 8), 100.0, 5.0)
     now = 57 * 365 * DAY
     assert learned.expect(RunClass("a", 8), now).quantile(0.5) == RunTimes().expect(RunClass("a", 8), now).quantile(0.5)
+
+
+def law_of(learned: RunTimes, of: RunClass) -> RunTime:
+    return learned.expect(of, 100 * DAY, 3600.0)
+
+
+def test_10000_runs_of_one_namespace_hardly_move_what_others_know() -> None:
+    """They weigh no more than OF_ONE runs, or than PART_OF_ONE of those of others: a twelfth of the sum."""
+    dice, learned = random.Random(1), RunTimes()
+    for number in range(160):
+        learned.ended(RunClass(f"team-{number % 16}", 8), dice.uniform(600, 3000), 99 * DAY + number, 3600.0)
+    new, team = RunClass("new", 8), RunClass("team-0", 8)
+    of_new, of_team = law_of(learned, new), law_of(learned, team)
+    for number in range(10_000):
+        learned.ended(RunClass("flood", 8), 1.0, 99.5 * DAY + number / 10, 3600.0)
+    for before, after, part in ((of_new, law_of(learned, new), 0.1), (of_team, law_of(learned, team), 0.05)):
+        for seconds in (10.0, 500.0, 1000.0, 2000.0, 2900.0):
+            assert after.until(seconds) == pytest.approx(before.until(seconds), abs=part)
