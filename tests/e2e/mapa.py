@@ -79,7 +79,7 @@ class OnCluster:
         if gone:
             truth, text = self._cluster.kubelets.truth, f"{names} did not end"
             wait_for(lambda: not any(map(truth.gpus_of, gone)), 60, text, every=0.01)
-            wait_for(lambda: not gone & self._cluster.known().keys(), 60, text, every=0.01)
+            self._cluster.server_sees_pods()
             wait_for(lambda: self.freed(len(self._running)), 60, text, every=0.01)
 
     def _why(self, name: str) -> str:

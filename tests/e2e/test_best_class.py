@@ -73,7 +73,7 @@ def clear(scene: Scene) -> None:
     scene.api.delete_all("Pod", scene.namespace)
     wait_for(lambda: not scene.api.list("Pod", scene.namespace), 60, "the pods are gone", 0.02)
     wait_for(lambda: not scene.kubelets.truth.holdings(), 60, "the GPUs are free", 0.02)
-    wait_for(lambda: not scene.known(), 60, "the server knows no pod", 0.02)
+    scene.server_sees_pods()
     wait_for(lambda: scene.scheduler.metrics().get(CACHED_PODS) == 0, 60, "kube-scheduler knows no pod on a node")
 
 
@@ -169,10 +169,10 @@ def placed(scene: Scene, pod: Object) -> str:
 
     now = wait_for(look, 60, lambda: f"{name}: {scene.get(name)['status']}", 0.01)
     if node := now["spec"].get("nodeName"):
-        uid = made["metadata"]["uid"]
-        wait_for(lambda: scene.known().get(uid, {}).get("how") == "observed", 60, f"the GPUs of {name} are known", 0.01)
+        scene.server_sees_pods()  # and so its GPUs
         return str(node)
     scene.api.delete("Pod", name, scene.namespace, grace=0)
+    scene.server_sees_pods()
     return ""
 
 
@@ -182,7 +182,7 @@ def moved(scene: Scene, pod: Object, node: str, bound: int) -> None:
     uid = scene.uids[name]
     if scene.api.find("Pod", name, scene.namespace) is not None:
         scene.api.delete("Pod", name, scene.namespace, grace=0)
-    wait_for(lambda: uid not in scene.known(), 60, f"the server knows that {name} is gone", 0.02)
+    scene.server_sees_pods()
     wait_for(lambda: not scene.kubelets.truth.gpus_of(uid), 60, f"the GPUs of {name} are free", 0.02)
     wait_for(lambda: scene.scheduler.metrics().get(CACHED_PODS) == bound, 60, f"kube-scheduler: {name} is gone")
     if node:
@@ -207,6 +207,7 @@ def chosen(scene: Scene, pods: int, before: Sequence[tuple[str, str, int]] = ())
                 moved(scene, pod, node, bound)
             taken[node] += int(kind.split()[-1]) if node else 0
             bound += bool(node)
+        assert {pod["how"] for pod in scene.known().values()} == {"observed"}
         clear(scene)
     return made
 

@@ -69,8 +69,10 @@ def test_the_share_of_bindings_that_took_our_top_class(scene: SceneFactory) -> N
 
     top = first = several = chosen = 0
     strays = []
+    decisions = cluster.all_decisions()
     for name in names:
-        latest = next(d for d in cluster.decisions(name) if d["verb"] in ("prioritize", "filter"))
+        about = (d for d in decisions if d["pod"]["name"] == name)
+        latest = next(d for d in about if d["verb"] in ("prioritize", "filter"))
         if latest["verb"] == "filter":
             assert latest["answered"] == 1, latest  # kube-scheduler does not ask for scores of one node
             best = {node["node"] for node in latest["nodes"] if node.get("answered")}
