@@ -13,7 +13,7 @@ from extender.ask.fleet import SIZES
 from extender.ask.judge import Judge, Ranked
 from extender.ask.nearest import LINKED, OTHER_UNITS
 from extender.ask.nodes import NOT_LINKED, PASSING, REMEDIES, RESERVED, JudgedNodes, Stage, deciding
-from extender.ask.text import amount, count, gpu_hours, named_gpus, other_amount, seconds
+from extender.ask.text import amount, count, gpu_hours, named_gpus, other_amount
 from extender.ask.ways.evict import work_lost
 from extender.ask.ways.way import Way
 from extender.cluster.cluster import ClusterView
@@ -246,7 +246,6 @@ def kept_sets(judge: Judge, asked: Preemptor, names: Sequence[str]) -> list[Kept
 
 OWN: Final = ("smaller", "relax-links", "relax-domain")
 """Kinds of changes of the pod itself."""
-ENDING: Final = ", it starts as soon as pods are gone that are ending now"
 FUNNEL: Final = {
     "seen": "the cluster has no nodes",
     "admitted": "no node admits it",
@@ -331,12 +330,10 @@ def queued(entry: Mapping[str, Any] | None, over: str, length: int) -> str:
     if entry is None:
         return f"it waits behind the gate of the queue{': ' if over else ''}{over}"
     behind = f", behind {entry['blocked_by']}" if entry["blocked_by"] else ""
-    start = entry["earliest_start_seconds"]
-    soon = "" if start is None else f", it starts within {seconds(start)}" if start else ENDING
     dates = f"; {entry['start']['text']}" if entry.get("start") else ""
     return (
         f"{entry['gang']} is at position {entry['position']} of {length} in the queue{behind} "
-        f"({entry['reason']}: {entry['text']}){soon}{dates}"
+        f"({entry['reason']}: {entry['text']}){dates}"
     )
 
 

@@ -104,8 +104,6 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[str]:
         yield f"     waits for: {gang['blocked_by']}"
     if reserved := gang.get("reserved"):
         yield f"     reserved for it: {_seats(reserved['pods'])}"
-    if gang["earliest_start_seconds"] is not None:
-        yield f"     may start: within {duration_text(int(gang['earliest_start_seconds']))}"
     if start := gang.get("start"):
         yield f"     {start['text']}"
     for way in gang["ways_out"]:

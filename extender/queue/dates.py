@@ -53,6 +53,7 @@ class StartDates(NamedTuple):
     windows: Sequence[Window] = ()  # by confidence; none: it is not known
     why: str = ""  # why it is not known
     move: Delay | None = None  # the latest one
+    latest: float | None = None  # when it has started if pods end as they declare, seconds since 1970; None: not known
 
     def as_json(self, now: float) -> dict[str, Any]:
         """The JSON form. `now`: seconds since 1970."""
@@ -74,16 +75,34 @@ class StartDates(NamedTuple):
 
     def text(self, now: float) -> str:
         """One sentence: `explain`, `queue`, the pages and Events state the same. `now`: seconds since 1970."""
+        ending = self.latest is not None and self.latest <= now
+        parts = [self._expected(now)] if self.windows or self.latest is None or (self.why and not ending) else []
+        if ending:
+            parts.append("it starts once the pods that are ending now have terminated")
+        elif self.latest is not None:
+            at = moment(_ceil(self.latest), now) + ("" if self.windows else " UTC")
+            parts.append(f"latest {at} if declared durations are used up")
+        if self.windows and self.move is not None:
+            because = f" because {self.move.why}" if self.move.why else ", and it is not known why"
+            minutes = max(1, round(self.move.seconds / MINUTE))
+            parts.append(f"it moved {minutes} min later at {moment(self.move.at, now)}{because}")
+        return "; ".join(parts)
+
+    def _expected(self, now: float) -> str:
         shown = shown_of(self.windows)
         if shown is None:
             return f"its start is not known{': ' if self.why else ''}{self.why}"
         begin, end = _floor(max(now, shown.begin)), _ceil(max(now, shown.end))
-        text = f"starts {moment(begin, now)} to {moment(end, now)} UTC ({shown.percent} %)"
-        if self.move is None:
-            return text
-        because = f" because {self.move.why}" if self.move.why else ", and it is not known why"
-        minutes = max(1, round(self.move.seconds / MINUTE))
-        return f"{text}; it moved {minutes} min later at {moment(self.move.at, now)}{because}"
+        middle = _floor(max(now, median_of(self.windows, shown)))
+        return (
+            f"expected {moment(middle, now)} UTC; {shown.percent} % window {moment(begin, now)} to {moment(end, now)}"
+        )
+
+
+def median_of(windows: Iterable[Window], shown: Window) -> float:
+    """When a gang has as likely started as not, seconds since 1970. `shown`: what counts where no window is MEDIAN."""
+    of = next((window for window in windows if window.percent == MEDIAN), shown)
+    return (of.begin + of.end) / 2
 
 
 def shown_of(windows: Iterable[Window]) -> Window | None:
@@ -198,10 +217,9 @@ class DateBook:
             shown = shown_of(known)
             if shown is None:
                 continue
-            median = next((window for window in known if window.percent == MEDIAN), shown)
             before = self._dates.get(gang.ref)
             date = _Date(shown, now, None)
-            if before is not None and (median.begin + median.end) / 2 > before.window.end + LEAST_MOVE:
+            if before is not None and median_of(known, shown) > before.window.end + LEAST_MOVE:
                 why = self.changes.since(gang, before.at)
                 date = date._replace(move=Delay(shown.end - before.window.end, now, why))
             elif before is not None and shown.end < before.window.end:

@@ -84,7 +84,7 @@ class QueueReport:
         waiting = self.waiting[position - 1]
         gang = waiting.gang
         domain = None if gang.domain is None else {"level": gang.domain.level, "required": gang.domain.required}
-        dates = self.dates.get(gang.ref.text)
+        starts = self.starts(waiting)
         return {
             "gang": str(gang.ref),
             "source": gang.ref.source,
@@ -99,7 +99,7 @@ class QueueReport:
             "text": waiting.text,
             "blocked_by": waiting.blocked_by or None,
             "earliest_start_seconds": None if waiting.start is None else round(max(0.0, waiting.start - self.wall), 1),
-            "start": None if dates is None else dates.as_json(self.wall),
+            "start": None if starts is None else starts.as_json(self.wall),
             "domain": domain,
             "left_devices": sorted({pod.left_devices for pod in gang.pods} - {""})[:MOST_WHYS],
             "not_modelled": sorted({*gang.unchecked, *(text for pod in gang.pods for text in not_modelled(pod))}),
@@ -107,13 +107,18 @@ class QueueReport:
             "not_evicted": self.why_not_evicted(waiting) or None,
         }
 
+    def starts(self, waiting: Waiting) -> StartDates | None:
+        """When a gang starts, with its latest start; None: neither is known, or estimated."""
+        dates = self.dates.get(waiting.gang.ref.text)
+        return dates if waiting.start is None else (dates or StartDates())._replace(latest=waiting.start)
+
     def start_texts(self) -> dict[str, str]:
         """When pods that wait start, for people, by uid, as far as that is estimated."""
         texts: dict[str, str] = {}
         for waiting in self.waiting:
-            dates = self.dates.get(waiting.gang.ref.text)
-            if dates is not None:
-                texts.update(dict.fromkeys((pod.uid for pod in waiting.gang.pods), dates.text(self.wall)))
+            starts = self.starts(waiting)
+            if starts is not None:
+                texts.update(dict.fromkeys((pod.uid for pod in waiting.gang.pods), starts.text(self.wall)))
         return texts
 
     def why_not_evicted(self, waiting: Waiting) -> str:

@@ -243,7 +243,7 @@ def next_starts(cluster: ClusterView, claims: Claims, report: QueueReport | None
         "at": wall,
         "until": _until([bar for _, bars in shown[:MOST_LANES] for bar in bars[:MOST_BARS]], windows, wall),
         "windows": windows,
-        "head": None if head is None else _of_head(head),
+        "head": None if report is None or head is None else _of_head(report, head, wall),
         "lanes": [
             {
                 "rack": rack,
@@ -262,15 +262,15 @@ def _windows(report: QueueReport, wall: float) -> Iterator[JSON]:
     known = (
         (waiting.gang.ref, dates)
         for waiting in report.waiting
-        if (dates := report.dates.get(waiting.gang.ref.text)) is not None and dates.windows
+        if (dates := report.starts(waiting)) is not None and dates.windows
     )
     for ref, dates in islice(known, MOST_WINDOWS):
         windows = [window._asdict() for window in dates.windows]
         yield {"gang": str(ref), "is_pod": ref.source == SINGLE, "text": dates.text(wall), "windows": windows}
 
 
-def _of_head(head: HeadReservation) -> JSON:
-    """The head in a line, and why its start is not known."""
+def _of_head(report: QueueReport, head: HeadReservation, wall: float) -> JSON:
+    """The head in a line: `text`, when it starts, and `why` its latest start is not known; "" where there is none."""
     why = ""
     if head.start is None:
         why = "pods before which it waits state no end, or have no place of their own yet"
@@ -282,7 +282,11 @@ def _of_head(head: HeadReservation) -> JSON:
         why = "the ends of pods before which it waits are learned, and not the latest ones"
     ref = head.gang.ref
     awaited = len(head.blocked_by)
-    return {"gang": str(ref), "is_pod": ref.source == SINGLE, "start": head.stated, "why": why, "awaited": awaited}
+    dates = next((report.starts(waiting) for waiting in report.waiting if waiting.gang.ref == ref), None)
+    return {
+        "gang": str(ref), "is_pod": ref.source == SINGLE, "start": head.stated, "why": why, "awaited": awaited,
+        "text": "" if dates is None else dates.text(wall),
+    }  # fmt: skip
 
 
 def _head(lanes: Lanes, head: HeadReservation) -> None:

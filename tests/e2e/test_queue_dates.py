@@ -60,7 +60,7 @@ def test_a_window_is_stated_and_holds_also_after_a_restart(scene: SceneFactory, 
 
     start, said = wait_for(windows, 60, lambda: str(stated(cluster))), time.time()
     assert re.fullmatch(r"starts .* to .* UTC \(80 %\)", start["text"])
-    assert "UTC (80 %)" in cluster.explained(pods(cluster, names[-1])[0])["sentence"]
+    assert "UTC; 80 % window " in cluster.explained(pods(cluster, names[-1])[0])["sentence"]
     nodes_of(cluster, names[-1], 2, timeout=180)
     waited = time.time() - said
     first, middle, last = ((window["from_seconds"], window["until_seconds"]) for window in start["windows"])

@@ -29,17 +29,27 @@ def windows(begin: float, end: float) -> list[Window]:
     [
         (StartDates(), "its start is not known"),
         (StartDates(why="no gang has ended yet"), "its start is not known: no gang has ended yet"),
-        (StartDates(windows(130, 170)), "starts 14:10 to 14:50 UTC (80 %)"),
-        (StartDates(windows(10.2, 10.4)), "starts 12:10 to 12:11 UTC (80 %)"),
-        (StartDates(windows(-30, 20)), "starts 12:00 to 12:20 UTC (80 %)"),
-        (StartDates(windows(600, 900)), "starts 22:00 to 2027-01-16 03:00 UTC (80 %)"),
+        (StartDates(windows(130, 170)), "expected 14:30 UTC; 80 % window 14:10 to 14:50"),
+        (StartDates(windows(10.2, 10.4)), "expected 12:10 UTC; 80 % window 12:10 to 12:11"),
+        (StartDates(windows(-30, 20)), "expected 12:00 UTC; 80 % window 12:00 to 12:20"),
+        (StartDates(windows(600, 900)), "expected 2027-01-16 00:30 UTC; 80 % window 22:00 to 2027-01-16 03:00"),
+        (StartDates(latest=NOON + 7_201), "latest 14:01 UTC if declared durations are used up"),
+        (StartDates(latest=NOON), "it starts once the pods that are ending now have terminated"),
+        (
+            StartDates(windows(130, 170), latest=NOON + 30_600),
+            "expected 14:30 UTC; 80 % window 14:10 to 14:50; latest 20:30 if declared durations are used up",
+        ),
+        (
+            StartDates(why="no gang has ended yet", latest=NOON + 30_600),
+            "its start is not known: no gang has ended yet; latest 20:30 UTC if declared durations are used up",
+        ),
         (
             StartDates(windows(130, 170), move=Delay(1200.0, NOON - 1800.0, "node n3 left")),
-            "starts 14:10 to 14:50 UTC (80 %); it moved 20 min later at 11:30 because node n3 left",
+            "expected 14:30 UTC; 80 % window 14:10 to 14:50; it moved 20 min later at 11:30 because node n3 left",
         ),
         (
             StartDates(windows(130, 170), move=Delay(80.0, NOON, "")),
-            "starts 14:10 to 14:50 UTC (80 %); it moved 1 min later at 12:00, and it is not known why",
+            "expected 14:30 UTC; 80 % window 14:10 to 14:50; it moved 1 min later at 12:00, and it is not known why",
         ),
     ],
 )

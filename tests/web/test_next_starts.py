@@ -118,7 +118,7 @@ def test_the_head_and_what_it_waits_for() -> None:
     assert awaited
     assert all(bar["end"] <= head["start"] for bar in awaited)
     text = world.call("/queue", method="GET", accept="text/html").body.decode()
-    assert f"once {head['awaited']} pods on its nodes have ended" in text
+    assert f"{head['awaited']} pods on its nodes have to end first" in text
 
 
 def test_each_stated_end_is_in_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_its_shape(filled: World) -> None:
         "reason": "head",
         "blocked_by": None,
         "earliest_start_seconds": 30.3,
-        "start": None,
+        "start": {"text": "latest 08:01 UTC if declared durations are used up", "windows": [], "moved": None},
         "domain": {"level": "rack", "required": True},
         "left_devices": [],
         "not_modelled": [],
@@ -112,6 +112,12 @@ def test_its_shape(filled: World) -> None:
     ]
 
 
+STARTS = (
+    "expected 08:05 UTC; 80 % window 08:00 to 08:12; latest 08:01 if declared durations are used up; "
+    "it moved 2 min later at 07:59 because node n3 left"
+)
+
+
 def dated(report: QueueReport) -> QueueReport:
     """The report with the date of its first gang, which moved; that of the others is not known."""
     first, *others = (waiting.gang.ref.text for waiting in report.waiting)
@@ -125,19 +131,19 @@ def test_when_gangs_start(filled: World) -> None:
     assert filled.outside.queue is not None
     assert filled.outside.queue.report is not None
     report = dated(filled.outside.queue.report)
-    text = "starts 08:00 to 08:12 UTC (80 %); it moved 2 min later at 07:59 because node n3 left"
     shown = world(report)
     first, second = page(shown)["waiting"]
-    assert first["start"]["text"] == text
-    assert first["start"] == report.dates["gpu-extender:default/first"].as_json(WALL)
-    assert second["start"] == {"text": "its start is not known: no gang has ended yet", "windows": [], "moved": None}
+    assert first["start"]["text"] == STARTS
+    assert first["start"] == report.dates["gpu-extender:default/first"]._replace(latest=WALL + 30.3).as_json(WALL)
+    ending = "it starts once the pods that are ending now have terminated"
+    assert second["start"] == {"text": ending, "windows": [], "moved": None}
     drawn = shown.call("/queue.json", method="GET").json["next_starts"]
-    assert [(one["gang"], one["is_pod"], one["text"]) for one in drawn["windows"]] == [("default/first", False, text)]
+    assert [(one["gang"], one["is_pod"], one["text"]) for one in drawn["windows"]] == [("default/first", False, STARTS)]
     assert [(window["percent"], window["end"] - WALL) for window in drawn["windows"][0]["windows"]] == [
         (50, 650.0), (80, 680.0), (95, 695.0)
     ]  # fmt: skip
     html = shown.call("/queue", method="GET").body.decode()
-    assert html.count(text) == 2  # in the table, and beside what is drawn
+    assert html.count(STARTS) == 2  # in the table, and beside what is drawn
     assert html.count('class="window"') == 3
 
 
@@ -151,11 +157,10 @@ def test_when_pods_that_wait_start(filled: World) -> None:
     assert pod["metadata"]["uid"] == report.waiting[0].gang.pods[0].uid
     shown.pod("other", 99)
     starts = {one["pod"]: one["start"] for one in shown.call("/waiting.json", method="GET").json["pods"]}
-    text = "starts 08:00 to 08:12 UTC (80 %); it moved 2 min later at 07:59 because node n3 left"
-    assert starts == {"default/first-0": text, "default/other": ""}
-    assert text in shown.call("/waiting", method="GET").body.decode()
+    assert starts == {"default/first-0": STARTS, "default/other": ""}
+    assert STARTS in shown.call("/waiting", method="GET").body.decode()
     explained = shown.call("/debug/explain?pod=default/first-0", method="GET").json
-    assert text in explained["sentence"]
+    assert STARTS in explained["sentence"]
 
 
 def test_the_order_and_what_is_not_known(filled: World) -> None:

@@ -100,8 +100,9 @@ class Teller:
             before = self._reported.get(name)
             if report.wall - gang_waiting.gang.created >= EVENT_SECONDS and before != gang_waiting.code:
                 before, why = gang_waiting.code, report.why_not_evicted(gang_waiting)
-                dates = report.dates.get(name)
-                start = f"; {dates.text(report.wall)}" if dates is not None and dates.windows else ""
+                dates = report.starts(gang_waiting)
+                known = dates is not None and (dates.windows or dates.latest is not None)
+                start = f"; {dates.text(report.wall)}" if dates is not None and known else ""
                 never = gang_waiting.code == "never"
                 verb = "fits nowhere" if never else "waits"
                 note = f"{name} {verb}: {gang_waiting.text}" + (f"; no pod is evicted: {why}" if why else "") + start

@@ -95,7 +95,7 @@ async def test_the_windows_lie_about_the_end_of_what_runs() -> None:
     assert [window.percent for window in dates.windows] == [50, 80, 95]
     for window in dates.windows:
         assert case.world.wall <= window.begin < WALL + 300 < window.end
-    assert "UTC (80 %)" in dates.text(case.world.wall)
+    assert "UTC; 80 % window " in dates.text(case.world.wall)
 
 
 async def test_a_gang_that_no_schedule_sees_start_has_no_date() -> None:
