@@ -43,6 +43,8 @@ class NodeTable:
     ) -> None:
         """Count the claims of many pods that are not tentative, of those with priority `least` or more: int32[n] rows
         (-1 claims nothing), int64[n] priorities, int64[n * R] amounts, int32 positions to skip, ascending."""
+    def claimed_rows(self) -> set[int]:
+        """The rows with claims."""
     def drop_claims(self) -> None: ...
     def version_of(self, row: int) -> int:
         """A number that rises with every change of the row, and that no other row and no earlier state had."""

@@ -297,6 +297,10 @@ cdef class NodeTable:
             if self.part[gpu, row] + self.asked[gpu, row] > 0:
                 self.begun[row] |= <uint32_t>1 << gpu
 
+    def claimed_rows(self):
+        """The rows with claims."""
+        return set(self.touched)
+
     def drop_claims(self):
         cdef int r, row
         for row in self.touched:

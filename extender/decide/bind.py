@@ -63,7 +63,8 @@ class Bind:
             promise_no_links(decision)
         if decision.judged.codes[0]:
             return self._answer(decision, self._texts[decision.judged.codes[0]])
-        self._claims.assumed.assume(request, binding.node, request.amounts, gpus, now, bound=True)
+        amounts = self._claims.amounts_on(request, row)
+        self._claims.assumed.assume(request, binding.node, amounts, gpus, now, bound=True)
         decision.scored.best, decision.scored.gpus = decision.judged.rows, array("I", [gpus])
         annotations = {PLAN: planned_text(pod, cluster.resources[request.resource], gpus)} if gpus else {}
         # The plugin chooses as the pod's turn comes: a pod that counted as behind it could leave it no linked set.

@@ -77,6 +77,9 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False):
     planned: bool = False  # the queue allocates the devices of its claims
     tolerances: tuple[Tolerance, ...] = ()  # what its claims tolerate of devices
     claim_specs: tuple[ClaimSpec, ...] = ()  # its claims, where kube-scheduler allocates all of its GPUs by them
+    numbers: tuple[int, ...] = ()
+    """How many GPUs it may take in all, by its claims: the number that kube-scheduler tries first before the others,
+    0: all of the node; () where there is one number alone. `amounts` has the least."""
     others: tuple[tuple[str, int], ...] = ()
     """(resource, amount) that it asks for of resources that are no columns of the tables, above 0, by name."""
     most_wait: int = 0  # seconds for which it waits at most until victims that it asks have saved their work; 0: never

@@ -110,6 +110,7 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
         planned=pod.planned,
         tolerances=tolerances(pod.claim_specs),
         claim_specs=pod.claim_specs if pod.gpus == pod.claimed and not _is_partly_known(pod) else (),
+        numbers=() if _is_partly_known(pod) else _numbers(pod),
         most_wait=cluster.limits.most_wait(pod),
         others=plain(pod.others, cluster.device_classes.values()),
         nics=nics_of(pod),
@@ -132,6 +133,14 @@ def owner_key(pod: PodRecord) -> str:
 def _is_partly_known(pod: PodRecord) -> bool:
     """Whether the devices of some of its claims are allocated, or the queue allocates them."""
     return pod.planned or pod.allocated or bool(pod.claim_node)
+
+
+def _numbers(pod: PodRecord) -> tuple[int, ...]:
+    """As of a `PodRequest`."""
+    if not pod.claim_numbers or len(pod.gpus) > 1:
+        return ()
+    others = pod.gpu_count - sum([count for _, count in pod.claimed])
+    return tuple([number and number + others for number in pod.claim_numbers])
 
 
 def wants_whole(request: PodRequest, resources: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import ClassVar
 from ext_core import fit, hazard, places
 from ext_core.reasons import CountCodes, FailingCodes, HazardCodes, LinkCodes, NicCodes, ResourceCodes
 from extender.cluster.device_plugins import partial
+from extender.cluster.dra.node_gpus import taken
 from extender.cluster.tables import Tables
 from extender.policy import reasons as why
 from extender.policy.contracts import PodRequest, Reason, Rule
@@ -77,7 +78,8 @@ class Failing:
 class Count:
     """Rejects a node with too few free GPUs: never enough, assumed, reserved, terminating, or held.
 
-    Free: allocatable less what running, terminating, assumed and nominated pods hold.
+    Free: allocatable less what running, terminating, assumed and nominated pods hold. Of several numbers that claims
+    (DRA) ask for kube-scheduler allocates the first that no pod holds: it does not know what is assumed and reserved.
     """
 
     name: ClassVar[str] = "count"
@@ -96,6 +98,23 @@ class Count:
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
         fit.count(tables.nodes, tables.pods, request.ask, rows, out, self._codes)
+        if request.numbers:
+            claimed = tables.nodes.claimed_rows()
+            at = [i for i, row in enumerate(rows) if row in claimed and not out[i]]
+            few = array("i", [rows[i] for i in at])
+            given = given_gpus(tables, few, array("B", bytes(len(few)))) if few else None
+            for i, row in zip(at, few, strict=True):
+                out[i] = self._beside(tables, request, row, given)
+
+    def _beside(self, tables: Tables, request: PodRequest, row: int, given: array[int] | None) -> int:
+        """The code of a node on which the pod would get GPUs that are assumed or reserved; 0: it would not."""
+        r, nodes = request.resource, tables.nodes
+        if not nodes.alloc_of(row)[r]:  # it is not known how many there are
+            return 0
+        missing = allocated_on(tables, request, row, given) - nodes.free_of(row)[r]
+        if missing <= 0:
+            return 0
+        return why.GPUS_PROMISED.code if nodes.node(row).tentative[r] >= missing else why.GPUS_RESERVED.code
 
 
 class Links:
@@ -179,6 +198,15 @@ class Hazard:
 
 
 RULES: tuple[type[Rule], ...] = (ResourceOffered, Shares, Failing, Count, Links, Nics, Hazard)
+
+
+def allocated_on(tables: Tables, request: PodRequest, row: int, given: array[int] | None) -> int:
+    """How many GPUs kube-scheduler allocates to a pod with `numbers` on the row. `given`: as of `given_gpus`."""
+    mask, r = 0 if given is None else given[row], request.resource
+    if 0 < mask < fit.UNMET:
+        return mask.bit_count()
+    whole = tables.nodes.alloc_of(row)[r]
+    return taken(request.numbers, whole - tables.nodes.used_of(row)[r], whole)
 
 
 def given_gpus(tables: Tables, rows: array[int], codes: array[int]) -> array[int] | None:

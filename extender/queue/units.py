@@ -9,13 +9,13 @@ of GPUs with which that is tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from extender.cluster.cluster import ClusterView
-from extender.cluster.dra.node_gpus import most, size, tolerances, with_number
+from extender.cluster.dra.node_gpus import most, resource_by_claims, size, taken, tolerances, with_number
 from extender.cluster.other_resources import by_name, named
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
@@ -87,13 +87,25 @@ class Units:
             if len(self.pods) == 1:
                 for rank, number in enumerate(self.pods[0].claim_numbers):
                     key = (rank, 0 if number else published)
-                    by_rank[key] = (number or published,), key, None if number else frozenset(rows)
+                    where = None if number else frozenset(rows)
+                    if rank:
+                        where = self._open(rank, rows if where is not None else set().union(*by_size.values()))
+                    by_rank[key] = (number or published,), key, where
                 continue
             numbers = tuple([most(pod, published) if pod.claim_numbers else 0 for pod in self.pods])
             ranks = tuple([_rank(self.pods[at], numbers[at]) for at in open_at])
             by_rank[*ranks, published] = numbers, ranks, frozenset(rows)
         for _, (numbers, _, where) in sorted(by_rank.items()):
             yield self.sized(numbers, where)
+
+    def _open(self, rank: int, rows: Iterable[int]) -> frozenset[int]:
+        """Those of `rows` where kube-scheduler does not allocate a number before this one to the pod alone: it would
+        take GPUs that are reserved."""
+        nodes, pod = self.cluster.tables.nodes, self.pods[0]
+        r = self.cluster.resources.index(resource_by_claims(pod))
+        numbers = pod.claim_numbers[:rank]
+        alloc = ((row, nodes.alloc_of(row)[r], nodes.used_of(row)[r]) for row in rows)
+        return frozenset([row for row, whole, used in alloc if taken(numbers, whole - used, whole) > whole - used])
 
     def sized(self, numbers: Sequence[int], rows: frozenset[int] | None = None) -> Sized:
         """The units with these numbers."""
@@ -161,6 +173,6 @@ def _asking(cluster: ClusterView, request: PodRequest, before: PodRecord, after:
 
 
 def asking(request: PodRequest, amounts: tuple[int, ...]) -> PodRequest:
-    """The request with other amounts."""
+    """The request with other amounts: these alone."""
     gpus = tuple([(r, amounts[r]) for r in range(FIRST_GPU, len(amounts)) if amounts[r] > 0])
-    return msgspec.structs.replace(request, amounts=amounts, gpus=gpus)
+    return msgspec.structs.replace(request, amounts=amounts, gpus=gpus, numbers=())

@@ -270,7 +270,9 @@ def _use(left: dict[str, Amounts], begun: Sequence[Held], cluster: ClusterView) 
             by_node.setdefault(node, []).append(held)
     for node, of_node in by_node.items():
         shares = [(pod, [held for held in of_node if _uses(pod, held, cluster)]) for pod in cluster.pods_on(node)]
-        for pod, own in sorted(shares, key=lambda share: (len(share[1]), share[0].uid)):
+        if len(of_node) > 1:
+            shares.sort(key=lambda share: (len(share[1]), share[0].uid))
+        for pod, own in shares:
             amounts = cluster.amounts(pod)
             for held in own:
                 before = left[held.name][node]
@@ -295,5 +297,7 @@ def users(held: Held, nodes: Iterable[str], cluster: ClusterView) -> Iterator[Po
 
 
 def _uses(pod: PodRecord, held: Held, cluster: ClusterView) -> bool:
-    early = pod.start is not None and pod.start < held.since - CLOCK_SECONDS
-    return not early and held.is_for(pod.uid, pod.namespace, owner_key(pod)) and cluster.gpu_amount(pod) > 0
+    if pod.start is not None and pod.start < held.since - CLOCK_SECONDS:
+        return False
+    owner = owner_key(pod) if held.owner else ""
+    return held.is_for(pod.uid, pod.namespace, owner) and cluster.gpu_amount(pod) > 0

@@ -29,6 +29,7 @@ from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import PodRequests
+from extender.policy.rules import allocated_on
 from extender.reservations.advance import ANY_POD, SEAT_SECONDS, AdvanceReservations, Eligibility
 from extender.reservations.assumed import AssumedPod, AssumedPods
 from extender.reservations.release import Releases
@@ -148,8 +149,19 @@ class Claims:
     def assume(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
         """Assume that the pod of an answered request goes to the node. kube-scheduler binds pods in parallel, in
         another order than it asked about them. Without the bind verb a pod that requires links so assumes all GPUs."""
-        amounts = request.amounts if self.is_bind_called else self.guarded(request, row, request.amounts)
+        amounts = self.amounts_on(request, row)
+        if not self.is_bind_called:
+            amounts = self.guarded(request, row, amounts)
         self.assumed.assume(request, self._cluster.names[row], amounts, gpus, now)
+
+    def amounts_on(self, request: PodRequest, row: int) -> tuple[int, ...]:
+        """R amounts that the pod takes on the row."""
+        if not request.numbers:
+            return request.amounts
+        cluster, r, specs = self._cluster, request.resource, request.claim_specs
+        given = cluster.given_to_claims(specs, array("i", [row]), array("B", [0])) if specs else None
+        number = allocated_on(cluster.tables, request, row, given)
+        return (*request.amounts[:r], number, *request.amounts[r + 1 :])
 
     # -- what counts for one request. A pod that was counted is in `seen`. Where few rows are read, what is counted on
     # other rows is not looked at: `_elsewhere` finds the pods that count there.

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from extender.reservations.advance import Held, seat
+from extender.reservations.seats import Seat
 from extender.sim import claims as dra
 from tests.cluster.dra.world import DraWorld
+from tests.world import JSON
 
 
 @pytest.fixture
@@ -143,3 +146,54 @@ def test_where_kube_scheduler_names_a_node_that_has_no_devices_for_us_we_are_beh
     assert bool(answer["Error"]) == counted
     world.publish("n2")
     assert world.filter(pod, ["n2"])["NodeNames"] == ["n2"]
+
+
+# -- kube-scheduler knows nothing of what is reserved: it allocates the first number of GPUs that no pod holds
+
+RESERVED = ("seat", "date", "nominated", "assumed")
+
+
+def first_of(world: DraWorld, *counts: int) -> JSON:
+    """A pod that waits, with a claim for the first of these numbers."""
+    made = dra.claim("c", "default", 1)
+    named = [{"name": f"of-{count}", "deviceClassName": dra.DRIVER, "count": count} for count in counts]
+    made["spec"]["devices"]["requests"] = [{"name": "gpus", "firstAvailable": named}]
+    world.set("ResourceClaim", made)
+    return world.claimant("p", "c")
+
+
+def reserve(world: DraWorld, how: str, gpus: int) -> None:
+    """Reserve GPUs of n1 for another pod, or for a date."""
+    nominated = "n1" if how == "nominated" else ""
+    other = world.pod("other", gpus, nominated=nominated, priority=100 if nominated else 0)
+    amounts = world.cluster.amounts(world.cluster.pods["uid-other"])
+    claims = world.verbs.claims
+    if how == "seat":
+        claims.seats.reserve([Seat("uid-other", "default/other", "g", "n1", amounts, 0, 0, world.now)])
+    if how == "date":
+        held = Held("big", (seat("big", 0, "n1", amounts, world.now),), world.wall + 60, world.wall + 120)
+        claims.advance.take([held], world.wall - world.now)
+    if how == "assumed":
+        assert world.filter(other, ["n1"])["NodeNames"] == ["n1"]
+
+
+@pytest.mark.parametrize("how", RESERVED)
+@pytest.mark.parametrize("positions", [True, False])
+@pytest.mark.parametrize(("held", "reserved", "passes"), [(0, 4, True), (0, 5, False), (3, 2, False), (5, 1, True)])
+def test_a_node_is_rejected_where_it_would_take_reserved_gpus(
+    how: str, positions: bool, held: int, reserved: int, passes: bool
+) -> None:
+    world = DraWorld()
+    world.dra_class()
+    world.dra_node("n1", annotated=positions)
+    for gpu in range(held):
+        world.claim(f"held-{gpu}", 1, node="n1", devices=[gpu], pods=[f"holds-{gpu}"])
+        world.claimant(f"holds-{gpu}", f"held-{gpu}", node="n1")
+    reserve(world, how, reserved)
+    assert (world.filter(first_of(world, 4, 2))["NodeNames"] == ["n1"]) == passes
+
+
+def test_it_is_assumed_with_the_gpus_that_it_will_take(world: DraWorld) -> None:
+    assert world.filter(first_of(world, 6, 2), ["n1"])["NodeNames"] == ["n1"]
+    assert not world.filter(world.pod("third", 3), ["n1"])["NodeNames"]
+    assert world.filter(world.pod("second", 2), ["n1"])["NodeNames"] == ["n1"]

@@ -168,15 +168,28 @@ def _sorted(amounts: Mapping[str, int]) -> dict[str, int]:
 
 def with_number(pod: PodRecord, number: int) -> PodRecord:
     """A pod with `claim_numbers` that takes so many GPUs by claims."""
-    resource, before = next(entry for entry in pod.claimed if entry[1] > 0)
+    resource = resource_by_claims(pod)
+    before = dict(pod.claimed)[resource]
     gpus, claimed = dict(pod.gpus), dict(pod.claimed) | {resource: number}
     gpus[resource] += number - before
     return replace(pod, gpus=tuple(sorted(gpus.items())), claimed=tuple(sorted(claimed.items())))
 
 
+def resource_by_claims(pod: PodRecord) -> str:
+    """The resource as which the GPUs of a pod with `claim_numbers` count."""
+    return next(resource for resource, count in pod.claimed if count > 0)
+
+
 def size(node: NodeRecord | None) -> int:
     """How many GPUs are published for the node."""
     return 0 if node is None or node.devices is None else len(node.devices.gpus)
+
+
+def taken(numbers: Sequence[int], left: int, whole: int) -> int:
+    """Which of the `claim_numbers` of a pod kube-scheduler allocates on a node of `whole` GPUs, of which no pod holds
+    `left`: the first that they are enough for. That GPUs are reserved it does not know. The least where none is."""
+    counts = [number or whole for number in numbers]
+    return next((number for number in counts if number <= left), min(counts))
 
 
 def most(pod: PodRecord, size: int) -> int:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from extender.cluster.tables import FIRST_GPU
 from extender.objects.queueing import GATE
+from extender.reservations.advance import Held, seat
 from extender.settings import Settings
 from extender.sim import claims as dra
 from tests.act.queue.rig import rig
@@ -39,9 +41,10 @@ def pod(name: str, size: int, *claims: str, **spec: Any) -> JSON:
 
 
 async def started(
-    nodes: Nodes, claims: list[JSON], pods: list[JSON], *, planned: bool = False
+    nodes: Nodes, claims: list[JSON], pods: list[JSON], *, planned: bool = False, dated: int = 0
 ) -> tuple[list[str], list[int], list[str]]:
-    """(the node of each pod whose gate is open, the GPUs of each seat, why the gangs wait)."""
+    """(the node of each pod whose gate is open, the GPUs of each seat, why the gangs wait). `dated`: GPUs of n1
+    that are held for a date."""
     queue = {"enabled": True, "plannedAllocation": planned}
     world = World(
         Settings.model_validate(
@@ -50,6 +53,9 @@ async def started(
     )
     for one in [dra.device_class(), *(item for name, taken in nodes.items() for item in node(name, *taken)), *claims]:
         world.set(one["kind"], one)
+    amounts = (*[0] * FIRST_GPU, dated, *[0] * (len(world.cluster.resources) - FIRST_GPU - 1))
+    held = Held("date", (seat("date", 0, "n1", amounts, world.now),), world.wall + 600, world.wall + 900)
+    world.verbs.claims.advance.take([held] if dated else [], world.wall - world.now)
     async with rig(world) as queued:
         queued.create(*pods)
         await queued.turns(3, 1.1)
@@ -108,3 +114,13 @@ def test_pods_with_a_claim_of_all_and_pods_with_a_number() -> None:
     pods = [pod("a", 2, "all"), pod("b", 2, "two")]
     assert not run_bounded(started({"n1": ()}, claims, pods))[0]
     assert run_bounded(started({"n1": (), "n2": (0, 1)}, claims, pods))[0] == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize(("dated", "opened"), [(4, (["n1"], [4])), (5, ([], []))])
+def test_a_pod_does_not_start_where_kube_scheduler_would_give_it_reserved_gpus(
+    planned: bool, dated: int, opened: tuple[list[str], list[int]]
+) -> None:
+    """It would take four GPUs, of which it has three."""
+    claims, pods = [claim("c", first_of(4, 2))], [pod("p", 1, "c")]
+    assert run_bounded(started({"n1": ()}, claims, pods, planned=planned, dated=dated))[:2] == opened
