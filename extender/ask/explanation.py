@@ -13,7 +13,7 @@ from extender.ask.fleet import SIZES
 from extender.ask.judge import Judge, Ranked
 from extender.ask.nearest import LINKED, OTHER_UNITS
 from extender.ask.nodes import NOT_LINKED, PASSING, REMEDIES, RESERVED, JudgedNodes, Stage, deciding
-from extender.ask.text import amount, count, gpu_hours, named_gpus, other_amount
+from extender.ask.text import amount, count, gpu_hours, named_gpus, needs, other_amount
 from extender.ask.ways.evict import work_lost
 from extender.ask.ways.way import Way
 from extender.cluster.cluster import ClusterView
@@ -369,5 +369,4 @@ def _listed(texts: Sequence[str]) -> str:
 def _price(way: Way) -> str:
     work = work_lost(way.cost)
     lost = f", {gpu_hours(work)} of work lost" if work is not None else ""
-    needs = f" (needs {', '.join(way.needs)})" if way.needs else ""
-    return lost + needs
+    return lost + needs(way.needs)

@@ -40,6 +40,14 @@ LABELS: Final = {
 """The terms of a cost for people: of commands and pages."""
 PER_THOUSAND: Final = " x 1000"
 """The end of a unit of which a value has thousandths."""
+NEEDS: Final = {
+    "evictions.enabled": (
+        "only with evictions.enabled, which is off",
+        "kube-scheduler up to 1.37 may ask for no eviction there, since enough GPUs are free in number",
+    ),
+    "eviction-by-hand": ("only by hand", "kube-scheduler does not ask for a pod behind a gate"),
+}
+"""The conditions of ways out, by key, and why they are."""
 STATED: Final = ("smaller", "add-nodes", "uncordon")
 """Kinds of ways out whose change names all that it costs."""
 MOST_NAMES: Final = 3
@@ -108,8 +116,14 @@ def no_victim_counts(term: Mapping[str, Any]) -> bool:
 def way(stated: Mapping[str, Any]) -> str:
     """A way out with what it needs and costs, where the change itself does not state that."""
     cost = "" if stated["kind"] in STATED else terms(stated["cost"] or ())
-    needs = ", ".join(stated["spec"].get("needs", ()))
-    return f"{stated['change']}{f' (needs {needs})' if needs else ''}{f': {cost}' if cost else ''}"
+    return f"{stated['change']}{needs(stated['spec'].get('needs', ()))}{f': {cost}' if cost else ''}"
+
+
+def needs(keys: Iterable[str], *, whole: bool = False) -> str:
+    """The conditions of a way out, in brackets after a space; "" without any. `whole`: with why they are."""
+    known = (NEEDS.get(key, (f"needs {key}", "")) for key in keys)
+    texts = [f"{text}: {why}" if whole and why else text for text, why in known]
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def _term(term: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.ask import growth
-from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, seconds, terms, terms_alone, value
+from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, needs, seconds, terms, terms_alone, value
 from extender.decide.decisions import VERBS
 from extender.queue.levels import short_names
 from extender.times import rfc3339
@@ -109,6 +109,7 @@ def templates() -> Mapping[str, Template]:
         "label": label,
         "lacks": lacks,
         "named_gpus": named_gpus,
+        "needs": partial(needs, whole=True),
         "terms": terms,
         "terms_alone": terms_alone,
         "value": value,

@@ -59,7 +59,7 @@ def test_a_window_is_stated_and_holds_also_after_a_restart(scene: SceneFactory, 
         return start if start and len(start["windows"]) == 3 else None
 
     start, said = wait_for(windows, 60, lambda: str(stated(cluster))), time.time()
-    assert re.fullmatch(r"starts .* to .* UTC \(80 %\)", start["text"])
+    assert re.fullmatch(r"expected .* UTC; 80 % window .* to .*", start["text"])
     assert "UTC; 80 % window " in cluster.explained(pods(cluster, names[-1])[0])["sentence"]
     nodes_of(cluster, names[-1], 2, timeout=180)
     waited = time.time() - said

@@ -244,6 +244,18 @@ def test_the_pod_is_explained_as_by_the_command(world: World) -> None:
         assert f"{reason}: {len(names)} node" in text
 
 
+def test_a_way_out_states_its_conditions_in_each_view(world: World) -> None:
+    condition = "(only with evictions.enabled, which is off: kube-scheduler up to 1.37 may ask for no eviction there"
+    for path in (f"/pod?pod={WAITS}", "/capacity"):
+        assert condition in unescape(html(world, path)), path
+    never = World()
+    never.node("a", 8)
+    never.pod("held", 8, "a")
+    never.pod("waits", 4, priority=5, spec={"preemptionPolicy": "Never"})
+    for path in ("/pod?pod=default/waits", "/capacity"):
+        assert "it may not evict: its preemptionPolicy is Never" in html(never, path), path
+
+
 def marked(picture: JSON, mark: str) -> list[int]:
     return [gpu for gpu, of_gpu in enumerate(picture["marks"]) if of_gpu == mark]
 
