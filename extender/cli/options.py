@@ -65,7 +65,7 @@ def add_address(parser: argparse.ArgumentParser) -> None:
 def host_and_port(text: str, path: str) -> tuple[str, int]:
     """HOST:PORT as (host, port); the host is "" where it is left out. BadInput for anything else."""
     host, _, number = text.rpartition(":")
-    if not number.isdigit() or int(number) > 65_535:
+    if not (number.isascii() and number.isdigit() and len(number) < 6) or int(number) > 65_535:
         raise BadInput(f"{text!r} is not HOST:PORT", path=path)
     return host.strip("[]"), int(number)
 

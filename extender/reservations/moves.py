@@ -10,6 +10,7 @@ import msgspec
 
 MOVE: Final = "/move-"
 """Between the name of a reservation and the number of a move in the name of a place."""
+LONGEST_NUMBER: Final = 9
 
 
 class MovedPod(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +53,9 @@ def owner_of(place: str) -> str:
 
 
 def turn_of(name: str) -> tuple[str, float]:
-    """(the reservation, the number of the move) of what is held; a reservation itself comes after all of its moves."""
+    """(the reservation, the number of the move) of what is held; a reservation itself comes after all of its moves, and
+    one whose name states no number: tenants name gangs."""
     reservation, found, rest = name.partition(MOVE)
     number = rest.partition(".")[0]
-    return reservation, int(number) if found and number.isdigit() else inf
+    is_number = number.isascii() and number.isdigit() and len(number) < LONGEST_NUMBER
+    return reservation, int(number) if found and is_number else inf

@@ -11,6 +11,8 @@ import pytest
 from extender.policy import reasons
 from extender.policy.pod_request import owner_key
 from extender.reservations.advance import Held, present, seat
+from extender.reservations.moves import turn_of
+from extender.reservations.seats import Seat
 from tests.world import JSON, WALL, World, refused, workload
 
 MOST = 1_000_000
@@ -188,6 +190,20 @@ def test_no_pod_is_evicted_for_gpus_that_are_held() -> None:
     urgent = world.pod("urgent", 8, priority=100)
     world.filter(urgent, ["n1", "n2"])
     assert set(world.preempt(world_pod("urgent"), {"n1": ["low"], "n2": ["other"]})) == {"n2"}
+
+
+@pytest.mark.parametrize("gang", ["move-²", "move-٣", "move-" + "9" * 5000, "move-1"])
+def test_the_name_of_a_gang_that_looks_like_a_move_stops_nothing(gang: str) -> None:
+    """A tenant names it. What is held for its date is read with all other reservations."""
+    world = two_nodes()
+    pod = world.pod("gated", 4, priority=5)
+    name = f"gang gpu-extender:default/{gang}"
+    amounts = world.cluster.amounts(world.cluster.pods[pod["metadata"]["uid"]])
+    of_gang = Seat("uid-gated", "default/gated", name, "n1", amounts, 0, 5, world.now)
+    place = hold(world, "fans/move-1.uid/owner", {"n2": 8}, 0.0, WALL + 600, owner="default/ReplicaSet/owner/uid-owner")
+    take(world, Held(name, (of_gang,), WALL, WALL + 600), place)
+    assert [turn_of(held.name)[0] != "fans" for held in world.verbs.claims.advance] == [True, False]
+    assert passes(world, workload("other", 4, owner="ReplicaSet")) == {"n2"}
 
 
 def world_pod(name: str) -> JSON:

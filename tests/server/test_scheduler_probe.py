@@ -188,7 +188,7 @@ def test_where_the_probe_listens(text: str, expected: tuple[str, int]) -> None:
     assert host_and_port(text, "probe") == expected
 
 
-@pytest.mark.parametrize("text", ["8889x", "host", ":", ":65536", ":-1"])
+@pytest.mark.parametrize("text", ["8889x", "host", ":", ":65536", ":-1", ":²", ":" + "1" * 5000])
 def test_what_is_no_place_to_listen_is_rejected(text: str) -> None:
     with pytest.raises(BadInput, match="is not HOST:PORT"):
         host_and_port(text, "probe")
