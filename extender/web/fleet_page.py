@@ -1,7 +1,8 @@
 """The fleet: six numbers, a map of its nodes or racks, the last hours, what is left of each model, and what waits.
 
 Filters and the search are in the address. A filter of nodes (model, rack) narrows all that is about nodes. The
-namespace narrows the pods that wait, and the map then shows which GPUs its pods hold.
+namespace narrows the pods that wait, and the map and the first number then show which GPUs its pods hold. Headings of
+what a filter does not narrow state that.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def fleet_view(content: Content, query: Query) -> JSON:
     holders, drawn = Holders(cluster, colour), []
     if sum(len(rack.nodes) for rack in groups) <= FEW_NODES:
         drawn = [maps_of(content, [node.name for node in rack.nodes], holders) for rack in shown]
-    matches = _matches(cluster, query.get("find", "").strip(), names, namespace)
+    held, matches = _held(cluster, namespace), _matches(cluster, query.get("find", "").strip(), names, namespace)
     return {
         "warnings": fleet["warnings"],
         "by": level,
@@ -78,8 +79,8 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "filter": {"namespace": namespace, **wanted._asdict()},
         "choices": _choices(cluster),
         "matches": matches,
-        "summary": _summary(fleet["models"], pods_waiting, content.times.wall()),
-        "heat": _heat(cluster, groups, _held(cluster, namespace), _marked(matches)),
+        "summary": _summary(fleet["models"], pods_waiting, content.times.wall()) | _of_namespace(groups, held),
+        "heat": _heat(cluster, groups, held, _marked(matches)),
         "trend": _trend(content.trend),
         "models": fleet["models"],
         "waiting": fleet["waiting"],
@@ -165,6 +166,14 @@ def _held(cluster: ClusterView, namespace: str) -> Counter[str] | None:
         if pod.gpus and not pod.finished:
             held[pod.node] += cluster.gpu_amount(pod)
     return held
+
+
+def _of_namespace(groups: Sequence[Rack], held: Counter[str] | None) -> JSON:
+    """Of the GPUs of nodes that take pods those that the namespace holds (`held`, by node); None: none is asked for."""
+    nodes = [node for rack in groups for node in rack.nodes if not node.closed]
+    gpus, own = sum(node.gpus for node in nodes), None if held is None else sum(held[node.name] for node in nodes)
+    percent = None if own is None else round(100 * own / gpus) if gpus else 0
+    return {"namespace_gpus": own, "namespace_percent": percent}
 
 
 def _heat(cluster: ClusterView, groups: Sequence[Rack], held: Counter[str] | None, marked: frozenset[str]) -> JSON:

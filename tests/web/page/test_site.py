@@ -499,6 +499,25 @@ def test_filters_narrow_the_nodes_and_the_pods(world: World) -> None:
     assert "No node with GPUs matches the filters" in html(world, "/?model=none")
 
 
+def test_a_heading_states_what_a_filter_does_not_narrow(world: World) -> None:
+    def scopes(path: str) -> dict[str, str]:
+        text = re.sub(r' <span class="dim scope">(\(.*?\))</span>', r" \1", html(world, path))
+        found = re.findall(r"<(?:dt|h2 [^>]*)>([^<]+?) \(([^)]*)\)</", text)
+        return dict(found)
+
+    assert scopes("/") == scopes("/?find=v100") == {}
+    of_nodes = dict.fromkeys(("Waiting", "Oldest wait", "The last hours", "What waits", "Advice"), "whole cluster")
+    assert scopes("/?model=A100") == scopes("/?rack=rack-1") == of_nodes
+    shown = scopes("/?namespace=vision")
+    parts = ("Free", "Whole nodes", "Largest linked set", "What is left", "GPUs by rack")
+    assert {part: shown[part] for part in parts} == dict.fromkeys(parts, "all namespaces")
+    assert (shown["Waiting"], shown["Advice"], shown["The last hours"]) == ("vision", "whole cluster", "whole cluster")
+    own = data(world, "/?namespace=vision")
+    open_nodes = [cell["value"] for cell in cells(own).values() if not cell["closed_gpus"]]
+    assert own["summary"]["namespace_gpus"] == sum(open_nodes)
+    assert "<dt>Allocated to vision</dt>" in html(world, "/?namespace=vision")
+
+
 def test_filters_are_in_the_address(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.web.fleet_page.GROUPS_PER_PAGE", 1)
     path = "/?by=zone&namespace=vision&model=A100&find=run-1"
