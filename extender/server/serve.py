@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from extender.errors import Unreachable
 from extender.kube.client import ApiServer, CredentialsError, default_kubeconfig
 from extender.log import get_log
-from extender.server import garbage, wiring
+from extender.server import wiring
 from extender.server.connections import Connection, Connections
 from extender.server.scheduler_probe import SCHEDULER_PORT
 from extender.settings import Settings, Tls
@@ -104,7 +104,6 @@ def run(
     `cluster_file`: a frozen cluster; else the API server of `kubeconfig`, else the one whose pod this is;
     `config_file`: where the settings come from; `record`: the directory of a record; `probe`: of kube-scheduler.
     """
-    garbage.begin()
     if cluster_file is not None:
         server = wiring.over_file(settings, cluster_file, record)
         gc.collect()

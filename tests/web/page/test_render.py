@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 def test_every_file_is_in_the_package() -> None:
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["extender"]
     found = {path for pattern in packaged for path in (ROOT / "extender").glob(pattern)}
-    files = {path for path in render.HERE.rglob("*.*") if path.suffix not in (".py", ".pyc")}
+    files = {path for path in render.HERE.rglob("*.*") if path.suffix != ".py" and path.parent.name != "__pycache__"}
     assert files
     assert files <= found
 
