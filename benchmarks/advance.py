@@ -8,9 +8,9 @@ them, some saving when asked, some in gangs. It has a reservation (1x8, 2x4 or 1
 these have to begin. Pods of other tenants come all the time and take any node that filter passes; kube-scheduler takes
 a random one of these; owners and containers take their time; the server is killed after one write of seven.
 
-- `held`: what the product does.
-  Where it is late, `Bound` shows whether any moves could have kept it after the latest loss of a node.
-- `not held`: the same moves by hand, as `plan` prints them: pods are evicted one move after the other, 90 s at most
+- `ours`: what the product does. Where it is late, `Bound` shows whether any moves could have kept it after the latest
+  loss of a node: if not, it is beyond the bounds.
+- `by hand`: the same moves, as `plan` prints them: pods are evicted one move after the other, 90 s at most
   for each, and nothing holds their next places.
 """
 
@@ -33,17 +33,16 @@ from tests.act.moved import SPREAD, TICK, Scene, carried_out, drawn, gpus_of, pl
 SHAPES: Final = ((1, 8), (2, 4), (1, 6))
 STRANGERS: Final = 0.3
 HINDRANCES: Final[Mapping[str, Mapping[str, float]]] = {
-    "none": {},
+    "nothing": {},
     "budgets refuse 1 of 3": {"refuses": 0.33},
     "owners grow": {"grows": 0.1},
     "nodes vanish": {"vanish": 0.01},
 }
 """By name: what goes wrong, how likely in a tick or for a request."""
 HAND_SECONDS: Final = 90.0
-HELD: Final = "held"
 COLUMNS: Final = (
-    "what goes wrong", "next places", "reservations that need moves", "kept on time", "late beyond the bounds",
-    "kept of the others", "victims", "of these without a successor that runs", "restarts",
+    "what goes wrong", "kept on time: ours, by hand", "ours beyond the bounds", "ours, of the others",
+    "victims: ours, by hand", "of these without a successor that runs", "our restarts",
 )  # fmt: skip
 
 
@@ -62,12 +61,24 @@ class Counts:
         self.without += lost
         self.restarts += scene.restarts
 
-    def line(self, name: str, rule: str) -> str:
-        """For people."""
-        parts = [f"{100 * self.kept / max(1, cases):.1f} %" for cases in (self.cases, self.cases - self.beyond)]
-        bound = (f"{self.beyond:,}", parts[1]) if rule == HELD else ("", "")
-        cells = f"{self.cases:,}", parts[0], *bound, f"{self.victims:,}", f"{self.without:,}", f"{self.restarts:,}"
-        return f"| {name} | {rule} | {' | '.join(cells)} |"
+
+def line(name: str, ours: Counts, by_hand: Counts) -> str:
+    """For people."""
+    both = ours, by_hand
+    cells = (
+        name,
+        ", ".join(_share(counts.kept, counts.cases) for counts in both),
+        f"{ours.beyond:,}",
+        _share(ours.kept, ours.cases - ours.beyond),
+        ", ".join(f"{counts.victims:,}" for counts in both),
+        ", ".join(f"{counts.without:,}" for counts in both),
+        f"{ours.restarts:,}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _share(kept: int, cases: int) -> str:
+    return f"{100 * kept / max(1, cases):.1f} %"
 
 
 class Bound:
@@ -179,7 +190,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     log.configure(level=logging.CRITICAL)
-    print(f"| {' | '.join(COLUMNS)} |\n|---|---|{'--:|' * (len(COLUMNS) - 2)}")
+    print(f"| {' | '.join(COLUMNS)} |\n|---|{'--:|' * (len(COLUMNS) - 1)}")
     unheld = 0
     for name, hindrance in HINDRANCES.items():
         grows = hindrance.get("grows", 0.0)
@@ -195,9 +206,9 @@ def main() -> None:
                 if scene.planned_moves:
                     counts.add(scene, kept=kept, possible=bound.possible, lost=without(scene, before))
                     unheld += len(scene.without_place) if counts is held else 0
-        print(held.line(name, HELD))
-        print(by_hands.line(name, "not held"), flush=True)
-    print(f"\nheld: {unheld} pods were evicted before their next place was held; one look each {TICK:.0f} s")
+        print(line(name, held, by_hands), flush=True)
+    print(f"\n{held.cases} of {options.cases} clusters need moves; one look each {TICK:.0f} s")
+    print(f"{unheld} pods were evicted by ours before their next place was held")
 
 
 if __name__ == "__main__":
