@@ -107,7 +107,7 @@ class SaveHistory:
                 return
         of = self._namespaces.setdefault(namespace, Answers())
         counts = of.owners.setdefault(owner, Counts())
-        if counts.asked and asked - counts.asked < TOGETHER_SECONDS:
+        if counts.asked and abs(asked - counts.asked) < TOGETHER_SECONDS:
             return
         counts.note(asked, now, saved=saved)
         of.note(asked, now, saved=saved)
@@ -128,8 +128,11 @@ class SaveHistory:
         return msgspec.json.encode(_Stored(FORMAT, namespaces), order="sorted").decode()
 
     def load(self, text: str) -> None:
-        """Take over what is stored. Raises Damaged."""
+        """Take over what is stored; what a clock that was ahead has written counts as of now. Raises Damaged."""
+        now = self.wall()
         for namespace, stored in decoded(text, _READ, FORMAT, MOST_TEXT).namespaces.items():
+            for counts in (stored, *stored.owners.values()):
+                counts.at, counts.asked = min(counts.at, now), min(counts.asked, now)
             known = self._namespaces.get(namespace)
             if known is None:
                 self._namespaces[namespace] = stored

@@ -208,6 +208,24 @@ def test_it_survives_a_restart_and_two_instances_keep_the_latest() -> None:
     assert json.loads(first.history.dump())["namespaces"]["default"]["owners"]["Training/liar"]["ignored"] > 1.9
 
 
+def test_a_clock_that_was_ahead_stops_no_learning() -> None:
+    first, second = Case(), Case()
+    first.passes(365 * 86_400.0)
+    first.note("liar")
+    first.passes(-365 * 86_400.0)
+    second.history.load(first.history.dump())
+    for case in (first, second):
+        case.passes(100)
+        case.note("liar")
+        assert json.loads(case.history.dump())["namespaces"]["default"]["owners"]["Training/liar"]["ignored"] > 1.9
+    first.history.load(second.history.dump())
+    first.passes(100)
+    first.note("liar")
+    second.passes(100)
+    second.history.load(first.history.dump())
+    assert json.loads(second.history.dump())["namespaces"]["default"]["owners"]["Training/liar"]["ignored"] > 2.9
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"format":1}', '{"format":1,"namespaces":{"a":{"ignored":-1}}}', "[" * 9])
 def test_a_damaged_text_is_none(text: str) -> None:
     with pytest.raises(Damaged):
