@@ -22,9 +22,10 @@ have ended waits for them too.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
@@ -37,6 +38,8 @@ from extender.queue.placement import whatever_ends
 from extender.queue.quota import OverQuota
 from extender.queue.usage import FoundPlace
 
+MOST_DATES: Final = 8
+"""Dates before which a start is searched apart from those after them."""
 NEAR: Final = 64  # the last endings of a reservation, by which the next search finds where it begins
 Code = Literal["incomplete", "quota", "never", "head", "order", "place", "delays", "depth", "date"]
 """Why a gang waits. `incomplete`: pods are missing, or held back by others; `quota`: its queue may hold no more;
@@ -101,6 +104,10 @@ def _no(_gang: WaitingGang) -> bool:
     return False
 
 
+def _no_dates(_gang: WaitingGang) -> Sequence[float]:
+    return ()
+
+
 def _never(_held: TakenSeats, _gone: Sequence[Ending]) -> Sliced[bool]:
     return False
     yield
@@ -131,6 +138,8 @@ class QueueSituation:
     needs_positions: Callable[[WaitingGang], bool] = _no
     # whether a gang is within the guarantee of its queue on its seats, once some pods have ended
     guaranteed: Callable[[TakenSeats, Sequence[Ending]], Sliced[bool]] = _never
+    # the moments, in order, after which a start of the gang leaves it fewer GPUs: it would run into those of a date
+    limits_of_dates: Callable[[WaitingGang], Sequence[float]] = _no_dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,16 +286,42 @@ class _Schedule:
     def _earliest(self, gang: WaitingGang, plain: Sequence[Ending]) -> Generator[None, None, HeadReservation | None]:
         """The reservation after the fewest endings once none of `plain` is left, of which only the pods on the nodes of
         its seats have to end; None where the gang does not fit after all of them. The more pods have ended the more
-        fits, so the search halves what is left. It begins where it ended in the look before."""
-        endings = self.situation.endings
-        counts = yield from prefixes(endings)
+        fits, as long as the gang would run into no further date: so the search halves what is left of each part
+        between these."""
+        counts = yield from prefixes(self.situation.endings)
         if plain:
             counts.insert(0, 0)
+        ended = 0 if plain else (yield from self._ended_before(gang))
+        guess = bisect_left(counts, ended) if ended else None
+        low = 0
+        for high in self._parts(gang, counts, plain):
+            reservation = yield from self._earliest_of(
+                gang, plain, counts[low:high], None if guess is None else guess - low
+            )
+            if reservation is not None:
+                return reservation
+            low = high
+        return None
+
+    def _parts(self, gang: WaitingGang, counts: Sequence[int], plain: Sequence[Ending]) -> list[int]:
+        """After which of the counts the gang would run into the next date, and their number."""
+        least = max((_or_never(ending) for ending in plain), default=-inf)
+
+        def start(count: int) -> float:
+            return max(least, _or_never(self.situation.endings[count - 1])) if count else least
+
+        limits = self.situation.limits_of_dates(gang)[:MOST_DATES]
+        return sorted({bisect_right(counts, limit, key=start) for limit in limits} - {0} | {len(counts)})
+
+    def _earliest_of(
+        self, gang: WaitingGang, plain: Sequence[Ending], counts: Sequence[int], guess: int | None
+    ) -> Generator[None, None, HeadReservation | None]:
+        """As `_earliest`, after one of the counts. The search begins at the `guess`: where it ended in the look
+        before."""
+        endings = self.situation.endings
         reservation: HeadReservation | None = None
         low, high, last = 0, len(counts), len(counts) - 1  # it fits after counts[high], and not before counts[low]
-        ended = 0 if plain else (yield from self._ended_before(gang))
-        guess = bisect_left(counts, ended)
-        likely = [guess - 1, guess] if ended else []
+        likely = [] if guess is None else [guess - 1, guess]
         while low < high:
             while likely and not low <= likely[-1] < high:
                 likely.pop()
@@ -377,6 +412,11 @@ class _Schedule:
 
 def _text(why: str | OverQuota) -> str:
     return why if isinstance(why, str) else why.text
+
+
+def _or_never(ending: Ending) -> float:
+    """When it ends."""
+    return inf if ending.at is None else ending.at
 
 
 def _latest(endings: Sequence[Ending]) -> float | None:

@@ -96,15 +96,18 @@ class Places:
         own: Collection[str],
         gone: Mapping[int, Sequence[str]] = NO_ROWS,
         taken: Sequence[Part] = (),
+        starts_within: float = 0.0,
     ) -> Counted:
         """The tables as a search reads them: with the claims of all others, without the pods of `gone`, by row, and
-        with the seats of `taken` and of further parts taken. `requests`: of the gang; `own`: uids that do not count."""
+        with the seats of `taken` and of further parts taken. `requests`: of the gang; `own`: uids that do not count;
+        `starts_within`: as of `of_others`."""
 
         def with_parts(parts: Sequence[Part]) -> Within:
             @contextmanager
             def within(rows: Sequence[int]) -> Iterator[None]:
                 ended = [uid for row in rows for uid in gone.get(row, ())]
-                with self._cluster.ended(ended), of_others(self._claims, requests, self._clock(), {*own, *ended}):
+                others = of_others(self._claims, requests, self._clock(), {*own, *ended}, starts_within=starts_within)
+                with self._cluster.ended(ended), others:
                     for part in (*taken, *parts):
                         self._take(part, rows)
                     yield

@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Generator, Hashable, Mapping, 
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice, repeat
+from math import inf
 from typing import Final
-
-import msgspec
 
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.pod_kinds import is_particular
@@ -204,6 +203,9 @@ class Planner:
             lent=lambda gang: queues.ever_over(gang, waiting=True),
             needs_positions=_needs_positions,
             guaranteed=partial(_guaranteed, queues),
+            limits_of_dates=lambda gang: self._claims.limits_of_dates(
+                map(self._claims.alone, gang.pods), self._clock()
+            ),
         )
         decision = yield from self._schedule(situation, running, look)
         yield from self._hopeless(decision, to_place, running, look)
@@ -563,16 +565,13 @@ class Planner:
         wall, queues = self._wall(), (yield from self._queues())
         running = yield from self._dated_endings.read(wall)
         gone = [ending for ending in running if ending.at is not None and ending.at <= date]
-        requests = [
-            request if request.lasts is None else msgspec.structs.replace(request, lasts=request.lasts + date - wall)
-            for request in (yield from self._alone(gang.pods))
-        ]
+        requests = yield from self._alone(gang.pods)
         # What the first in order waits for is not held for a date before its own pods have ended.
         head = self.report.head
         ends = None if head is None or head.start is None else head.gang.end(head.start)
         waits_for = head if head is not None and head.gang.ref != gang.ref and (ends is None or ends > date) else None
         kept = () if waits_for is None else (TakenSeats(waits_for.gang, waits_for.seats),)
-        counted = yield from self._counted(gang, requests, Trial(gone, kept))
+        counted = yield from self._counted(gang, requests, Trial(gone, kept), date - wall)
         placed = yield from self._places.steps(gang, gang.pods, requests, counted)
         if isinstance(placed, NoPlace):
             return placed.text
@@ -664,15 +663,21 @@ class Planner:
         counted = yield from self._counted(gang, requests, trial)
         return (yield from self._places.steps(gang, pods, requests, counted, allowances))
 
-    def _counted(self, gang: WaitingGang, requests: Sequence[PodRequest], trial: Trial) -> Sliced[Counted]:
-        """The tables of the trial. `requests`: of pods of the gang."""
+    def _counted(
+        self, gang: WaitingGang, requests: Sequence[PodRequest], trial: Trial, starts_within: float = 0.0
+    ) -> Sliced[Counted]:
+        """The tables of the trial. `requests`: of pods of the gang; `starts_within`: it starts then, or once the pods
+        of the trial have ended."""
         gone: dict[int, list[str]] = {}  # uids by row
+        latest, wall = -inf, self._wall()
         for ending, pause in pauses(trial.gone, RUN):
             if pause:
                 yield
             gone.setdefault(ending.row, []).append(ending.uid)
+            latest = max(latest, inf if ending.at is None else ending.at)
         taken = [Part(held.seats.requests, held.seats.placed) for held in trial.kept]
-        return self._places.counted(requests, self.starts.own(gang), gone, taken)
+        starts_within = max(starts_within, latest - wall)
+        return self._places.counted(requests, self.starts.own(gang), gone, taken, starts_within)
 
     def _names(self, queues: QueueHoldings) -> list[str]:
         """Of the queues that are reported."""

@@ -155,6 +155,20 @@ class AdvanceReservations:
                     beside |= places_of(held.name, nodes) if held.owner else {}
         return Eligibility(_ends(requests, cluster, now + self.epoch + within), frozenset(usable), beside)
 
+    def limits(
+        self, requests: Iterable[PodRequest], cluster: ClusterView, now: float, within: float = 0.0
+    ) -> list[float]:
+        """The moments, seconds since 1970, in order: pods that start together, `within` so many seconds, after one of
+        them are not known to end before a date more."""
+        wall = now + self.epoch
+        dates = sorted({held.since for held in self._of.values() if wall < held.since})
+        stated = [_stated(request, cluster) for request in requests if request.gpus] if dates else []
+        limits = (
+            min((since - lasts - within for lasts, deadline in stated if deadline > since), default=inf)
+            for since in dates
+        )
+        return [limit for limit in limits if wall < limit < inf]
+
     def rows(self, request: PodRequest, cluster: ClusterView, now: float) -> frozenset[int]:
         """The rows with seats that the pod may use now: those of as many GPUs as it asks for, where there are any."""
         rows: dict[bool, set[int]] = {True: set(), False: set()}
@@ -243,14 +257,15 @@ def _has(left: tuple[int, ...], request: PodRequest) -> bool:
 
 def _ends(requests: Sequence[PodRequest], cluster: ClusterView, wall: float) -> float:
     """As of an `Eligibility`."""
-    objects, latest = cluster.gangs.objects, wall
-    for request in requests:
-        if request.gpus:
-            pod = cluster.pods.get(request.uid)
-            deadline = None if pod is None else ends_at(pod, objects)
-            stated = (None if request.lasts is None else wall + request.lasts, deadline)
-            latest = max(latest, min((at for at in stated if at is not None), default=inf))
-    return latest
+    ends = (_stated(request, cluster) for request in requests if request.gpus)
+    return max(wall, max((min(wall + lasts, deadline) for lasts, deadline in ends), default=wall))
+
+
+def _stated(request: PodRequest, cluster: ClusterView) -> tuple[float, float]:
+    """(seconds for which a pod runs at most, its deadline in seconds since 1970); inf: nothing states it."""
+    pod = cluster.pods.get(request.uid)
+    deadline = None if pod is None else ends_at(pod, cluster.gangs.objects)
+    return inf if request.lasts is None else request.lasts, inf if deadline is None else deadline
 
 
 def _amounts(held: Held) -> Amounts:

@@ -10,7 +10,7 @@ again.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -70,6 +70,10 @@ class Claims:
     def eligibility(self, requests: Sequence[PodRequest], now: float, within: float = 0.0) -> Eligibility:
         """For which advance reservations pods that start together, `within` so many seconds, are eligible."""
         return self.advance.eligibility(requests, self._cluster, now, within)
+
+    def limits_of_dates(self, requests: Iterable[PodRequest], now: float) -> list[float]:
+        """As `AdvanceReservations.limits`, of pods that get seats, seconds since 1970."""
+        return self.advance.limits(requests, self._cluster, now, SEAT_SECONDS) if self.advance else []
 
     def held_rows(self, request: PodRequest, now: float) -> frozenset[int]:
         """The rows that are held for the pod, and others, by an advance reservation that has begun."""
@@ -385,9 +389,11 @@ def of_others(
     now: float,
     without: Collection[str],
     rows: Sequence[int] | None = None,
+    starts_within: float = 0.0,
 ) -> Counted:
     """The claims of all others, of seats whatever their priority: none is given twice. `requests`: of the gang that is
-    placed; `without`: uids of its pods, and of those that are taken for gone; `rows`: as for `Claims.of`."""
+    placed; `without`: uids of its pods, and of those that are taken for gone; `rows`: as for `Claims.of`;
+    `starts_within`: in so many seconds it starts, so that it may run into later dates."""
     first = requests[0]
     if any(request.claim_specs or request.tolerances for request in requests):
         tolerances = tuple([tolerance for request in requests for tolerance in request.tolerances])
@@ -395,7 +401,7 @@ def of_others(
     if not first.others and (others := next((request.others for request in requests if request.others), ())):
         first = msgspec.structs.replace(first, others=others)  # the claims of any pod of it count
     counted = claims.of(first, now, as_equal=tuple(claims.seats), without=frozenset(without), rows=rows)
-    counted.eligible = claims.eligibility(requests, now, SEAT_SECONDS)
+    counted.eligible = claims.eligibility(requests, now, starts_within + SEAT_SECONDS)
     return counted
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.act.queue.rig import gated
@@ -115,3 +117,70 @@ def test_a_gang_that_fits_nowhere_else_waits_for_the_end_and_is_not_hopeless() -
     assert look(world) == ([], {"g": ("head", "", 660.0)})
     wait(world, "huge", 3, 8, 200)
     assert look(world)[1]["huge"][0] == "never"
+
+
+def running(world: World, node: str, gpus: int, seconds: float | None) -> None:
+    """A pod that ends so many seconds from now; None: it states no end."""
+    notes = {} if seconds is None else {"gpu-extender.io/duration": f"{int(seconds)}s"}
+    world.pod(f"r-{node}", gpus, node, start=world.wall, annotations=notes)
+
+
+@pytest.mark.parametrize(
+    ("lasts", "start"),
+    [
+        ("30m", 600.0),  # it ends at 2400, and may be bound 30 s late
+        ("2370s", 600.0),
+        ("2371s", 6000.0),  # it would run into the date
+        ("", 6000.0),
+    ],
+)
+def test_the_start_of_the_head_counts_with_dates_that_lie_behind_it(lasts: str, start: float) -> None:
+    """n0 has 8 GPUs for the head from 600 s on, and is held from 3000 to 6000 s."""
+    world = cluster(2)
+    running(world, "n0", 8, 600)
+    running(world, "n1", 4, 2900)  # the head fits no better after it
+    world.pod("daemon", 4, "n1")
+    take(world, hold(world, "big", {"n0": 8}, WALL + 3000, WALL + 6000, namespaces=ML))
+    wait(world, "head", 1, 8, 100, duration=lasts)
+    assert look(world) == ([], {"head": ("head", "", start)})
+
+
+def test_a_head_starts_at_the_stated_moment_and_not_before() -> None:
+    """Random dates and pods that end as they state, one look after another: no start is later than the one stated
+    first, as none is stated that a date would prevent."""
+    for seed in range(40):
+        dice, world = random.Random(seed), cluster(3)
+        for node in ("n0", "n1", "n2"):
+            running(world, node, 8, dice.randrange(100, 3000, 100))
+        dates = [dice.randrange(500, 6000, 100) for _ in range(3)]
+        take(world, *(
+            hold(world, f"d{at}", {f"n{at}": 8}, WALL + since, WALL + since + 1000, namespaces=ML)
+            for at, since in enumerate(dates)
+        ))  # fmt: skip
+        lasts = dice.randrange(100, 2000, 50)
+        wait(world, "head", dice.choice((1, 2)), 8, 100, duration=f"{lasts}s")
+        begun, stated = world.wall, look(world)[1]["head"][2]
+        assert stated is not None
+        earliest = _earliest(world, len(world.cluster.placements.queued), lasts, dates)
+        assert stated == earliest, seed
+        world.now, world.wall = world.now + stated, begun + stated
+        for pod in list(world.cluster.pods.values()):
+            if pod.node and world.wall >= begun + float(pod.annotations["gpu-extender.io/duration"][:-1]):
+                world.gone(pod.name)
+        assert look(world)[0] == ["head"], seed
+
+
+def _earliest(world: World, pods: int, lasts: float, dates: list[int]) -> float:
+    """The slow twin: at each moment at which something ends, which nodes are free until the head has ended."""
+    ends = {
+        pod.node: float(pod.annotations["gpu-extender.io/duration"][:-1])
+        for pod in world.cluster.pods.values() if pod.node
+    }  # fmt: skip
+    for at in sorted([*ends.values(), *(since + 1000.0 for since in dates)]):
+        free = [
+            node for number, node in enumerate(sorted(ends))
+            if ends[node] <= at and (at + lasts + 30 <= dates[number] or at >= dates[number] + 1000)
+        ]  # fmt: skip
+        if len(free) >= pods:
+            return at
+    raise AssertionError

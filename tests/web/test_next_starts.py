@@ -11,7 +11,9 @@ from extender.objects.queueing import duration_of
 from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat
 from extender.web import queue_page as page
-from tests.web.page.scene import RACK, scene
+from tests.queue.test_plan import cluster, wait
+from tests.reservations.test_advance import hold, take
+from tests.web.page.scene import RACK, scene, with_queue
 from tests.world import WALL, World
 
 DURATION = "gpu-extender.io/duration"
@@ -151,3 +153,19 @@ def test_long_lists_are_cut_and_counted(monkeypatch: pytest.MonkeyPatch) -> None
     assert (len(plan["lanes"]), plan["lanes_left_out"]) == (1, 1)
     assert (len(plan["lanes"][0]["bars"]), plan["lanes"][0]["bars_left_out"]) == (2, 2)
     assert plan["until"] > plan["at"] == WALL
+
+
+@pytest.mark.parametrize(("lasts", "start"), [("30m", 600.0), ("41m", 6000.0)])
+def test_the_queue_the_page_and_explain_state_the_same_start_before_and_after_a_date(lasts: str, start: float) -> None:
+    """n0 is free for the head from 600 s on, and held from 3000 to 6000 s."""
+    world = cluster(2)
+    world.pod("r", 8, "n0", start=world.wall, annotations={DURATION: "10m"})
+    world.pod("daemon", 4, "n1")
+    take(world, hold(world, "big", {"n0": 8}, WALL + 3000, WALL + 6000, namespaces=frozenset({"ml"})))
+    wait(world, "head", 1, 8, 100, duration=lasts)
+    answer = with_queue(world).call("/queue.json", method="GET").json
+    (waiting,) = answer["waiting"]
+    assert (waiting["earliest_start_seconds"], answer["next_starts"]["head"]["start"] - WALL) == (start, start)
+    explained = world.call("/debug/explain?pod=default/head-0", method="GET").body.decode()
+    assert waiting["start"]["text"].startswith("latest ")
+    assert waiting["start"]["text"] in explained
