@@ -16,10 +16,14 @@ from extender.ask.judge import over
 from extender.kube.pod_writes import Evicted, PodEvictions, PodPatches
 from extender.objects.records import Event, PodRecord
 from extender.objects.save_request import SAVE_REQUESTED
+from extender.server.acting import live
+from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_advance import BIG, MAPS, Case, Instance
 from tests.act.test_reservations import connected
+from tests.kube.objects import Objects
 from tests.reservations.test_advance import lasting, passes
+from tests.waiting import run_bounded
 from tests.world import JSON, WALL, World, machine
 
 POD_A = "/api/v1/namespaces/default/pods/a"
@@ -300,6 +304,17 @@ def test_no_pod_stays_asked_whose_move_is_over(how: str) -> None:
         case.enabled = False
         case.passed += 30.0
         case.run(withdraws)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_server_moves_pods_where_evictions_are_on(enabled: bool) -> None:
+    async def test() -> None:
+        async with connected(Objects()) as api:
+            _, outside = live(Settings.model_validate({"evictions": {"enabled": enabled}}), api)
+            assert outside.advance is not None
+            assert cast("Moves", outside.advance._moving).enabled == enabled
+
+    run_bounded(test())
 
 
 @pytest.mark.parametrize("how", ["deleted", "unhealthy", "cordoned"])
