@@ -15,8 +15,7 @@ from extender.act.queue.replicas import SIGNS
 from extender.act.queue.seat_store import SHARDS
 from extender.cli import gates as gates_command
 from extender.kube import gates
-from extender.objects.gangs.pod_groups import GANG
-from extender.objects.queueing import GATE
+from extender.objects.queueing import GANG, GATE
 from extender.settings import Settings
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"

@@ -19,6 +19,8 @@ QUEUEING: Final = "gpu-extender.io/queueing"
 """The label of a namespace whose pods get the gate when they are created, where it is `enabled`."""
 QUEUE: Final = "gpu-extender.io/queue"
 """The label that names the queue."""
+GANG: Final = "gpu-extender.io/gang"
+"""The label or annotation that names the gang."""
 DOMAIN: Final = "gpu-extender.io/domain"
 DURATION: Final = "gpu-extender.io/duration"
 WANTS_NODES: Final = "gpu-extender.io/wants-nodes"
@@ -121,6 +123,14 @@ def duration_of(pod: PodRecord) -> float | None:
     text, deadline = pod.annotations.get(DURATION), pod.deadline_seconds
     stated = (duration(text) if text else None) or deadline
     return None if stated is None else float(stated if deadline is None else min(stated, deadline))
+
+
+def gated(pod: PodRecord) -> PodRecord:
+    """The pod as the policy of the queue (manifests/queue) makes it in a labelled namespace, whatever its scheduler."""
+    joins = pod.gpus or QUEUE in pod.labels or GANG in pod.labels or GANG in pod.annotations
+    if pod.node or pod.daemon or GATE in pod.gates or not joins:
+        return pod
+    return msgspec.structs.replace(pod, gates=(*pod.gates, GATE))
 
 
 def opened(pod: PodRecord) -> PodRecord:

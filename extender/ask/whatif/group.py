@@ -185,8 +185,6 @@ def _result(
 def _about(case: GangCase, gang: WaitingGang) -> Iterator[dict[str, str]]:
     for pod, request in zip(gang.pods, case.requests, strict=True):
         yield from single.about(case.supposed, request, pod)
-    if gang.other_gates:
-        yield warning("gated", f"gang {gang.ref}: {', '.join(gang.other_gates)} has to be opened first")
     if not case.queued and (text := place.no_gate(case.supposed.cluster, gang)):
         yield warning("no-gate", text)
     if not gang.known:

@@ -18,6 +18,7 @@ from extender.errors import BadCluster, BadInput
 from extender.objects import decode, gangs, records
 from extender.objects.gangs.roles import Section
 from extender.objects.parts import api_group
+from extender.objects.queueing import QUEUEING, gated
 from extender.objects.records import Event, GroupRecord, PodRecord
 
 MOST_PODS: Final = 1_000
@@ -54,6 +55,7 @@ WRAPPERS: Final = {
 TRIALS: Final = 3
 """Trials of a Katib experiment that run side by side where it does not state their number."""
 RUNTIME_CLASS: Final = ("node.k8s.io", "RuntimeClass")
+NAMESPACE: Final = ("", "Namespace")
 MOST_DEPTH: Final = 8
 """Lists within lists."""
 
@@ -140,6 +142,7 @@ def read(
     if not pods and not named and not assumed and not (changes and changes.drain and not ignored):
         raise _no_pod(ignored)
     _alone(pods)
+    pods = [gated(pod) if pod.namespace in reading.queueing else pod for pod in pods]
     return Question(
         tuple(pods), frozenset(reading.expanded), frozenset(reading.per_node), tuple(dict.fromkeys(named)),
         tuple(reading.groups), tuple(sorted(ignored)), changes or Changes(), objects=tuple(reading.objects),
@@ -175,6 +178,8 @@ class _Reading:
         self.groups: list[GroupRecord] = []
         self.objects: list[Event] = []
         self.ignored: dict[str, None] = {}
+        self.queueing: set[str] = set()
+        """Namespaces of the question whose pods the policy of the queue gates."""
         self._names: dict[tuple[str, str], str] = {}
 
     @contextmanager
@@ -207,6 +212,9 @@ class _Reading:
                 elif kind == "Pod":
                     validated(item, kind, api)
                     self.pods.append(records.pod(with_runtime_class(item, classes), self._gpus))
+                elif (api, kind) == NAMESPACE:
+                    if Section(item, "").section("metadata").section("labels").raw(QUEUEING) == "enabled":
+                        self.queueing.add(_key(item)[1])
                 elif (api, kind) not in (*SCALERS, RUNTIME_CLASS):
                     owner = _read_owner(_scaled(item, bounds), path, self._gpus, others)
                     owner = owner and owner.changed(lambda template: with_runtime_class(template, classes))

@@ -24,7 +24,7 @@ from extender.cluster.dra.claim_fits import UNMET, unmet
 from extender.cluster.statements import gpus_of
 from extender.decide.decisions import LINKS_ONLY
 from extender.errors import BadInput
-from extender.objects.queueing import opened
+from extender.objects.queueing import GATE, opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import LeftoverFragmentation
@@ -283,8 +283,9 @@ def about(snapshot: SupposedCluster, request: PodRequest, pod: PodRecord) -> Ite
     yield from unchecked.preferred(pod, snapshot.settings)
     if absent := snapshot.cluster.dra.absent(pod):
         yield warning("claim-absent", f"{name}: {absent} does not exist: kube-scheduler does not place it before that")
-    if pod.gated:
-        yield warning("gated", f"{name} has scheduling gates: it waits for them first")
+    by_us = snapshot.settings.queue.enabled or pod.uid not in snapshot.cluster.pods
+    if closed := [gate or "(unreadable)" for gate in pod.gates if gate != GATE or not by_us]:
+        yield warning("gated", f"{name}: {', '.join(closed)} has to be opened first")
     if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not snapshot.cluster.priority_classes:
         yield warning("no-priority-classes", f"{name} has priority {pod.priority}: the cluster has no PriorityClass")
 

@@ -17,7 +17,7 @@ from extender.objects.gangs.source import (
     Ref,
     agreed,
 )
-from extender.objects.queueing import tier_domain
+from extender.objects.queueing import GANG, tier_domain
 from extender.objects.records import PodRecord
 
 COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
@@ -88,9 +88,6 @@ def in_pod_group(roles: Iterable[Role], kind: tuple[str, str], name: str, least:
 
 
 # -- our own label or annotation; `gang-min` counts for the gangs of all sources
-
-
-GANG: Final = "gpu-extender.io/gang"
 
 
 class Ours(GangSource):

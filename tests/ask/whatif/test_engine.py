@@ -88,6 +88,20 @@ def test_what_no_gate_holds_together_is_named(exists: bool) -> None:
     assert "no-gate" not in [warning["code"] for warning in ask(rack, gated)["warnings"]]
 
 
+@pytest.mark.parametrize("label", ["enabled", "Enabled", None])
+def test_pods_of_a_namespace_that_the_question_labels_are_gated(label: str | None) -> None:
+    """As the policy gates them once the file is applied: the domain holds, and nothing of the file is ignored."""
+    pods = gang("g", 2, 8)
+    for made in pods:
+        made["metadata"]["annotations"][f"{PREFIX}domain"] = "required:rack"
+    rack = [node(f"n{i}", labels={"cloud.provider.com/topology-rack": "r"}) for i in range(2)]
+    labels = {} if label is None else {f"{PREFIX}queueing": label}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": labels}}
+    answer = ask(rack, [*pods, space])
+    assert [result["verdict"] for result in answer["results"]] == ["fits", "fits"]
+    assert [warning["code"] for warning in answer["warnings"]] == ([] if label == "enabled" else ["no-gate"])
+
+
 def test_a_victim_is_taken_once_and_its_gpus_are_free_for_the_next() -> None:
     items = [node("n", 8), running("low", "n", [0, 1, 2, 3, 4, 5, 6, 7], priority=1)]
     answer = ask(items, [pod("a", 2, priority=5), pod("b", 2, priority=5), pod("c", 8, priority=9)])
