@@ -366,7 +366,11 @@ class Explainer:
         judge = self._judge
         search = SearchResult() if refused.excess or asked.request.never else evict.searched(judge, asked, nodes)
         helped = helping(self._supposed(asked.now), asked, nodes, search)
-        why = explanation.cause(asked, nodes, helped.ways) if helped.fits else explanation.never(asked, nodes)
+        why = (
+            explanation.cause(asked, nodes, helped.ways)
+            if helped.fits
+            else explanation.never(judge.cluster, asked, nodes)
+        )
         verdict: Verdict = "waits" if helped.fits else "never"
         denied = evictions.not_allowed(judge, asked, nodes) if helped.fits else None
         more = evict.above_ceiling(judge, search) if denied is None else f"it may not evict: {denied['why']}"

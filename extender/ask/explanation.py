@@ -20,7 +20,7 @@ from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.policy.reasons import NICS_HELD, REASONS
+from extender.policy.reasons import NICS_HELD, REASONS, TOO_FEW_GPUS
 from extender.preemption.candidates import Preemptor
 from extender.queue.report import Why
 
@@ -280,18 +280,29 @@ def cause(asked: Preemptor, nodes: JudgedNodes, ways: Sequence[Way]) -> str:
     return f"{text} ({_counted(nodes)})" if stage == "admitted" else text
 
 
-def never(asked: Preemptor, nodes: JudgedNodes) -> str:
+def never(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> str:
     """Why no change of running pods helps."""
     request = asked.request
     if not nodes.reasons:
         return FUNNEL["seen"]
     if not nodes.codes:
         return f"{FUNNEL['admitted']} ({_counted(nodes)})"
+    if set(nodes.codes.values()) == {TOO_FEW_GPUS.code} and len(asked.pod.gpus) == 1:
+        return _too_large(cluster, asked, nodes)
     linked = f" that are certain {_certain(request)}" if request.by_position else ""
     others = [other_amount(*asked_amount) for asked_amount in request.others]
     amounts = [amount(what, asks) for what, asks in zip(("cpu", "memory"), request.amounts, strict=False) if asks]
     wants = _listed([f"{_gpus(asked)}{linked}", *amounts, *others])
     return f"no node takes it, whatever ends there: it asks for {wants} ({_counted(nodes)})"
+
+
+def _too_large(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> str:
+    """That no node has as many GPUs as the pod asks for, and what helps."""
+    ((resource, _),) = asked.pod.gpus
+    most = max(cluster.nodes[name].gpus.get(resource, 0) for name in nodes.codes)
+    larger = any(node.gpus.get(resource, 0) > most for node in cluster.nodes.values())
+    node = "the largest node that admits it" if larger else "the largest node"
+    return f"it asks for {_gpus(asked)}, and {node} has {most:,}: make it a gang of pods with at most {most:,} each"
 
 
 def _counted(nodes: JudgedNodes) -> str:

@@ -129,9 +129,17 @@ def test_a_request_beyond_every_machine_never_fits() -> None:
     world.pod("p", 8, cpu="0", memory="0")
     shown = explained(world)
     assert shown["verdict"] == "never"
-    assert shown["sentence"].startswith("never fits: no node takes it, whatever ends there: it asks for 8 GPUs (")
+    large = "it asks for 8 GPUs, and the largest node has 4: make it a gang of pods with at most 4 each; nearest: n1"
+    assert shown["sentence"].startswith(f"never fits: {large}")
     assert shown["nearest"] == {"node": "n1", "missing": [{"what": GPU, "have": 1, "need": 8, "unit": "GPUs"}]}
     assert [(way["kind"], way["spec"]["is"]) for way in shown["ways_out"]] == [("smaller", 1)]
+    world.node("n2", 8, labels={"zone": "b"})
+    world.node("n3", 2, labels={"zone": "a"})
+    world.pod("p", 8, spec={"nodeSelector": {"zone": "a"}})
+    assert (
+        "the largest node that admits it has 2: make it a gang of pods with at most 2 each"
+        in explained(world)["sentence"]
+    )
 
 
 def test_evictions_that_nothing_carries_out_say_what_they_need() -> None:
