@@ -12,7 +12,7 @@ from extender.ask.judge import Judge
 from extender.policy import reasons, roles
 from extender.policy.contracts import Class
 from extender.policy.reasons import REASONS
-from extender.policy.rules import Count, Failing, Hazard, ResourceOffered
+from extender.policy.rules import Count, Failing, Hazard, Links, Nics, ResourceOffered
 from extender.preemption.candidates import Preemptor
 
 SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots", "too-little-of-another-resource")
@@ -38,6 +38,8 @@ MOST_NAMED: Final = 24
 """Nodes that are named for each reason, the first by name."""
 UNUSABLE: Final = frozenset(reason.code for rule in (ResourceOffered, Failing) for reason in rule.reasons)
 TOO_FEW: Final = frozenset(reason.code for reason in Count.reasons)
+_OF_CLAIMS: Final = frozenset({reasons.GPUS_PROMISED.code, reasons.GPUS_RESERVED.code})
+_UNLINKED: Final = frozenset(reason.code for rule in (Links, Nics, Hazard) for reason in rule.reasons)
 PASSING: Final = tuple(
     reason.key for reason in REASONS.values() if reason.cls is Class.TRANSIENT and not reason.lasting
 )
@@ -124,7 +126,7 @@ def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
             rejections.add(SHORT[short[name][0]], name)
         elif name in repelled:
             rejections.add(REPELLED, name)
-    funnel = _funnel(seen, codes, bare, sum(not lacking and name not in repelled for name, lacking in short.items()))
+    funnel = _funnel(seen, codes, sum(not lacking and name not in repelled for name, lacking in short.items()))
     return JudgedNodes(funnel, rejections.counts, rejections.named, codes, bare, short, repelled, cordoned)
 
 
@@ -154,22 +156,20 @@ class _Rejections:
             self.named.setdefault(reason, []).append(name)
 
 
-def _funnel(seen: int, codes: dict[str, int], bare: dict[str, int], remaining: int) -> tuple[Stage, ...]:
-    """How many nodes each stage leaves. What passes with the claims of other pods counted passes every stage before:
-    where fewer GPUs are free, a device plugin may be more certain to hand out linked ones."""
-    pairs = Counter(zip(map(bool, codes.values()), map(bare.__getitem__, codes), strict=True))
-    unreserved = sum(count for (rejected, _), count in pairs.items() if not rejected)
-    unusable = sum(count for (rejected, code), count in pairs.items() if rejected and code in UNUSABLE)
-    too_few = sum(count for (rejected, code), count in pairs.items() if rejected and code in TOO_FEW)
-    reserved = sum(count for (rejected, code), count in pairs.items() if rejected and not code)
-    usable = len(codes) - unusable
+def _funnel(seen: int, codes: dict[str, int], remaining: int) -> tuple[Stage, ...]:
+    """How many nodes each stage leaves: a node is left out at the stage of its reason. What is neither of the GPUs of
+    the node nor of their links is of other pods and of time."""
+    counts = Counter(codes.values())
+    usable = len(codes) - sum(counts[code] for code in UNUSABLE)
+    enough = usable - sum(counts[code] for code in TOO_FEW - _OF_CLAIMS)
+    linked = enough - sum(counts[code] for code in _UNLINKED)
     stages = {
         "seen": seen,
         "admitted": len(codes),
         "usable": usable,
-        "enough-gpus": usable - too_few,
-        "linked": unreserved + reserved,
-        "unreserved": unreserved,
+        "enough-gpus": enough,
+        "linked": linked,
+        "unreserved": counts[0],
         "left": remaining,
     }
     return tuple(Stage(stage, count) for stage, count in stages.items())

@@ -69,6 +69,7 @@ def test_ways_are_those_of_brute_force_and_make_the_pod_fit() -> None:
         seen[shown["verdict"]] += 1
         assert shown["funnel"][0]["nodes"] == len(links)
         counts = [one["nodes"] for one in shown["funnel"]]
+        assert counts[0] - counts[-1] == sum(shown["reasons"].values())
         assert counts == sorted(counts, reverse=True), seed
         assert sum(shown["reasons"].values()) == len(links) - counts[-1], seed
         if shown["verdict"] == "fits":

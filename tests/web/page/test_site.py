@@ -256,6 +256,17 @@ def test_a_way_out_states_its_conditions_in_each_view(world: World) -> None:
         assert "it may not evict: its preemptionPolicy is Never" in html(never, path), path
 
 
+def test_the_funnel_agrees_with_the_reasons(world: World) -> None:
+    shown = data(world, f"/pod?pod={WAITS}")
+    nodes = {stage["stage"]: stage["nodes"] for stage in shown["funnel"]}
+    assert shown["reasons"] == {"node-selector": 7, "cordoned": 1, "links-busy": 3, "gpus-reserved": 1}
+    assert nodes == {
+        "seen": 12, "admitted": 4, "usable": 4, "enough-gpus": 4, "linked": 1, "unreserved": 0, "left": 0,
+    }  # fmt: skip
+    assert "waits: 3 nodes have 2 GPUs free but not linked" in shown["sentence"]
+    assert "Each counts nodes as the cluster was then" in html(world, f"/pod?pod={WAITS}")
+
+
 def marked(picture: JSON, mark: str) -> list[int]:
     return [gpu for gpu, of_gpu in enumerate(picture["marks"]) if of_gpu == mark]
 
