@@ -103,11 +103,11 @@ class Drains:
         if self._rounds.waits(part.key, now) or not goes_on():
             return
         begun = not part.need.wait or any(saves.has_asked(pod) for pod in part.need.pods)
-        refusal = None if begun else await evictions.refusal(part.need.pods)
-        if refusal is not None:
-            self._waits(part.drain, refusal[1].message)
-        elif not goes_on() or not await saves.ready(part.need):
+        step = await saves.may_evict(part.need, evictions, goes_on, allowed=begun)
+        if step.state in ("stopped", "saving"):
             return
+        if step.why:
+            self._waits(part.drain, step.why)
         else:
             for pod in part.need.pods:
                 if not goes_on():

@@ -409,19 +409,17 @@ class OwnEvictions(Controller):
         """Whether the victims have saved their work, or need not. None is asked before all evictions are allowed."""
         if not begun and self._verbs.assumed.get(plan.uid, self._clock()) is not None:
             return False  # the preemptor is about to have a node elsewhere
-        if not begun and plan.id not in self._allowed:
-            refusal = await evictor.pods.refusal(self._remaining(plan))
-            if refusal is not None and refusal[1].outcome == "unknown":
-                self._paused.failed(plan.id, self._clock())
-                return False
-            if not self._stands(plan):
-                return False
-            if refusal is not None:
-                self._not_allowed(evictor, plan, refusal[1].message)
-                return False
+        step = await evictor.saves.may_evict(
+            self._need(plan), evictor.pods, lambda: self._stands(plan), allowed=begun or plan.id in self._allowed
+        )
+        if step.state == "unknown":
+            self._paused.failed(plan.id, self._clock())
+        elif step.state == "not-allowed" and self._stands(plan):
+            self._not_allowed(evictor, plan, step.why)
+        elif step.state in ("saving", "ready"):
             self._allowed = {other.id for other in self._verbs.reservations.all() if other.id in self._allowed}
             self._allowed.add(plan.id)
-        return await evictor.saves.ready(self._need(plan))
+        return step.state == "ready"
 
     def _not_allowed(self, evictor: Evictor, plan: Reservation, why: str) -> None:
         """No pod of the plan was evicted. Another one may do. A plan that kube-scheduler asked for is its own again: it

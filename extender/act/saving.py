@@ -42,7 +42,7 @@ from extender.act.eviction_requests import EvictionRequests, Outcome
 from extender.act.save_history import SaveHistory
 from extender.cluster.cluster import ClusterView
 from extender.kube.own_objects import Regarding
-from extender.kube.pod_writes import AT_ONCE, Patched, PodPatches
+from extender.kube.pod_writes import AT_ONCE, Patched, PodEvictions, PodPatches
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects import gangs
@@ -80,6 +80,18 @@ class Need(NamedTuple):
     def until(self) -> float:
         """When it waits no longer, seconds since 1970."""
         return self.at + self.wait + ASKING_SECONDS
+
+
+class Step(NamedTuple):
+    """How far a need is."""
+
+    state: Literal["unknown", "not-allowed", "stopped", "saving", "ready"]
+    """The API server has not answered in the dry run, or does not allow an eviction; the need does not stand any more;
+    its pods save their work; they may be evicted."""
+    pod: PodRecord | None = None
+    """The first one whose eviction is not allowed."""
+    why: str = ""
+    """Why it is not, in the API server's words."""
 
 
 @dataclass(slots=True)
@@ -211,6 +223,21 @@ class SaveRequests:
             _is_answered(members, states) or all(states[pod.uid] in READY for pod in members)
             for members in gangs.values()
         )
+
+    async def may_evict(
+        self, need: Need, evictions: PodEvictions, goes_on: Callable[[], bool], *, allowed: bool
+    ) -> Step:
+        """Whether the pods of a need may be evicted now. None is asked to save before all evictions are allowed in a
+        dry run; `allowed`: they were. `goes_on`: whether the need stands, since the dry run may have waited long."""
+        refusal = None if allowed else await evictions.refusal(need.pods)
+        if refusal is not None:
+            pod, answer = refusal
+            return Step("unknown" if answer.outcome == "unknown" else "not-allowed", pod, answer.message)
+        if not goes_on():
+            return Step("stopped")
+        current = map(self._cluster.pods.get, [pod.uid for pod in need.pods])  # some may have ended meanwhile
+        need = need._replace(pods=[pod for pod in current if pod is not None and not pod.terminating])
+        return Step("ready" if not need.wait or await self.ready(need) else "saving")
 
     # -- one pod ----------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,9 @@ others, or gives the seats back.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from extender.act.controller import Leadership, done
@@ -46,7 +47,7 @@ from extender.decide.evicted import QUEUE, Cause
 from extender.decide.verbs import Verbs
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import VersionConflict
-from extender.kube.pod_writes import AT_ONCE, Evicted, PodEvictions
+from extender.kube.pod_writes import AT_ONCE, PodEvictions
 from extender.log import get_log
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
@@ -86,8 +87,8 @@ class Acting:
     plans: EvictionPlanner  # which pods to evict for the first gang in order
     read: Reads  # asks the API server for a pod
     fences: Fences  # keep devices of pods that are evicted
-    evicts: PodEvictions | None = None  # None where no pod can be evicted
-    saves: SaveRequests | None = None  # None where no pod is asked to save its work
+    evicts: PodEvictions | None  # None where no pod can be evicted
+    saves: SaveRequests
     dates: LiveDates | None = None  # None where it is not estimated when gangs start
 
 
@@ -156,6 +157,24 @@ class PlanSearch:
         self._generation, self.found, self._rested = -1, None, now + AGAIN_SECONDS
 
 
+@dataclass(slots=True)
+class _Case:
+    """How far the evictions for one gang are. Times are on our clock."""
+
+    plan: EvictionPlan | None = None
+    """Until its evictions begin; None also where another instance has made it."""
+    allowed: bool = False
+    """All were allowed in a dry run, and the pods save their work."""
+    evicted: set[str] = field(default_factory=set)
+    """Uids of the pods that were evicted for it."""
+    round_at: float = -math.inf
+    """When the next round of evictions is due."""
+    not_rejected: float = math.inf
+    """When the latest eviction was carried out, or the first round began."""
+    allocated_since: float | None = None
+    """Since when devices of a pod that is gone are allocated."""
+
+
 class GangEvictions:
     """Looks after the gangs whose seats wait for victims."""
 
@@ -167,11 +186,7 @@ class GangEvictions:
         self._repairs, self._teller = repairs, teller
         self._records = EvictionRecords(verbs, teller, clock.wall)
         self._evicts = acting.evicts if verbs.settings.evictions.enabled else None
-        self._evicted: dict[str, set[str]] = {}  # gang -> uids of the pods that were evicted for it
-        self._rounds: dict[str, tuple[float, float]] = {}  # gang -> the next round; since when one is rejected
-        self._allowed: set[str] = set()
-        """Gangs whose evictions were allowed in a dry run, and that wait for work to be saved."""
-        self._allocated: dict[str, float] = {}  # gang -> since when devices of a pod that is gone are allocated
+        self._cases: dict[str, _Case] = {}  # by gang
         self._wall, self._clock = clock.wall, clock.monotonic
 
     @property
@@ -189,14 +204,13 @@ class GangEvictions:
 
     def begin(self) -> None:
         """This instance has just read the seats: the pods that no longer exist show what another one evicted."""
-        self._evicted, self._rounds, self._allocated, self._allowed = {}, {}, {}, set()
-        if self._acting.saves is not None:
-            self._acting.saves.forget()
+        self._cases = {}
+        self._acting.saves.forget()
+        pods = self._cluster.pods
         for gang in self._seats.gangs:
-            awaited = _awaited(self._seats.gang(gang))
-            if awaited:
-                pods = self._cluster.pods
-                self._evicted[gang] = {uid for uid in awaited if (pod := pods.get(uid)) is None or pod.terminating}
+            if awaited := _awaited(self._seats.gang(gang)):
+                evicted = {uid for uid in awaited if (pod := pods.get(uid)) is None or pod.terminating}
+                self._cases[gang] = _Case(evicted=evicted)
 
     # -- a new plan -----------------------------------------------------------------------------------------------
 
@@ -210,9 +224,8 @@ class GangEvictions:
             self._search.fails(plan.name, why)
             self._records.not_evicted(plan, why)
             return
-        self._records.planned(plan)
         self._seats.reserve(plan.seats)  # before anything else runs: they were judged by the tables of this moment
-        self._evicted[plan.name] = set()
+        self._cases[plan.name] = _Case(plan)
         try:
             why = await acting.store.keep([plan.name])
         except (VersionConflict, ApiError, NoAnswer):
@@ -230,43 +243,40 @@ class GangEvictions:
         """The seats are not written, and no pod was evicted."""
         for seat in plan.seats:
             self._seats.drop(seat.uid)
-        del self._evicted[plan.name]
-        self._records.forget(plan.name)
+        del self._cases[plan.name]
 
     # -- a plan that was begun ------------------------------------------------------------------------------------
 
     async def look(self, gangs: Sequence[str]) -> list[str]:
         """Go on with the evictions for these gangs; those of them that wait for no pod any more."""
-        if (saves := self._acting.saves) is not None:
-            await saves.sweep([self._need(gang, self._victims(self._seats.gang(gang))) for gang in self._evicted])
+        needs = [self._need(gang, self._victims(self._seats.gang(gang))) for gang in self._cases]
+        await self._acting.saves.sweep(needs)
         ready = [gang for gang in gangs if not _awaited(self._seats.gang(gang)) or await self._go_on(gang)]
-        for gang in [gang for gang in self._evicted if gang in ready or gang not in self._seats.gangs]:
-            self._teller.evicted(len(self._evicted.pop(gang)), started=gang in ready)
-            self._rounds.pop(gang, None)
-            self._records.forget(gang)
-            self._allocated.pop(gang, None)
-            self._allowed.discard(gang)
+        for gang in [gang for gang in self._cases if gang in ready or gang not in self._seats.gangs]:
+            self._teller.evicted(len(self._cases.pop(gang).evicted), started=gang in ready)
         return ready
 
     async def _go_on(self, gang: str) -> bool:
         """Evict what is still to be evicted; whether all victims are gone, and the gang may be released."""
-        seats, now = self._seats.gang(gang), self._clock()
-        victims = self._victims(seats)
+        seats, now, evicts = self._seats.gang(gang), self._clock(), self._evicts
+        victims, case = self._victims(seats), self._cases.setdefault(gang, _Case())
+        # 1) wait for those that end
         if self._cluster.dra.stale:
             return False
         if self._is_deallocating(seats):
-            late = now - self._allocated.setdefault(gang, now) > DEALLOCATED_SECONDS
+            case.allocated_since = now if case.allocated_since is None else case.allocated_since
+            late = now - case.allocated_since > DEALLOCATED_SECONDS
             return late and self._give_back(gang, "the devices of a pod that is gone stay allocated")
-        self._allocated.pop(gang, None)
+        case.allocated_since = None
         if not victims:
             return await self._all_gone(gang, seats)
         if (stuck := next((pod for pod in victims if not _will_end(pod, self._wall())), None)) is not None:
             return self._give_back(gang, f"{stuck.namespace}/{stuck.name} does not end in its time")
         to_evict = [pod for pod in victims if not pod.terminating]
-        round_at, rejected_since = self._rounds.get(gang, (now, now))
-        if not to_evict or now < round_at:
+        if not to_evict or now < case.round_at:
             return False
-        if self._evicts is None:
+        # 2) see that the others have to be evicted, and free what the seats need
+        if evicts is None:
             return self._give_back(gang, "evictions.enabled is false")
         if (vain := next((pod for pod in to_evict if pod.keeps_devices), None)) is not None:
             return self._give_back(gang, f"the devices of {vain.namespace}/{vain.name} would stay allocated")
@@ -275,38 +285,44 @@ class GangEvictions:
         needed = await self._needed(gang, seats, to_evict)
         if not needed:
             return False
-        if not self._evicted.setdefault(gang, set()) and gang not in self._allowed:
-            refusal = await self._evicts.refusal(needed)
-            if refusal is not None:
-                self._search.not_allowed([refusal[0]])
-                return self._give_back(gang, f"an eviction is not allowed: {refusal[1].message}")
-        if not await self._have_saved(gang, needed):
-            self._rounds[gang] = now + SAVING_SECONDS, now + SAVING_SECONDS
+        # 3) ask whether all may be evicted, and wait until they have saved their work
+        need = self._need(gang, needed)
+        allowed = bool(case.evicted) or case.allowed
+        step = await self._acting.saves.may_evict(need, evicts, lambda: self._goes_on(gang), allowed=allowed)
+        if step.pod is not None:
+            self._search.not_allowed([step.pod])
+            return self._give_back(gang, f"an eviction is not allowed: {step.why}")
+        if step.state == "stopped":
             return False
+        case.allowed = case.allowed or need.wait > 0
+        if step.state == "saving":
+            case.round_at = case.not_rejected = now + SAVING_SECONDS
+            return False
+        # 4) keep what they leave for the gang, and evict them
         if not await self._are_fenced(gang, needed):
             return False
-        self._rounds[gang] = self._clock() + AGAIN_SECONDS, rejected_since
+        case.round_at = self._clock() + AGAIN_SECONDS
+        case.not_rejected = min(case.not_rejected, now)
         if not await self._acting.release.nominate(seats):
             return False
-        if not self._evicted[gang]:
+        if not case.evicted:
             await self._acting.replicas.known()
-            self._records.begin(gang, seats, needed)
-        await self._evict(gang, needed)
+            plan, case.plan = case.plan, None
+            self._records.begin(gang, seats, needed, plan)
+        await self._evict(gang, case, evicts, needed)
         return False
+
+    def _goes_on(self, gang: str) -> bool:
+        """Whether this instance may act for the gang still."""
+        acting = self._acting
+        dark = acting.dark() >= self._settings.watch.staleness_seconds
+        return not dark and acting.leadership.held and gang in self._seats.gangs
 
     def _victims(self, seats: Sequence[Seat]) -> list[PodRecord]:
         """The pods that seats wait for, and that are there. A stored entry may name others: a pod on another node than
         that of the seat leaves nothing to it."""
         on_nodes = ((self._running(uid), seat.node) for seat in seats for uid in seat.awaits)
         return list({pod.uid: pod for pod, node in on_nodes if pod is not None and pod.node == node}.values())
-
-    async def _have_saved(self, gang: str, pods: Sequence[PodRecord]) -> bool:
-        """Whether these pods have saved their work, or need not."""
-        need = self._need(gang, pods)
-        if self._acting.saves is None or not need.wait:
-            return True
-        self._allowed.add(gang)
-        return await self._acting.saves.ready(need)
 
     def _need(self, gang: str, pods: Sequence[PodRecord]) -> Need:
         """What is evicted for the gang, as the need for which pods are asked to save their work."""
@@ -345,40 +361,28 @@ class GangEvictions:
             log.info("pods need not be evicted any more", gang=gang, pods=len(staying))
         return [pod for pod in victims if pod.uid not in staying]
 
-    async def _evict(self, gang: str, pods: Sequence[PodRecord]) -> None:
-        """The first one alone: if it is rejected, no pod was evicted. Then several at once, until one is rejected."""
-        acting, began, since = self._acting, self._clock(), self._rounds[gang][1]
-        done = 0
-        while done < len(pods):
-            # The requests before may have waited long for the API server.
-            dark = acting.dark() >= self._settings.watch.staleness_seconds
-            if dark or not acting.leadership.held or gang not in self._seats.gangs:
-                return
-            some = pods[done : done + (AT_ONCE if self._evicted.get(gang) else 1)]
-            rejected = await self._evict_some(gang, some)
+    async def _evict(self, gang: str, case: _Case, evicts: PodEvictions, pods: Sequence[PodRecord]) -> None:
+        """The first one alone: if it is rejected, no pod was evicted. Then several at once, until one is rejected. The
+        requests before may have waited long for the API server."""
+        done, began = 0, self._clock()
+        while done < len(pods) and self._goes_on(gang):
+            some = pods[done : done + (AT_ONCE if case.evicted else 1)]
+            answers = list(zip(some, await asyncio.gather(*map(evicts.evict, some)), strict=True))
+            case.evicted.update(pod.uid for pod, answer in answers if answer.outcome == "evicted")
+            rejected = next((pair for pair in answers if pair[1].outcome not in ("evicted", "gone")), None)
             if rejected is not None:
                 pod, answer = rejected
-                log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", gang=gang, err=answer.message)
-                begun, known = bool(self._evicted.get(gang)), answer.outcome != "unknown"
-                if known and (not begun or self._clock() - since > REFUSED_SECONDS):
+                named = f"{pod.namespace}/{pod.name}"
+                log.warning("a pod cannot be evicted", pod=named, gang=gang, err=answer.message)
+                late = not case.evicted or self._clock() - case.not_rejected > REFUSED_SECONDS
+                if answer.outcome != "unknown" and late:
                     self._search.not_allowed([pod])
-                    self._give_back(gang, f"an eviction is not allowed: {pod.namespace}/{pod.name}: {answer.message}")
-                break
-            done, since = done + len(some), self._clock()
-            if done < len(pods) and since - began > ROUND_SECONDS:  # others wait for this turn to end
-                self._rounds[gang] = since, since
+                    self._give_back(gang, f"an eviction is not allowed: {named}: {answer.message}")
                 return
-        self._rounds[gang] = self._rounds[gang][0], since
-
-    async def _evict_some(self, gang: str, pods: Sequence[PodRecord]) -> tuple[PodRecord, Evicted] | None:
-        """Evict these at once; the first that is rejected."""
-        evicts = self._evicts
-        assert evicts is not None
-        answers = await asyncio.gather(*(evicts.evict(pod) for pod in pods))
-        pairs = list(zip(pods, answers, strict=True))
-        evicted = [pod.uid for pod, answer in pairs if answer.outcome == "evicted"]
-        self._evicted.setdefault(gang, set()).update(evicted)
-        return next(((pod, answer) for pod, answer in pairs if answer.outcome not in ("evicted", "gone")), None)
+            done, case.not_rejected = done + len(some), self._clock()
+            if done < len(pods) and case.not_rejected - began > ROUND_SECONDS:  # others wait for this turn to end
+                case.round_at = case.not_rejected
+                return
 
     async def _all_gone(self, gang: str, seats: Sequence[Seat]) -> bool:
         """All victims are gone: the release begins now."""
@@ -400,10 +404,13 @@ class GangEvictions:
         return await done(self._search.planner.hold(seats, staying))
 
     def _give_back(self, gang: str, why: str) -> bool:
-        log.warning("a gang gives its seats back", gang=gang, evicted=len(self._evicted.get(gang, ())), err=why)
+        case = self._cases[gang]
+        log.warning("a gang gives its seats back", gang=gang, evicted=len(case.evicted), err=why)
         self._teller.given_back(self._seats.gang(gang), why)
         self._search.fails(gang, why)
-        self._records.gives_back(gang, why)
+        if case.plan is not None:  # its evictions have not begun
+            self._records.not_evicted(case.plan, why)
+            case.plan = None
         self._repairs.give_back(gang)
         return False
 
@@ -441,20 +448,11 @@ class EvictionRecords:
     def __init__(self, verbs: Verbs, teller: Teller, wall: Callable[[], float]) -> None:
         """`wall`: seconds since 1970."""
         self._verbs, self._teller, self._wall = verbs, teller, wall
-        self._plans: dict[str, EvictionPlan] = {}  # by gang: plans whose evictions have not begun
         self._latest = ("", "")  # the gang and the reason of the latest plan that was not carried out
 
-    def planned(self, plan: EvictionPlan) -> None:
-        """Its evictions may begin."""
-        self._plans[plan.name] = plan
-
-    def forget(self, gang: str) -> None:
-        """The plan for this gang is not carried out any more, or is not this instance's."""
-        self._plans.pop(gang, None)
-
-    def begin(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord]) -> None:
-        """The evictions of these pods begin."""
-        plan, priority, pods = self._plans.pop(gang, None), seats[0].priority, certificate.important(pods)
+    def begin(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord], plan: EvictionPlan | None) -> None:
+        """The evictions of these pods begin. `plan`: None where another instance has made it."""
+        priority, pods = seats[0].priority, certificate.important(pods)
         uids = {pod.uid for pod in pods}
         if plan is not None and any(pod.uid not in uids and not pod.terminating for pod in plan.victims):
             plan = None
@@ -482,12 +480,6 @@ class EvictionRecords:
         decision.result, decision.error = "not-evicted", why
         self._verbs.decisions.add(decision)
         self._teller.not_evicted(plan.name, plan.seats, decision)
-
-    def gives_back(self, gang: str, why: str) -> None:
-        """The seats of the gang are given back; nothing is recorded where its evictions have begun."""
-        plan = self._plans.pop(gang, None)
-        if plan is not None:
-            self.not_evicted(plan, why)
 
     def _decision(
         self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord], plan: EvictionPlan | None
