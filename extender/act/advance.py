@@ -8,7 +8,9 @@ Theory of operation
    before the date counts as gone. That is done when an entry is first seen, and again when its place no longer stands.
 3. The moves are carried out at the latest useful moment (moves.py). From `from` on the namespaces of the entry use the
    GPUs, until `until`.
-4. A state is a phase in the kept text, and all that a phase needs follows from the cluster: the next holder of the
+4. With a queue the instance that leads it acts for reservations, too: it alone knows what the head waits for, which is
+   held for no date.
+5. A state is a phase in the kept text, and all that a phase needs follows from the cluster: the next holder of the
    Lease goes on.
 """
 
@@ -104,6 +106,10 @@ class Moving(Protocol):
         """One turn for the reservation of this name. `may_act`: asked before each write."""
 
 
+def _always() -> bool:
+    return True
+
+
 class Keeping(NamedTuple):
     """Where reservations are asked for and kept, and which instance may write."""
 
@@ -112,6 +118,8 @@ class Keeping(NamedTuple):
     leadership: Leadership
     moving: Moving
     dated: DatedGangs | None = None  # None: there is no queue
+    may_lead: Callable[[], bool] = _always
+    """Whether this instance may take the Lease: one that leads the queue, or where none can."""
 
 
 class AdvanceController(Controller):
@@ -131,7 +139,7 @@ class AdvanceController(Controller):
     ) -> None:
         """`ready`: whether the cluster's state is known and current."""
         self._cluster, self._advance = verbs.cluster, verbs.claims.advance
-        self._asked, self._store, self._leadership, self._moving, self._dated = keeping
+        self._asked, self._store, self._leadership, self._moving, self._dated, self._may_lead = keeping
         self._ready, self._events, self._metrics = ready, events, metrics
         self._clock = clock
         self.search: Search | None = None
@@ -198,8 +206,9 @@ class AdvanceController(Controller):
             await self._read()
             self._known = True
             wanted = bool(self._entries or self._faults or self._store.kept) or self._moving.saves.stand()
-            await self._leadership.campaign(wanted or (self._dated is not None and self._dated.wanted()))
-            if not self._leadership.held:
+            wanted = wanted or (self._dated is not None and self._dated.wanted())
+            await self._leadership.campaign(wanted and self._may_lead())
+            if not self._leads_now:
                 self._leads = False
                 self._moving.saves.forget()
             elif self._entries is not None:
@@ -296,8 +305,12 @@ class AdvanceController(Controller):
                 states[kept.name] = await moving.turn(kept.name, moves, kept.since, kept.until, self._may_act)
         self._moves = states
 
+    @property
+    def _leads_now(self) -> bool:
+        return self._leadership.held and self._may_lead()
+
     def _may_act(self) -> bool:
-        return self._leadership.held and self._ready()
+        return self._leads_now and self._ready()
 
     def _step(self, entry: AdvanceEntry, kept: Kept | None, changes: Mapping[str, Kept | None]) -> Kept:
         """What is to be kept of one entry now. `changes`: of entries before it."""

@@ -175,14 +175,12 @@ def _advance(
     saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server, "moves"), "a-")
     evictions, enabled = PodEvictions(server, metrics), cluster.settings.evictions.enabled
     moves = Moves(over(core.verbs), store, evictions, saves, core.verbs.evicted, clock, SPREAD_SECONDS, enabled)
-    seats = core.verbs.claims.seats
-    keeping = Keeping(
-        ConfigMap(server, namespace, CONFIG_MAP),
-        store,
-        Leadership(lease, ADVANCE, metrics.advance_leader, metrics.degraded, clock.monotonic),
-        moves,
-        dated=DatedGangs(queue.planner, seats, store, core.events, metrics, clock) if queue is not None else None,
-    )
+    leadership = Leadership(lease, ADVANCE, metrics.advance_leader, metrics.degraded, clock.monotonic)
+    keeping = Keeping(ConfigMap(server, namespace, CONFIG_MAP), store, leadership, moves)
+    if queue is not None:
+        dated = DatedGangs(queue.planner, core.verbs.claims.seats, store, core.events, metrics, clock)
+        dated.head_known = lambda: queue.head_known
+        keeping = keeping._replace(dated=dated, may_lead=lambda: queue.may_lead)
     ready = lambda: watches.listed() and watches.dark() < staleness  # noqa: E731
     return AdvanceController(core.verbs, keeping, ready, core.events, metrics, clock=clock)
 

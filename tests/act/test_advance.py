@@ -104,6 +104,8 @@ class Case:
         self.nodes = [machine(f"n{at}", 8) for at in range(3)]
         self.pods: list[JSON] = []
         self.moving = Moved()
+        self.queue_leader = ""
+        """Which instance leads the queue; "": any may act."""
 
     def ask(self, **entries: JSON | str | None) -> None:
         """What the operator states; None: no more. A mapping: `since` and `until` are seconds from the beginning."""
@@ -147,6 +149,7 @@ class Case:
                 Leadership(lease, ADVANCE, metrics.advance_leader, metrics.degraded, clock.monotonic),
                 self.moving,
                 DatedGangs(planner, world.verbs.claims.seats, store, self.ear, metrics, clock),
+                lambda: self.queue_leader in (name, ""),
             )
             controller = AdvanceController(world.verbs, keeping, lambda: True, self.ear, metrics, clock=clock)
             times = Times(clock.monotonic, clock.wall)
@@ -263,6 +266,27 @@ def test_an_instance_that_does_not_lead_holds_the_same() -> None:
             assert first.held() == second.held() != []
             assert not second.lease.held
             assert second.phase() == "ready"
+
+    run_bounded(whole())
+
+
+def test_the_instance_that_leads_the_queue_plans_and_no_other() -> None:
+    """It alone knows what the head of the queue waits for. The other one gives the Lease back at once."""
+    case = Case()
+    case.ask(big=BIG)
+
+    async def whole() -> None:
+        async with case.server("first") as first, case.server("second") as second:
+            case.queue_leader = "second"
+            await first.turn(times=3)
+            assert (first.lease.held, first.phase()) == (False, "")
+            await second.turn(times=3)
+            assert (second.lease.held, second.phase()) == (True, "ready")
+            case.queue_leader = "first"
+            await second.turn()
+            assert not second.lease.held
+            await first.turn(times=2)
+            assert (first.lease.held, first.phase(), first.held()) == (True, "ready", second.held())
 
     run_bounded(whole())
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from extender.act.controller import Controller, done, in_turns, repeat
@@ -111,6 +112,7 @@ class QueueController(Controller):
         self._late: dict[str, float] = {}  # namespace -> until when its releases hold up no others
         self._served = ""  # namespace of the gangs that were released last
         self._leads = False  # this instance has read the seats since it got the Lease
+        self._leads_since = inf  # seconds since 1970
         self._turning = asyncio.Lock()  # held while this instance writes seats, and while it reads those of another
 
     @property
@@ -123,6 +125,17 @@ class QueueController(Controller):
         return replace(
             self._planner.report, ways_out=evictions.ways_out, not_evicted=evictions.not_evicted, dates=dates
         )
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether this instance acts for what goes by the queue's order: it holds the Lease, or no instance can."""
+        return self._acting.leadership.held or self._acting.leadership.forbidden
+
+    @property
+    def head_known(self) -> bool:
+        """Whether the planner has looked since this instance leads. Where no instance can lead, no gang starts."""
+        looked = self._leading() and self._planner.report.wall >= self._leads_since
+        return looked or self._acting.leadership.forbidden
 
     @property
     def planner(self) -> Planner:
@@ -209,7 +222,7 @@ class QueueController(Controller):
             self._evictions.begin()
             self._strangers.begin()
             self._acting.growth.begin()
-            self._leads = True
+            self._leads, self._leads_since = True, self._time.wall()
         self._judge(self._releases.ended())
         busy = frozenset(self._releases.busy)
         await self._absent.look(self._time.monotonic(), busy)

@@ -8,7 +8,7 @@ the date. It is given back at once where the gang changes its date, leaves, or i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import Final
 
@@ -46,6 +46,8 @@ class DatedGangs:
     def __init__(
         self, planner: Planner, seats: Seats, store: AdvanceStore, events: EventRecorder, metrics: Metrics, clock: Clock
     ) -> None:
+        self.head_known: Callable[[], bool] = lambda: True
+        """Whether the planner has looked at the queue as it is now: before, no place is searched. Set by the wiring."""
         self._planner, self._seats, self._store, self._clock = planner, seats, store, clock
         self._cluster, self._events, self._metrics = planner.stand_ins.cluster, events, metrics
         self._looked_at = self._asked_at = -inf
@@ -76,7 +78,7 @@ class DatedGangs:
         changes: dict[str, Kept | None] = {name: None for name in known if name not in held}
         self._tried = {name: at for name, at in self._tried.items() if name in gangs}
         self.refused = {name: why for name, why in self.refused.items() if name in gangs and name not in held}
-        if (name := self._next(gangs, held, now)) is not None:
+        if self.head_known() and (name := self._next(gangs, held, now)) is not None:
             self._tried[name] = now
             gang, date = gangs[name]
             found = await self._placed(gang, date, held)

@@ -192,6 +192,23 @@ def held(one: Rig) -> set[tuple[str, int]]:
     return {(seat.node, seat.gpus) for seat in one.seats}
 
 
+async def test_what_goes_by_the_order_acts_where_the_queue_is_led(world: World, one: Rig) -> None:
+    """Its head is known once it was looked at since then. Where no instance may take the Lease any may act."""
+    queue = one.controller
+    assert (queue.may_lead, queue.head_known) == (False, False)
+    await one.turn()
+    assert (queue.may_lead, queue.head_known) == (True, True)
+    queue._leads_since = world.wall + 1.0  # it was led by another instance meanwhile
+    assert (queue.may_lead, queue.head_known) == (True, False)
+    await one.turns(10)
+    assert queue.head_known
+    leadership = queue._acting.leadership
+    await leadership.resign()
+    assert (queue.may_lead, queue.head_known) == (False, False)
+    leadership.forbidden = True
+    assert (queue.may_lead, queue.head_known) == (True, True)
+
+
 async def test_single_pods_are_released_together(one: Rig) -> None:
     one.create(*(gated(f"p{i}", 2) for i in range(8)))
     await one.turn()
