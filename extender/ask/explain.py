@@ -385,11 +385,11 @@ class Explainer:
         others = [gate for gate in pod.gates if gate != GATE]
         holds = [f"another controller opens the gate {gate}" for gate in others]
         if len(others) == len(pod.gates):
-            text = f"gated: {' and '.join(holds)}; then it {_said(shown)}"
+            text = f"waits behind a gate: {' and '.join(holds)}; then it {_said(shown)}"
             return replace(shown, verdict="gated", sentence=text, why=pending.meaning(pending.GATED))
         entry, starting = _entry(report, pod), self._starting(pod)
         if starting and not others:
-            text = f"gated: the queue starts {Ref.of(starting[0].gang)} now, on {place.where(starting)}"
+            text = f"waits behind a gate: the queue starts {Ref.of(starting[0].gang)} now, on {place.where(starting)}"
             pods = self._judge.cluster.pods
             places = [(pods[seat.uid], seat.node) for seat in starting if seat.uid in pods]
             notes = gpu_notes.of_gang(self._judge.cluster, str(Ref.of(starting[0].gang)), places)
@@ -411,7 +411,7 @@ class Explainer:
         return replace(
             shown,
             verdict="gated",
-            sentence=f"gated: {'; '.join(holds)}",
+            sentence=f"waits behind a gate: {'; '.join(holds)}",
             ways=ways,
             queue=entry,
             why=pending.meaning(pending.GATED) if entry is None else Why(f"queue: {entry['reason']}", entry["text"]),

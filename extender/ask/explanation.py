@@ -343,8 +343,7 @@ def queued(entry: Mapping[str, Any] | None, over: str, length: int) -> str:
     behind = f", behind {entry['blocked_by']}" if entry["blocked_by"] else ""
     dates = f"; {entry['start']['text']}" if entry.get("start") else ""
     return (
-        f"{entry['gang']} is at position {entry['position']} of {length} in the queue{behind} "
-        f"({entry['reason']}: {entry['text']}){dates}"
+        f"{entry['gang']} is at position {entry['position']} of {length} in the queue{behind} ({entry['text']}){dates}"
     )
 
 

@@ -34,6 +34,22 @@ REMEDIES: Final = {
     REPELLED: "A pod there has a required anti-affinity to this one, or this one to it.",
 }
 """What helps, by the reasons that are of no rule."""
+MEANINGS: Final = {
+    **{reason.key: reason.text.removeprefix("gpu-extender: ") for reason in REASONS.values()},
+    "cordoned": "the node is cordoned",
+    "node-selector": "the labels of the node do not match the pod's nodeSelector",
+    "node-affinity": "the node does not match the pod's required node affinity",
+    "taint": "the node has a taint that the pod does not tolerate",
+    "gpus-by-claims-alone": "the node hands out its GPUs by claims alone",
+    "claim-elsewhere": "a claim of the pod is in use on another node",
+    "no-gpus-by-claims": "no DRA driver publishes GPUs on the node",
+    SHORT[0]: "too little CPU is free",
+    SHORT[1]: "too little memory is free",
+    SHORT[2]: "no pod slot is free",
+    SHORT[3]: "too little of another resource is free",
+    REPELLED: "a pod on the node repels it, or it that pod",
+}
+"""What each reason means of a node."""
 MOST_NAMED: Final = 24
 """Nodes that are named for each reason, the first by name."""
 UNUSABLE: Final = frozenset(reason.code for rule in (ResourceOffered, Failing) for reason in rule.reasons)

@@ -95,7 +95,7 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[str]:
     if domain := gang["domain"]:
         needs.append(f"one {domain['level']} {'required' if domain['required'] else 'preferred'}")
     yield f"     needs: {', '.join(needs)}"
-    yield f"     {gang['reason']}: {gang['text']}"
+    yield f"     {gang['text']} ({gang['reason']})"
     if gang["not_modelled"]:
         yield f"     only kube-scheduler checks: {', '.join(gang['not_modelled'])}"
     for why in gang.get("left_devices", ()):

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, Template
 
-from extender.ask import growth
+from extender.ask import growth, nodes, pending
 from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, needs, seconds, terms, terms_alone, value
 from extender.decide.decisions import VERBS
 from extender.queue.levels import short_names
@@ -97,6 +97,8 @@ def templates() -> Mapping[str, Template]:
         "widths": drawing.widths,
         "strip": drawing.strip,
         "how_known": HOW,
+        "node_reasons": nodes.MEANINGS,
+        "pod_reasons": pending.MEANINGS,
         "stated": STATED,
         "link": link,
         "split": drawing.split,

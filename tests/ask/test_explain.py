@@ -165,7 +165,7 @@ def test_a_gate_of_another_controller_is_named() -> None:
     shown = explained(world)
     assert (shown["verdict"], shown["node"], shown["ways_out"]) == ("gated", "n1", [])
     assert shown["sentence"].startswith(
-        "gated: another controller opens the gate example.com/later; then it fits on n1"
+        "waits behind a gate: another controller opens the gate example.com/later; then it fits on n1"
     )
 
 

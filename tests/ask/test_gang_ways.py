@@ -202,7 +202,7 @@ def test_a_pod_that_fits_nowhere_keeps_no_guarantee() -> None:
         {"queue": {"enabled": True, "queues": {"other": {"guaranteed_gpus": {"A": 2}}, "lab": {}}}}
     )
     shown = explained([*items, other], made)
-    assert shown["sentence"] == "gated: the queue starts default/g now, on n1"
+    assert shown["sentence"] == "waits behind a gate: the queue starts default/g now, on n1"
     assert shown["ways_out"] == []
 
 
@@ -211,8 +211,8 @@ def test_the_sentence_names_queue_position_and_way(limit: int) -> None:
     node = {"apiVersion": "v1", "kind": "Node"} | machine("n1", 8, links=pairs(8), labels={MODEL: "A"})
     shown = explained([node, *gang(2, 4, "")], settings({"limit_gpus": {"A": limit}}))
     assert shown["sentence"].startswith(
-        "gated: default/g is at position 1 of 1 in the queue (quota: queue lab would hold 8 GPUs of model A, its limit "
-        f"is {limit})"
+        "waits behind a gate: default/g is at position 1 of 1 in the queue "
+        f"(queue lab would hold 8 GPUs of model A, its limit is {limit})"
     )
     assert shown["sentence"].endswith(f"; cheapest way out: raise for queue lab limitGpus of model A from {limit} to 8")
     assert shown["queue"]["gang"] == "default/g"

@@ -109,7 +109,7 @@ def test_the_queue_is_told_to_people(server: str, capsys: Captured) -> None:
         "waiting, in order:",
         "  1  ml/train (job)  queue ml, priority 5, for 1m35s",
         "     needs: 8 pods, 6 start together, 64 GPUs for those that wait, one rack required",
-        "     head: 3 of 8 pods fit in rack r1",
+        "     3 of 8 pods fit in rack r1 (head)",
         "     expected 14:30 UTC; 80 % window 14:10 to 14:50; latest 20:30 if declared durations are used up",
         "  2  lab/notebook (pod)  queue lab, priority 0, for 3s",
         "     needs: 1 pod, 1 GPU for those that wait",

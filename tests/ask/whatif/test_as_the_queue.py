@@ -75,11 +75,11 @@ def test_queue_explain_and_what_if_say_the_same(racks: tuple[str, ...], starts: 
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
     shown = offline.explain(QUEUE, frozen.parse(raw, frozenset({"nvidia.com/gpu"})), ("team", "js-w-0-0"), WALL)
     if starts:
-        assert shown["sentence"].startswith("gated: the queue starts team/js now")
+        assert shown["sentence"].startswith("waits behind a gate: the queue starts team/js now")
         return
     (waits,) = queue["waiting"]
     assert (waits["reason"], waits["text"]) == ("never", whatever_ends(found["text"]))
-    assert f"(never: {waits['text']})" in shown["sentence"]
+    assert f"({waits['text']})" in shown["sentence"]
     assert shown["ways_out"] == found["ways_out"]
 
 
@@ -95,7 +95,7 @@ def test_a_leader_without_gpus_waits_as_its_gang_does(free: int) -> None:
     assert (shown["pod"]["name"], shown["verdict"], shown["sentence"]) == ("head", "gated", worker["sentence"])
     assert (shown["ways_out"], shown["why"], shown["queue"]) == (worker["ways_out"], worker["why"], worker["queue"])
     assert (shown["node"], shown["funnel"], shown["nearest"]) == (None, [], None)
-    text = "gated: the queue starts team/g now" if free == 2 else "it starts with its gang"
+    text = "waits behind a gate: the queue starts team/g now" if free == 2 else "it starts with its gang"
     assert text in shown["sentence"]
     with pytest.raises(BadInput, match="asks for no GPU"):
         offline.explain(QUEUE, cluster, ("team", "alone"), WALL)

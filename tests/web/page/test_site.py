@@ -14,9 +14,11 @@ import pytest
 
 from extender.ask.fleet import EVERY_SECONDS, MOST_POINTS, FleetPoint
 from extender.ask.growth import sentence
+from extender.ask.nodes import MEANINGS, REMEDIES
 from extender.ask.text import label, value
 from extender.decide.decisions import Decision
 from extender.policy import pod_request
+from extender.policy.reasons import REASONS
 from extender.reservations.seats import Seat
 from extender.settings import Settings
 from extender.web import render
@@ -241,7 +243,8 @@ def test_the_pod_is_explained_as_by_the_command(world: World) -> None:
         assert way["change"] in text
     for reason, names in shown["nodes_by_reason"].items():
         assert len(names) == shown["reasons"][reason]
-        assert f"{reason}: {len(names)} node" in text
+        nodes = "1 node" if len(names) == 1 else f"{len(names)} nodes"
+        assert f'<summary>{nodes}: {MEANINGS[reason]} <span class="key">{reason}</span></summary>' in unescape(text)
 
 
 def test_a_way_out_states_its_conditions_in_each_view(world: World) -> None:
@@ -254,6 +257,10 @@ def test_a_way_out_states_its_conditions_in_each_view(world: World) -> None:
     never.pod("waits", 4, priority=5, spec={"preemptionPolicy": "Never"})
     for path in ("/pod?pod=default/waits", "/capacity"):
         assert "it may not evict: its preemptionPolicy is Never" in html(never, path), path
+
+
+def test_each_reason_has_a_sentence() -> None:
+    assert set(MEANINGS) >= set(REMEDIES) | {reason.key for reason in REASONS.values()}
 
 
 def test_the_funnel_agrees_with_the_reasons(world: World) -> None:
