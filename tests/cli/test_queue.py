@@ -113,7 +113,7 @@ def test_the_queue_is_told_to_people(server: str, capsys: Captured) -> None:
         "     expected 14:30 UTC; 80 % window 14:10 to 14:50; latest 20:30 if declared durations are used up",
         "  2  lab/notebook (pod)  queue lab, priority 0, for 3s",
         "     needs: 1 pod, 1 GPU for those that wait",
-        "     delays: it would delay gang ml/train, which is before it",
+        "     it would delay gang ml/train, which is before it (delays)",
         "     only kube-scheduler checks: spread constraints, volumes",
         "     waits for: ml/train",
         "not complete yet:",
