@@ -280,12 +280,12 @@ class ReservationSettings(_Part):
 
 
 class Evictions(_Part):
-    """Evictions of our own: for pods whose nodes are rejected for links alone, since kube-scheduler up to 1.37 never
-    asks; and for the first gang in the queue."""
+    """Evictions of our own."""
 
     enabled: bool = False
-    """Whether the server evicts pods [for links alone](preemption.md#evictions-for-links-alone) and for the [first gang
-    in the queue](queue.md#evictions)."""
+    """Whether the server evicts pods: [for links alone](preemption.md#evictions-for-links-alone), for the [first gang
+    in the queue](queue.md#evictions), to [empty nodes](cookbook.md#drain-a-node), and for [advance
+    reservations](plan.md#moved-by-gpu-extender)."""
     lease: str = Field(default="gpu-extender-evictions", min_length=1, max_length=253)
     """The Lease whose holder evicts, in the namespace of the reservations."""
 
@@ -329,7 +329,7 @@ class Queue(_Part):
     strict: bool = False
     """Whether no gang starts before those that are ahead of it in order."""
     patience_seconds: float = Field(default=3_600.0, ge=0, le=31_536_000)
-    """A gang that has waited so long goes before all others of its priority."""
+    """A gang that has waited so long goes before all others of its priority but those that run and lack pods."""
     backfill_confidence: float | None = Field(default=None, ge=0.5, le=0.99)
     """With which probability a gang behind the head has to end before the head's median start, by
     [learned run times](queue.md#learned-ends). Without it stated durations count."""
