@@ -119,7 +119,7 @@ def test_the_queue_is_told_to_people(server: str, capsys: Captured) -> None:
         "not complete yet:",
         "  3  lab/part (pod)  queue lab, priority 0, for 3s",
         "     needs: 2 pods, 2 start together, 1 GPU for those that wait",
-        "     incomplete: 1 of 2 pods exist",
+        "     1 of 2 pods exist (incomplete)",
         "being released:",
         f"  ml/old: 24 seats on {nodes} and 2 more nodes, 3 of them for pods that do not exist yet",
     ]
