@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -47,6 +48,8 @@ class ClusterSource(Controller):
     name = "source"
     lags = True
     """Whether kube-scheduler may know of an event a moment before it arrives here."""
+    staleness = math.inf
+    """Seconds without the API server's word from which what we know is too old to act by."""
 
     def ready_at(self) -> float | None:
         """When everything was known for the first time, by the server's clock. None: no kube-scheduler counts too."""
@@ -55,6 +58,10 @@ class ClusterSource(Controller):
     def dark(self, *, evicting: bool = False) -> float:
         """Seconds since pods or nodes (`evicting`: or budgets) were watched for the last time; 0 while all are."""
         return 0.0
+
+    def is_stale(self, *, evicting: bool = False) -> bool:
+        """Whether what we know is too old to act by. As `dark`."""
+        return self.dark(evicting=evicting) >= self.staleness
 
     def hurry(self) -> None:
         """Try at once to watch again what is not watched."""

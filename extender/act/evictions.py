@@ -97,7 +97,7 @@ class ClusterReadiness:
     """What is known of the cluster."""
 
     ready: Callable[[], bool] = lambda: True  # whether nothing is missing
-    dark: Callable[[], float] = lambda: 0.0  # as `ClusterSource.dark`, for evictions
+    stale: Callable[[], bool] = lambda: False  # as `ClusterSource.is_stale`, for evictions
 
 
 class OwnEvictions(Controller):
@@ -181,7 +181,7 @@ class OwnEvictions(Controller):
         now, evictor, enabled = self._clock(), self._evictor, self._settings.evictions.enabled
         leaving = self._drains.look() if evictor is not None and enabled else []
         await self._campaign()
-        if self._is_dark():  # stuck pods are looked at when the watches are back
+        if self._view.stale():  # stuck pods are looked at when the watches are back
             return
         if evictor is not None and not enabled:
             await self._turned_off(evictor)
@@ -241,13 +241,9 @@ class OwnEvictions(Controller):
             self._hand_back(evictor, f"the Lease {self._settings.evictions.lease} cannot be read or written")
         return evictor if lead.held else None
 
-    def _is_dark(self) -> bool:
-        """Whether what we know is too old to evict by."""
-        return self._view.dark() >= self._settings.watch.staleness_seconds
-
     def _may_evict(self, evictor: Evictor) -> Callable[[], bool]:
         """Whether this instance may act at that moment."""
-        return lambda: evictor.leadership.held and not self._is_dark()
+        return lambda: evictor.leadership.held and not self._view.stale()
 
     def _wants_lease(self, now: float) -> bool:
         """Whether kube-scheduler asks this instance, or evictions of its own are not carried out yet, or what it has

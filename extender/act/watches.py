@@ -38,10 +38,9 @@ class Watches(ClusterSource):
         chance: random.Random | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`staleness`: seconds without the API server's word from which what we know is too old."""
         self._server = server
         self._cluster = cluster
-        self._staleness = staleness
+        self.staleness = staleness
         self._chance = chance or random.Random()
         clock = clock or Clock()
         self._clock, self._wall = clock.monotonic, clock.wall
@@ -81,7 +80,7 @@ class Watches(ClusterSource):
             state = self._states[kind]
             if state.lost_at is not None:
                 longest = max(longest, now - state.lost_at)
-            elif state.last_event is not None and now - state.last_event >= self._staleness:
+            elif state.last_event is not None and now - state.last_event >= self.staleness:
                 longest = max(longest, now - state.last_event)
         return longest
 
@@ -145,7 +144,7 @@ class Watches(ClusterSource):
                 group.create_task(reflector.run())
 
     def _reflector(self, watched: WatchedKind) -> Reflector:
-        pace = WatchPace.prompt(self._staleness) if watched.prompt else WatchPace()
+        pace = WatchPace.prompt(self.staleness) if watched.prompt else WatchPace()
         if watched.kind == "Pod" and self._cluster.settings.shadow:
             pace = replace(pace, costly=self._is_compared)
         timing = WatchTiming(self._clock, chance=self._chance)

@@ -116,11 +116,8 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock, duration=LEASE_SECONDS)
     writes = server.apart(AT_ONCE)
-    parked = ParkedPods(core.verbs, PodPatches(writes).nominate, _can_evict(settings, watches, reservations), clock)
-    history = core.save_history
-    saves = SaveRequests(cluster, PodPatches(server), events, metrics, history)
-    if settings.preemption.eviction_requests:
-        saves.eviction_requests = EvictionRequests(server, "evictions")
+    parked = ParkedPods(core.verbs, PodPatches(writes).nominate, _can_evict(watches, reservations), clock)
+    saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server, "evictions"), "p-")
     evictions = OwnEvictions(
         core.verbs,
         events,
@@ -133,7 +130,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
             parked.wake,
         ),
         view=ClusterReadiness(
-            lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)
+            lambda: watches.listed() and not reservations.missing(), lambda: watches.is_stale(evicting=True)
         ),
         clock=clock,
     )
@@ -149,7 +146,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     if stored:  # it is read before the source begins, whose pods it may have counted
         demand, learned = cluster.demand, ConfigMap(server, namespace, MIX)
         controllers.append(LearnedStore(learned, demand.dump, demand.load, newer=is_newer))
-        controllers.append(SaveHistoryStore(learned, history))
+        controllers.append(SaveHistoryStore(learned, core.save_history))
     if queue is not None:
         controllers += dates_of(core, server, queue, namespace if stored else None)
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
@@ -169,7 +166,6 @@ def _advance(
     """What keeps advance reservations. `here`: the namespace of its ConfigMaps and its Lease, and our identity."""
     namespace, identity = here
     cluster, metrics, clock = core.cluster, core.metrics, core.clock
-    staleness = cluster.settings.watch.staleness_seconds
     lease = Lease(server, namespace, ADVANCE_LEASE, identity, clock=clock)
     store = AdvanceStore(ConfigMap(server, namespace, STATE), cluster.resources, metrics, clock.monotonic)
     saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server, "moves"), "a-")
@@ -181,17 +177,16 @@ def _advance(
         dated = DatedGangs(queue.planner, core.verbs.claims.seats, store, core.events, metrics, clock)
         dated.head_known = lambda: queue.head_known
         keeping = keeping._replace(dated=dated, may_lead=lambda: queue.may_lead)
-    ready = lambda: watches.listed() and watches.dark() < staleness  # noqa: E731
+    ready = lambda: watches.listed() and not watches.is_stale()  # noqa: E731
     return AdvanceController(core.verbs, keeping, ready, core.events, metrics, clock=clock)
 
 
-def _can_evict(settings: Settings, watches: Watches, reservations: ReservationStore) -> Callable[[], bool]:
-    staleness = settings.watch.staleness_seconds
+def _can_evict(watches: Watches, reservations: ReservationStore) -> Callable[[], bool]:
     return lambda: (
         watches.listed()
         and not reservations.missing()
         and reservations.is_writable
-        and watches.dark(evicting=True) < staleness
+        and not watches.is_stale(evicting=True)
     )
 
 
@@ -255,8 +250,7 @@ def _left_of_queue(core: Core, server: ApiServer, namespace: str, identity: str)
     lease = Lease(server, namespace, settings.queue.lease, identity, clock=clock, duration=QUEUE_LEASE_SECONDS)
     leadership = Leadership(lease, QUEUE_OFF, metrics.queue_leader, metrics.degraded, clock.monotonic)
     saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server))
-    staleness = settings.watch.staleness_seconds
-    return LeftRequests(saves, leadership, lambda: not core.source.missing() and core.source.dark() < staleness)
+    return LeftRequests(saves, leadership, lambda: not core.source.missing() and not core.source.is_stale())
 
 
 def _saves_of(
@@ -313,7 +307,7 @@ def queue_over(
         Release(core.cluster, requests.pods, devices, clock.monotonic, replicas.known, planner.hold),
         Growth(core.cluster, verbs.claims.seats, requests.pods, metrics, requests.nodes),
         lambda: not core.source.missing(),
-        core.source.dark,
+        core.source.is_stale,
         EvictionPlanner(core.cluster, verbs.claims, placement, search, clock.monotonic, clock.wall),
         requests.read,
         Fences(core.cluster, seats, fences),

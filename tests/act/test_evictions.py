@@ -100,7 +100,7 @@ class Play:
                                 SaveHistory(world.cluster, clock),
                             ),
                         ),
-                        view=ClusterReadiness(dark=lambda: self.dark),
+                        view=ClusterReadiness(stale=lambda: self.dark >= 10.0),
                         clock=clock,
                     )
                 )

@@ -15,7 +15,7 @@ import pytest
 
 from extender.act.controller import EVICTIONS, Leadership
 from extender.act.eviction_requests import EvictionRequests
-from extender.act.evictions import ClusterReadiness, Evictor, OwnEvictions
+from extender.act.evictions import Evictor, OwnEvictions
 from extender.act.save_history import SaveHistory
 from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, Need, SaveRequests
 from extender.kube.own_objects import Lease
@@ -181,9 +181,7 @@ class Case:
             saves = SaveRequests(world.cluster, PodPatches(api), self.ear, metrics, SaveHistory(world.cluster, clock))
             saves.eviction_requests = EvictionRequests(api, "evictions") if chosen.eviction_requests else None
             evictor = Evictor(PodEvictions(api, metrics), leadership, reservations, saves, lambda uid: server.wake(uid))
-            controller = OwnEvictions(
-                world.verbs, self.ear, metrics, evictor, view=ClusterReadiness(dark=lambda: 0.0), clock=clock
-            )
+            controller = OwnEvictions(world.verbs, self.ear, metrics, evictor, clock=clock)
             world.connect(evictions=controller, keeper=reservations)
             server = Server(self, world, controller, lease)
             server.sync()

@@ -189,7 +189,7 @@ class QueueController(Controller):
                 self._leads = False
                 await self._releases.end()
                 await self._follow()
-            elif acting.dark() < self._cluster.settings.watch.staleness_seconds:
+            elif not acting.stale():
                 async with self._turning:
                     await self._lead()
         except VersionConflict:  # another instance has the Lease, or had it a moment ago

@@ -82,8 +82,8 @@ class Acting:
     growth: Growth
     ready: Callable[[], bool]
     """Whether all lists are in."""
-    dark: Callable[[], float]
-    """As `ClusterSource.dark`."""
+    stale: Callable[[], bool]
+    """As `ClusterSource.is_stale`."""
     plans: EvictionPlanner  # which pods to evict for the first gang in order
     read: Reads  # asks the API server for a pod
     fences: Fences  # keep devices of pods that are evicted
@@ -181,7 +181,7 @@ class GangEvictions:
     def __init__(
         self, verbs: Verbs, search: PlanSearch, acting: Acting, repairs: Repairs, teller: Teller, clock: Clock
     ) -> None:
-        self._cluster, self._seats, self._settings = verbs.cluster, verbs.claims.seats, verbs.settings
+        self._cluster, self._seats = verbs.cluster, verbs.claims.seats
         self._search, self._plans, self._acting = search, search.plans, acting
         self._repairs, self._teller = repairs, teller
         self._records = EvictionRecords(verbs, teller, clock.wall)
@@ -315,8 +315,7 @@ class GangEvictions:
     def _goes_on(self, gang: str) -> bool:
         """Whether this instance may act for the gang still."""
         acting = self._acting
-        dark = acting.dark() >= self._settings.watch.staleness_seconds
-        return not dark and acting.leadership.held and gang in self._seats.gangs
+        return not acting.stale() and acting.leadership.held and gang in self._seats.gangs
 
     def _victims(self, seats: Sequence[Seat]) -> list[PodRecord]:
         """The pods that seats wait for, and that are there. A stored entry may name others: a pod on another node than

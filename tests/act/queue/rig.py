@@ -92,7 +92,7 @@ class Rig:
         claims = ResourceClaimWrites(server) if world.settings.queue.planned_allocation else None
         self.devices = DeviceAllocator(world.cluster, self.seats, claims, clock)
         known = self.replicas.known
-        self.dark = 0.0
+        self.stale = False
         cluster, verbs = world.cluster, world.verbs
         placement = JointPlacement(cluster, verbs.policy)
         search = GangSearch(cluster, verbs.policy, verbs.settings.preemption)
@@ -106,7 +106,7 @@ class Rig:
             self.release,
             Growth(world.cluster, self.seats, PodPatches(server), world.metrics, ProvisioningRequests(server)),
             lambda: True,
-            lambda: self.dark,
+            lambda: self.stale,
             EvictionPlanner(cluster, verbs.claims, placement, search, clock.monotonic, clock.wall),
             Bindings(server, world.cluster.gpu_names).get_pod,
             Fences(world.cluster, self.seats, None if claims is None else DeviceTaintRuleWrites(server)),

@@ -169,7 +169,7 @@ async def test_a_lost_seat_has_the_rest_of_the_gang_placed_again(world: World, o
 
 async def test_nothing_is_released_while_the_api_server_is_silent(one: Rig) -> None:
     one.create(gated("p", 1))
-    one.dark = 11.0
+    one.stale = True
     await one.turn()
     assert patches(one.objects) == []
 
