@@ -63,10 +63,13 @@ class Demand:
 
 @dataclass(slots=True)
 class GivenGpus:
-    """Which GPUs kube-scheduler would allocate to the claims of the pod that is judged. `source`: (rows, codes) -> the
-    column of `ClusterView.given_to_claims`; None: no pod is judged for which it is of use."""
+    """Which GPUs kube-scheduler would allocate to the claims of the pod that is judged, and which no eviction gives it.
+    `source`: (rows, codes) -> the column of `ClusterView.given_to_claims`; None: no pod is judged for which it is of
+    use; `users`: uids of pods that use an advance reservation of others: what they hold counts as reserved again once
+    they are gone."""
 
     source: Callable[[array[int], array[int]], array[int]] | None = None
+    users: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

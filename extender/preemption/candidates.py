@@ -215,11 +215,16 @@ class VictimProblem:
 
 
 def _needed(cluster: ClusterView, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
-    """A mark for each pod row that the preemptor's required affinity may need and kube-scheduler did not offer."""
-    if not pod.affinity_terms:
+    """A mark for each pod row that the preemptor's required affinity may need and kube-scheduler did not offer, and
+    whose eviction gives it nothing."""
+    users = cluster.tables.given.users
+    if not pod.affinity_terms and not users:
         return bytearray()
     needed = bytearray(len(cluster.pod_rows.uids))
-    for row in rows:
+    for uid in users:
+        if (at := cluster.pod_rows.get(uid)) is not None:
+            needed[at] = 1
+    for row in rows if pod.affinity_terms else ():
         offered = (floor(cluster.names[row]) if floor else None) or ()
         for other in cluster.pods_on(cluster.names[row]):
             if other.uid not in offered and pod.may_need(other):

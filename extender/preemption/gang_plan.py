@@ -376,7 +376,9 @@ class GangSearch:
         """Whether the pod is a possible victim, or frees what it holds by itself: one that should have ended long ago
         may stay for ever. DaemonSet, static and protected pods are not gathered."""
         gang, reclaim = task.gang, task.way.reclaim
-        if pod.uid in gang.spared or any(role.pod.may_need(pod) for role in task.roles):
+        if pod.uid in gang.spared or pod.uid in self._cluster.tables.given.users:
+            return False
+        if any(role.pod.may_need(pod) for role in task.roles):
             return False
         if pod.terminating:
             return ends(pod, gang.wall)

@@ -92,6 +92,7 @@ class AdvanceReservations:
     _uids: dict[str, frozenset[str]] = field(default_factory=dict)  # of the seats, by name
     _whole: dict[str, Amounts] = field(default_factory=dict)  # all that is held, by name
     _left: dict[tuple[str, ...], dict[str, Amounts]] = field(default_factory=dict)  # by the names of several
+    _users: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)  # uids of their pods, by the same
     _sums: dict[tuple[tuple[str, ...], tuple[str, ...]], Amounts] = field(default_factory=dict)  # as of `_sum_of`
     _generation: int = -1  # of the cluster, for which `_left` is true
 
@@ -112,7 +113,7 @@ class AdvanceReservations:
         if by_name == self._of and epoch == self.epoch:
             return
         self.journal.changed("advance", (epoch, tuple(by_name.values())))
-        self._of, self.epoch, self._left, self._sums, self._for = by_name, epoch, {}, {}, {}
+        self._of, self.epoch, self._left, self._users, self._sums, self._for = by_name, epoch, {}, {}, {}, {}
         self._whole = {name: _amounts(reservation) for name, reservation in by_name.items()}
         self._uids = {held.name: frozenset([seat.uid for seat in held.seats]) for held in by_name.values()}
         for reservation in by_name.values():
@@ -180,18 +181,29 @@ class AdvanceReservations:
                     rows[seat.amounts[FIRST_GPU:] == request.amounts[FIRST_GPU:]].add(cluster.row(seat.node))
         return frozenset((rows[True] or rows[False]) - {-1})
 
+    def _counted(self, eligible: Eligibility, now: float) -> Iterator[tuple[Held, bool]]:
+        """What counts as taken, and whether it has begun."""
+        wall = now + self.epoch
+        for held in self._of.values():
+            begun = held.since <= wall
+            if wall < held.until and held.name not in eligible.usable and (begun or eligible.ends > held.since):
+                yield held, begun
+
+    def users_of_others(self, eligible: Eligibility, cluster: ClusterView, now: float) -> frozenset[str]:
+        """Uids of the pods that use what counts as taken for others."""
+        begun = [held for held, has_begun in self._counted(eligible, now) if has_begun and not held.of_gang]
+        self._left_of(begun, cluster)
+        return self._users[tuple([held.name for held in begun])]
+
     def taken(
         self, priority: int, eligible: Eligibility, cluster: ClusterView, now: float, without: Collection[str]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """(node, R amounts) of what counts as taken for pods of a priority. `without`: uids whose seats do not count,
         those of one reservation on one node together."""
-        wall, alone = now + self.epoch, bool(eligible.beside)
+        alone = bool(eligible.beside)
         later: list[str] = []
         begun: list[Held] = []
-        for held in self._of.values():
-            has_begun = held.since <= wall
-            if wall >= held.until or held.name in eligible.usable or (not has_begun and eligible.ends <= held.since):
-                continue
+        for held, has_begun in self._counted(eligible, now):
             if held.of_gang:
                 for seat in held.seats:
                     pod = cluster.pods.get(seat.uid)
@@ -230,7 +242,7 @@ class AdvanceReservations:
     def _forget(self, cluster: ClusterView) -> None:
         """What pods may have used or given back since; what none of its pods can have used yet stays."""
         if self._generation != cluster.generation:
-            self._left = {}
+            self._left, self._users = {}, {}
             self._sums = {key: total for key, total in self._sums.items() if not key[1]}
             self._generation = cluster.generation
 
@@ -241,7 +253,7 @@ class AdvanceReservations:
         left = self._left.get(key)
         if left is None:
             left = self._left[key] = {held.name: dict(self._whole[held.name]) for held in begun}
-            _use(left, begun, cluster)
+            self._users[key] = frozenset(_use(left, begun, cluster))
         return left
 
 
@@ -276,10 +288,11 @@ def _amounts(held: Held) -> Amounts:
     return amounts
 
 
-def _use(left: dict[str, Amounts], begun: Sequence[Held], cluster: ClusterView) -> None:
-    """Take what pods use out of `left`, by name. A pod uses first what is held for the fewest others; one that may use
-    few of the reservations takes its part before one that may use many."""
+def _use(left: dict[str, Amounts], begun: Sequence[Held], cluster: ClusterView) -> set[str]:
+    """Take what pods use out of `left`, by name; uids of these pods. A pod uses first what is held for the fewest
+    others; one that may use few of the reservations takes its part before one that may use many."""
     by_node: dict[str, list[Held]] = {}
+    used_by: set[str] = set()
     for held in sorted(begun, key=lambda held: (len(held.namespaces), held.until, held.name)):
         for node in left[held.name]:
             by_node.setdefault(node, []).append(held)
@@ -291,10 +304,13 @@ def _use(left: dict[str, Amounts], begun: Sequence[Held], cluster: ClusterView) 
             amounts = cluster.amounts(pod)
             for held in own:
                 before = left[held.name][node]
+                if any(before[FIRST_GPU:]):
+                    used_by.add(pod.uid)
                 left[held.name][node] = _beyond(before, amounts)
                 amounts = _beyond(amounts, before)
                 if not any(amounts[FIRST_GPU:]):
                     break
+    return used_by
 
 
 def _beyond(amounts: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:

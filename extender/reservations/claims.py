@@ -125,7 +125,7 @@ class Claims:
         """Drop the claims that count now, and make those of before."""
         self._counted = outer
         self._cluster.tables.nodes.drop_claims()
-        self._cluster.tables.given.source = None
+        self._cluster.tables.given.source, self._cluster.tables.given.users = None, NONE
         self._withdraw()
         self._cluster.placements.others.drop_claims()
         if outer is not None:
@@ -196,8 +196,10 @@ class Claims:
                 self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid), counted)
         if self.seats:
             self._count_seats(counted, seen)
+        cluster.tables.given.users = NONE
         if self.advance:
             self._count_advance(counted, seen)
+            cluster.tables.given.users = self.advance.users_of_others(counted.eligible, cluster, now)
         if cluster.placements.nominated:
             count = self._count_nominated if counted.rows is None else self._count_nominated_there
             count(counted, seen)

@@ -10,6 +10,7 @@ from extender.queue.plan import Planner, QueueHead
 from extender.reservations.seats import Seat
 from tests.act.queue.test_evicting import made
 from tests.queue.test_plan import wait
+from tests.reservations.test_advance import hold, take
 from tests.world import World
 
 
@@ -22,6 +23,21 @@ def of_head(world: World) -> tuple[QueueHead, EvictionPlanner]:
     assert planner.head is not None
     search = GangSearch(cluster, policy, world.settings.preemption)
     return planner.head, EvictionPlanner(cluster, claims, placement, search, lambda: world.now, lambda: world.wall)
+
+
+def test_a_pod_that_uses_an_advance_reservation_is_no_victim_of_others() -> None:
+    """n1 has the cheapest victim, whose GPUs would be held again for its namespace."""
+    for namespace, node in (("lab", "n1"), ("ml", "n2")):
+        world = made()
+        world.gone("r-n1")
+        world.pod("user", 8, "n1", start=world.wall - 60, namespace=namespace)
+        wait(world, "urgent", 1, 8, 100, priority=100)
+        held = hold(world, "big", {"n1": 8}, world.wall - 90, world.wall + 900, namespaces=frozenset({"ml"}))
+        take(world, *([held] if namespace == "ml" else []))
+        head, plans = of_head(world)
+        plan = finish(plans.steps(head))
+        assert isinstance(plan, EvictionPlan)
+        assert plan.seats[0].node == node
 
 
 def test_a_seat_that_came_meanwhile_keeps_its_node() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import pytest
 
+from extender.objects.records import Event, PodRecord
 from extender.policy import reasons
 from extender.policy.pod_request import owner_key
 from extender.reservations.advance import Held, present, seat
 from extender.reservations.moves import turn_of
 from extender.reservations.seats import Seat
-from tests.world import JSON, WALL, World, refused, workload
+from tests.world import JSON, WALL, World, pairs, refused, workload
 
 MOST = 1_000_000
 
@@ -204,6 +207,85 @@ def test_the_name_of_a_gang_that_looks_like_a_move_stops_nothing(gang: str) -> N
     take(world, Held(name, (of_gang,), WALL, WALL + 600), place)
     assert [turn_of(held.name)[0] != "fans" for held in world.verbs.claims.advance] == [True, False]
     assert passes(world, workload("other", 4, owner="ReplicaSet")) == {"n2"}
+
+
+def test_a_pod_that_uses_a_reservation_is_no_victim_of_others() -> None:
+    """Its GPUs would be held again for its namespace once it is gone."""
+    world = two_nodes()
+    world.pod("user", 8, "n1", namespace="ml")
+    world.pod("other", 8, "n2", priority=50)
+    take(world, hold(world, "big", {"n1": 8}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
+    offered = {"n1": ["user"], "n2": ["other"]}
+    urgent = world_pod("urgent")
+    world.filter(urgent)
+    assert world.preempt(urgent, offered) == {"n2": ["other"]}
+    assert world.preempt(world_pod("alone"), {"n1": ["user"]}) == {}
+    own = workload("own", 8, priority=100, namespace="ml")
+    world.filter(own)
+    assert world.preempt(own, offered) == {"n1": ["user"]}
+
+
+def test_terminating_users_make_no_room_for_others() -> None:
+    world = World()
+    world.node("n1", 8)
+    world.pod("user", 4, "n1", namespace="ml", terminating=WALL + 10)
+    world.pod("other", 4, "n1")
+    take(world, hold(world, "big", {"n1": 4}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
+    urgent = world_pod("urgent")
+    world.filter(urgent)
+    assert world.preempt(urgent, {"n1": ["user", "other"]}) == {}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pods_are_evicted_where_that_makes_room_and_nowhere_else(seed: int) -> None:
+    """Beside deletions of every set of pods."""
+    chance = random.Random(seed)
+    world = World()
+    names = [f"n{at}" for at in range(chance.randint(1, 3))]
+    for name in names:
+        world.node(name, 8, links=pairs(8))
+    for at in range(chance.randrange(9)):
+        node, gpus = chance.choice(names), chance.randint(1, 4)
+        first = sum(world.cluster.gpu_amount(pod) for pod in world.cluster.pods_on(node))
+        if first + gpus <= 8:
+            facts: Any = {"start": WALL - chance.choice((1, 1000)), "priority": chance.choice((0, 0, 50))}
+            seen = range(first, first + gpus)
+            world.pod(f"r{at}", gpus, node, namespace=chance.choice(("ml", "lab")), held=seen, **facts)
+    held = []
+    for at in range(chance.randint(1, 3)):
+        nodes = {name: chance.randint(1, 8) for name in chance.sample(names, chance.randint(1, len(names)))}
+        since = WALL + chance.choice((-60, -60, 600))
+        of = frozenset(chance.sample(("ml", "lab"), chance.randrange(3)))
+        held.append(hold(world, f"h{at}", nodes, since, since + 900, namespaces=of))
+    take(world, *held)
+    for at in range(3):
+        links = chance.choice(("", "required"))
+        pod = world.pod(
+            f"p{at}", chance.randint(1, 8), namespace=chance.choice(("ml", "web")), priority=10, links=links
+        )
+        if not passes(world, pod):
+            lower = {name: [one for one in world.cluster.pods_on(name) if one.priority < 10] for name in names}
+            offered = {name: [one.name for one in pods] for name, pods in lower.items() if pods}
+            helps = any(_passes_without(world, pod, gone) for pods in lower.values() for gone in _sets(pods))
+            chosen = world.preempt(pod, offered) if offered else {}
+            assert bool(chosen) == helps
+            for node, victims in chosen.items():
+                gone = [one for one in world.cluster.pods_on(node) if one.name in victims]
+                assert _passes_without(world, pod, gone)
+        world.gone(f"p{at}")
+
+
+def _sets(pods: Sequence[PodRecord]) -> Iterator[Sequence[PodRecord]]:
+    return (some for number in range(1, len(pods) + 1) for some in combinations(pods, number))
+
+
+def _passes_without(world: World, pod: JSON, gone: Sequence[PodRecord]) -> bool:
+    """Whether filter passes the pod on the node of these pods once they are deleted."""
+    node = gone[0].node
+    world.cluster.apply([Event("Pod", "delete", one) for one in gone], world.now)
+    found = passes(world, pod) & {node}
+    world.cluster.apply([Event("Pod", "set", one) for one in gone], world.now)
+    return bool(found)
 
 
 def world_pod(name: str) -> JSON:
