@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 from extender.objects import advance, gangs, progress, queueing
@@ -45,9 +46,9 @@ NAMES: Final = (
     ),
     *[
         Name(name, "node")
-        for name in ("topology", "topology-stated", "topology-nics", "topology-stale-since", "relay",
-                     "topology-manager", "drain")
+        for name in ("topology", "topology-stated", "topology-nics", "topology-stale-since", "relay", "drain")
     ],
+    Name("topology-manager", "node", words=("none", "best-effort", "restricted", "single-numa-node")),
     Name("device-plugin-version", "node", _LABEL_TOO),
     Name("planned-node", "ResourceClaim"),
     Name("queueing", "Namespace", ("label",)),
@@ -108,9 +109,12 @@ EFFECTS: Final[Mapping[str, str]] = {
     progress.CHECKPOINT: "ignored, so its work counts as not saved",
     progress.RESTART: "it counts as 0",
     gangs.OUR_MINIMUM: "all pods of the gang count as needed",
+    PREFIX + "topology-manager": "it counts as a policy that withholds GPUs",
 }
 """What counts instead of an invalid value; of all others: it is ignored."""
-WORDS: Final[Mapping[str, tuple[str, ...]]] = {PREFIX + name.name: name.words for name in NAMES if name.words}
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    PREFIX + name.name: name.words for name in NAMES if name.words and name.on == "pod"
+}
 _BY_NAME: Final[Mapping[str, Name]] = {PREFIX + name.name: name for name in NAMES}
 _READ: Final = {
     (kind, place): frozenset(PREFIX + name.name for name in NAMES if name.on == kind and place in name.places)
@@ -119,6 +123,8 @@ _READ: Final = {
 }
 _WITHOUT_VALUES: Final = _READ["pod", "annotation"] - WORDS.keys() - FORMS.keys() - {queueing.DOMAIN}
 """Annotations whose values are not judged here."""
+_WORDS_OF_NODE: Final = frozenset(PREFIX + name.name for name in NAMES if name.words and name.on == "node")
+_PLAIN_OF_NODE: Final = _READ["node", "annotation"] - _WORDS_OF_NODE
 
 
 def typos_of_pod(pod: PodRecord, levels: Collection[str] = ()) -> list[Typo]:
@@ -128,9 +134,11 @@ def typos_of_pod(pod: PodRecord, levels: Collection[str] = ()) -> list[Typo]:
 
 def typos_of_node(node: NodeRecord) -> list[Typo]:
     """What is unknown on a node, MOST at most."""
-    if node.annotations.keys() <= _READ["node", "annotation"] and PREFIX not in "\n".join(node.labels):
+    notes = node.annotations
+    if notes.keys() <= _PLAIN_OF_NODE and PREFIX not in "\n".join(node.labels):
         return []
-    return _first(_names("node", {"annotation": node.annotations, "label": node.labels}))
+    values = (typo for key in _WORDS_OF_NODE & notes.keys() for typo in _value(key, notes[key], ()))
+    return _first(chain(_names("node", {"annotation": notes, "label": node.labels}), values))
 
 
 def _plain(pod: PodRecord) -> bool:
@@ -186,8 +194,7 @@ def _unknown(kind: str, place: Place, key: str) -> Typo:
 
 
 def _value(key: str, text: str, levels: Collection[str]) -> Iterator[Typo]:
-    if key in WORDS:
-        words = WORDS[key]
+    if words := _BY_NAME[key].words:
         if text.strip().lower() not in words:
             yield _unknown_value(key, text, f"none of {', '.join(words)}", nearest(text, words))
     elif key == queueing.DOMAIN:

@@ -39,7 +39,7 @@ _REQUIRED = ("gpus", "links")
 def is_aligned(annotations: Mapping[str, str]) -> bool:
     """Whether kubelet's Topology Manager may withhold free GPUs from the device plugin, by NUMA node: by every policy
     but `none`. Which ones depends on CPUs and memory too, so the node may hand out any of its free GPUs."""
-    return annotations.get(TOPOLOGY_MANAGER, "none") != "none"
+    return annotations.get(TOPOLOGY_MANAGER, "none").strip().lower() != "none"
 
 
 def relayed(annotations: Mapping[str, str], topology: Topology) -> bool:

@@ -128,3 +128,16 @@ def test_people_read_the_short_name_of_a_label() -> None:
         rack: "rack", "kubernetes.io/hostname": "node", "a.b/room": "room"
     }  # fmt: skip
     assert short_names([rack, leaf]) == {rack: "topology-rack", leaf: "leaf"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "suggestion"), [("none", ""), (" Restricted", ""), ("best_effort", "best-effort"), ("static", None)]
+)
+def test_a_policy_of_the_topology_manager_that_does_not_exist(policy: str, suggestion: str | None) -> None:
+    """It counts as one that withholds GPUs, so that nothing is promised by mistake."""
+    node = machine("n", 8, annotations={f"{PREFIX}topology-manager": policy})
+    found = names.typos_of_node(records.node(node, GPUS))
+    wrong = [] if suggestion == "" else [("unknown-value", suggestion)]
+    assert [(typo.code, typo.suggestion) for typo in found] == wrong
+    on_pod = workload("p", 1, annotations={f"{PREFIX}topology-manager": policy})
+    assert [typo.code for typo in names.typos_of_pod(records.pod(on_pod, GPUS))] == ["unknown-name"]
