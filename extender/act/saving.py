@@ -196,14 +196,16 @@ class SaveRequests:
         await _some(vain, self._withdraw)
 
     async def ready(self, need: Need) -> bool:
-        """Ask the pods of a need that have not been asked yet; whether all of them may be evicted now."""
-        asks = self._asks(need)
-        if not asks:
+        """Ask the pods of a need that have not been asked yet; whether all of them may be evicted now. Some may have
+        ended since the need was made, and some end during the requests."""
+        asks, known = self._asks(need), self._cluster.pods
+        pods = {uid: pod for uid in asks if (pod := known.get(uid)) is not None and not pod.terminating}
+        if not pods:
             return True
-        standing, now, pods = self._read(), self._wall(), self._cluster.pods
-        states = {uid: self._state(pods[uid], need.until, now) for uid in asks}
+        standing, now = self._read(), self._wall()
+        states = {uid: self._state(pod, need.until, now) for uid, pod in pods.items()}
         unasked = [pods[uid] for uid, state in states.items() if state == "needed"]
-        taken = [pods[uid] for uid in asks if uid in standing and self._is_free(standing[uid], need)]
+        taken = [pods[uid] for uid in pods if uid in standing and self._is_free(standing[uid], need)]
         await _some(unasked, lambda pod: self._ask(pod, need, asks[pod.uid]))
         await _some(taken, lambda pod: self._take(pod, need))
         if self.eviction_requests is not None:
@@ -212,8 +214,8 @@ class SaveRequests:
         answered = [uid for uid, state in states.items() if state in ANSWERED and uid in standing]
         await _some([pods[uid] for uid in answered if not standing[uid].closed], self._close)
         gangs: dict[object, list[PodRecord]] = {}
-        for uid in asks:
-            gangs.setdefault(self._cluster.gangs.ref(pods[uid]) or uid, []).append(pods[uid])
+        for uid, pod in pods.items():
+            gangs.setdefault(self._cluster.gangs.ref(pod) or uid, []).append(pod)
         for members in gangs.values():
             if _is_answered(members, states):
                 for pod in members:
@@ -235,8 +237,6 @@ class SaveRequests:
             return Step("unknown" if answer.outcome == "unknown" else "not-allowed", pod, answer.message)
         if not goes_on():
             return Step("stopped")
-        current = map(self._cluster.pods.get, [pod.uid for pod in need.pods])  # some may have ended meanwhile
-        need = need._replace(pods=[pod for pod in current if pod is not None and not pod.terminating])
         return Step("ready" if not need.wait or await self.ready(need) else "saving")
 
     # -- one pod ----------------------------------------------------------------------------------------------------
