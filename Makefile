@@ -25,6 +25,7 @@ KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_SAV
 # After pytest. 5 is its status when ARGS names no test of this kind. In CI the tests that failed run again, alone, and the
 # output names them: where the machine stood still for seconds they pass then; where the code is wrong they fail again.
 OR = $(if $(ARGS),|| [ $$? -eq 5 ],|| { [ $$? -eq 1 ] && [ -n "$$CI" ] && echo "run again, alone:" && $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none --tb=short $(1); })
+UNIT = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not e2e' $(ARGS) $(call OR,-m 'not e2e')
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,12 +35,14 @@ setup: $(VENV)/.tools $(VENV)/.built ## make .venv with the command gpu-extender
 demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until Ctrl-C (PACE=4: seconds after each scene; ONCE=1: end after the day, without pauses)
 	@$(BIN)/gpu-extender demo $(if $(ONCE),--once,--pace $(PACE))
 
-test: check $(if $(ARGS),,checked) ## everything: lint, types, all tests, the core on a checked build, a real control plane (needs Go)
+test: setup ## everything: lint, types, all tests, the core on a checked build, a real control plane (needs Go)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types $(if $(ARGS),,checked) # mypy keeps one processor busy
+	@$(UNIT)
 	@$(BIN)/python -m tests.e2e.build > /dev/null || true # the workers of pytest show no progress
 	@$(BIN)/python -m pytest -n $(CLUSTERS) --dist worksteal -m e2e --tb=short $(or $(ARGS),tests/e2e) $(call OR,-m e2e tests/e2e)
 
 check: lint types ## as test, without the real control plane and the checked build
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not e2e' $(ARGS) $(call OR,-m 'not e2e')
+	@$(UNIT)
 
 loaded: setup ## check, and 20 tests on the real control plane (tests/e2e/loaded.txt), beside two busy processes a core (TIMES=3)
 	@.ci/loaded $(TIMES)
