@@ -186,7 +186,8 @@ def _entries(data: Mapping[str, str], changes: Changes) -> int:
 
 
 Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+LONGEST_NAME: Final = 1024
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from extender.act.advance_store import ON_TIME_SECONDS, AdvanceStore, Kept, KeptSeat
 from extender.act.controller import done
+from extender.act.document import LONGEST_NAME
 from extender.act.events import EventRecorder, of_pod
 from extender.ask.text import count
 from extender.metrics import Metrics
@@ -130,6 +131,8 @@ class DatedGangs:
                 del held[of_queue.pop().name]
 
     async def _placed(self, gang: WaitingGang, date: float, held: Mapping[str, Kept]) -> Kept | str:
+        if len(name_of_date(gang)) > LONGEST_NAME:
+            return "the name of the gang is too long to be kept"
         if date - self._clock.wall() > MOST_AHEAD:
             return f"its date is more than {MOST_AHEAD / 86_400:g} days ahead"
         of_queue = [kept for kept in held.values() if kept.queue == gang.queue]

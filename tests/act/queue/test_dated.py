@@ -88,6 +88,27 @@ def test_it_is_given_back_where_the_gang_or_its_queue_changes(what: str) -> None
     run(case, test)
 
 
+def test_gangs_of_very_long_names_keep_nothing_from_being_given_back() -> None:
+    """Each name is part of what is kept, and each look has one of them."""
+    case = Case(limited(default=8, long=24))
+
+    async def test(instance: Instance) -> None:
+        world = instance.world
+        dated(world, "g", 1, 8, 600)
+        await instance.turn(times=3)
+        assert held(instance, "g")
+        for number in range(8):
+            name = f"long{number}" + "x" * 1100
+            dated(world, name, 1, 1, 600, labels={"gpu-extender.io/queue": "long"}, namespace="evil")
+        await instance.turn()
+        world.gone("g-0")
+        await instance.turn(times=3)
+        assert held(instance, "g") == []
+        assert case.kept() == {}
+
+    run(case, test)
+
+
 def test_a_gang_that_does_not_come_holds_nothing_for_ever() -> None:
     case = Case(limited(default=8))
 
