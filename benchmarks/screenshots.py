@@ -53,12 +53,12 @@ class Picture(NamedTuple):
 
 
 DOCUMENTED: Final = (
-    Picture("fleet", "/?colour=gang", 790),
+    Picture("fleet", "/?colour=gang", 730),
     Picture("pod", f"/pod?pod={WAITS}", 840),
     Picture("queue", "/queue", 800),
     Picture("preemption", "/preemptions", 700),
     Picture("node", "/node?node=v100-0", 760, scheme="dark"),
-    Picture("whatif", f"/whatif?pod={WAITS}", 1_140, manifest=MANIFEST),
+    Picture("whatif", f"/whatif?pod={WAITS}", 1_080, manifest=MANIFEST),
 )
 
 

@@ -34,7 +34,7 @@ def test_from_a_waiting_pod_to_its_way_out(page: Page, url: str) -> None:
     page.goto("/")
     told = asked(url, "/debug/top")["waiting"]
     links = next(one for one in told if one["reason"] == "links-busy")
-    tag = page.get_by_role("link", name=re.compile("links-busy"))
+    tag = page.locator("ul.why li", has_text="links-busy").get_by_role("link")
     assert numbers(tag.inner_text()) == [links["pods"], links["gpus"]]
     tag.click()
     page.get_by_role("link", name=WAITS).click()
