@@ -155,6 +155,11 @@ def parts(weights: Mapping[str, float], own: str | None = None) -> dict[str, flo
     }
 
 
+def is_many(own: float, others: float) -> bool:
+    """Whether the values of a namespace weigh so much beside those of all others that they count in part."""
+    return own > max(OF_ONE, PART_OF_ONE * others)
+
+
 def counted(names: Sequence[str], weights: Sequence[float], own: str | None = None) -> list[float]:
     """The weights of values, as far as they count. `names`: of their namespaces; `own`: as of `parts`."""
     of_each = dict.fromkeys(names, 0.0)
@@ -266,6 +271,7 @@ class RunTimes:
         self._laws: OrderedDict[tuple[int, int], list[tuple[float, float]]] = OrderedDict()
         self._made = 0  # the revision at which they were
         self._scores = [SharedValues[float](OF_SCORES) for _ in range(len(UPPER_SIZES) + 1)]
+        self._levels: dict[tuple[str, int, float], float | None] = {}  # what `_score_at` has returned of these scores
 
     def ended(
         self, of: RunClass, seconds: float, at: float, declared: float | None = None, *, whole: bool = True
@@ -279,6 +285,7 @@ class RunTimes:
             scores, law = self._scores[size_class(of.gpus)], self.expect(of, begun, declared, known_by=begun)
             alike = (law.until(seconds * (1.0 - ALIKE)) + law.until(seconds * (1.0 + ALIKE))) / 2.0
             scores.add(of.namespace, round(alike, 4) if whole else 1.0)
+            self._levels.clear()
         self._note(
             of.namespace, _Run(of.family, of.mark, of.gpus, round(seconds, 1), round(stated, 1), round(at, 1), whole)
         )
@@ -330,8 +337,18 @@ class RunTimes:
 
     def _level(self, of: RunClass, part: float) -> float | None:
         """The part of its law that a gang of this class does not outlive with this probability; None: not known."""
-        known = self._scores[size_class(of.gpus)]
-        part_of = parts(known.counts, of.namespace)
+        kind = size_class(of.gpus)
+        known = self._scores[kind]
+        mine = known.counts[of.namespace]
+        key = of.namespace if is_many(mine, len(known) - mine) else "", kind, part
+        if key not in self._levels:
+            self._levels[key] = self._score_at(*key)
+        return self._levels[key]
+
+    def _score_at(self, own: str, kind: int, part: float) -> float | None:
+        """As `_level`, for the gangs of a namespace; "": of one that has few scores."""
+        known = self._scores[kind]
+        part_of = parts(known.counts, own)
         scores = sorted((score, part_of[namespace]) for namespace, score in known)
         below = list(accumulate(weight for _, weight in scores))
         i = bisect_left(below, ((below[-1] if below else 0.0) + 1.0) * part - LEAST_SPAN)
@@ -418,6 +435,7 @@ class RunTimes:
         possible = [[pair for pair in of_size if 0.0 <= pair[1] <= 1.0] for of_size in stored.scores]
         for i, before in enumerate(possible[: len(self._scores)]):
             self._scores[i] = SharedValues(OF_SCORES, (*before, *self._scores[i]))
+        self._levels.clear()
 
 
 def _possible(run: _Run) -> bool:

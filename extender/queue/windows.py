@@ -35,7 +35,7 @@ import msgspec
 from extender.cluster.slices import Sliced
 from extender.objects.gangs import Ref
 from extender.objects.stored_texts import Damaged, decoded
-from extender.queue.runtimes import OF_ONE, PART_OF_ONE, UPPER_SIZES, SharedValues, counted, parts, size_class
+from extender.queue.runtimes import UPPER_SIZES, SharedValues, counted, is_many, parts, size_class
 from extender.queue.sampled import Scene, future
 
 FUTURES: Final = 3
@@ -199,7 +199,7 @@ class StartWindows:
         """Whether it has so many scores that some of them do not count for others."""
         scores = [of.scores for of in self._classes]
         mine, all_of_them = sum(of.counts[own] for of in scores), sum(map(len, scores))
-        return mine > max(OF_ONE, PART_OF_ONE * (all_of_them - mine))
+        return is_many(mine, all_of_them - mine)
 
     def _ordered(self, own: str, kind: int, middle: float) -> list[tuple[float, float]]:
         """(score, weight of it and of all below), by score, for the gangs of a namespace; "": of one that has few."""
