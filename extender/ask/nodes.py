@@ -65,11 +65,13 @@ RESERVED: Final = (reasons.GPUS_RESERVED.key, reasons.HANDOVER.key)
 _NEAREST: Final = (
     frozenset(PASSING),
     frozenset({*SHORT, REPELLED}),
-    frozenset(NOT_LINKED),
+    frozenset({reasons.LINKS_BUSY.key}),
+    frozenset({reasons.LINKS_HELD.key}),
     frozenset({reasons.NICS_HELD.key}),
     frozenset(reason.key for reason in Hazard.reasons),
     frozenset(RESERVED),
-    frozenset({reasons.GPUS_BUSY.key, reasons.GPUS_HELD.key, reasons.GPUS_RELEASING.key}),
+    frozenset({reasons.GPUS_BUSY.key, reasons.GPUS_RELEASING.key}),
+    frozenset({reasons.GPUS_HELD.key}),
 )
 """Reasons by how little such a node lacks, the least first; all others are of machines that cannot take the pod."""
 _ORDER: Final = {key: at for at, key in enumerate((*SHORT, REPELLED, *(reason.key for reason in REASONS.values())))}

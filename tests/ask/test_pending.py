@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.act.surveys import show_pending
+from extender.ask.nodes import deciding
 from extender.ask.pending import MOST_CLASSES, Pending, by_class
 from extender.metrics import Metrics
 from tests.world import WALL, World, rfc3339, workload
@@ -70,3 +71,9 @@ def test_the_gauges_forget_a_class_that_waits_no_more() -> None:
     assert [(one.labels, one.value) for one in family.samples] == [
         ({"priority_class": "train", "outranks": "false"}, 7.0)
     ]
+
+
+def test_a_node_where_pods_may_be_evicted_decides_before_many_where_none_may() -> None:
+    assert deciding({"gpus-held": 7, "gpus-busy": 1}) == "gpus-busy"
+    assert deciding({"links-held": 7, "links-busy": 1}) == "links-busy"
+    assert deciding({"gpus-held": 7, "links-never": 9}) == "gpus-held"
