@@ -78,6 +78,7 @@ def test_node_table(calls: list[tuple[str, tuple[Any, ...]]]) -> None:
         assert compiled.node(row) == plain.node(row)
         assert compiled.version_of(row) == plain.version_of(row)
     assert len({compiled.version_of(row) for row in range(plain.height)}) == plain.height
+    assert compiled.claimed_rows() == plain.claimed_rows()
 
 
 @given(st.lists(pod_call, max_size=40))

@@ -184,6 +184,9 @@ class NodeTable:
             if row >= 0 and priorities[i] >= least and i not in skipped:
                 self.add_claim(row, amounts[i * self.resources : (i + 1) * self.resources], 0, False)
 
+    def claimed_rows(self) -> set[int]:
+        return set(self._touched)
+
     def drop_claims(self) -> None:
         for row in self._touched:
             self.claim[row] = [0] * self.resources
