@@ -10,12 +10,15 @@ from datetime import datetime
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from extender.queue.dates import moment
 from tests.metamorphic.clusters import Stated
 from tests.world import JSON, machine, rfc3339, workload
 
 TIME: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-SHIFT: Final = 86_400 * 400 + 3_723
-"""Seconds: more than a year, and no whole minute."""
+MOMENT: Final = re.compile(r"(?<![\dT:])(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)(?![\d:])")
+"""As sentences state it: without the day where it is that of the question."""
+SHIFT: Final = 86_400 * 400 + 3_720
+"""Seconds: more than a year, and no whole hour; whole minutes, since sentences state no seconds."""
 
 
 class Restated(NamedTuple):
@@ -112,8 +115,17 @@ def shifted(stated: Stated, chance: Random) -> Restated:
             lambda found: rfc3339(datetime.fromisoformat(found[0]).timestamp() + seconds), text
         )
 
+    now = stated.wall + SHIFT
+
+    def earlier(found: re.Match[str]) -> str:
+        day = found[1] or rfc3339(now)[:10]
+        return moment(datetime.fromisoformat(f"{day}T{found[2]}Z").timestamp() - SHIFT, stated.wall)
+
     made = stated.changed(lambda one: with_strings(one, by(SHIFT)))
-    return Restated(replace(made, wall=stated.wall + SHIFT), lambda answer: with_strings(answer, by(-SHIFT)))
+    back = by(-SHIFT)
+    return Restated(
+        replace(made, wall=now), lambda answer: with_strings(answer, lambda text: MOMENT.sub(earlier, back(text)))
+    )
 
 
 def restated(stated: Stated, chance: Random, changes: Sequence[Callable[[Stated, Random], Restated]]) -> Restated:
