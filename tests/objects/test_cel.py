@@ -73,6 +73,13 @@ def test_true_is_not_one_and_a_text_is_not_a_number() -> None:
     assert [shared.judge(device(shared=value)).selected for value in (True, False)] == [True, False]
 
 
+def test_a_map_of_a_remainder_without_a_type_and_an_integer_is_no_expression() -> None:
+    """The remainder may be a uint for Kubernetes, which takes no literal of two types."""
+    assert Selector(f"{{'a': {INDEX} % {INDEX}, 'b': 1}}.a == 0").unsupported == "a list or map of dyn and others"
+    assert Selector(f"{{'a': {INDEX} % 2, 'b': 1}}.a == 1").judge(GPU).selected is True
+    assert Selector(f"{INDEX} % {INDEX} == 0").judge(GPU).selected is True
+
+
 def test_what_it_answers_does_not_depend_on_what_it_was_asked_before() -> None:
     random = Random(7)
     devices = [device(type=kind, index=at, healthy=at > 1) for kind in ("gpu", "mig") for at in range(4)]

@@ -541,7 +541,8 @@ FUNCTIONS: Final[dict[str, list[Overload]]] = {
         (("double", "double"), "double", lambda first, second: _finite(first * second)),
     ),
     "/": _free((("int", "int"), "int", _divide), (("double", "double"), "double", _float_divide)),
-    "%": _free((("int", "int"), "int", _modulo)),
+    # No value is a uint here: it makes the type of what is computed of two dyn values dyn, as in cel-go.
+    "%": _free((("int", "int"), "int", _modulo), (("uint", "uint"), "uint", _modulo)),
     "!_": _free((("bool",), "bool", lambda value: not value)),
     "-_": _free((("int",), "int", lambda value: _int(-value)), (("double",), "double", lambda value: -value)),
     "size": [Overload((kind,), "int", len, member=True, free=True) for kind in ("string", _A_LIST, ("map", "A", "B"))],
