@@ -348,22 +348,24 @@ class Moves:
 
     async def _asks(self, step: _Step, may_act: Callable[[], bool], *, first: bool) -> str:
         """Ask the pods to save their work; once all are ready the places are for the pods that come."""
-        now, wall, remaining = self.clock.monotonic(), self.clock.wall(), step.remaining
+        now, wall = self.clock.monotonic(), self.clock.wall()
         if now - self._since.setdefault(("held", step.key), now) < self.spread:
             return "its next place is held"
         if not self._stands(step):
             if first:
                 raise _Lost(LOST)
             return LOST
-        if step.key not in self._needs:
-            if self._rounds.waits(step.key, wall):
-                return "its eviction is not allowed now"
-            if (refusal := await self.evictions.refusal(remaining)) is not None:
-                self._rounds.failed(step.key, wall)
-                return self._refused(step, refusal[1].message)
-            self._since.pop(("refused", step.key), None)
+        allowed = step.key in self._needs
+        if not allowed and self._rounds.waits(step.key, wall):
+            return "its eviction is not allowed now"
         need = self._needs[step.key] = self._need(step)
-        if not may_act() or not await self.saves.ready(need):
+        asked = await self.saves.may_evict(need, self.evictions, may_act, allowed=allowed)
+        if asked.pod is not None:
+            self._rounds.failed(step.key, wall)
+            del self._needs[step.key], self._since["asked", step.key]
+            return self._refused(step, asked.why)
+        self._since.pop(("refused", step.key), None)
+        if asked.state != "ready":
             return "its pods save their work"
         nodes = {one.node for place in step.places for one in place.seats}
         owners = {owner_key(pod) for pod in step.pods}

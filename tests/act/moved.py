@@ -310,6 +310,8 @@ class Scene:
             if self.world.wall - since >= WITHDRAW_SECONDS:
                 del self.asked[uid]
 
+    may_evict = SaveRequests.may_evict
+
     async def ready(self, need: Need) -> bool:
         for pod in need.pods:
             if need.wait and pod.uid not in self.asked:

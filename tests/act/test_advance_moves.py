@@ -48,6 +48,8 @@ class Owners:
     async def sweep(self, needs: Sequence[Need]) -> None:
         """No request is withdrawn."""
 
+    may_evict = SaveRequests.may_evict
+
     async def ready(self, need: Need) -> bool:
         return True
 
