@@ -184,7 +184,7 @@ def is_rejected(pod: PodRecord) -> bool:
     return pod.pod_scheduled in (UNSCHEDULABLE, SEAT_REJECTED)
 
 
-def takes_pods(node: str, cluster: ClusterView) -> bool:
+def is_schedulable(node: str, cluster: ClusterView) -> bool:
     """Whether the node exists and is not cordoned."""
     record = cluster.nodes.get(node)
     return record is not None and not record.unschedulable

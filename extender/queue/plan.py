@@ -34,9 +34,9 @@ from extender.queue.endings import (
     Endings,
     LearnedEnd,
     is_rejected,
+    is_schedulable,
     put,
     seated,
-    takes_pods,
     without_gpus,
 )
 from extender.queue.gang import WaitingGang, together, waits
@@ -354,7 +354,7 @@ class Planner:
             if pause:
                 yield
             pod = cluster.pods.get(seat.uid)
-            if pod is not None and not pod.node and (is_rejected(pod) or not takes_pods(seat.node, cluster)):
+            if pod is not None and not pod.node and (is_rejected(pod) or not is_schedulable(seat.node, cluster)):
                 gangs.add(seat.gang)
         return sorted(gangs)
 

@@ -19,7 +19,7 @@ from extender.objects import gangs
 from extender.objects.queueing import GATE, rank_of
 from extender.objects.records import PodRecord, RecordError
 from extender.queue.absent import StandIns, present
-from extender.queue.endings import is_rejected, takes_pods
+from extender.queue.endings import is_rejected, is_schedulable
 from extender.reservations.seats import Seat, Seats
 
 SLACK_SECONDS: Final = 5.0  # a pod with a seat that the watch has not brought
@@ -73,7 +73,7 @@ class SeatEnds:
         pod = self._cluster.pods.get(seat.uid)
         if not seat.absent and (pod is None or pod.node):
             return False
-        if not takes_pods(seat.node, self._cluster) or self.rejected(seat):
+        if not is_schedulable(seat.node, self._cluster) or self.rejected(seat):
             return True
         if pod is None or seat.awaits or self._release.is_open(pod):
             return False
