@@ -18,8 +18,9 @@ from extender.cli.options import (
 )
 
 EXAMPLES = (
-    "gpu-extender serve --config settings.yaml --host 0.0.0.0 --tls-self-signed",
-    "gpu-extender serve --cluster cluster.json",
+    "gpu-extender serve --config settings.yaml",
+    "gpu-extender serve --cluster cluster.json --port 18888",
+    "gpu-extender serve --host 0.0.0.0 --tls-self-signed --client-ca-file ca.crt",
 )
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from extender.cli import COMMANDS, command, kubectl, parser_of, screen
+from extender.cli.options import settings_of
 from extender.cli.screen import aligned, wrapped
 from tests.cli.canned import Cli
 from tests.waiting import MOST_SECONDS
@@ -141,6 +142,13 @@ def test_the_examples_of_a_help_text_are_commands(name: str) -> None:
         words = re.split(r"[>|]", COMMAND.findall(line)[-1])[0].removesuffix(')"').split()
         assert words[0] == name
         parser_of(name).parse_intermixed_args(words[1:])
+
+
+@pytest.mark.parametrize("line", command("serve").EXAMPLES)
+def test_a_server_starts_with_the_options_of_its_examples(line: str) -> None:
+    options = parser_of("serve").parse_args(line.split()[2:])
+    options.config = None  # a file of the reader
+    settings_of(options)
 
 
 @pytest.mark.parametrize("name", kubectl.OFFERED)
