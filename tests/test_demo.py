@@ -142,7 +142,7 @@ def test_a_server_that_is_wrong_is_found_out(
     spoiled: str, instead: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(f"extender.{spoiled}", instead)
-    monkeypatch.setattr("extender.cli.demo_cluster.ACTS_SECONDS", 10.0)
+    monkeypatch.setattr("extender.cli.demo.ACTS_SECONDS", 10.0)
     code, out = played(capsys)
     assert code == 1
     assert said in out

@@ -42,9 +42,8 @@ from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap, Regarding, VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects.advance import MOST_ENTRIES, AdvanceEntry, entries
+from extender.objects.advance import MOST_ENTRIES, AdvanceEntry, WantedRoom, entries
 from extender.objects.records import PodRecord
-from extender.objects.wanted_room import WantedRoom
 from extender.queue.endings import stated
 from extender.queue.report import first_names
 from extender.reservations.advance import Held, users

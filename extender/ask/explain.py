@@ -40,11 +40,11 @@ from extender.cluster.statements import PLAN, gpus_of, stated_mask
 from extender.decide.decisions import Decision
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, NotFound
+from extender.objects.advance import WantedRoom
 from extender.objects.annotations import typos_of_pod
 from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
-from extender.objects.wanted_room import WantedRoom
 from extender.preemption.candidates import Preemptor
 from extender.preemption.draining import leaves
 from extender.preemption.search import SearchResult

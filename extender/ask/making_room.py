@@ -33,10 +33,10 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of as indices_of
 from extender.cluster.tables import FIRST_GPU
 from extender.errors import BadInput, NotFound
+from extender.objects.advance import WantedRoom
 from extender.objects.queueing import opened
 from extender.objects.records import Event, PodRecord
 from extender.objects.save_request import time_text
-from extender.objects.wanted_room import WantedRoom
 from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted, repelled
 from extender.preemption.candidates import Preemptor
 from extender.preemption.cost_inputs import CostCeiling, ceiling_of

@@ -9,8 +9,8 @@ from typing import Final
 
 from extender.cluster.cluster import ClusterView
 from extender.errors import BadInput
+from extender.objects.advance import WantedRoom
 from extender.objects.records import PodRecord
-from extender.objects.wanted_room import WantedRoom
 from extender.policy.pod_request import owner_key
 from extender.preemption.draining import stays
 from extender.queue.endings import stated

@@ -19,9 +19,9 @@ from extender.ask.whatif.question import Question
 from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of
 from extender.decide.verbs import Verbs
+from extender.objects.advance import WantedRoom
 from extender.objects.queueing import GATE
 from extender.objects.records import Event
-from extender.objects.wanted_room import WantedRoom
 from extender.queue.backfill import HeadReservation
 from extender.queue.report import QueueReport
 from extender.queue.starts import GangStart

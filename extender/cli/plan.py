@@ -72,7 +72,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the moves, and makes the reservation where that is wanted."""
-    from extender.objects.wanted_room import WantedRoom
+    from extender.objects.advance import WantedRoom
 
     stated = {"for": options.shape, "domain": options.domain, "model": options.model,
               "priority-class": options.priority_class, "node": options.node, "at": options.at}  # fmt: skip

@@ -15,7 +15,6 @@ from extender.act.advance_store import STATE, AdvanceStore
 from extender.act.controller import ADVANCE, EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
 from extender.act.ended_runs import EndedRuns, RunTimesStore
 from extender.act.events import EventRecorder
-from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
 from extender.act.gated import GateRemoval, UnledPods
 from extender.act.learned import LearnedStore
@@ -33,7 +32,7 @@ from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
 from extender.act.queue.start_dates import DatesTask, LiveDates, WindowStore
 from extender.act.reservations import ReservationStore
 from extender.act.save_history import SaveHistoryStore
-from extender.act.saving import LeftRequests, SaveRequests
+from extender.act.saving import EvictionRequests, LeftRequests, SaveRequests
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
 from extender.ask.judge import over

@@ -29,7 +29,7 @@ from extender.ask.forks import Forks
 from extender.ask.making_room import Room
 from extender.ask.pending import PartialGang, WaitingPods
 from extender.journal.recorder import RecordedCluster
-from extender.objects.wanted_room import WantedRoom
+from extender.objects.advance import WantedRoom
 from extender.queue.report import QueueReport, first_names
 from extender.reservations.moves import turn_of
 from extender.server.acting import Outside

@@ -24,7 +24,7 @@ from extender.cluster import dump
 from extender.cluster.cluster import ClusterView
 from extender.metrics import Degraded
 from extender.objects import yaml_documents
-from extender.objects.wanted_room import WantedRoom
+from extender.objects.advance import WantedRoom
 from extender.settings import Settings
 from extender.web import decisions_page, pod_page
 from extender.web.health import InvalidObjects

@@ -17,8 +17,8 @@ from extender.ask import making_room
 from extender.ask.judge import over
 from extender.ask.suppose import SupposedCluster
 from extender.kube.pod_writes import Evicted, PodEvictions
+from extender.objects.advance import WantedRoom
 from extender.objects.records import Event, PodRecord
-from extender.objects.wanted_room import WantedRoom
 from extender.policy.pod_request import owner_key
 from extender.reservations.advance import Held, present, seat
 from extender.reservations.moves import PlannedMove

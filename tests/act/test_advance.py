@@ -18,8 +18,7 @@ from extender.act.saving import SaveRequests
 from extender.ask.explain import Explainer, Times
 from extender.errors import Busy
 from extender.kube.own_objects import ConfigMap, Lease
-from extender.objects.advance import CONFIG_MAP
-from extender.objects.wanted_room import WantedRoom
+from extender.objects.advance import CONFIG_MAP, WantedRoom
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.reservations.advance import Held, seat

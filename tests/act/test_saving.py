@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from extender.act.controller import EVICTIONS, Leadership
-from extender.act.eviction_requests import EvictionRequests
 from extender.act.evictions import Evictor, OwnEvictions
 from extender.act.save_history import SaveHistory
-from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, Need, SaveRequests
+from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, EvictionRequests, Need, SaveRequests
 from extender.kube.own_objects import Lease
 from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.metrics import Metrics

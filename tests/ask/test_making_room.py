@@ -12,8 +12,8 @@ from extender.ask import frozen, making_room, offline
 from extender.ask.suppose import SupposedCluster
 from extender.cli import main
 from extender.errors import BadInput, NotFound
+from extender.objects.advance import WantedRoom
 from extender.objects.records import Event
-from extender.objects.wanted_room import WantedRoom
 from extender.reservations.moves import MovedPod, PlannedMove
 from extender.settings import Settings
 from tests.ask.whatif.test_drains import cost, held, node

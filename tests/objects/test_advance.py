@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from extender.objects.advance import LONGEST, MOST_ENTRIES, MOST_KEYS, entries, starts_at
-from extender.objects.wanted_room import WantedRoom
+from extender.objects.advance import LONGEST, MOST_ENTRIES, MOST_KEYS, WantedRoom, entries, starts_at
 from tests.objects.test_quotas import pod_of
 from tests.world import WALL, rfc3339, workload
 

@@ -15,7 +15,7 @@ Theory of operation
    Seats of pods that do not exist yet are taken over by these pods when they are created (ends.py).
 4. Where the first gang in order has no place, pods of lower priority are evicted for it, or that is shown
    (evicting.py). It has its seats from before the first eviction on, and is released when the victims are gone.
-   A nomination of a waiting pod without a seat is not ours, and is withdrawn (cleanup.py).
+   A nomination of a waiting pod without a seat is not ours, and is withdrawn (ends.py).
 5. One instance acts: the holder of the Lease. The next holder reads the seats, and goes on with what was begun. While
    the API server is silent nothing is released.
 """
@@ -30,8 +30,7 @@ from typing import Final
 
 from extender.act.controller import Controller, done, in_turns, repeat
 from extender.act.events import EventRecorder
-from extender.act.queue.cleanup import Stranded, Strangers
-from extender.act.queue.ends import AbsentSeats, SeatEnds
+from extender.act.queue.ends import AbsentSeats, SeatEnds, Stranded, Strangers
 from extender.act.queue.evicting import Acting, GangEvictions, PlanSearch
 from extender.act.queue.release import GangReleases, Progress, ReleaseState
 from extender.act.queue.repair import Repairs

@@ -26,9 +26,22 @@ from extender.cluster.dra.allocator import Result
 from extender.cluster.dra.claim_fits import MOST_KEPT, ClaimFits, Specs
 from extender.cluster.dra.claims import ALL, EXTENDED, Key, PlannedClaims, is_plain, numbers
 from extender.cluster.dra.claims_together import ClaimsTogether
-from extender.cluster.dra.device_classes import AMD, EVERY, INTEL, NVIDIA, WHOLE, Mark, Selected, drivers_of, selected
 from extender.cluster.dra.pools import NodePools
-from extender.cluster.dra.resource_slices import Slices, TaintRules, device_of, identity
+from extender.cluster.dra.resource_slices import (
+    AMD,
+    EVERY,
+    INTEL,
+    NVIDIA,
+    WHOLE,
+    Mark,
+    Selected,
+    Slices,
+    TaintRules,
+    device_of,
+    drivers_of,
+    identity,
+    selected,
+)
 from extender.objects.records import (
     ClaimSpec,
     DeviceClassRecord,
