@@ -511,9 +511,7 @@ class AdvanceController(Controller):
         if self._told.get(name) != told and self._uid:
             self._told[name] = told
             regarding = Regarding("ConfigMap", self._asked.namespace, self._asked.name, self._uid)
-            self._events.tell(
-                regarding, REASONS[phase], "Reserving", f"{name}: {text}"[:1000], warning=phase in WARNINGS
-            )
+            self._events.tell(regarding, REASONS[phase], "Reserving", f"{name}: {text}", warning=phase in WARNINGS)
 
 
 def _told(phase: str, text: str) -> str:

@@ -39,15 +39,15 @@ class _Shard:
         self.version: str | None = None
         """None: it has to be read before it is written."""
         self.size = 0
-        """Characters of its keys and texts."""
+        """Bytes of its keys and texts: tenants name gangs in any alphabet."""
 
     def note(self, stored: StoredTexts) -> None:
         """The map was read."""
         self.data, self.version = dict(stored.data), stored.version
-        self.size = sum(len(key) + len(text) for key, text in stored.data.items())
+        self.size = sum(_size(key, text) for key, text in stored.data.items())
 
     def growth(self, key: str, text: str | None) -> int:
-        """By how many characters it grows with this text under the key."""
+        """By how many bytes it grows with this text under the key."""
         before = self.data.get(key)
         return _size(key, text) - _size(key, before)
 
@@ -172,7 +172,8 @@ def _number(version: str | None) -> int:
 
 
 def _size(key: str, text: str | None) -> int:
-    return 0 if text is None else len(key) + len(text)
+    """Bytes of a key and its text, as the API server counts them."""
+    return 0 if text is None else len(key.encode()) + len(text.encode())
 
 
 def _entries(data: Mapping[str, str], changes: Changes) -> int:

@@ -21,7 +21,7 @@ from extender.ask.text import label, terms
 from extender.cluster.listener import Listener
 from extender.cluster.pod_failures import RejectionChange
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.own_objects import EventsApi, NewEvent, Regarding
+from extender.kube.own_objects import EventsApi, NewEvent, Regarding, shortened
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import NodeRecord, PodRecord
@@ -101,7 +101,7 @@ class EventRecorder(Controller):
             before.last = now
             return
         name = f"{regarding.name[:200]}.{self._chance.getrandbits(64):016x}"
-        self._new(key, NewEvent(name, regarding, related, reason, action, note, warning, now))
+        self._new(key, NewEvent(name, regarding, related, reason, action, shortened(note), warning, now))
 
     def once(self, regarding: Regarding, subject: str, reason: str, note: str) -> bool:
         """A warning that is written once for an object and a subject, by whichever instance is the first: the name of
@@ -110,7 +110,7 @@ class EventRecorder(Controller):
             return False
         digest = blake2s(f"{regarding.uid}/{subject}".encode(), digest_size=8).hexdigest()
         name = f"{regarding.name[:200]}.{digest}"
-        event = NewEvent(name, regarding, None, reason, "Reading", note, True, self._wall())
+        event = NewEvent(name, regarding, None, reason, "Reading", shortened(note), True, self._wall())
         return self._new((regarding.uid, digest, reason, "Reading", True), event)
 
     def _new(self, key: _Key, event: NewEvent) -> bool:
@@ -261,7 +261,7 @@ class FewEvents:
         """As `EventRecorder.once`."""
         if self._full or self._written[pod.namespace] >= OF_NAMESPACE:
             return False
-        noted = self._events.once(of_pod(pod), subject, reason, note[:1000])
+        noted = self._events.once(of_pod(pod), subject, reason, note)
         self._written[pod.namespace] += noted
         self._full = not noted or self._written.total() >= OF_LOOK
         return noted

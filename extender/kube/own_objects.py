@@ -318,7 +318,7 @@ class EventsApi:
             "reason": new.reason,
             "action": new.action,
             "regarding": new.regarding.as_json(),
-            "note": shortened(new.note),
+            "note": new.note,
         }
         if new.related is not None:
             event["related"] = new.related.as_json()

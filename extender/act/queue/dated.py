@@ -90,7 +90,7 @@ class DatedGangs:
                 changes[name] = found
                 text = f"held for its date {rfc3339(date)}: {found.text}"
             reason = "AdvanceReservationWithoutPlace" if isinstance(found, str) else "AdvanceReservationReady"
-            self._events.tell(of_pod(gang.pods[0]), reason, "Reserving", text[:1000], warning=isinstance(found, str))
+            self._events.tell(of_pod(gang.pods[0]), reason, "Reserving", text, warning=isinstance(found, str))
         return changes
 
     def _next(self, gangs: Mapping[str, tuple[WaitingGang, float]], held: Collection[str], now: float) -> str | None:

@@ -51,7 +51,7 @@ class Teller:
         elif start.gang.unread:
             text += f"; {unread(start.gang)}"
             log.warning("the templates of late pods cannot be read", gang=start.name, err=start.gang.unread)
-        self._events.tell(of_pod(start.gang.existing[0]), "Started", "Queueing", text[:1000])
+        self._events.tell(of_pod(start.gang.existing[0]), "Started", "Queueing", text)
 
     def not_created(self, gang: str, pods: Sequence[PodRecord], seats: Sequence[Seat], seconds: float) -> None:
         """Seats ended because their pods were not created in time. `pods`: the pods of the gang that exist."""
@@ -59,7 +59,7 @@ class Teller:
         text = f"{gang} is incomplete: {len(seats)} pods do not exist after {seconds:.0f} s, their seats are given up"
         log.warning("seats of pods that do not exist are given up", gang=gang, seats=len(seats), pods=names)
         for pod in pods[:1]:
-            self._events.tell(of_pod(pod), "Incomplete", "Queueing", f"{text}: {names}"[:1000])
+            self._events.tell(of_pod(pod), "Incomplete", "Queueing", f"{text}: {names}")
 
     def evicting(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord], decision: Decision | None) -> None:
         """The evictions for a gang begin. `decision`: their record."""
@@ -70,16 +70,16 @@ class Teller:
         first, names = _of_seats(seats), named([{"namespace": pod.namespace, "name": pod.name} for pod in pods])
         places = "1 node" if nodes == 1 else f"{nodes} nodes"
         evictions = f"{how_many(len(pods))} of lower priority or lent GPUs evicted on {places} to start it: {names}"
-        self._events.tell(first, "Evicting", "Queueing", f"{gang}: {evictions}; {price}"[:1000])
+        self._events.tell(first, "Evicting", "Queueing", f"{gang}: {evictions}; {price}")
         for pod in pods:
             note = f"has to leave node {pod.node} for {gang} (priority {seats[0].priority}); {price}"
-            self._events.tell(of_pod(pod), "ChosenAsVictim", "Evicting", note[:1000], related=first)
+            self._events.tell(of_pod(pod), "ChosenAsVictim", "Evicting", note, related=first)
 
     def not_evicted(self, gang: str, seats: Sequence[Seat], decision: Decision) -> None:
         """A plan for a gang is not carried out: the record has why."""
         log.warning("no pod is evicted for a gang", gang=gang, err=decision.error, **decision.logged())
         note = f"no pod is evicted for {gang}: {decision.error}; {price_text(decision.detail)}"
-        self._events.tell(_of_seats(seats), "EvictionNotAllowed", "Queueing", note[:1000], warning=True)
+        self._events.tell(_of_seats(seats), "EvictionNotAllowed", "Queueing", note, warning=True)
 
     def evicted(self, pods: int, *, started: bool) -> None:
         """So many pods were evicted for a gang that starts, or waits again."""
@@ -88,7 +88,7 @@ class Teller:
     def given_back(self, seats: Sequence[Seat], why: str) -> None:
         """A gang waits again for which pods were to be evicted."""
         note = f"{seats[0].gang} waits again: {why}"
-        self._events.tell(_of_seats(seats), "SeatsGivenBack", "Queueing", note[:1000], warning=True)
+        self._events.tell(_of_seats(seats), "SeatsGivenBack", "Queueing", note, warning=True)
 
     async def waiting(self, report: QueueReport) -> None:
         """A look at the queue has ended. Others run in between."""
@@ -107,7 +107,7 @@ class Teller:
                 verb = "fits nowhere" if never else "waits"
                 note = f"{name} {verb}: {gang_waiting.text}" + (f"; no pod is evicted: {why}" if why else "") + start
                 first = of_pod(gang_waiting.gang.existing[0])
-                self._events.tell(first, "Waiting", "Queueing", note[:1000], warning=never)
+                self._events.tell(first, "Waiting", "Queueing", note, warning=never)
             if before is not None:
                 reported[name] = before
         self._reported = reported

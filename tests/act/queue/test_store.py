@@ -109,6 +109,24 @@ def test_many_gangs_are_spread_over_the_maps_and_none_is_too_large() -> None:
     run(test)
 
 
+def test_names_in_another_alphabet_count_with_all_their_bytes() -> None:
+    """The API server counts bytes. A write that it rejects for its size would stop the queue."""
+
+    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+        name = "volcano:d/" + 900 * "\u6a5f"
+        gangs = [f"{name}{i}" for i in range(1_000)]
+        seats.reserve(SEAT._replace(uid=f"u{i}", gang=gang) for i, gang in enumerate(gangs))
+        assert await kept.keep(gangs) == ""
+        sizes = [sum(len(text.encode()) for text in _data(objects, shard).values()) for shard in range(SHARDS)]
+        assert sum(sizes) > MOST_BYTES * 3
+        assert all(size <= MOST_BYTES for size in sizes)
+        more = [f"{name}{i}" for i in range(1_000, 1_400)]
+        seats.reserve(SEAT._replace(uid=f"v{i}", gang=gang) for i, gang in enumerate(more))
+        assert "do not fit" in await kept.keep(more)
+
+    run(test)
+
+
 def test_another_writer_is_a_conflict() -> None:
     async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
         seats.reserve([SEAT])
