@@ -19,6 +19,7 @@ import pytest
 
 from extender import log
 from extender.log import WAITING_BYTES, WAITING_LINES, LineWriter
+from tests import plain
 from tests.e2e.process import free_port
 from tests.server.test_app import valid
 from tests.waiting import wait_for
@@ -42,7 +43,7 @@ def server(folder: Path, streams: str, **given: Any) -> Iterator[httpx.Client]:
     command = f"exec {sys.executable} -m extender serve --cluster {file} --port {port} {streams}"
     process = subprocess.Popen(["/bin/sh", "-c", command], **given)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+        with plain.client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
 
             def answers() -> bool:
                 assert process.poll() is None, "the server has ended"
@@ -122,7 +123,7 @@ def test_the_last_lines_are_written_before_a_signal_ends_the_process(tmp_path: P
     def read() -> None:
         with suppress(httpx.TransportError):
             while True:  # until it takes no more connections
-                httpx.get(f"{client.base_url}/healthz", trust_env=False)
+                plain.get(f"{client.base_url}/healthz")
         while part := os.read(reading, 1 << 16):
             said.append(part)
 

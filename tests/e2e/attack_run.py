@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from extender.kube.client import ApiError, NoAnswer
+from tests import plain
 from tests.e2e import attack_load, builders
 from tests.e2e.api import Api, Object
 from tests.e2e.attack_accounts import Seen
@@ -161,7 +162,7 @@ class Attack:
     def _feed(self, chaos: Chaos) -> None:
         """Fuzzed bodies to the running server, one after the other with a pause."""
         bodies = Bodies()
-        with httpx.Client(trust_env=False, timeout=10) as http:
+        with plain.client(timeout=10) as http:
             while not chaos.ended.is_set():
                 for step in bodies.steps(self.rng_of_bodies()):
                     if chaos.ended.wait(0.02):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,13 @@ from typing import Any
 
 import httpx
 
+from tests import plain
+from tests.e2e import forked
 from tests.e2e.process import Component, Reaper, free_port
 
 GPU = "nvidia.com/gpu"
 SETTINGS_HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
+_PROGRAM = (sys.executable, "-m", "extender")
 _LOCAL = {"NO_PROXY": "127.0.0.1,localhost"}
 
 
@@ -48,9 +52,7 @@ class ExtenderProcess(Component):
         super().__init__(
             "extender",
             [
-                sys.executable,
-                "-m",
-                "extender",
+                *_PROGRAM,
                 "serve",
                 f"--config={file}",
                 f"--kubeconfig={kubeconfig}",
@@ -66,6 +68,12 @@ class ExtenderProcess(Component):
         """Starts it and waits for /readyz."""
         super().start()
         self.wait_ready()
+
+    def _spawn(self) -> subprocess.Popen[bytes] | forked.Forked:
+        """An environment of its own, which may name another tree, counts from the start of the interpreter on."""
+        if self._env != {**os.environ, **_LOCAL}:
+            return super()._spawn()
+        return forked.start(self.argv[len(_PROGRAM) :], self.log, self._env)
 
     def configure(self, config: Mapping[str, Any] | str) -> None:
         """Write the settings; they count from its next start on."""
@@ -86,7 +94,7 @@ class ExtenderProcess(Component):
     def wait_ready(self, timeout: float = 60) -> None:
         """Waits until /readyz answers 200; seconds."""
         deadline, answered = time.monotonic() + timeout, "no answer"
-        with httpx.Client(trust_env=False, verify=False, timeout=5) as http:  # else it reads all certificates
+        with plain.client(timeout=5) as http:
             while time.monotonic() < deadline:
                 self.alive_or_raise()
                 with contextlib.suppress(httpx.HTTPError):

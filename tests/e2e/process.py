@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.e2e.forked import Forked
+
 # Runs in a session of its own, so that neither Ctrl-C nor SIGKILL of pytest reaches it. Its standard input
 # closes when the test process is gone, however that came about; then it ends every group still listed.
 _REAPER = """
@@ -100,7 +102,7 @@ class Component:
         self.log = log
         self._env = None if env is None else {**os.environ, **env}
         self._reaper = reaper
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def running(self) -> bool:
@@ -121,12 +123,15 @@ class Component:
         """Starts it; the log is appended to."""
         if self.running:
             raise RuntimeError(f"{self.name} runs already")
+        self._child = self._spawn()
+        self._reaper.watch(self._child.pid)
+
+    def _spawn(self) -> subprocess.Popen[bytes] | Forked:
         with self.log.open("ab") as log:
-            self._child = subprocess.Popen(
+            return subprocess.Popen(
                 self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env,
                 start_new_session=True,
             )  # fmt: skip
-        self._reaper.watch(self._child.pid)
 
     def kill(self) -> None:
         """SIGKILL to the whole group: no clean-up of its own, as in a crash."""

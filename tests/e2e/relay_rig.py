@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-import httpx
-
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
+from tests import plain
 from tests.e2e.device_manager import Admitted, DeviceManager, Object
 from tests.e2e.process import free_port
 from tests.e2e.vendor_plugin import VendorPlugin, of_machine
@@ -52,13 +51,13 @@ class RelayProcess:
 
     def counts(self) -> dict[str, float]:
         """What its metrics say."""
-        with httpx.Client(trust_env=False, timeout=30) as http:
+        with plain.client() as http:
             lines = http.get(f"http://127.0.0.1:{self.port}/metrics").text.splitlines()
         return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines if '"' in line}
 
     def livez(self) -> tuple[int, str]:
         """The liveness probe."""
-        with httpx.Client(trust_env=False, timeout=30) as http:
+        with plain.client() as http:
             answer = http.get(f"http://127.0.0.1:{self.port}/livez")
         return answer.status_code, answer.text.strip()
 

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 from ruamel.yaml import YAML
 
+from tests import plain
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.cluster import Scheduler
@@ -153,7 +154,7 @@ class Scene:
 
     def _page(self, path: str, **query: str) -> httpx.Response:
         """What the server answers to a GET; a busy machine may take a while."""
-        with httpx.Client(trust_env=False, verify=False, timeout=30) as http:  # else it reads all certificates
+        with plain.client() as http:
             return http.get(self.extender.url + path, params=query)
 
     def create_all(self, pods: Sequence[Object]) -> None:

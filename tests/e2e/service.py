@@ -12,6 +12,7 @@ import threading
 
 import httpx
 
+from tests import plain
 from tests.e2e.extender_process import ExtenderProcess
 from tests.e2e.proxy import Proxy
 
@@ -38,7 +39,7 @@ class Service(Proxy):
         self._ended.set()
 
     def _probe(self) -> None:
-        with httpx.Client(trust_env=False, timeout=1) as http:
+        with plain.client(timeout=1) as http:
             while not self._ended.wait(PROBE_SECONDS):
                 self._ready = [server for server in tuple(self._servers) if _is_ready(http, server)]
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import pytest
 from ruamel.yaml import YAML
 
 from extender.objects.queueing import GATE, PINNED
 from extender.sim import claims as dra
+from tests import plain
 from tests.e2e import builders
 from tests.e2e.api import Api, Object, Objects
 from tests.e2e.build import release
@@ -382,7 +382,7 @@ def test_the_queue_plans_the_devices_of_rewritten_pods(
 
 
 def queue_report(cluster: Scene) -> str:
-    return httpx.get(f"{cluster.extender.url}/debug/queue", trust_env=False).text
+    return plain.get(f"{cluster.extender.url}/debug/queue").text
 
 
 def test_a_pod_whose_template_is_missing(

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import httpx
-
 from extender.objects.queueing import GATE, PINNED
 from extender.sim import claims as dra
+from tests import plain
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.chaos import Chaos
@@ -115,7 +114,7 @@ def test_required_links_are_met_by_devices_that_do_not_come_first(scene: SceneFa
 
 def explained(cluster: Scene, name: str) -> dict[str, Any]:
     """What explain states of a pod; empty while the pod is not known."""
-    reply = httpx.get(f"{cluster.extender.url}/debug/explain?pod={cluster.namespace}/{name}", trust_env=False)
+    reply = plain.get(f"{cluster.extender.url}/debug/explain?pod={cluster.namespace}/{name}")
     return dict(reply.json())
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
+from tests import plain
 from tests.e2e import builders
 from tests.e2e.scene import Scene, SceneFactory
 from tests.kube import hostile
@@ -16,7 +16,7 @@ H100 = {"topology": "dgx-h100"}
 
 
 def page(cluster: Scene, path: str) -> Any:
-    with httpx.Client(trust_env=False, timeout=30) as http:
+    with plain.client() as http:
         answer = http.get(cluster.extender.url + path)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -80,7 +80,7 @@ def test_a_pod_with_a_huge_quantity_holds_its_gpus(scene: SceneFactory, limit: d
     wait_for(lambda: cluster.known().get(cluster.uids["huge"], {}).get("node") == "h0", 60, "the server knows it")
     waits = cluster.pod("waits", 1, priority_class="low")
     cluster.unschedulable("waits", "0/1 nodes are available")
-    with httpx.Client(trust_env=False, timeout=30) as http:  # kube-scheduler itself asks about no full node
+    with plain.client() as http:  # kube-scheduler itself asks about no full node
         answer = http.post(f"{cluster.extender.url}/v1/filter", json={"Pod": waits, "NodeNames": ["h0"]}).json()
     assert not answer["NodeNames"]
     assert "pods that this one may not evict hold them" in str(answer)

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from extender.sim.machines import machine
+from tests import plain
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.lag import Lag
 from tests.e2e.scene import Scene, SceneFactory, quiet
@@ -48,7 +48,7 @@ def current_again(cluster: Scene, since: float) -> float:
 
 
 def readiness(cluster: Scene) -> int:
-    return httpx.get(f"{cluster.extender.url}/readyz", trust_env=False).status_code
+    return plain.get(f"{cluster.extender.url}/readyz").status_code
 
 
 def test_no_pod_is_evicted_from_10_seconds_after_a_loss_on(scene: SceneFactory, lag: Lag, kubeconfig: Path) -> None:

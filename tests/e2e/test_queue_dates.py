@@ -7,8 +7,7 @@ import re
 import time
 from typing import Any
 
-import httpx
-
+from tests import plain
 from tests.act.queue.test_start_dates import evidence
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.promises import kept
@@ -22,7 +21,7 @@ SECONDS = 12
 
 def stated(cluster: Scene) -> dict[str, Any]:
     """Of each Job that waits, when it starts."""
-    with httpx.Client(trust_env=False, timeout=30) as http:
+    with plain.client() as http:
         answer = http.get(f"{cluster.extender.url}/debug/queue").json()
     return {entry["gang"].partition("/")[2]: entry["start"] for entry in answer["waiting"]}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import httpx
-
 from extender.ask.text import terms
+from tests import plain
 from tests.e2e import builders
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_evictions import events
@@ -46,7 +45,7 @@ def full(scene: SceneFactory, namespace: str, *, evictions: bool) -> Scene:
 
 
 def queue(cluster: Scene) -> Any:
-    with httpx.Client(trust_env=False) as http:
+    with plain.client() as http:
         return http.get(f"{cluster.extender.url}/debug/queue").json()
 
 
@@ -96,7 +95,7 @@ def test_a_gang_evicts_the_plan_that_was_shown_and_starts_whole(scene: SceneFact
 
 def recorded(cluster: Scene, victims: list[str]) -> None:
     """The page, an Event of each victim and the metrics state what the evictions cost."""
-    with httpx.Client(trust_env=False) as http:
+    with plain.client() as http:
         [record] = http.get(f"{cluster.extender.url}/preemptions.json").json()["preemptions"]
     assert record["result"] == "evicting"
     assert sorted(one["name"] for one in record["victims"]) == victims

@@ -10,10 +10,10 @@ import signal
 import time
 from typing import Any
 
-import httpx
 import pytest
 
 from extender.act.queue.replicas import BEAT_SECONDS, KNOWN_SECONDS, WAIT_SECONDS
+from tests import plain
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.conftest import ExtenderFactory, KubeletsFactory
@@ -39,7 +39,7 @@ def servers(
 
 
 def leads(server: ExtenderProcess) -> bool:
-    text = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    text = plain.get(f"{server.url}/metrics").text
     return "gpu_extender_queue_leader 1.0" in text
 
 
@@ -55,7 +55,7 @@ def create(api: Api, namespace: str, gang: str) -> None:
 
 def seats(server: ExtenderProcess) -> dict[str, int]:
     """How many seats each gang has, as the server knows."""
-    page = httpx.get(f"{server.url}/debug/queue", trust_env=False).json()
+    page = plain.get(f"{server.url}/debug/queue").json()
     return {one["gang"]: len(one["seats"]) for one in page["releasing"]}
 
 
@@ -67,7 +67,7 @@ def fits(server: ExtenderProcess, namespace: str) -> list[str] | None:
     """Where a pod with all GPUs of a node fits; None: the server does not answer."""
     pod = builders.pod("other", namespace, 8)
     pod["metadata"]["uid"] = "other"
-    answer = httpx.post(f"{server.url}/v1/filter", json={"Pod": pod, "NodeNames": NODES}, trust_env=False, timeout=30)
+    answer = plain.post(f"{server.url}/v1/filter", json={"Pod": pod, "NodeNames": NODES})
     if answer.status_code != 200:
         return None
     found: dict[str, Any] = answer.json()

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from extender.kube.client import ApiError
+from tests import plain
 from tests.e2e import builders
 from tests.e2e.api import Object
 from tests.e2e.chaos import NODE_AWAY, Chaos
@@ -209,7 +210,7 @@ class Soak:
 
     def watch_metric(self, ended: threading.Event) -> None:
         """Follow the GPU-seconds of late seats, over all restarts."""
-        with httpx.Client(trust_env=False, timeout=2) as http:
+        with plain.client(timeout=2) as http:
             while not ended.wait(POLL_SECONDS):
                 for server in self.servers:
                     with contextlib.suppress(httpx.HTTPError):

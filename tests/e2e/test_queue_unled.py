@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
 
 from extender import cli
 from extender.act.gated import REASON
 from extender.objects.queueing import GATE
+from tests import plain
 from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.conftest import ExtenderFactory
@@ -40,4 +40,4 @@ def test_a_gated_pod_learns_that_the_queue_is_off_and_starts_after_the_restart(
         return not api.get("Pod", "waits", namespace)["spec"].get("schedulingGates")
 
     wait_for(opened, 60, "the gate is opened")
-    wait_for(lambda: not httpx.get(f"{server.url}/readyz", trust_env=False).json()["degraded"], 60, "all is well")
+    wait_for(lambda: not plain.get(f"{server.url}/readyz").json()["degraded"], 60, "all is well")

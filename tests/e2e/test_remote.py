@@ -13,6 +13,7 @@ import pytest
 import trustme
 from ruamel.yaml import YAML
 
+from tests import plain
 from tests.e2e import builders, containers_by_hand
 from tests.e2e.api import Api, Objects
 from tests.e2e.cluster import ControlPlane, parse_metrics
@@ -42,7 +43,7 @@ class Remote(NamedTuple):
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of the series that have these labels."""
-        page = parse_metrics(httpx.get(f"{self.plain}/metrics", trust_env=False).text)
+        page = parse_metrics(plain.get(f"{self.plain}/metrics").text)
         return sum(
             value
             for series, value in page.items()
@@ -133,7 +134,7 @@ def test_certificates_are_renewed_under_load_without_a_lost_call(
         wait_for(lambda: all(bound(api, f"p{i}", namespace) for i in range(made)), 60, "all pods are bound")
     assert [one.failures for one in callers] == [[], []]
     assert remote.metric("gpu_extender_certificate_reads_total", result="failed") == 0
-    page = parse_metrics(httpx.get(f"{remote.plain}/metrics", trust_env=False).text)
+    page = parse_metrics(plain.get(f"{remote.plain}/metrics").text)
     assert [one for one in page if one.startswith(ANSWERED) and 'result="ok"' not in one] == []
     failed = [value for name, value in process.metrics().items() if name.startswith("scheduler_schedule_attempts_total")
               and 'result="error"' in name]  # fmt: skip
@@ -203,7 +204,7 @@ def _check_readers(control_plane: ControlPlane, api: Api, namespace: str, networ
     """Metrics are for tokens with the right; the page is on loopback; verbs need a certificate."""
     verbs, metrics, pages = (network.forwarded(port) for port in (8443, 8444, 8888))
     check_metrics(control_plane, api, namespace, metrics)
-    assert httpx.get(f"http://{pages}/debug/state", trust_env=False).status_code == 200
+    assert plain.get(f"http://{pages}/debug/state").status_code == 200
     with pytest.raises(httpx.TransportError):
         httpx.get(f"https://{verbs}/healthz", verify=False, trust_env=False)
 
@@ -230,7 +231,7 @@ def test_pages_are_for_tokens_whose_user_may_list_the_pods(
     try:
         api.create(builders.pod("p", namespace, gpus=2, scheduler="none"))
         own, other = f"/debug/explain?pod={namespace}/p", "/debug/explain?pod=default/p"
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
+        with plain.client(base_url=f"http://127.0.0.1:{port}") as http:
 
             def asked(path: str, name: str) -> httpx.Response:
                 return http.get(path, auth=("", control_plane.account_token(namespace, name)))

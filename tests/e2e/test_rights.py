@@ -24,6 +24,7 @@ from extender.objects.advance import CONFIG_MAP
 from extender.objects.queueing import PINNED
 from extender.sim import claims as dra
 from extender.times import rfc3339
+from tests import plain
 from tests.e2e.api import Api, Object, Objects, path_of
 from tests.e2e.audit import Request, Right, requests, rights, roles_of, without
 from tests.e2e.cluster import ControlPlane
@@ -157,7 +158,7 @@ def run_everything(cluster: Scene, seen: Any, metrics_port: int, token: str) -> 
     cluster.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"fan": entry}})
     wait_for(lambda: any(one.name == STATE and one.verb == "patch" for one in seen()), 60, "its end is kept")
     headers = {"authorization": f"Bearer {token}"}
-    assert httpx.get(f"http://127.0.0.1:{metrics_port}/metrics", headers=headers, trust_env=False).status_code == 403
+    assert plain.get(f"http://127.0.0.1:{metrics_port}/metrics", headers=headers).status_code == 403
 
 
 def repeat_an_event(kubeconfig: Path, event: Mapping[str, Any]) -> None:
@@ -273,7 +274,7 @@ def test_without_the_right_to_list_what_must_be_known_the_server_is_not_ready(
 def named(process: ExtenderProcess, resource: str) -> str:
     """What /readyz states to be missing of a kind; "" where it does not."""
     try:
-        answer = httpx.get(f"{process.url}/readyz", trust_env=False)
+        answer = plain.get(f"{process.url}/readyz")
     except httpx.TransportError:
         return ""
     kind = "priorityclass" if resource == "priorityclasses" else resource.rstrip("s")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
-
+from tests import plain
 from tests.e2e.scene import SceneFactory
 from tests.waiting import wait_for
 
@@ -14,7 +13,7 @@ def test_weights_are_loaded_and_a_wrong_file_changes_nothing(scene: SceneFactory
     cluster.running("before")
 
     def status() -> str:
-        with httpx.Client(trust_env=False) as http:
+        with plain.client() as http:
             return http.get(f"{cluster.extender.url}/statusz").text
 
     first = status().partition("Settings: ")[2].split()[0]

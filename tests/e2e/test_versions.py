@@ -13,9 +13,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pytest
 
+from tests import plain
 from tests.e2e import builders, commits
 from tests.e2e.api import Api
 from tests.e2e.cluster import Scheduler
@@ -71,7 +71,7 @@ def earlier(request: pytest.FixtureRequest) -> dict[str, str]:
 
 def is_earlier(server: ExtenderProcess) -> bool:
     """Whether 0.1.0 answers, which has no /statusz."""
-    return httpx.get(f"{server.url}/statusz", trust_env=False).status_code == 404
+    return plain.get(f"{server.url}/statusz").status_code == 404
 
 
 def ended(cluster: Scene, names: list[str]) -> bool:
@@ -214,7 +214,7 @@ class Replica:
 
     def ready(self) -> bool:
         """Whether the server would answer."""
-        return httpx.get(f"{self.server.url}/readyz", trust_env=False).status_code == 200
+        return plain.get(f"{self.server.url}/readyz").status_code == 200
 
     def answered(self) -> float:
         """How many filter calls its server has answered."""
@@ -225,7 +225,7 @@ class Replica:
         return self._sum("gpu_extender_queue_leader") == 1
 
     def _sum(self, name: str, label: str = "") -> float:
-        lines = httpx.get(f"{self.server.url}/metrics", trust_env=False).text.splitlines()
+        lines = plain.get(f"{self.server.url}/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and label in line)
 
 

@@ -17,6 +17,7 @@ import httpx
 import orjson
 
 from extender.kube.client import ApiError, NoAnswer
+from tests import plain
 from tests.e2e.api import Api, Object, WatchExpired
 from tests.e2e.watching import Watching
 
@@ -139,7 +140,7 @@ class Trace(Watching):
             self.lines.append((now, f"map {self._named(uid)}: plan on {entry['node']}, victims {', '.join(names)}"))
 
     def _poll(self) -> None:
-        with httpx.Client(trust_env=False, timeout=2) as http:
+        with plain.client(timeout=2) as http:
             while not self._stopping.wait(POLL_SECONDS):
                 with contextlib.suppress(httpx.HTTPError):
                     page = http.get(f"{self._url}/debug/decisions", params={"most": 60, "nodes": 8})

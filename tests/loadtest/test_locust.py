@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from benchmarks import fleet
@@ -21,6 +20,7 @@ from loadtest import recording, report
 from loadtest.figures import percentiles
 from loadtest.session import Session
 from loadtest.target import Unusable
+from tests import plain
 from tests.waiting import wait_for
 
 NODES_OF_OURS = 40
@@ -71,7 +71,7 @@ def deployed() -> Iterator[str]:
 
 def answered(host: str) -> dict[str, float]:
     """Requests by verb, as the server counts them."""
-    with httpx.Client(trust_env=False) as http:
+    with plain.client() as http:
         text = http.get(f"{host}/metrics").text
     counts = re.findall(r'^gpu_extender_request_duration_seconds_count{[^}]*verb="(\w+)"[^}]*} (\S+)$', text, re.M)
     found: dict[str, float] = {}
@@ -107,7 +107,7 @@ def test_a_deployment_is_asked_filter_and_prioritize_alone(deployed: str, tmp_pa
     assert all(row["null"] is None and row["ratio"] is None for row in found["rows"])
     assert "loadtest: passed; times are reported, not judged" in said
     assert deployed in page.read_text()
-    with httpx.Client(trust_env=False) as http:
+    with plain.client() as http:
         text = http.get(f"{deployed}/metrics").text
     assumed = re.search(r"^gpu_extender_\w*(?:hold|assumed)\w*(?:{[^}]*})? (\S+)$", text, re.M)
     assert assumed

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 import uvicorn
 from hypothesis import HealthCheck, given
@@ -18,6 +17,7 @@ from extender.act.controller import ClusterSource
 from extender.decide.decisions import VERBS
 from extender.server.serve import config
 from extender.settings import LimitSettings, Settings
+from tests import plain
 from tests.waiting import in_thread, wait_for
 from tests.world import GPU, JSON, World, logged, machine, workload
 
@@ -455,7 +455,7 @@ def test_connections_outlive_the_90_seconds_of_kube_scheduler() -> None:
 
 def test_answers_have_a_length(served: tuple[World, str, int]) -> None:
     _, url, _ = served
-    with httpx.Client(base_url=url, trust_env=False) as client:
+    with plain.client(base_url=url) as client:
         for verb in VERBS:
             reply = client.post(f"/v1/{verb}", json=valid(verb))
             assert reply.status_code == 200
@@ -525,7 +525,7 @@ def test_after_a_body_over_the_limit_the_server_goes_on(
         status, _, said = _read(stream)
         assert status == (200 if verb in ("filter", "bind") else 413)
         assert b"100000" in said
-    with httpx.Client(base_url=url, trust_env=False) as client:
+    with plain.client(base_url=url) as client:
         assert client.post("/v1/prioritize", json=valid("prioritize")).status_code == 200
 
 
@@ -535,6 +535,6 @@ def test_a_client_that_leaves_in_the_middle_harms_nobody(served: tuple[World, st
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
             connection.sendall(_send("filter", json.dumps(valid("filter")).encode())[:-20])
-    with httpx.Client(base_url=url, trust_env=False) as client:
+    with plain.client(base_url=url) as client:
         assert client.post("/v1/filter", json=valid("filter")).status_code == 200
     assert world.cluster.generation == before

@@ -25,6 +25,7 @@ from extender.server.connections import HEAD_BYTES, MOST_PIPELINED, Head, VerbRe
 from extender.server.endpoint import VerbApp
 from extender.server.serve import config
 from extender.settings import Known, LimitSettings, Settings, parse_settings
+from tests import plain
 from tests.server.test_app import valid
 from tests.waiting import in_thread, wait_for
 from tests.world import World
@@ -94,7 +95,7 @@ def answer(stream: socket.socket) -> bytes:
 
 
 def filter_works(port: int) -> None:
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+    with plain.client(base_url=f"http://127.0.0.1:{port}") as client:
         answer = client.post("/v1/filter", json=valid("filter"))
         assert answer.json()["NodeNames"] == ["m"], answer.text
 
@@ -114,7 +115,7 @@ def test_a_web_page_calls_no_verb(
 ) -> None:
     """A browser sends such a POST to any server without asking it first: bind would bind a pod."""
     content = json.dumps(valid(verb)).encode()
-    answer = httpx.post(f"http://127.0.0.1:{served[1]}/v1/{verb}", content=content, headers=headers, trust_env=False)
+    answer = plain.post(f"http://127.0.0.1:{served[1]}/v1/{verb}", content=content, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     filter_works(served[1])
 
@@ -130,7 +131,7 @@ def test_json_of_any_spelling_is_taken(served: tuple[World, int]) -> None:
 
 
 def test_no_answer_is_read_as_another_kind(served: tuple[World, int]) -> None:
-    with httpx.Client(base_url=f"http://127.0.0.1:{served[1]}", trust_env=False) as client:
+    with plain.client(base_url=f"http://127.0.0.1:{served[1]}") as client:
         answers = [client.get(path) for path in ("/readyz", "/metrics", "/debug/state", "/", "/nothing")]
         answers.append(client.post("/v1/filter", json=valid("filter")))
     assert [answer.headers.get_list("x-content-type-options") for answer in answers] == [["nosniff"]] * 6
@@ -233,7 +234,7 @@ def test_half_sent_bodies_hold_no_more_than_the_limit_and_the_scheduler_is_serve
         body = json.dumps(valid("filter")).encode()
         body += b" " * (BODY - len(body))
         for _ in range(3):
-            answer = httpx.post(f"http://127.0.0.1:{port}/v1/filter", content=body, trust_env=False)
+            answer = plain.post(f"http://127.0.0.1:{port}/v1/filter", content=body)
             assert answer.json()["NodeNames"] == ["m"]
         wait_for(lambda: held.held <= limits.all_bodies_bytes)
         first = whole(streams[0])

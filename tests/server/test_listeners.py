@@ -7,13 +7,13 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import pytest
 
 from extender.cli.options import add_address, settings_of
 from extender.errors import BadSettings
 from extender.server.serve import Host, listeners
 from extender.settings import Known, Settings, Tls, parse_settings
+from tests import plain
 from tests.server.served import serving
 from tests.world import World, workload
 
@@ -25,7 +25,7 @@ PROBES = {"/healthz", "/readyz", "/livez"}
 
 def answered(port: int) -> set[str]:
     """The paths that a listener serves, and the verb filter."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
+    with plain.client(base_url=f"http://127.0.0.1:{port}") as http:
         found = {path for path in PATHS if http.get(path).status_code == 200}
         reply = http.post("/v1/filter", json={"Pod": workload("p", 1), "NodeNames": ["m"]})
         assert reply.status_code in (200, 404)

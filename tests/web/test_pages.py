@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from prometheus_client import generate_latest
 from starlette.requests import Request
@@ -21,6 +20,7 @@ from extender.cluster import dump
 from extender.server.connections import Connection, lost
 from extender.web import decisions_page
 from extender.web.pages import Answer, Pages
+from tests import plain
 from tests.waiting import run_bounded, wait_for
 from tests.web.page.served import running
 from tests.world import World, pairs, workload
@@ -155,7 +155,7 @@ def test_a_page_that_nobody_reads_ends_with_its_client(monkeypatch: pytest.Monke
         stream.connect(("127.0.0.1", port))
         stream.sendall(b"GET /debug/state HTTP/1.1\r\nHost: x\r\n\r\n")
         wait_for(lambda: world.server.asks._asked == 1)
-        assert len(httpx.get(f"{url}/debug/topologies", trust_env=False).json()["topologies"]) == 2
+        assert len(plain.get(f"{url}/debug/topologies").json()["topologies"]) == 2
         assert world.server.asks._asked == 1
         stream.close()
         wait_for(lambda: world.server.asks._asked == 0)
