@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ from tests.needs import lacking
 HERE = Path(__file__).parent
 USERS = {"somebody": ("some-group",), "system:node:mine": ("system:nodes", "system:masters")}
 """Those of tests, beside the components': one that the API server does not know at its start costs a restart of it."""
+LONG = (
+    "test_sidecar", "test_install", "test_outage", "test_saving_processes", "test_advance",
+    "test_attack", "test_queue_soak", "test_queue_dates", "test_dist", "test_advance_queue",
+)  # fmt: skip
+"""The files whose tests take a minute or more each, most of it waiting."""
 UNAVAILABLE = pytest.StashKey[str]()
 CONTROL_PLANE = pytest.StashKey[ControlPlane]()
 EXTENDERS = pytest.StashKey[list[ExtenderProcess]]()
@@ -35,9 +41,26 @@ Ask = Callable[..., tuple[int, Any]]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder carries the mark e2e."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
+    here = [item for item in items if HERE in item.path.parents]
+    for item in here:
+        item.add_marker(pytest.mark.e2e)
+    items[:] = [item for item in items if HERE not in item.path.parents] + _long_first(here)
+
+
+def _long_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """pytest-xdist cuts the tests into parts of the same length, one for each worker. A worker that has ended its part
+    takes the end of another's. So each part begins with tests that take long, and the last ones are short."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for number, name in enumerate(LONG):
+        parts[number % workers] += [item for item in items if item.path.stem == name]
+    others, left = [item for item in items if item.path.stem not in LONG], len(items)
+    for number, part in enumerate(parts):
+        wanted = left // (workers - number) - len(part)
+        part += others[:wanted] if number < workers - 1 else others
+        del others[:wanted]
+        left -= len(part)
+    return [item for part in parts for item in part]
 
 
 @pytest.hookimpl(wrapper=True)
