@@ -3,7 +3,8 @@
     python -m benchmarks.dates --jobs philly.csv [--loads 0.8 0.9 1.0] [--seeds 10] [--first-seed 1] [--gangs 2000]
                                [--parts 1 2 ...] [--skip 1000] [--futures 3] [--workers 2] [-o table|csv]
     python -m benchmarks.dates --draw kalos       the same with jobs that are drawn (`queue_sim/workloads.py`)
-    python -m benchmarks.dates --speed            a refresh at 5,000 nodes with 1,000 gangs that wait
+    python -m benchmarks.dates --speed [--held 64]  a refresh at 5,000 nodes with 1,000 gangs that wait; beside so many
+                                                  reservations for dates of 64 nodes each
     python -m benchmarks.dates --backfill --jobs philly.csv    waits where backfill counts with learned ends
 
 `--jobs`: a CSV file with `user`, `interval` (seconds since the job before), `gpu_num` and `run_time` (seconds), or a
@@ -67,9 +68,10 @@ from extender.queue.gang_runs import FRESH_SECONDS
 from extender.queue.order import fair_shares, order
 from extender.queue.placement import Placed
 from extender.queue.runtimes import RunClass, RunTime, RunTimeBounds, RunTimes
-from extender.queue.sampled import HopefulGang, RunningGang, Scene, SizedGang
+from extender.queue.sampled import DatedSeats, HopefulGang, RunningGang, Scene, SizedGang
 from extender.queue.usage import FoundPlace
 from extender.queue.windows import FUTURES, LEAST_WAIT, LEVELS, StartWindows, Windows
+from extender.reservations.advance import Held, seat
 from extender.settings import Settings
 from extender.settings.fields import Queue
 
@@ -689,8 +691,8 @@ def compared(found: Found, part: Callable[[int], int]) -> Iterator[str]:
 # -- how long a refresh takes
 
 
-def speed(nodes: int = 5_000, gangs: int = 1_000, futures: int = FUTURES) -> None:
-    """Print how long a refresh of all windows takes, and its longest slice."""
+def speed(nodes: int = 5_000, gangs: int = 1_000, futures: int = FUTURES, held: int = 0) -> None:
+    """Print how long a refresh of all windows takes, and its longest slice. `held`: reservations for dates."""
     dice, times = random.Random(1), RunTimes()
     for number in range(2_000):
         times.ended(RunClass(str(number % 50), dice.choice((1, 2, 4, 8))), dice.lognormvariate(7, 2), number, 36_000.0)
@@ -716,7 +718,13 @@ def speed(nodes: int = 5_000, gangs: int = 1_000, futures: int = FUTURES) -> Non
             dice.choice((3_600.0, 14_400.0, 86_400.0)),
         )
         waiting.append(HopefulGang(sized(gang, gang.declared), times.expect(_class(gang), 2_000.0, gang.declared)))
-    scene = Scene(2_000.0, [0] * nodes, [0] * nodes, {0: 8 * nodes}, running, waiting)
+    dates = []
+    for number in range(held):
+        of = [(at % nodes, 8) for at in range(number * 64, number * 64 + 64)]
+        seats = tuple([seat(str(number), at, str(node), (0, 0, 0, gpus), 0.0) for at, (node, gpus) in enumerate(of)])
+        since = dice.uniform(0, 20_000.0)
+        dates.append(DatedSeats(Held(str(number), seats, since, since + 14_400.0, frozenset({"ml"})), tuple(of)))
+    scene = Scene(2_000.0, [0] * nodes, [0] * nodes, {0: 8 * nodes}, running, waiting, dates=dates)
     slices = []
     steps = StartWindows(futures).state(scene, [hopeful.gang.ref for hopeful in waiting], 1)
     while True:
@@ -758,12 +766,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--futures", type=int, default=FUTURES)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--held", type=int, default=0)
     parser.add_argument("--backfill", action="store_true")
     parser.add_argument("--parts", nargs="+", type=int, default=[])
     parser.add_argument("-o", "--output", choices=("table", "csv"), default="table")
     asked = parser.parse_args(arguments)
     if asked.speed:
-        speed(futures=asked.futures)
+        speed(futures=asked.futures, held=asked.held)
         return 0
     if (asked.jobs is None) == (asked.draw is None):
         parser.error("--jobs FILE, --draw NAME, or --speed")

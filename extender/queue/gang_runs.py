@@ -125,9 +125,10 @@ class GangRuns:
             pod = self._cluster.pods.get(seat.uid)
             if pod is None or not pod.node:
                 by_gang.setdefault(seat.gang, []).append(seat)
-        return [self._released_gang(name, seats, now) for name, seats in by_gang.items()]
+        return [self.released(name, seats, now) for name, seats in by_gang.items()]
 
-    def _released_gang(self, name: str, seats: Sequence[Seat], now: float) -> GangRun:
+    def released(self, name: str, seats: Sequence[Seat], now: float) -> GangRun:
+        """A gang with these seats that begins `now`."""
         pods: list[PodRecord] = [pod for seat in seats if (pod := self._cluster.pods.get(seat.uid)) is not None]
         ref, gpus = Ref.of(name), dict[str, int]()
         for seat in seats:

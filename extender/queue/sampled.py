@@ -9,6 +9,8 @@ Theory of operation
    As there, reservations go by declared ends, or by learned ones; the drawn ones say when GPUs become free. What is
    asked for a place is a simpler room than the tables: free GPUs by node, in pools of one GPU model. Quotas, labels,
    taints, CPU, memory and links do not count, nor gangs that come later. `windows.py` corrects what that leaves out.
+   What is held for dates counts by the planner's rule (`Held.counts`): for gangs that are not known to end before, and
+   not from a date on for those that it is held for. A gang that waits for its own date starts then.
 3. Bounded work: a look is not less than LOOK_PART of the time since now after the one before it. Declared ends count
    as the end of their step of END_PART. Of gangs that are alike, and of those of a queue, the oldest ALIKE are shown to
    the rule: the others cannot start before them. A future ends when all gangs that are asked for have started, at
@@ -20,10 +22,12 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from extender.cluster.slices import RUN, STEP, Sliced
@@ -35,6 +39,7 @@ from extender.queue.order import fair_shares, order
 from extender.queue.placement import Placed
 from extender.queue.runtimes import RunTime
 from extender.queue.usage import FoundPlace
+from extender.reservations.advance import CLOCK_SECONDS, SEAT_SECONDS, Held, limits
 from extender.settings import QueueLimits
 
 LOOK_PART: Final = 0.05
@@ -90,6 +95,7 @@ class RunningGang(NamedTuple):
     started: float  # seconds since the epoch
     end: float | None  # as `Ending.at`
     law: RunTime
+    namespace: str = ""
 
 
 class HopefulGang(NamedTuple):
@@ -97,6 +103,14 @@ class HopefulGang(NamedTuple):
 
     gang: SizedGang
     law: RunTime
+
+
+class DatedSeats(NamedTuple):
+    """GPUs that are held for a date."""
+
+    held: Held
+    seats: Seats
+    run: RunningGang | None = None  # the gang that waits for this date, from then on
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +126,7 @@ class Scene:
     rules: Mapping[str, QueueLimits] = field(default_factory=dict)
     patience: float = 3_600.0
     strict: bool = False
+    dates: Sequence[DatedSeats] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,15 +284,16 @@ class _Ends:
         if not held:
             del self._held[step]
 
-    def endings(self, at: float) -> list[Ending]:
-        """By their times. What was to have ended before `at` ends now."""
+    def endings(self, at: float, untils: Iterable[float]) -> list[Ending]:
+        """By their times. What was to have ended before `at` ends now. `untils`: when what is held for dates ends."""
+        steps = self._held.keys() | {self.step(until, at, at) for until in untils}
         return [
             Ending(
                 str(step),
                 0,
                 None if 2 * step > self._never else max(at, self._now + FIRST_END * math.exp(step * END_PART)),
             )
-            for step in sorted(self._held)
+            for step in sorted(steps)
         ]
 
     def held(self, ending: Ending) -> Mapping[int, int]:
@@ -292,14 +308,68 @@ def future(scene: Scene, asked: Collection[Ref], shift: float, chance: random.Ra
     return (yield from _Future(scene, shift, chance).run(set(asked)))
 
 
+class _Dates:
+    """What is held for dates in a future."""
+
+    def __init__(self, dates: Sequence[DatedSeats], now: float) -> None:
+        self.held = [date.held for date in dates]
+        self.left = [dict(date.seats) for date in dates]  # GPUs by node that no pod uses which they are held for
+        self.runs = {number: date.run for number, date in enumerate(dates) if date.run is not None}  # that wait for it
+        self.moments = deque(sorted({at for held in self.held for at in (held.since, held.until) if at > now}))
+
+    def __bool__(self) -> bool:
+        return bool(self.held)
+
+    def kind(self, gang: SizedGang) -> Hashable:
+        """Equal for gangs to which the same is held."""
+        if not self.held:
+            return None
+        return gang.seconds, gang.priority, tuple([_is_for(gang, held) for held in self.held])
+
+    def limits(self, gang: WaitingGang, at: float) -> list[float]:
+        """As of `QueueSituation`."""
+        stated = inf if gang.seconds is None else gang.seconds, inf if gang.ends_at is None else gang.ends_at
+        return limits(sorted({held.since for held in self.held}), [stated], at, SEAT_SECONDS)
+
+    def taken(self, gang: SizedGang, at: float, start: float) -> Iterator[Mapping[int, int]]:
+        """What counts as taken for the gang if it starts at `start`, at `at` or later: GPUs by node."""
+        ends = start + (inf if gang.seconds is None else gang.seconds + SEAT_SECONDS)
+        ends = ends if gang.ends_at is None else min(ends, gang.ends_at)
+        for held, left in zip(self.held, self.left, strict=True):
+            own = held.since <= at and _is_for(gang, held)
+            if not own and held.counts(start, ends) and held.seats[0].priority >= gang.priority:
+                yield left
+
+    def use(self, seats: Seats, namespace: str, started: float) -> list[tuple[int, int, int]]:
+        """(number of a date, node, GPUs) of what a gang that has `started` uses on its seats."""
+        used: list[tuple[int, int, int]] = []
+        for number, held in enumerate(self.held):
+            if held.since - CLOCK_SECONDS <= started and namespace in held.namespaces:
+                left = self.left[number]
+                used += [(number, node, min(gpus, left[node])) for node, gpus in seats if left.get(node)]
+        self.change(used, -1)
+        return used
+
+    def change(self, used: Iterable[tuple[int, int, int]], sign: int) -> None:
+        """What is used is given back (+1) or taken (-1)."""
+        for number, node, gpus in used:
+            self.left[number][node] += sign * gpus
+
+
+def _is_for(gang: SizedGang, held: Held) -> bool:
+    return gang.ref.namespace in held.namespaces or held.seats[0].gang == gang.ref.text
+
+
 class _Future:
-    """One future. `_ends`: (when, number, seats, step, queue) of what runs, the first end first."""
+    """One future. `_ends`: (when, number, seats, step, queue, what it uses of dates) of what runs, the first end
+    first."""
 
     def __init__(self, scene: Scene, shift: float, chance: random.Random) -> None:
         self._scene, self._shift, self._chance = scene, shift, chance
         self._room = _Room(scene.pool)
         self._declared = _Ends(scene.now)
-        self._ends: list[tuple[float, int, Seats, int, str]] = []
+        self._dates = _Dates(scene.dates, scene.now)
+        self._ends: list[tuple[float, int, Seats, int, str, Sequence[tuple[int, int, int]]]] = []
         self._held: dict[str, dict[str, int]] = {}
         self._capacity = {str(pool): gpus for pool, gpus in scene.capacity.items()}
         self._laws = {hopeful.gang.ref: hopeful.law for hopeful in scene.waiting}
@@ -308,6 +378,7 @@ class _Future:
         self._before: HeadReservation | None = None
         self._shared: dict[str, float] = {}  # by queue, what SHARED of its gangs draw
         self._started: dict[Ref, float] = {}
+        self._begun = 0
 
     def run(self, asked: set[Ref]) -> Sliced[dict[Ref, float]]:
         """See `future`."""
@@ -321,9 +392,9 @@ class _Future:
             elapsed = max(0.0, now - running.started)
             end = running.started + running.law.quantile(self._part(running.queue), elapsed)
             step = self._declared.step(running.end, now, running.started)
-            self._begin(max(now, end), running.seats, step, running.queue)
+            self._begin(max(now, end), running.seats, step, running.queue, (running.namespace, running.started))
         for gang in sorted((hopeful.gang for hopeful in scene.waiting), key=lambda gang: (-gang.created, gang.ref)):
-            alike, of_queue = _kinds(gang)
+            alike, of_queue = _kinds(gang, self._dates.kind(gang))
             self._shapes.add(alike)
             self._alike.setdefault(alike, []).append(gang)
             self._alike.setdefault(of_queue, []).append(gang)
@@ -335,16 +406,33 @@ class _Future:
                 for ref in [ref for ref in missing if ref in self._started]:
                     starts[ref] = self._started[ref]
                     missing.remove(ref)
-            if not missing or not self._ends:
+            moments = self._dates.moments
+            if not missing or not (self._ends or moments):
                 break
-            at = max(self._ends[0][0], at + max(LEAST_STEP, LOOK_PART * (at - now)))
+            following = min([of[0] for of in (self._ends[0] if self._ends else (), moments) if of])
+            at = max(following, at + max(LEAST_STEP, LOOK_PART * (at - now)))
             while self._ends and self._ends[0][0] <= at:
-                _, _, seats, step, queue = heapq.heappop(self._ends)
+                _, _, seats, step, queue, used = heapq.heappop(self._ends)
                 self._room.change(seats, 1)
                 self._declared.change(step, seats, -1)
                 self._hold(queue, seats, -1)
+                self._dates.change(used, 1)
+            while moments and moments[0] <= at:
+                moments.popleft()
+                self._begin_dated(at)
             yield
         return starts
+
+    def _begin_dated(self, at: float) -> None:
+        """The gangs whose date has come start, where their seats are free."""
+        dates = self._dates
+        for number, run in list(dates.runs.items()):
+            if run.started <= at and all(self._room.free[node] >= gpus for node, gpus in run.seats):
+                del dates.runs[number]
+                dates.left[number] = {}
+                self._room.change(run.seats, -1)
+                end = at + run.law.quantile(self._part(run.queue))
+                self._begin(end, run.seats, self._declared.step(run.end, at, at), run.queue, (run.namespace, at))
 
     def _part(self, queue: str) -> float:
         """The part of its law that a gang of this queue outlives."""
@@ -353,10 +441,13 @@ class _Future:
             own = self._shared.setdefault(queue, own)
         return min(1.0 - 1e-6, max(1e-6, own))
 
-    def _begin(self, end: float, seats: Seats, step: int, queue: str) -> None:
+    def _begin(self, end: float, seats: Seats, step: int, queue: str, of: tuple[str, float]) -> None:
+        """`of`: its namespace, and when it started."""
         self._declared.change(step, seats, 1)
         self._hold(queue, seats, 1)
-        heapq.heappush(self._ends, (end, len(self._ends) + len(self._started), seats, step, queue))
+        used = self._dates.use(seats, *of) if self._dates else ()
+        self._begun += 1
+        heapq.heappush(self._ends, (end, self._begun, seats, step, queue, used))
 
     def _hold(self, queue: str, seats: Seats, sign: int) -> None:
         held = self._held.setdefault(queue, {})
@@ -395,25 +486,31 @@ class _Future:
             situation = QueueSituation(
                 gangs,
                 {},
-                self._declared.endings(at),
+                self._declared.endings(at, [held.until for held in self._dates.held if held.until > at]),
                 at,
                 scene.strict,
-                kind=lambda gang: (gang.shape, gang.pools) if isinstance(gang, SizedGang) else gang.ref,
+                kind=self._kind,
                 before=self._before,
+                limits_of_dates=partial(self._dates.limits, at=at),
             )
-            self._before, some = yield from start_all(situation, self._place, partial(self._start, at))
+            self._before, some = yield from start_all(situation, partial(self._place, at), partial(self._start, at))
             if not some:
                 return
+
+    def _kind(self, gang: WaitingGang) -> Hashable:
+        assert isinstance(gang, SizedGang)
+        return gang.shape, gang.pools, self._dates.kind(gang), gang.ends_at if self._dates else None
 
     def _start(self, at: float, taken: TakenSeats) -> None:
         gang, place = taken
         assert isinstance(place, _Found)
         self._room.change(place.seats, -1)
         end = at + self._laws[gang.ref].quantile(self._part(gang.queue))
-        self._begin(end, place.seats, self._declared.step(gang.likely_end(at), at, at), gang.queue)
+        step = self._declared.step(gang.likely_end(at), at, at)
+        self._begin(end, place.seats, step, gang.queue, (gang.ref.namespace, at))
         self._started[gang.ref] = at
 
-    def _place(self, gang: WaitingGang, trial: Trial) -> Sliced[FoundPlace | str]:
+    def _place(self, at: float, gang: WaitingGang, trial: Trial) -> Sliced[FoundPlace | str]:
         """As `backfill.Place`."""
         assert isinstance(gang, SizedGang)
         other: dict[int, int] = {}
@@ -429,14 +526,20 @@ class _Future:
         for part in trial.kept:
             for node, gpus in part.seats.seats if isinstance(part.seats, _Found) else ():
                 other[node] = other.get(node, 0) - gpus
+        if self._dates:
+            last = trial.gone[-1].at if trial.gone else at
+            for left in self._dates.taken(gang, at, inf if last is None else last):
+                for node, gpus in left.items():
+                    other[node] = other.get(node, 0) - gpus
         seats = self._room.find(gang, other)
         if seats is None:
             return "no place"
         return _Found((), (), Placed(tuple([node for node, _ in seats]), (), None, proved=False), seats)
 
 
-def _kinds(gang: SizedGang) -> tuple[Hashable, ...]:
-    """Of those of a kind none starts before an older one."""
+def _kinds(gang: SizedGang, held_for: Hashable) -> tuple[Hashable, ...]:
+    """Of those of a kind none starts before an older one. `held_for`: what is held for it."""
     end = gang.seconds if gang.learned is None else gang.learned.most
-    alike = (gang.shape, gang.pools, gang.priority, end, gang.ends_at, bool(gang.members) and gang.lacking > 0)
+    begun = bool(gang.members) and gang.lacking > 0
+    alike = (gang.shape, gang.pools, gang.priority, end, gang.ends_at, begun, held_for)
     return alike, f"{gang.priority}/{gang.queue}"

@@ -7,12 +7,13 @@ from math import inf
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import STEP, Sliced, pauses
+from extender.cluster.tables import FIRST_GPU
 from extender.queue.gang import WaitingGang
 from extender.queue.gang_runs import GangRun, GangRuns
 from extender.queue.runtimes import RunClass, RunTime, RunTimes, class_of
-from extender.queue.sampled import HopefulGang, RunningGang, Scene, Seats, sized
+from extender.queue.sampled import DatedSeats, HopefulGang, RunningGang, Scene, Seats, sized
 from extender.queue.usage import Models
-from extender.reservations.seats import Seats as ReservedSeats
+from extender.reservations.claims import Claims
 from extender.settings import QueueLimits
 
 LATE: float = 0.9
@@ -22,9 +23,9 @@ LATE: float = 0.9
 class Scenes:
     """Reads scenes. `overdue`: names of the gangs and pods in the latest one that run longer than was expected."""
 
-    def __init__(self, cluster: ClusterView, seats: ReservedSeats, times: RunTimes) -> None:
-        self._cluster, self._times = cluster, times
-        self._runs = GangRuns(cluster, seats, times)
+    def __init__(self, cluster: ClusterView, claims: Claims, times: RunTimes) -> None:
+        self._cluster, self._advance, self._times = cluster, claims.advance, times
+        self._runs = GangRuns(cluster, claims.seats, times)
         self._models: Models | None = None
         self._laws: dict[tuple[RunClass, float | None, float], RunTime] = {}
         self.overdue: list[str] = []
@@ -67,7 +68,26 @@ class Scenes:
             kind = class_of([*waits.pods, *waits.members], cluster.gangs.objects)
             most = inf if waits.ends_at is None else max(0.0, waits.ends_at - now)
             hopeful.append(HopefulGang(sized(waits, pools), self._law(kind, waits.seconds, most, now)))
-        return Scene(now, free, pool, capacity, running, hopeful, rules, settings.patience_seconds, settings.strict)
+        dates = yield from self._dates(at, now)
+        return Scene(
+            now, free, pool, capacity, running, hopeful, rules, settings.patience_seconds, settings.strict, dates
+        )
+
+    def _dates(self, at: Mapping[str, int], now: float) -> Sliced[list[DatedSeats]]:
+        """What is held for dates. `at`: the nodes of the scene."""
+        dates: list[DatedSeats] = []
+        for held in list(self._advance):
+            if held.until <= now or not held.seats:
+                continue
+            gpus: dict[int, int] = {}
+            for seat in held.seats:
+                if seat.node in at:
+                    gpus[at[seat.node]] = gpus.get(at[seat.node], 0) + sum(seat.amounts[FIRST_GPU:])
+            yield
+            waits = held.of_gang and held.since > now
+            run = self._runs.released(held.seats[0].gang, held.seats, held.since) if waits else None
+            dates.append(DatedSeats(held, tuple(gpus.items()), None if run is None else self._gang(run, at, now)))
+        return dates
 
     def _running(self, runs: Iterable[GangRun], at: Mapping[str, int], now: float) -> Sliced[list[RunningGang]]:
         """`at`: the nodes of the scene."""
@@ -80,12 +100,18 @@ class Scenes:
             elapsed = max(0.0, now - run.begun)
             if law.until(elapsed) > LATE:
                 self.overdue.append(run.name)
-            learned = self._runs.learned_end(run, now)
-            end = run.stated if learned is None else learned.at
-            seats: Seats = tuple([(at[node], gpus) for node, gpus in run.gpus.items() if node in at])
-            if seats:
-                running.append(RunningGang(run.queue, seats, run.begun, None if end == inf else end, law))
+            gang = self._gang(run, at, now)
+            if gang.seats:
+                running.append(gang)
         return running
+
+    def _gang(self, run: GangRun, at: Mapping[str, int], now: float) -> RunningGang:
+        """A gang that runs, or begins at its date. `at`: the nodes of the scene."""
+        learned = self._runs.learned_end(run, now)
+        end = run.stated if learned is None else learned.at
+        seats: Seats = tuple([(at[node], gpus) for node, gpus in run.gpus.items() if node in at])
+        law = self._law(run.kind, run.declared, run.most, now)
+        return RunningGang(run.queue, seats, run.begun, None if end == inf else end, law, run.kind.namespace)
 
     def _law(self, kind: RunClass, declared: float | None, most: float, now: float) -> RunTime:
         """Those of gangs that are alike are made once for a scene."""

@@ -52,6 +52,10 @@ class Held(NamedTuple):
         """Whether the seats are of the pods of a gang that waits for its date."""
         return bool(self.seats) and self.seats[0].priority < TOP
 
+    def counts(self, wall: float, ends: float) -> bool:
+        """Whether it counts as taken at a time, for pods that have ended at `ends` at the latest and may not use it."""
+        return wall < self.until and (self.since <= wall or ends > self.since)
+
     def is_for(self, uid: str, namespace: str, owner: str) -> bool:
         """Whether the pod may use the seats from `since` on."""
         named = namespace in self.namespaces or (bool(self.owner) and owner == self.owner)
@@ -164,11 +168,7 @@ class AdvanceReservations:
         wall = now + self.epoch
         dates = sorted({held.since for held in self._of.values() if wall < held.since})
         stated = [_stated(request, cluster) for request in requests if request.gpus] if dates else []
-        limits = (
-            min((since - lasts - within for lasts, deadline in stated if deadline > since), default=inf)
-            for since in dates
-        )
-        return [limit for limit in limits if wall < limit < inf]
+        return limits(dates, stated, wall, within)
 
     def rows(self, request: PodRequest, cluster: ClusterView, now: float) -> frozenset[int]:
         """The rows with seats that the pod may use now: those of as many GPUs as it asks for, where there are any."""
@@ -185,9 +185,8 @@ class AdvanceReservations:
         """What counts as taken, and whether it has begun."""
         wall = now + self.epoch
         for held in self._of.values():
-            begun = held.since <= wall
-            if wall < held.until and held.name not in eligible.usable and (begun or eligible.ends > held.since):
-                yield held, begun
+            if held.name not in eligible.usable and held.counts(wall, eligible.ends):
+                yield held, held.since <= wall
 
     def users_of_others(self, eligible: Eligibility, cluster: ClusterView, now: float) -> frozenset[str]:
         """Uids of the pods that use what counts as taken for others."""
@@ -255,6 +254,15 @@ class AdvanceReservations:
             left = self._left[key] = {held.name: dict(self._whole[held.name]) for held in begun}
             self._users[key] = frozenset(_use(left, begun, cluster))
         return left
+
+
+def limits(dates: Sequence[float], stated: Sequence[tuple[float, float]], wall: float, within: float) -> list[float]:
+    """As of `AdvanceReservations.limits`. `stated`: of each pod as `_stated`."""
+    least = (
+        min((since - lasts - within for lasts, deadline in stated if deadline > since), default=inf)
+        for since in dates if wall < since
+    )  # fmt: skip
+    return [limit for limit in least if wall < limit < inf]
 
 
 def places_of(name: str, nodes: Iterable[str]) -> dict[tuple[str, str], float]:

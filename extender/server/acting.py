@@ -312,6 +312,6 @@ def queue_over(
         Fences(core.cluster, seats, fences),
         requests.evicts,
         saves,
-        LiveDates(core.cluster, seats, core.run_times, core.start_windows, metrics, clock),
+        LiveDates(core.cluster, verbs.claims, core.run_times, core.start_windows, metrics, clock),
     )
     return QueueController(verbs, planner, acting, metrics, core.events, clock=clock)

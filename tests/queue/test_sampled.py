@@ -19,8 +19,19 @@ from extender.queue.gang import WaitingGang
 from extender.queue.order import fair_shares, order
 from extender.queue.placement import Placed
 from extender.queue.runtimes import RunTime
-from extender.queue.sampled import HopefulGang, RunningGang, Scene, SizedGang, _Room, future
+from extender.queue.sampled import (
+    DatedSeats,
+    HopefulGang,
+    RunningGang,
+    Scene,
+    SizedGang,
+    _Found,
+    _Future,
+    _Room,
+    future,
+)
 from extender.queue.usage import FoundPlace
+from extender.reservations.advance import Held, seat
 
 
 def exactly(seconds: float) -> RunTime:
@@ -230,3 +241,119 @@ def test_pods_of_several_sizes_are_placed_together() -> None:
     assert seats is not None
     assert dict(seats) == {0: 8, 1: 4}
     assert room.find(replace(mixed, shape=((1, 8), (3, 2))), {}) is None
+
+
+# -- what is held for dates
+
+HALF_STATED = 0.5
+"""So many gangs state how long they run."""
+
+
+def dated(node: int, since: float, until: float, *namespaces: str, run: RunningGang | None = None) -> DatedSeats:
+    name = f"d{node}"
+    seats = (seat(name, 0, f"n{node}", (0, 0, 0, 8), 0.0),)
+    return DatedSeats(Held(name, seats, since, until, frozenset(namespaces)), ((node, 8),), run)
+
+
+def with_dates(seed: int, gangs: int) -> Scene:
+    """Nodes that run something, and dates: some of the queue whose gangs wait."""
+    dice = random.Random(seed)
+    nodes, running = dice.randint(2, 4), list[RunningGang]()
+    for node in range(nodes):
+        if dice.random() < 0.7:
+            end = 1000.0 + dice.randrange(100, 3000, 50)
+            running.append(RunningGang("r", ((node, 8),), 500.0, end, exactly(end - 500.0), "r"))
+    dates = []
+    for node in range(nodes):
+        since = 1000.0 + dice.randrange(-500, 4000, 50)
+        until = since + dice.randrange(600, 3000, 50)
+        if dice.random() < 0.7 and until > 1000.0:
+            dates.append(dated(node, since, until, *dice.choice(((), ("q",), ("other",)))))
+    waiting = []
+    for number in range(gangs):
+        seconds = dice.randrange(100, 2500, 50)
+        one = gang(
+            number, dice.randint(1, min(3, nodes)), 8, created=number, queue=dice.choice("qs"),
+            seconds=seconds if dice.random() < HALF_STATED else None,
+        )  # fmt: skip
+        waiting.append(HopefulGang(one, exactly(seconds)))
+    free = [8] * nodes
+    for run in running:
+        free[run.seats[0][0]] = 0
+    return replace(scene(free, running, waiting), dates=dates)
+
+
+def is_closed(date: DatedSeats, one: SizedGang, at: float) -> bool:
+    """Written from docs/advance.md: whether the node is not for the gang from `at` on, if it may be bound 30 s late."""
+    begun = date.held.since <= at
+    if at >= date.held.until or (begun and one.ref.namespace in date.held.namespaces):
+        return False
+    return begun or one.seconds is None or at + 30 + one.seconds > date.held.since
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each end is a moment of its own."""
+    for name, value in {"LOOK_PART": 0.0, "LEAST_STEP": 0.0, "END_PART": 1e-7, "FIRST_END": 1e-3}.items():
+        monkeypatch.setattr(sampled, name, value)
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("seed", range(80))
+def test_one_gang_starts_at_the_first_moment_that_the_dates_leave_it(seed: int) -> None:
+    case = with_dates(seed, 1)
+    one = case.waiting[0].gang
+    ends = {run.seats[0][0]: run.started + run.law.quantile(0.5) for run in case.running}
+    moments = {case.now, *ends.values(), *(at for date in case.dates for at in (date.held.since, date.held.until))}
+    expected = next(
+        at for at in sorted(moments)
+        if at >= case.now and sum(
+            ends.get(node, 0.0) <= at
+            and not any(date.seats[0][0] == node and is_closed(date, one, at) for date in case.dates)
+            for node in range(len(case.free))
+        ) >= one.shape[0][0]
+    )  # fmt: skip
+    assert starts(case) == {one.ref: pytest.approx(expected, abs=0.1)}
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("seed", range(100, 180))
+def test_no_gang_of_a_future_is_on_gpus_that_are_held_for_others(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several gangs: and of those that start each has its nodes for itself."""
+    case, taken = with_dates(seed, 6), list[tuple[SizedGang, float, tuple[int, ...]]]()
+    begin = _Future._start
+
+    def noted(self: _Future, at: float, start: TakenSeats) -> None:
+        assert isinstance(start.gang, SizedGang)
+        assert isinstance(start.seats, _Found)
+        taken.append((start.gang, at, tuple(node for node, _ in start.seats.seats)))
+        begin(self, at, start)
+
+    monkeypatch.setattr(_Future, "_start", noted)
+    assert set(starts(case)) == {one.ref for one, _, _ in taken}
+    lasts = {hopeful.gang.ref: hopeful.law.quantile(0.5) for hopeful in case.waiting}
+    for number, (one, at, nodes) in enumerate(taken):
+        for date in case.dates:
+            assert date.seats[0][0] not in nodes or not is_closed(date, one, at)
+        for other, since, on in taken[:number]:
+            assert set(on).isdisjoint(nodes) or at >= since + lasts[other.ref] - 1.0
+
+
+@pytest.mark.usefixtures("exact")
+def test_what_a_gang_leaves_of_a_date_is_held_for_the_next_of_its_namespace() -> None:
+    own, other = (gang(n, 1, 8, created=n, queue=name, seconds=100) for n, name in enumerate("qs"))
+    case = scene([8], [], [HopefulGang(own, exactly(100.0)), HopefulGang(other, exactly(100.0))])
+    case = replace(case, dates=[dated(0, 1050.0, 3000.0, "q")])
+    assert starts(case) == pytest.approx({own.ref: 1050.0, other.ref: 3000.0}, abs=0.1)
+    running = [RunningGang("q", ((0, 8),), 1000.0, 1200.0, exactly(200.0), "q")]
+    case = replace(case, free=[0], running=running, dates=[dated(0, 1000.0, 3000.0, "q")])
+    assert starts(case) == pytest.approx({own.ref: 1200.0, other.ref: 3000.0}, abs=0.1)
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("lasts", [500.0, 5000.0])
+def test_a_gang_that_waits_for_its_date_runs_from_then_on(lasts: float) -> None:
+    one = gang(1, 1, 8, seconds=1000)
+    run = RunningGang("d", ((0, 8),), 1500.0, None, exactly(lasts), "d")
+    case = replace(scene([8], [], [HopefulGang(one, exactly(10.0))]), dates=[dated(0, 1500.0, 2100.0, run=run)])
+    assert starts(case) == {one.ref: pytest.approx(1500.0 + lasts, abs=0.1)}

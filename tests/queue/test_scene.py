@@ -9,9 +9,11 @@ from extender.objects.queueing import GATE
 from extender.queue.runtimes import RunTimes, class_of
 from extender.queue.sampled import Scene
 from extender.queue.scene import Scenes
+from extender.reservations.advance import Held
 from extender.reservations.seats import Seat
 from extender.settings import QueueLimits
 from tests.queue.gangs import waiting
+from tests.reservations.test_advance import hold, take
 from tests.world import JSON, WALL, World
 
 HOUR = {"gpu-extender.io/duration": "1h"}
@@ -27,7 +29,7 @@ class Case:
         self.world.node("n2", 8, labels={MODEL: "A"})
         self.world.node("n3", 4, labels={MODEL: "B"}, unschedulable=True)
         self.times = RunTimes()
-        self.scenes = Scenes(self.world.cluster, self.world.verbs.claims.seats, self.times)
+        self.scenes = Scenes(self.world.cluster, self.world.verbs.claims, self.times)
 
     def gated(self, name: str, gpus: int, **facts: object) -> JSON:
         spec: JSON = {"schedulingGates": [{"name": GATE}], **facts}
@@ -77,3 +79,26 @@ def test_laws_are_those_that_were_learned_and_what_outlives_them_is_named() -> N
     scene = case.read()
     assert [run.law.quantile(0.5) for run in scene.running] == pytest.approx([100.0] * 2, rel=0.1)
     assert case.scenes.overdue == ["default/a"]
+
+
+def test_what_is_held_for_dates() -> None:
+    case = Case()
+    case.world.node("n4", 8, labels={MODEL: "B"}, unschedulable=True)
+    job = {"metadata": {"name": "g", "namespace": "default"}}
+    pod = case.gated("g", 4) | job
+    uid = pod["metadata"].get("uid", "uid-g")
+    own = Held(
+        "gang pod:default/g", (Seat(uid, "default/g", "pod:default/g", "n1", (0, 0, 1, 4), 0, 5, 0.0),),
+        WALL + 60, WALL + 660,
+    )  # fmt: skip
+    take(
+        case.world,
+        own,
+        hold(case.world, "big", {"n2": 8, "n4": 8}, WALL + 60, WALL + 600, namespaces=frozenset({"ml"})),
+        hold(case.world, "over", {"n2": 8}, WALL - 60, WALL),
+    )
+    gangs, big = case.read().dates
+    assert (gangs.held, gangs.seats) == (own, ((0, 4),))
+    assert gangs.run is not None
+    assert (gangs.run.seats, gangs.run.started, gangs.run.end) == (((0, 4),), WALL + 60, None)
+    assert (big.held.name, big.seats, big.run) == ("big", ((1, 8),), None)

@@ -21,7 +21,7 @@ from extender.queue.report import QueueReport
 from extender.queue.runtimes import RunTimes
 from extender.queue.scene import Scenes
 from extender.queue.windows import FORMAT, LEAST_WAIT, StartWindows, Windows
-from extender.reservations.seats import Seats
+from extender.reservations.claims import Claims
 from extender.times import Clock
 
 REST: Final = 19.0  # times the CPU time of a look, until the next one: a twentieth of a core at most
@@ -46,10 +46,16 @@ class LiveDates:
     """The dates of one server's queue. `stated`: by the text of the ref, as of the latest look."""
 
     def __init__(
-        self, cluster: ClusterView, seats: Seats, times: RunTimes, windows: StartWindows, metrics: Metrics, clock: Clock
+        self,
+        cluster: ClusterView,
+        claims: Claims,
+        times: RunTimes,
+        windows: StartWindows,
+        metrics: Metrics,
+        clock: Clock,
     ) -> None:
         self._cluster, self._windows, self._metrics, self._clock = cluster, windows, metrics, clock
-        self._scenes, self._book = Scenes(cluster, seats, times), DateBook()
+        self._scenes, self._book = Scenes(cluster, claims, times), DateBook()
         self._created: dict[Ref, float] = {}  # of the gangs that have windows, seconds since 1970
         self._rested = float("-inf")
         self.stated: Mapping[str, StartDates] = {}

@@ -47,8 +47,8 @@ class Case:
         cluster = self.world.cluster
         self.times, self.windows, self.cpu = RunTimes(), StartWindows(), 0.0
         clock = Clock(lambda: self.world.now, lambda: self.world.wall, lambda: self.cpu)
-        seats = self.world.verbs.claims.seats
-        self.dates = LiveDates(cluster, seats, self.times, self.windows, self.world.metrics, clock)
+        claims = self.world.verbs.claims
+        self.dates = LiveDates(cluster, claims, self.times, self.windows, self.world.metrics, clock)
         self.world.pod("runs", 8, "n1", start=WALL - 300)
         for _ in range(30):
             self.times.ended(class_of([cluster.pods["uid-runs"]], cluster.gangs.objects), 600.0, WALL - 50)
