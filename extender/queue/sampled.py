@@ -53,6 +53,7 @@ MOST_LOOKS: Final = 400
 MOST_NODE_GPUS: Final = 16
 """Nodes with more count as with so many."""
 
+NO_DATES: Final = frozenset[int]()
 Seats = tuple[tuple[int, int], ...]
 """(node, GPUs) pairs; nodes by their place in the scene."""
 
@@ -140,7 +141,7 @@ class _Room:
     """The free GPUs of nodes, which are kept by pool and by how many are free."""
 
     def __init__(self, pool: Sequence[int]) -> None:
-        self.free: list[int] = []
+        self.free: list[int] = []  # below 0: more is taken than there is
         self.pool = pool
         # by pool: the nodes by what is free, and how many they are
         self._levels: dict[int, list[dict[int, None]]] = {}
@@ -149,11 +150,11 @@ class _Room:
     def read(self, free: Sequence[int]) -> Sliced[None]:
         """What is free now."""
         for node, gpus in enumerate(free):
-            pool, level = self.pool[node], max(0, min(MOST_NODE_GPUS, gpus))
+            pool, level = self.pool[node], _level(gpus)
             if pool not in self._levels:
                 self._levels[pool] = [{} for _ in range(MOST_NODE_GPUS + 1)]
                 self._counts[pool] = [0] * (MOST_NODE_GPUS + 1)
-            self.free.append(level)
+            self.free.append(gpus)
             self._levels[pool][level][node] = None
             self._counts[pool][level] += 1
             if node % RUN == RUN - 1:
@@ -162,8 +163,9 @@ class _Room:
     def change(self, seats: Iterable[tuple[int, int]], sign: int) -> None:
         """The seats are given back (+1) or taken (-1)."""
         for node, gpus in seats:
-            before, pool = self.free[node], self.pool[node]
-            after = self.free[node] = max(0, min(MOST_NODE_GPUS, before + sign * gpus))
+            before, pool = _level(self.free[node]), self.pool[node]
+            self.free[node] += sign * gpus
+            after = _level(self.free[node])
             levels, counts = self._levels[pool], self._counts[pool]
             del levels[before][node]
             levels[after][node] = None
@@ -183,6 +185,8 @@ class _Room:
                 if pools[node] == pool:
                     before = free[node]
                     after = before + more
+                    if not 0 <= before <= MOST_NODE_GPUS:
+                        before = 0 if before < 0 else MOST_NODE_GPUS
                     if not 0 <= after <= MOST_NODE_GPUS:
                         after = 0 if after < 0 else MOST_NODE_GPUS
                     counts[before] -= 1
@@ -241,6 +245,10 @@ class _Room:
                 if left:
                     return None
         return tuple(taken.items())
+
+
+def _level(gpus: int) -> int:
+    return max(0, min(MOST_NODE_GPUS, gpus))
 
 
 def _enough(counts: Sequence[int], shape: Sequence[tuple[int, int]]) -> bool:
@@ -316,48 +324,49 @@ class _Dates:
         self.left = [dict(date.seats) for date in dates]  # GPUs by node that no pod uses which they are held for
         self.runs = {number: date.run for number, date in enumerate(dates) if date.run is not None}  # that wait for it
         self.moments = deque(sorted({at for held in self.held for at in (held.since, held.until) if at > now}))
+        self._own: dict[Ref, frozenset[int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.held)
 
     def kind(self, gang: SizedGang) -> Hashable:
         """Equal for gangs to which the same is held."""
-        if not self.held:
-            return None
-        return gang.seconds, gang.priority, tuple([_is_for(gang, held) for held in self.held])
+        return (gang.seconds, gang.ends_at, gang.priority, self._for(gang)) if self.held else None
+
+    def _for(self, gang: SizedGang) -> frozenset[int]:
+        """The numbers of those that are for the gang."""
+        own = self._own.get(gang.ref)
+        if own is None:
+            namespace, name = gang.ref.namespace, gang.ref.text
+            own = self._own[gang.ref] = frozenset([
+                number for number, held in enumerate(self.held)
+                if namespace in held.namespaces or held.seats[0].gang == name
+            ])  # fmt: skip
+        return own
 
     def limits(self, gang: WaitingGang, at: float) -> list[float]:
         """As of `QueueSituation`."""
         stated = inf if gang.seconds is None else gang.seconds, inf if gang.ends_at is None else gang.ends_at
         return limits(sorted({held.since for held in self.held}), [stated], at, SEAT_SECONDS)
 
-    def taken(self, gang: SizedGang, at: float, start: float) -> Iterator[Mapping[int, int]]:
-        """What counts as taken for the gang if it starts at `start`, at `at` or later: GPUs by node."""
+    def taken(self, gang: SizedGang, at: float, start: float) -> frozenset[int]:
+        """The numbers of those that count as taken for the gang if it starts at `start`, at `at` or later."""
         ends = start + (inf if gang.seconds is None else gang.seconds + SEAT_SECONDS)
         ends = ends if gang.ends_at is None else min(ends, gang.ends_at)
-        for held, left in zip(self.held, self.left, strict=True):
-            own = held.since <= at and _is_for(gang, held)
-            if not own and held.counts(start, ends) and held.seats[0].priority >= gang.priority:
-                yield left
+        own = self._for(gang)
+        return frozenset([
+            number for number, held in enumerate(self.held)
+            if held.counts(start, ends) and held.seats[0].priority >= gang.priority
+            and not (held.since <= at and number in own)
+        ])  # fmt: skip
 
-    def use(self, seats: Seats, namespace: str, started: float) -> list[tuple[int, int, int]]:
-        """(number of a date, node, GPUs) of what a gang that has `started` uses on its seats."""
-        used: list[tuple[int, int, int]] = []
-        for number, held in enumerate(self.held):
-            if held.since - CLOCK_SECONDS <= started and namespace in held.namespaces:
-                left = self.left[number]
-                used += [(number, node, min(gpus, left[node])) for node, gpus in seats if left.get(node)]
-        self.change(used, -1)
-        return used
-
-    def change(self, used: Iterable[tuple[int, int, int]], sign: int) -> None:
-        """What is used is given back (+1) or taken (-1)."""
-        for number, node, gpus in used:
-            self.left[number][node] += sign * gpus
-
-
-def _is_for(gang: SizedGang, held: Held) -> bool:
-    return gang.ref.namespace in held.namespaces or held.seats[0].gang == gang.ref.text
+    def used(self, seats: Seats, namespace: str, started: float) -> Mapping[int, Seats]:
+        """What a gang that has `started` uses on its seats, by the number of the date."""
+        return {
+            number: tuple([(node, min(gpus, self.left[number].get(node, 0))) for node, gpus in seats])
+            for number, held in enumerate(self.held)
+            if held.since - CLOCK_SECONDS <= started and namespace in held.namespaces
+        }
 
 
 class _Future:
@@ -369,7 +378,10 @@ class _Future:
         self._room = _Room(scene.pool)
         self._declared = _Ends(scene.now)
         self._dates = _Dates(scene.dates, scene.now)
-        self._ends: list[tuple[float, int, Seats, int, str, Sequence[tuple[int, int, int]]]] = []
+        # by what counts as taken for dates, beside what runs
+        self._rooms: dict[frozenset[int], _Room] = {NO_DATES: self._room}
+        self._asked: set[frozenset[int]] = set()  # those of them that this look has needed
+        self._ends: list[tuple[float, int, Seats, int, str, Mapping[int, Seats]]] = []
         self._held: dict[str, dict[str, int]] = {}
         self._capacity = {str(pool): gpus for pool, gpus in scene.capacity.items()}
         self._laws = {hopeful.gang.ref: hopeful.law for hopeful in scene.waiting}
@@ -413,10 +425,10 @@ class _Future:
             at = max(following, at + max(LEAST_STEP, LOOK_PART * (at - now)))
             while self._ends and self._ends[0][0] <= at:
                 _, _, seats, step, queue, used = heapq.heappop(self._ends)
-                self._room.change(seats, 1)
+                self._change(seats, 1)
                 self._declared.change(step, seats, -1)
                 self._hold(queue, seats, -1)
-                self._dates.change(used, 1)
+                self._use(used, 1)
             while moments and moments[0] <= at:
                 moments.popleft()
                 self._begin_dated(at)
@@ -429,8 +441,8 @@ class _Future:
         for number, run in list(dates.runs.items()):
             if run.started <= at and all(self._room.free[node] >= gpus for node, gpus in run.seats):
                 del dates.runs[number]
-                dates.left[number] = {}
-                self._room.change(run.seats, -1)
+                self._use({number: tuple(dates.left[number].items())}, -1)
+                self._change(run.seats, -1)
                 end = at + run.law.quantile(self._part(run.queue))
                 self._begin(end, run.seats, self._declared.step(run.end, at, at), run.queue, (run.namespace, at))
 
@@ -445,9 +457,38 @@ class _Future:
         """`of`: its namespace, and when it started."""
         self._declared.change(step, seats, 1)
         self._hold(queue, seats, 1)
-        used = self._dates.use(seats, *of) if self._dates else ()
+        used = self._dates.used(seats, *of) if self._dates else {}
+        self._use(used, -1)
         self._begun += 1
         heapq.heappush(self._ends, (end, self._begun, seats, step, queue, used))
+
+    def _change(self, seats: Seats, sign: int) -> None:
+        """The seats are given back (+1) or taken (-1)."""
+        for room in self._rooms.values():
+            room.change(seats, sign)
+
+    def _use(self, used: Mapping[int, Seats], sign: int) -> None:
+        """What is used of dates is given back (+1), and held again, or taken (-1)."""
+        for number, seats in used.items():
+            left = self._dates.left[number]
+            for node, gpus in seats:
+                left[node] = left.get(node, 0) + sign * gpus
+            for taken, room in self._rooms.items():
+                if number in taken:
+                    room.change(seats, -sign)
+
+    def _beside(self, taken: frozenset[int]) -> Sliced[_Room]:
+        """The room beside what counts as taken for dates."""
+        self._asked.add(taken)
+        room = self._rooms.get(taken)
+        if room is None:
+            room = _Room(self._scene.pool)
+            yield from room.read(self._room.free)
+            for number in taken:
+                room.change(self._dates.left[number].items(), -1)
+                yield
+            self._rooms[taken] = room
+        return room
 
     def _hold(self, queue: str, seats: Seats, sign: int) -> None:
         held = self._held.setdefault(queue, {})
@@ -479,6 +520,8 @@ class _Future:
     def _look(self, at: float) -> Sliced[None]:
         """Start what the rule starts, until it starts nothing."""
         scene = self._scene
+        self._rooms = {taken: room for taken, room in self._rooms.items() if taken in self._asked or not taken}
+        self._asked = set()
         while True:
             gangs = yield from order(
                 self._first(), fair_shares(self._held, self._capacity, scene.rules), now=at, patience=scene.patience
@@ -499,12 +542,12 @@ class _Future:
 
     def _kind(self, gang: WaitingGang) -> Hashable:
         assert isinstance(gang, SizedGang)
-        return gang.shape, gang.pools, self._dates.kind(gang), gang.ends_at if self._dates else None
+        return gang.shape, gang.pools, self._dates.kind(gang)
 
     def _start(self, at: float, taken: TakenSeats) -> None:
         gang, place = taken
         assert isinstance(place, _Found)
-        self._room.change(place.seats, -1)
+        self._change(place.seats, -1)
         end = at + self._laws[gang.ref].quantile(self._part(gang.queue))
         step = self._declared.step(gang.likely_end(at), at, at)
         self._begin(end, place.seats, step, gang.queue, (gang.ref.namespace, at))
@@ -526,12 +569,18 @@ class _Future:
         for part in trial.kept:
             for node, gpus in part.seats.seats if isinstance(part.seats, _Found) else ():
                 other[node] = other.get(node, 0) - gpus
+        room = self._room
         if self._dates:
+            now = self._dates.taken(gang, at, at)
+            room = yield from self._beside(now)
             last = trial.gone[-1].at if trial.gone else at
-            for left in self._dates.taken(gang, at, inf if last is None else last):
-                for node, gpus in left.items():
-                    other[node] = other.get(node, 0) - gpus
-        seats = self._room.find(gang, other)
+            then = self._dates.taken(gang, at, inf if last is None else last)
+            for number in now ^ then:
+                sign = 1 if number in now else -1
+                for node, gpus in self._dates.left[number].items():
+                    other[node] = other.get(node, 0) + sign * gpus
+                yield
+        seats = room.find(gang, other)
         if seats is None:
             return "no place"
         return _Found((), (), Placed(tuple([node for node, _ in seats]), (), None, proved=False), seats)
