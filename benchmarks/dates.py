@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import math
 import random
 import sys
@@ -725,6 +726,8 @@ def speed(nodes: int = 5_000, gangs: int = 1_000, futures: int = FUTURES, held: 
         since = dice.uniform(0, 20_000.0)
         dates.append(DatedSeats(Held(str(number), seats, since, since + 14_400.0, frozenset({"ml"})), tuple(of)))
     scene = Scene(2_000.0, [0] * nodes, [0] * nodes, {0: 8 * nodes}, running, waiting, dates=dates)
+    gc.collect()
+    gc.freeze()  # as a server does when all is listed
     slices = []
     steps = StartWindows(futures).state(scene, [hopeful.gang.ref for hopeful in waiting], 1)
     while True:
