@@ -341,11 +341,14 @@ class AdvanceController(Controller):
         before = tuple(sorted({*kept.before, *self._present({seat.node for seat in kept.seats}, new)}))
         restated = replace(kept, until=entry.until, namespaces=entry.namespaces, before=before)
         later = entry.until > kept.until
-        return None if later and (kept.phase == "ended" or self._overlaps(restated, changes)) else restated
+        if later and (kept.phase == "ended" or self._overlaps(restated, changes)):
+            return None
+        return None if self._store.why_not({**changes, kept.name: restated}) else restated
 
     def _present(self, nodes: Collection[str], namespaces: Collection[str]) -> list[str]:
-        """Uids of the pods of these namespaces on these nodes."""
-        return [pod.uid for node in nodes for pod in self._cluster.pods_on(node) if pod.namespace in namespaces]
+        """Uids of the pods of these namespaces with GPUs of these nodes. Others use no seat, and may be many."""
+        pods = (pod for node in nodes for pod in self._cluster.pods_on(node) if pod.namespace in namespaces)
+        return [pod.uid for pod in pods if self._cluster.gpu_amount(pod)]
 
     def _phase(self, entry: AdvanceEntry, kept: Kept, users: Sequence[PodRecord]) -> Kept:
         """The phase of a reservation with a place."""
@@ -392,6 +395,8 @@ class AdvanceController(Controller):
         )
         if self._overlaps(placed, changes):
             return replace(kept, phase="no-place", text="its place went to another reservation", moves=())
+        if why := self._store.why_not({**changes, kept.name: placed}):  # it keeps no other from being kept
+            return replace(kept, phase="no-place", text=why, moves=())
         return placed
 
     def _seats(self, entry: AdvanceEntry, room: FoundRoom) -> tuple[KeptSeat, ...] | None:

@@ -154,22 +154,33 @@ class AdvanceStore(Entries):
         """Whether a version to come keeps this reservation: it is left alone for NEWER_SECONDS."""
         return name in self._document.newer and self._clock() - self._document.newer[name] < NEWER_SECONDS
 
-    async def write(self, changes: Mapping[str, Kept | None]) -> str:
-        """Keep these, None: no more; "" once they are written, else why they have no room."""
+    def why_not(self, changes: Mapping[str, Kept | None]) -> str:
+        """Why these cannot be written together, "" where they can."""
+        return self._why_not(self._texts(changes))
+
+    def _texts(self, changes: Mapping[str, Kept | None]) -> dict[str, str | None]:
+        """What is written of them, by key."""
         texts: dict[str, str | None] = {}
         for name, kept in changes.items():
             before = self.kept.get(name)
             if (of := kept or before) is not None:
                 texts[key_of(of)] = None if kept is None else msgspec.json.encode(kept).decode()
-        texts = dict.fromkeys(self._damaged) | texts
+        return dict.fromkeys(self._damaged) | texts
+
+    def _why_not(self, texts: Mapping[str, str | None]) -> str:
         try:
             for text in texts.values():
                 if text is not None:
                     decoded(text, _READ, FORMAT, MOST_TEXT)
         except Damaged as error:  # nobody could read it
             return f"it cannot be kept: {error}"
-        if not self._document.has_room(texts):
-            return "it does not fit into its ConfigMap"
+        return "" if self._document.has_room(texts) else "it does not fit into its ConfigMap"
+
+    async def write(self, changes: Mapping[str, Kept | None]) -> str:
+        """Keep these, None: no more; "" once they are written, else why they cannot be."""
+        texts = self._texts(changes)
+        if why := self._why_not(texts):
+            return why
         await self._document.write(texts)
         self._damaged = set()
         for name, kept in changes.items():

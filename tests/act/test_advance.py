@@ -570,3 +570,33 @@ def test_the_place_of_a_pod_in_transit_outlasts_its_reservation() -> None:
         assert case.kept() == {}
 
     case.run(test)
+
+
+def test_pods_without_gpus_are_not_kept_with_a_place_however_many_they_are() -> None:
+    """A namespace that may use it could make its text longer than any that is kept, and so stop all reservations."""
+    case = Case()
+    case.ask(big=BIG)
+
+    async def test(instance: Instance) -> None:
+        instance.world.pod("trains", 1, "n0", namespace="ml")
+        for at in range(300):
+            instance.world.pod(f"{at:0240}", 0, f"n{at % 3}", namespace="ml")
+        await instance.turn(times=3)
+        assert (instance.phase(), len(instance.held())) == ("ready", 2)
+        assert len(case.kept()["big"].get("before", ())) <= 1
+
+    case.run(test)
+
+
+def test_a_place_that_cannot_be_kept_keeps_no_other_from_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.act.advance_store.MOST_TEXT", 600)
+    case = Case()
+    case.ask(big=BIG | {"for": "1x8"}, many=BIG | {"for": "16x1"})
+
+    async def test(instance: Instance) -> None:
+        await instance.turn(40.0, times=3)
+        assert (instance.phase(), len(instance.held())) == ("ready", 1)
+        assert (instance.phase("many"), instance.held("many")) == ("no-place", [])
+        assert "it cannot be kept" in instance.shown("many")["text"]
+
+    case.run(test)
