@@ -97,13 +97,16 @@ class ControlPlane:
         controllers: Sequence[str] = CONTROLLERS,
         features: Sequence[str] = (),
         apis: Sequence[str] = (),
+        limited_priorities: Sequence[str] = (),
     ) -> None:
         """``binaries`` is what tests.e2e.build.build() returned. Nothing runs before start(). ``features``: feature
         gates that are turned on in all components; ``apis``: groups with versions that are served beside the usual
-        ones."""
+        ones; ``limited_priorities``: classes that a pod may have only where a ResourceQuota of its namespace names
+        them."""
         self.binaries = binaries
         self._features = [f"{feature}=true" for feature in features]
         self._apis = [f"{api}=true" for api in apis]
+        self._limited_priorities = list(limited_priorities)
         self.folder = Path(tempfile.mkdtemp(prefix="gpu-extender-e2e-"))
         self.logs = self.folder / "logs"
         self.logs.mkdir()
@@ -232,6 +235,19 @@ class ControlPlane:
             {"level": "None"},
         ]
         file.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
+        return file
+
+    def _admission(self) -> Path:
+        file = self.folder / "admission.json"
+        scope = {"scopeName": "PriorityClass", "operator": "In", "values": self._limited_priorities}
+        version = {"apiVersion": "apiserver.config.k8s.io/v1"}
+        limits = {
+            **version,
+            "kind": "ResourceQuotaConfiguration",
+            "limitedResources": [{"resource": "pods", "matchScopes": [scope]}],
+        }
+        plugins = [{"name": "ResourceQuota", "configuration": limits}]
+        file.write_text(json.dumps({**version, "kind": "AdmissionConfiguration", "plugins": plugins}))
         return file
 
     # ---- schedulers
@@ -395,6 +411,7 @@ class ControlPlane:
                 # Device ids in pod status: on by default since 1.36, named because the tests rest on it.
                 *self._gates("ResourceHealthStatus=true"),
                 *([f"--runtime-config={','.join(self._apis)}"] if self._apis else []),
+                *([f"--admission-control-config-file={self._admission()}"] if self._limited_priorities else []),
             ],
             self.logs / "kube-apiserver.log",
             self.reaper,
