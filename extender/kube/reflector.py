@@ -5,8 +5,8 @@ Theory of operation
 1. List in pages, give the sink (feed.py) every record that differs from what it was given before, then delete what
    the list no longer has, then say ``synced``. A list that breaks off deletes nothing and starts anew.
 2. Watch from the list's version on. Each event and each bookmark moves that version, so a watch that ends is resumed
-   where it ended. Only a version that the server no longer has (410), an answer that makes no sense or an error that
-   repeating cannot cure leads back to 1.
+   where it ended. Only a version that the server does not have (410: no longer; or not yet), an answer that makes no
+   sense or an error that repeating cannot cure leads back to 1.
    An object that cannot be read affects only itself (feed.py): the rest of it is read, and it is named.
    An unexpected exception leads back to 1 too: the next list gives the sink every object again, and before it the
    deletions that the sink may have missed.
@@ -18,6 +18,8 @@ Theory of operation
    A turn that ends on time is resumed at once on the kept connection, and is no failure.
 5. After a loss the state is current again only at the end of a short watch: by then the server has sent what happened
    meanwhile. Its acceptance alone shows nothing yet. A list that took a moment shows it at once.
+   Before that watch the server is asked whether it has the version. A server whose etcd was restored from a backup is
+   behind it, and would accept the watch and send nothing until it has passed it.
 6. Lines are decoded in slices of some milliseconds with a turn of the event loop between them, and each slice reaches
    the sink as one batch, so that scheduling requests never wait long.
 """
@@ -41,6 +43,7 @@ log = get_log()
 # What the same watch may get over: too many requests, and servers or proxies that are about to come back.
 _RESUMABLE: Final = frozenset({429, 500, 502, 503, 504})
 _ABSENT: Final = frozenset({403, 404})
+_AHEAD: Final = "Too large resource version"  # as the API server says, with 504: its version is lower
 _SHORTEST_TURN: Final = 0.5  # seconds: a watch that ended before did not end as agreed; our own loop may have been late
 _SHORT_LIST: Final = 2.0  # seconds: a list is as old as its beginning
 _CATCH_UP: Final = 1  # seconds for which a watch after a loss is asked
@@ -72,6 +75,8 @@ class Reflector:
         self._retries = Retries(self._pace, timing)
         self._version = ""
         """From where to watch; "" when a list must come first."""
+        self._unproved = False
+        """Whether the server may have got another history since it gave the version."""
         self._drop: Callable[[], None] = _nothing
         """Ends the connection of the watch that is open."""
         self._silent = False
@@ -108,6 +113,8 @@ class Reflector:
         try:
             if not self._version:
                 await self._list()
+            elif self._unproved:
+                await self._prove()
             begun = self._clock()
             if await self._watch():
                 self._retries.healthy()
@@ -144,7 +151,9 @@ class Reflector:
 
     def _refused(self, error: ApiError) -> tuple[float, str]:
         """The server answered with an error: (the seconds that it asks to wait for, the problem in words)."""
-        if error.status not in _RESUMABLE:
+        if _AHEAD in error.message:
+            self.relist()  # versions are given anew: the same one may mean another content
+        elif error.status not in _RESUMABLE:
             self._version = ""
         retry_after = min(error.retry_after or 0.0, self._pace.longest_retry_after)
         self._retries.told_to_wait = retry_after > 0.0
@@ -154,6 +163,7 @@ class Reflector:
     def _lost(self, at: float | None, problem: str) -> None:
         """The watch is lost since `at`, or since now."""
         self._catch_ups = 0
+        self._unproved = True
         self.state.watching = False
         self.state.problem = problem
         if self.state.lost_at is None:
@@ -189,7 +199,7 @@ class Reflector:
         await self._feed.give(self._feed.unlisted())
         for key in rejected_before:  # it does not exist any more
             state.rejected.pop(key, None)
-        self._version = version
+        self._version, self._unproved = version, False
         self._feed.unsure = False
         state.absent, self._absent_since = False, None
         self._retries.served()
@@ -235,6 +245,12 @@ class Reflector:
         return self._retries.after_absence()
 
     # ---- watch
+
+    async def _prove(self) -> None:
+        """ApiError with _AHEAD in it where the server does not have the version yet."""
+        params = {"limit": "1", "resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"}
+        await self._server.get(self.watched.path, params)
+        self._unproved = False
 
     async def _watch(self) -> bool:
         """One watch from its acceptance to its end; whether it ended as agreed, after all of its time."""

@@ -151,8 +151,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Starts etcd, the API server and the controller manager, and waits for each."""
-        self.etcd.start()
-        wait_until_listening(self.etcd, self._etcd_port)
+        self.start_etcd()
         self.start_apiserver()
         # A ready API server makes them in the background.
         wait_for(lambda: all(self.api.find("Namespace", name) for name in FIRST_NAMESPACES), 60, "the first namespaces")
@@ -171,6 +170,11 @@ class ControlPlane:
             shutil.rmtree(self.folder / "etcd", ignore_errors=True)
             self.reaper.keep(self.folder)
         self.reaper.close()
+
+    def start_etcd(self) -> None:
+        """Starts it over the data that are in `folder`/etcd."""
+        self.etcd.start()
+        wait_until_listening(self.etcd, self._etcd_port)
 
     # ---- the API server
 

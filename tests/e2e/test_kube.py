@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -200,6 +201,44 @@ def test_a_version_of_long_ago_leads_to_a_new_list(control_plane: ControlPlane, 
             await eventually(relisted)
             await eventually(lambda: reflector.state.lost_at is None)
             assert mirror.names("Pod") == ["one"]
+
+    asyncio.run(run())
+
+
+def test_an_etcd_that_is_restored_from_a_backup_leads_to_a_new_list(
+    control_plane: ControlPlane, api: Api, namespace: str, tmp_path: Path
+) -> None:
+    """The real API server accepts a watch from a version that it has not reached, and says nothing for long."""
+    data, backup = control_plane.folder / "etcd", tmp_path / "backup"
+
+    def from_backup() -> None:
+        control_plane.stop_apiserver()
+        control_plane.etcd.kill()
+        if backup.exists():
+            shutil.rmtree(data)
+        shutil.copytree(*((backup, data) if backup.exists() else (data, backup)))
+        control_plane.start_etcd()
+        control_plane.start_apiserver()
+
+    for name in ("kept", "deleted"):
+        api.create(builders.pod(name, namespace, 1))
+    from_backup()
+    api.delete("Pod", "deleted", namespace, grace=0)
+    for name in ("later0", "later1"):
+        api.create(builders.pod(name, namespace, 1))
+    for number in range(500):  # an API server that starts writes itself
+        api.patch("Pod", "later0", {"metadata": {"labels": {"number": str(number)}}}, namespace)
+
+    async def run() -> None:
+        async with (
+            await ApiServer.connect(str(control_plane.kubeconfig())) as server,
+            reflecting(server, PODS, pace=WatchPace.prompt(10.0)) as (mirror, (reflector,)),
+        ):
+            await eventually(lambda: mirror.names("Pod") == ["kept", "later0", "later1"] and reflector.state.watching)
+            await asyncio.to_thread(from_backup)
+            await eventually(lambda: mirror.names("Pod") == ["deleted", "kept"])
+            await asyncio.to_thread(api.create, builders.pod("new", namespace, 1))
+            await eventually(lambda: mirror.names("Pod") == ["deleted", "kept", "new"])
 
     asyncio.run(run())
 

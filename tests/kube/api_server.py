@@ -33,6 +33,11 @@ class Request:
         """Whether it is a watch."""
         return self.params.get("watch") == "1"
 
+    @property
+    def proves(self) -> bool:
+        """Whether it asks if the server has a version."""
+        return "resourceVersionMatch" in self.params
+
 
 Writer = asyncio.StreamWriter
 Answer = Callable[[Request, Writer], Awaitable[None]]
@@ -40,13 +45,18 @@ Answer = Callable[[Request, Writer], Awaitable[None]]
 
 @dataclass
 class Script:
-    """What a server answers, and what it was asked."""
+    """What a server answers, and what it was asked. It has each version that it is asked for."""
 
     answers: Sequence[Answer]
     requests: list[Request] = field(default_factory=list)
+    proofs: list[Request] = field(default_factory=list)
+    proof: Answer | None = None
 
     def next(self, request: Request) -> Answer:
         """The answer to this request."""
+        if request.proves:
+            self.proofs.append(request)
+            return self.proof or listed()
         self.requests.append(request)
         return self.answers[min(len(self.requests), len(self.answers)) - 1]
 

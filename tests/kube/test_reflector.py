@@ -84,10 +84,15 @@ class Seen:
 
 
 def reflect(
-    *answers: Answer, naps: int = 1, source: WatchedKind = PODS, pace: WatchPace | None = None, seed: int = 1
+    *answers: Answer,
+    naps: int = 1,
+    source: WatchedKind = PODS,
+    pace: WatchPace | None = None,
+    seed: int = 1,
+    proof: Answer | None = None,
 ) -> tuple[Seen, Script, Reflector]:
     """Runs a reflector until it wants to sleep for the ``naps``-th time."""
-    script = Script(answers)
+    script = Script(answers, proof=proof)
 
     async def headers() -> Mapping[str, str]:
         return {"Authorization": "Bearer t"}
@@ -286,6 +291,31 @@ def test_an_expired_version_leads_to_a_new_list_that_tells_differences_only(gone
     assert watches(script) == ["10", "30"]
     assert seen.syncs == 2
     assert reflector.state.synced
+
+
+def test_a_server_that_is_behind_the_version_is_listed_anew_and_each_object_is_told() -> None:
+    """Its etcd was restored from a backup: it would accept a watch from the version, and send nothing for long."""
+    behind = failed(504, "Timeout: Too large resource version: 14, current: 12", {"Retry-After": "1"})
+    seen, script, _ = reflect(
+        listed(pod("same"), pod("other", 11), pod("later", 14), version="14"),
+        watched(end="abort"),
+        listed(pod("same"), pod("other", 11, nodeName="n"), version="12"),
+        watched(),
+        naps=3,
+        proof=behind,
+    )
+    assert seen.changes[3:] == [("set", "same/1"), ("set", "other/11"), ("delete", "later/14")]
+    assert watches(script) == ["14", "12"]
+    [asked] = script.proofs
+    assert asked.params == {"limit": "1", "resourceVersion": "14", "resourceVersionMatch": "NotOlderThan"}
+    assert seen.delays[1] == 1.0
+
+
+def test_a_server_is_asked_for_the_version_once_after_a_loss_alone() -> None:
+    _, script, _ = reflect(listed(), watched(), failed(503), watched(line("ADDED", pod("a", 11))), naps=3)
+    assert [one.params["resourceVersion"] for one in script.proofs] == ["10", "10"]
+    _, script, _ = reflect(listed(), failed(410), listed(), watched())
+    assert script.proofs == []
 
 
 def test_a_continue_token_that_expired_begins_a_new_list_and_deletes_nothing() -> None:
