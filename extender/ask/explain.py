@@ -30,7 +30,7 @@ from extender.ask.pending import WaitingPods
 from extender.ask.place import GangCase, QueueLook, by_itself
 from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
-from extender.ask.text import count, named_gpus, no_gpus, no_such_pod, seconds
+from extender.ask.text import count, named_gpus, no_gpus, no_such_pod, result_text, seconds
 from extender.ask.ways import evict, gang
 from extender.ask.ways.pod import helping
 from extender.ask.ways.way import Way, in_order
@@ -507,7 +507,8 @@ def _asked(decision: Decision | None, wall: float) -> str:
     """What kube-scheduler did about it."""
     if decision is None:
         return "kube-scheduler has not asked about it since this server started, or the record was dropped"
-    return f"kube-scheduler asked last {seconds(max(0.0, wall - decision.at))} ago ({decision.verb}: {decision.result})"
+    ago, result = seconds(max(0.0, wall - decision.at)), result_text(decision.verb, decision.result)
+    return f"kube-scheduler asked last {ago} ago ({decision.verb}: {result})"
 
 
 # -- what allocates the devices of its claims, and which ones (`queue.plannedAllocation`)

@@ -302,7 +302,8 @@ def _too_large(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> st
     most = max(cluster.nodes[name].gpus.get(resource, 0) for name in nodes.codes)
     larger = any(node.gpus.get(resource, 0) > most for node in cluster.nodes.values())
     node = "the largest node that admits it" if larger else "the largest node"
-    return f"it asks for {_gpus(asked)}, and {node} has {most:,}: make it a gang of pods with at most {most:,} each"
+    remedy = f"ask for at most {most:,}, or make it a gang of such pods"
+    return f"it asks for {_gpus(asked)}, and {node} has {most:,}: {remedy}"
 
 
 def _counted(nodes: JudgedNodes) -> str:

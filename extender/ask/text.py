@@ -43,11 +43,19 @@ PER_THOUSAND: Final = " x 1000"
 NEEDS: Final = {
     "evictions.enabled": (
         "only with evictions.enabled, which is off",
-        "kube-scheduler up to 1.37 may ask for no eviction there, since enough GPUs are free in number",
+        "kube-scheduler up to 1.37 may not ask for this eviction, since enough GPUs are free on the node",
     ),
     "eviction-by-hand": ("only by hand", "kube-scheduler does not ask for a pod behind a gate"),
 }
 """The conditions of ways out, by key, and why they are."""
+RESULTS: Final = {
+    "filter refused": "no node fits",
+    "filter try-again": "no node fits for some seconds",
+    "bind refused": "not bound",
+    "preempt standing-plan": "evict, as answered before",
+    "preempt asking": "ask pods to save their work",
+}
+"""What came of a call, by its verb and its result, where that is no word for people."""
 STATED: Final = ("smaller", "add-nodes", "uncordon")
 """Kinds of ways out whose change names all that it costs."""
 MOST_NAMES: Final = 3
@@ -81,6 +89,11 @@ def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
 def gpu_part(pod: PodRecord) -> str:
     """The annotation by which the pod asks another scheduler for a part of a GPU, "" without one."""
     return next((name for name in GPU_PARTS if name in pod.annotations), "")
+
+
+def result_text(verb: str, result: str) -> str:
+    """What came of a call, for people. `result`: as a `Decision` has it."""
+    return RESULTS.get(f"{verb} {result}", result)
 
 
 def label(term: str) -> str:

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from extender.ask.text import count, ids, label, named_gpus, value
+from extender.ask.text import count, ids, label, named_gpus, result_text, value
 from extender.cli.options import add_output, show
 from extender.cli.screen import aligned
 from extender.cli.sources import add_server, ask, pod_of
@@ -107,7 +107,7 @@ def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
 
 def _result(decision: dict[str, Any]) -> str:
     """What came of it, where, and of how many nodes."""
-    parts = [decision["result"]]
+    parts = [result_text(decision["verb"], decision["result"])]
     if decision.get("node"):
         parts[0] += f" on {decision['node']}"
     if decision.get("gpus"):

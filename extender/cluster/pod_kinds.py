@@ -37,6 +37,8 @@ class Kind(NamedTuple):
         parts = [f"{self.devices} x {self.resource}"]
         if self.share > 1:
             parts.append(f"{self.share} units")
+        if self.linked:
+            parts.append(f"links {MODES[self.linked]}")
         parts += [cpus(self.cpu), gib(self.memory)]
         if self.where:
             parts.append(" or ".join(" and ".join(_text(requirement) for requirement in term) for term in self.where))

@@ -21,7 +21,20 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, Template
 
 from extender.ask import growth, nodes, pending
-from extender.ask.text import HOW, STATED, count, label, lacks, named_gpus, needs, seconds, terms, terms_alone, value
+from extender.ask.text import (
+    HOW,
+    STATED,
+    count,
+    label,
+    lacks,
+    named_gpus,
+    needs,
+    result_text,
+    seconds,
+    terms,
+    terms_alone,
+    value,
+)
 from extender.decide.decisions import VERBS
 from extender.queue.levels import short_names
 from extender.times import rfc3339
@@ -101,6 +114,7 @@ def templates() -> Mapping[str, Template]:
         "pod_reasons": pending.MEANINGS,
         "stated": STATED,
         "link": link,
+        "result_text": result_text,
         "split": drawing.split,
         "short_names": short_names,
     }

@@ -175,8 +175,8 @@ def _about_eviction(snapshot: SupposedCluster, nodes: JudgedNodes, best: candida
         warnings.append(
             warning(
                 "links-only",
-                f"on {best.node} enough GPUs are free in number: kube-scheduler up to 1.37 asks us for an eviction "
-                "only if another node is a candidate of its own",
+                f"enough GPUs are free on {best.node}, but not the ones that the pod needs: kube-scheduler up to 1.37 "
+                "asks for this eviction only if it may evict pods on another node, too",
             )
         )
     if all(victim.terminating for victim in victims):

@@ -248,7 +248,7 @@ def test_the_pod_is_explained_as_by_the_command(world: World) -> None:
 
 
 def test_a_way_out_states_its_conditions_in_each_view(world: World) -> None:
-    condition = "(only with evictions.enabled, which is off: kube-scheduler up to 1.37 may ask for no eviction there"
+    condition = "(only with evictions.enabled, which is off: kube-scheduler up to 1.37 may not ask for this eviction"
     for path in (f"/pod?pod={WAITS}", "/capacity"):
         assert condition in unescape(html(world, path)), path
     never = World()
@@ -704,6 +704,22 @@ def test_prices_add_up_to_one(world: World) -> None:
     types = data(world, "/prices")["types"]
     assert sum(one["price"] for one in types) == pytest.approx(1.0)
     assert [one["price"] for one in types] == sorted([one["price"] for one in types], reverse=True)
+
+
+def test_types_that_differ_in_their_links_have_different_names(world: World) -> None:
+    names = [one["type"] for one in data(world, "/prices")["types"]]
+    assert len(set(names)) == len(names)
+    assert "2 x nvidia.com/gpu, links required, 1 CPU, 1 GiB, nvidia.com/gpu.product in A100" in names
+    assert "2 x nvidia.com/gpu, links preferred, 1 CPU, 1 GiB" in names
+    assert "1 x nvidia.com/gpu, 1 CPU, 1 GiB" in names
+
+
+def test_a_result_is_in_words(world: World) -> None:
+    assert "refused" in {one["result"] for one in data(world, "/decisions")["decisions"]}
+    for path in ("/decisions", f"/pod?pod={WAITS}"):
+        text = html(world, path)
+        assert "no node fits" in text, path
+        assert "refused" not in text, path
 
 
 def test_decisions_of_one_verb(world: World) -> None:
