@@ -12,10 +12,11 @@ import argparse
 import logging
 import sys
 from collections.abc import Iterator, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from playwright.sync_api import Browser, Page, ViewportSize
+from playwright.sync_api import Browser, FloatRect, Page, ViewportSize
 
 from extender import log
 from tests.browser import chromium
@@ -25,7 +26,9 @@ from tests.web.page.views import VIEWS
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "page"
 WIDTH: Final = 1_200
-MOST_BYTES: Final = 150_000
+MARGIN: Final = 8
+"""Pixels below the last part that is shown."""
+MOST_BYTES: Final = 320_000
 WAIT_MS: Final = 60_000
 MANIFEST: Final = """\
 apiVersion: v1
@@ -41,11 +44,12 @@ ASKED: Final = "whatif-answered"
 
 
 class Picture(NamedTuple):
-    """One picture. `width`, `height`: pixels; height None: the whole page."""
+    """One picture. `width`: pixels."""
 
     name: str
     path: str
-    height: int | None
+    until: str
+    """The selector of the last part that is shown, whole: what comes after it is cut off. "": the whole page."""
     width: int = WIDTH
     scheme: Scheme = "light"
     manifest: str = ""
@@ -53,12 +57,12 @@ class Picture(NamedTuple):
 
 
 DOCUMENTED: Final = (
-    Picture("fleet", "/?colour=gang", 730),
-    Picture("pod", f"/pod?pod={WAITS}", 840),
-    Picture("queue", "/queue", 800),
-    Picture("preemption", "/preemptions", 700),
-    Picture("node", "/node?node=v100-0", 760, scheme="dark"),
-    Picture("whatif", f"/whatif?pod={WAITS}", 1_080, manifest=MANIFEST),
+    Picture("fleet", "/?colour=gang", ".pair"),
+    Picture("pod", f"/pod?pod={WAITS}", ".side"),
+    Picture("queue", "/queue", ".plan h3:first-of-type + ul"),
+    Picture("preemption", "/preemptions", ".card"),
+    Picture("node", "/node?node=v100-0", ".halves", scheme="dark"),
+    Picture("whatif", f"/whatif?pod={WAITS}", "#answer .card:nth-of-type(2)", manifest=MANIFEST),
 )
 
 
@@ -68,8 +72,8 @@ def every() -> Iterator[Picture]:
     for width in (1_440, 390):
         for scheme in schemes:
             for name, path in VIEWS.items():
-                yield Picture(f"{name}-{width}-{scheme}", path, None, width, scheme)
-            yield Picture(f"{ASKED}-{width}-{scheme}", VIEWS["whatif"], None, width, scheme, MANIFEST)
+                yield Picture(f"{name}-{width}-{scheme}", path, "", width, scheme)
+            yield Picture(f"{ASKED}-{width}-{scheme}", VIEWS["whatif"], "", width, scheme, MANIFEST)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,14 +103,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def taken(browser: Browser, url: str, picture: Picture, path: Path) -> bytes:
     """Takes a picture."""
-    size = ViewportSize(width=picture.width, height=picture.height or 900)
+    size = ViewportSize(width=picture.width, height=900)
     context = browser.new_context(base_url=url, viewport=size, color_scheme=picture.scheme)
     page = context.new_page()
     page.goto(picture.path)
     _complete(page, picture.manifest)
-    content = page.screenshot(path=path, full_page=picture.height is None)
+    content = page.screenshot(path=path, full_page=True, clip=_clip(page, picture))
     context.close()
     return content
+
+
+def _clip(page: Page, picture: Picture) -> FloatRect | None:
+    """The part of the page that is taken; None: all."""
+    if not picture.until:
+        return None
+    box = page.locator(picture.until).first.bounding_box()
+    assert box is not None
+    return FloatRect(x=0, y=0, width=picture.width, height=ceil(box["y"] + box["height"]) + MARGIN)
 
 
 def _complete(page: Page, manifest: str) -> None:

@@ -49,8 +49,8 @@ class Model:
 def models(judge: Judge, now: float, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """Of each model, over the nodes that take pods: how many GPUs are held, reserved and free (`stock`), whole nodes
     (all GPUs are free), and how many disjoint linked sets of each size are free. A node counts no sets where its links,
-    or the positions of held GPUs, are not known. The nodes that take no pods (`NodeRecord.closed`) are counted apart.
-    `names`: of nodes, None: all."""
+    or the positions of held GPUs, are not known. The nodes that take no pods (`NodeRecord.closed`) are counted apart,
+    those that offer no GPUs are left out. `names`: of nodes, None: all."""
     cluster = judge.cluster
     labels, by_name = cluster.settings.mix.model_labels, dict[str, Model]()
     rows = cluster.rows.index.rows(sorted(cluster.gpus.topologies if names is None else names))
@@ -58,6 +58,8 @@ def models(judge: Judge, now: float, names: Iterable[str] | None = None) -> list
     texts = [(model_of(node, labels), node.closed) for node in node_records]
     alike = Counter(zip(texts, *stock(judge, now, rows), strict=True))
     for ((text, closed), gpus, _, reserved, free, shape, mask), nodes in alike.items():
+        if not gpus:
+            continue
         if (model := by_name.get(text)) is None:
             model = by_name[text] = Model(text)
         if closed:

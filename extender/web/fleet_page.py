@@ -69,7 +69,10 @@ def fleet_view(content: Content, query: Query) -> JSON:
     holders, drawn = Holders(cluster, colour), []
     if sum(len(rack.nodes) for rack in groups) <= FEW_NODES:
         drawn = [maps_of(content, [node.name for node in rack.nodes], holders) for rack in shown]
-    held, matches = _held(cluster, namespace), _matches(cluster, query.get("find", "").strip(), names, namespace)
+    held, matches = (
+        _held(cluster, namespace, groups),
+        _matches(cluster, query.get("find", "").strip(), names, namespace),
+    )
     return {
         "warnings": fleet["warnings"],
         "by": level,
@@ -95,8 +98,8 @@ def fleet_view(content: Content, query: Query) -> JSON:
 
 
 def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRecord, Why]], wall: float) -> JSON:
-    """The fleet in six numbers, over the nodes that take pods; GPUs are allocated, reserved or free. `waiting`: as
-    `Explainer.waiting` gives them."""
+    """The fleet in six numbers, over the nodes that take pods; GPUs are allocated, reserved or free. `closed_gpus`:
+    those of the other nodes. `waiting`: as `Explainer.waiting` gives them."""
     fields = ("gpus", "held_gpus", "reserved_gpus", "free_gpus")
     gpus, allocated, kept, free = (sum(model[field] for model in models) for field in fields)
     created = [pod.created for pod, _ in waiting if pod.created is not None]
@@ -106,6 +109,7 @@ def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRec
         "reserved_gpus": kept,
         "allocated_gpus": allocated,
         "allocated_percent": round(100 * allocated / gpus) if gpus else 0,
+        "closed_gpus": sum(apart["gpus"] for model in models for apart in model["closed"]),
         "whole_nodes": sum(model["whole_nodes"] for model in models),
         "largest_linked_set": max((part["gpus"] for model in models for part in model["linked_sets"]), default=0),
         "waiting_pods": len(waiting),
@@ -157,23 +161,26 @@ def _marked(matches: JSON | None) -> frozenset[str]:
     return frozenset([*matches["nodes"], *(pod["node"] for pod in matches["pods"] if pod["node"])])
 
 
-def _held(cluster: ClusterView, namespace: str) -> Counter[str] | None:
-    """How many GPUs the pods of a namespace hold, by node; None: no namespace is asked for."""
+def _held(cluster: ClusterView, namespace: str, groups: Sequence[Rack]) -> Counter[str] | None:
+    """How many GPUs the pods of a namespace hold, by node, of those that it offers; None: no namespace is asked for."""
     if not namespace:
         return None
     held: Counter[str] = Counter()
     for pod in cluster.budgets.pods_in(namespace):
         if pod.gpus and not pod.finished:
             held[pod.node] += cluster.gpu_amount(pod)
-    return held
+    return Counter({node.name: min(held[node.name], node.held) for rack in groups for node in rack.nodes})
 
 
 def _of_namespace(groups: Sequence[Rack], held: Counter[str] | None) -> JSON:
-    """Of the GPUs of nodes that take pods those that the namespace holds (`held`, by node); None: none is asked for."""
-    nodes = [node for rack in groups for node in rack.nodes if not node.closed]
-    gpus, own = sum(node.gpus for node in nodes), None if held is None else sum(held[node.name] for node in nodes)
-    percent = None if own is None else round(100 * own / gpus) if gpus else 0
-    return {"namespace_gpus": own, "namespace_percent": percent}
+    """Of the GPUs of nodes that take pods those that the namespace holds (`held`, by node), and of the others; None:
+    none is asked for."""
+    if held is None:
+        return {"namespace_gpus": None, "namespace_percent": None, "namespace_closed_gpus": None}
+    nodes, gpus = [node for rack in groups for node in rack.nodes], sum(rack.gpus for rack in groups)
+    closed, own = (sum(held[node.name] for node in nodes if node.closed is state) for state in (True, False))
+    percent = round(100 * own / gpus) if gpus else 0
+    return {"namespace_gpus": own, "namespace_percent": percent, "namespace_closed_gpus": closed}
 
 
 def _heat(cluster: ClusterView, groups: Sequence[Rack], held: Counter[str] | None, marked: frozenset[str]) -> JSON:

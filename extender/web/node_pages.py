@@ -123,11 +123,12 @@ def _drawn(cluster: ClusterView, view: JSON, number: Callable[[str], int]) -> JS
     planned = {index for reservation in view["reserved"] for index in reservation["gpus"] or ()}
     islands = _islands(view["links"], len(view["gpus"]))
     open_gpus = [gpu["index"] for gpu in view["gpus"] if gpu["healthy"] and not gpu["pods"]]
-    more = view["reserved_gpus"] - len(planned.intersection(open_gpus))  # those that are reserved too, not fixed which
-    if view["unplaced"]:
+    kept, left = len(planned.intersection(open_gpus)), view["free"] + view["closed_gpus"]
+    more = max(0, view["reserved_gpus"] - kept)  # those that are reserved too, not fixed which
+    if view["unplaced"] or len(open_gpus) > kept + more + left:  # some are held, or not offered
         rest = "unknown"
-    elif more > 0:
-        rest = "unknown" if view["free"] + view["closed_gpus"] else "reserved"
+    elif more:
+        rest = "unknown" if left else "reserved"
     else:
         rest = "free" if view["schedulable"] else "closed"
     for gpu in view["gpus"]:

@@ -60,22 +60,23 @@ def before_and_after(
     content: Content, name: str, evicted: Sequence[Victim], takers: Mapping[str, Collection[int]]
 ) -> list[JSON]:
     """The node before an eviction and after it, the other pods as they are now; empty: as None of `picture`. `takers`:
-    by name, the pods that take their place, each with its GPUs, empty where they are not known."""
-    drawn = drawing(content, name, takers)
-    if drawn is None:
+    by name, the pods that take their place, each with its GPUs, empty where they are not known. What is reserved for
+    them counts before the eviction alone."""
+    now, drawn = drawing(content, name), drawing(content, name, takers)
+    if now is None or drawn is None:
         return []
     node, holders = drawn
     names = {victim.pod for victim in evicted}
     holder_of = {gpu: victim.pod for victim in evicted for gpu in victim.gpus}
     before, after, lost = list[JSON](), list[JSON](), list[int]()
     taken = {gpu: pod for pod, gpus in takers.items() for gpu in gpus}
-    for gpu in node["gpus"]:
+    for gpu, reserved in zip(node["gpus"], now[0]["gpus"], strict=True):
         index, on = gpu["index"], [pod["pod"] for pod in gpu["pods"]]
         victim = next((pod for pod in on if pod in names), holder_of.get(index))
         taker = next((pod for pod in on if pod in takers), taken.get(index))
         free = gpu | _FREE
         if victim is None:
-            before.append(free if taker in on else gpu)
+            before.append(free if taker in on else gpu | {"state": reserved["state"]})
         else:
             lost.append(index)
             before.append(gpu | {"state": "held"} if victim in on else _held(gpu, victim, holders))

@@ -150,7 +150,9 @@ LEAST_SECONDS: Final = 1_800.0
 MOST_SECONDS: Final = 48 * 3_600.0
 """Of the axis."""
 Kind = Literal["head", "starts", "reserved", "ends"]
-ORDER: Final[Mapping[Kind, int]] = {"head": 0, "starts": 1, "reserved": 2, "ends": 3}
+ORDER: Final[Mapping[Kind, int]] = {"head": 0, "starts": 2, "reserved": 3, "ends": 4}
+LAST_AWAITED: Final = 1
+"""The place in that order of the end which the head waits for longest: its latest start follows from it."""
 
 
 @dataclass(slots=True)
@@ -166,6 +168,8 @@ class Bar:
     nodes: set[str] = field(default_factory=set)
     awaited: bool = False
     """Whether the head waits for its end."""
+    last_awaited: bool = False
+    """Whether the head waits for no later one."""
 
     def add(self, node: str, gpus: int) -> None:
         """GPUs on one more node."""
@@ -176,13 +180,15 @@ class Bar:
     def key(self) -> tuple[int, bool, float, str]:
         """What its place in its rack follows from: of ends, those that the head waits for come first."""
         at = self.end if self.kind == "ends" else self.begin
-        return ORDER[self.kind], not self.awaited, inf if at is None else at, self.name
+        order = LAST_AWAITED if self.last_awaited else ORDER[self.kind]
+        return order, not self.awaited, inf if at is None else at, self.name
 
     def as_json(self) -> JSON:
         """The JSON form."""
         return {
             "kind": self.kind, "name": self.name, "is_pod": self.is_pod, "begin": self.begin, "end": self.end,
             "gpus": self.gpus, "nodes": len(self.nodes), "awaited": self.awaited,
+            "last_awaited": self.last_awaited,
         }  # fmt: skip
 
 
@@ -213,9 +219,17 @@ class Lanes:
         return bars[key]
 
     def shown(self) -> list[tuple[str, list[Bar]]]:
-        """The racks with their bars: first those in which something starts, then those in which the first pods end."""
+        """The racks with their bars: first that of the last awaited end, then those in which something starts, then
+        those in which the first pods end."""
         lanes = [(rack, sorted(bars.values(), key=lambda bar: bar.key)) for rack, bars in self._bars.items()]
-        return sorted(lanes, key=lambda lane: (lane[1][0].key, lane[0]))
+        return sorted(lanes, key=lambda lane: (not any(bar.last_awaited for bar in lane[1]), lane[1][0].key, lane[0]))
+
+    def mark_last_awaited(self) -> None:
+        """Marks the ends that the head waits for longest, after all have been added."""
+        awaited = [bar for bars in self._bars.values() for bar in bars.values() if bar.awaited]
+        last = max((bar.end for bar in awaited if bar.end is not None), default=None)
+        for bar in awaited:
+            bar.last_awaited = bar.end == last
 
 
 def next_starts(cluster: ClusterView, claims: Claims, report: QueueReport | None, now: float, wall: float) -> JSON:
@@ -312,6 +326,7 @@ def _endings(lanes: Lanes, cluster: ClusterView, head: HeadReservation | None, w
         bar = lanes.bar(pod.node, "ends", name, wall, at, pod=gang is None)
         bar.add(pod.node, gpus)
         bar.awaited |= pod.uid in awaited
+    lanes.mark_last_awaited()
 
 
 def _until(bars: Sequence[Bar], windows: Sequence[JSON], wall: float) -> float:

@@ -65,6 +65,7 @@ class NodeUse(NamedTuple):
             "free_gpus": 0 if self.closed else self.free,
             "closed_gpus": self.free if self.closed else 0,
             "unhealthy_gpus": self.unhealthy,
+            "takes_pods": not self.closed,
         }
 
 
@@ -73,39 +74,51 @@ class Rack:
 
     def __init__(self, name: str) -> None:
         self.name, self.gpus, self.whole = name, 0, 0
-        self.held = self.reserved = self.free = self.closed = self.unhealthy = 0
+        self.held = self.reserved = self.free = self.unhealthy = 0
+        self.closed = Counter(nodes=0, gpus=0, free_gpus=0)
+        """What the nodes that take no pods have; but for unhealthy GPUs, nothing else counts these."""
         self.by_free: Counter[int] = Counter()
         self.nodes: list[NodeUse] = []
 
     def add(self, node: NodeUse) -> None:
         """One of its nodes."""
         self.nodes.append(node)
+        self.unhealthy += node.unhealthy
+        if node.closed:
+            self.closed.update(nodes=1, gpus=node.gpus, free_gpus=node.free)
+            return
         self.gpus += node.gpus
         self.held += node.held
         self.reserved += node.reserved
-        self.unhealthy += node.unhealthy
-        if node.closed:
-            self.closed += node.free
-            return
         self.free += node.free
         self.by_free[node.free] += 1
         self.whole += node.free == node.gpus > 0
 
     def cell(self) -> JSON:
-        """The cell of all its nodes in a map."""
-        whole = NodeUse(self.name, self.gpus, self.held, self.reserved, self.free, self.unhealthy, closed=False)
-        return whole.as_json() | {"closed_gpus": self.closed, "nodes": len(self.nodes)}
-
-    def as_json(self) -> JSON:
-        """The JSON form. `free_gpus`: neither held nor reserved, on nodes that take pods; `closed_gpus`: on others."""
+        """The cell of all its nodes in a map: also of those that take no pods."""
+        gpus, left = self.gpus + self.closed["gpus"], self.closed["free_gpus"]
         return {
             "name": self.name,
+            "gpus": gpus,
+            "used_gpus": gpus - self.free - left,
+            "free_gpus": self.free,
+            "closed_gpus": left,
+            "unhealthy_gpus": self.unhealthy,
+            "takes_pods": self.closed["nodes"] < len(self.nodes),
             "nodes": len(self.nodes),
+        }
+
+    def as_json(self) -> JSON:
+        """The JSON form, as that of a model: over the nodes that take pods, with `closed`: what the others have.
+        `free_gpus`: neither held nor reserved."""
+        return {
+            "name": self.name,
+            "nodes": len(self.nodes) - self.closed["nodes"],
             "gpus": self.gpus,
             "held_gpus": self.held,
             "reserved_gpus": self.reserved,
             "free_gpus": self.free,
-            "closed_gpus": self.closed,
+            "closed": dict(self.closed),
             "unhealthy_gpus": self.unhealthy,
             "whole_nodes": self.whole,
             "nodes_by_free_gpus": [{"free_gpus": free, "nodes": self.by_free[free]} for free in sorted(self.by_free)],
@@ -119,7 +132,7 @@ def racks(content: Content, level: str, names: Iterable[str] | None = None) -> l
     offering = [
         node
         for name in sorted(cluster.gpus.topologies if names is None else names)
-        if (node := cluster.nodes.get(name)) is not None and node.gpus and cluster.row(name) >= 0
+        if (node := cluster.nodes.get(name)) is not None and any(node.gpus.values()) and cluster.row(name) >= 0
     ]
     rows = cluster.rows.index.rows([node.name for node in offering])
     gpus, held, reserved, free, _, _ = stock(over(content.verbs), content.times.monotonic(), rows)

@@ -186,13 +186,16 @@ def _steady(value: Any) -> Any:
 # ---- pages
 
 
-def _world(scenario: Scenario) -> World:
+def world_of(scenario: Scenario) -> World:
     """A server over the cluster, whose queue has looked once."""
     settings = Settings.model_validate_json(json.dumps(scenario.settings))
     world = World(settings)
     world.wall = datetime.fromisoformat(scenario.now).timestamp()
     gpus = frozenset(resource.name for resource in settings.resources)
-    world.cluster.apply(frozen.read(Path("cluster.json"), gpus), world.now)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "cluster.json")
+        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": scenario.items}))
+        world.cluster.apply(frozen.read(file, gpus), world.now)
     return with_queue(world)
 
 
@@ -201,9 +204,9 @@ def _pages(scenario: Scenario) -> Iterator[tuple[str, Any]]:
     views = [*VIEWS, *(f"/node.json?node={node}" for node in nodes[-1:])]
     for pod in [some[0] for some in pods][:MOST_PODS]:
         views += [f"/pod.json?pod={key_of(pod)}", f"/debug/explain?pod={key_of(pod)}"]
-    world = _world(scenario)
+    world = world_of(scenario)
     yield from _got(world, views)
-    decided = _world(scenario)
+    decided = world_of(scenario)
     for pod in [one for _, some in sorted(scenario.asked.items()) for one in some if one["metadata"].get("uid")]:
         _decide(decided, pod)
     yield from _got(decided, VIEWS_OF_DECISIONS)

@@ -39,8 +39,9 @@ def test_explain_states_what_the_list_of_waiting_pods_states(world: World) -> No
         assert get(world, f"/debug/explain?pod={name}").json["why"] == {"reason": reason, "text": text}, name
 
 
-def test_a_pod_waits_for_its_victims_where_pods_are_evicted_for_it(world: World) -> None:
-    assert waiting(world)[PREEMPTOR] == ("evicting", "1 pod on a100-1 is being evicted for it")
+def test_a_pod_waits_for_its_victims_where_they_save_their_work(world: World) -> None:
+    text = "1 pod on a100-1 saves its work before the eviction for it, until 2027-01-15T08:10:00Z at the latest"
+    assert waiting(world)[PREEMPTOR] == ("saving", text)
 
 
 def test_the_node_that_lacks_least_decides_and_not_most_nodes() -> None:

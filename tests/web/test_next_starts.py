@@ -119,7 +119,12 @@ def test_the_head_and_what_it_waits_for() -> None:
     awaited = [bar for lane in plan["lanes"] for bar in lane["bars"] if bar["awaited"]]
     assert awaited
     assert all(bar["end"] <= head["start"] for bar in awaited)
+    [last] = [bar for bar in awaited if bar["last_awaited"]]
+    assert last["end"] == max(bar["end"] for bar in awaited) == pytest.approx(head["start"], abs=60)
     text = world.call("/queue", method="GET", accept="text/html").body.decode()
+    assert text.count("ends by 14:11, the last end that the head waits for") == 2  # in the drawing and in the table
+    assert "latest start 14:11" in text
+    assert "latest 14:11 if" in text
     assert f"{head['awaited']} pods on its nodes have to end first" in text
 
 

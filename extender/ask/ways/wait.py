@@ -94,7 +94,7 @@ def claimed(judge: Judge, asked: Preemptor) -> Iterator[tuple[str, Passing]]:
             text = f"{reservation.pod}, for which GPUs on {reservation.node} are reserved, "
             text += f"for {seconds(remaining)} at most"
             if own:
-                yield from _victims(judge, reservation)
+                yield from _victims(judge, reservation, now)
             else:
                 yield reservation.node, Passing(remaining, "reservation", reservation.uid, reservation.pod, text)
     for uid, node in cluster.placements.nominated.items():
@@ -104,16 +104,17 @@ def claimed(judge: Judge, asked: Preemptor) -> Iterator[tuple[str, Passing]]:
             yield node, Passing(math.inf, "nominated", uid, name, f"{name}, which is nominated to {node}")
 
 
-def _victims(judge: Judge, own: Reservation) -> Iterator[tuple[str, Passing]]:
-    """The victims of the pod's own reservation that do not terminate yet."""
+def _victims(judge: Judge, own: Reservation, now: float) -> Iterator[tuple[str, Passing]]:
+    """The victims of the pod's own reservation that do not terminate yet. Those that save their work are evicted when
+    their time is over, at the latest."""
+    saves = own.own and own.wait > 0
+    remaining = max(0.0, own.at + own.wait + own.grace - now) if saves else math.inf
+    how = "which saves its work before it is evicted for it" if saves else "which is being evicted for it"
     for uid in own.victims:
         pod = judge.cluster.pods.get(uid)
         if pod is not None and not pod.terminating:
             name = f"{pod.namespace}/{pod.name}"
-            yield (
-                own.node,
-                Passing(math.inf, "victim", uid, name, f"{name} on {own.node}, which is being evicted for it"),
-            )
+            yield own.node, Passing(remaining, "victim", uid, name, f"{name} on {own.node}, {how}")
 
 
 def _name(judge: Judge, uid: str) -> str:

@@ -23,15 +23,21 @@ from tests.world import DGX1V, JSON, WALL, World, pairs, rfc3339, topology, work
 RACK = "cloud.provider.com/topology-rack"
 PRODUCT = "nvidia.com/gpu.product"
 LIMITED = {"weight": 2, "limit_gpus": {"H100": 8}}
-SETTINGS = Settings.model_validate({"queue": {"enabled": True, "queues": {"research": LIMITED}}})
+ASKED_SECONDS = 600
+"""In which a victim is to save its work, at most."""
+SETTINGS = Settings.model_validate(
+    {
+        "queue": {"enabled": True, "queues": {"research": LIMITED}},
+        "evictions": {"enabled": True},
+        "preemption": {"mostWaitSeconds": {"production": ASKED_SECONDS}},
+    }
+)
 WAITS = "research/finetune"
 """A pod that waits: GPUs are free, and not linked."""
 PREEMPTOR = "serving/urgent"
 ENDED = "speech/finished"
-ASKED = "vision/run-4-h100-3-0"
-"""A pod that runs, and is asked to save its work."""
-ASKED_SECONDS = 480
-"""In which it is to save."""
+ASKED = "vision/run-4-a100-1-4"
+"""A pod that runs, and is asked to save its work: the victim of PREEMPTOR."""
 PARTS = ((50, 0.5), (80, 1.0), (95, 1.6))
 """Of half the width of an 80 % window, by confidence in percent."""
 STARTS = {"llm": (3.6, 5.2, None), "sweep": (5.5, 9.0, Delay(1_500, WALL - 5_400, "node v100-3 was cordoned"))}
@@ -107,17 +113,17 @@ def _machine(world: World, rng: random.Random, name: str, rack: str, product: st
         team = rng.choice(TEAMS)
         gang = f"run-{rng.randint(1, 4)}"
         began = rng.randint(600, 9_000)
-        asked = _save_request() if f"{team}/{gang}-{name}-{held[0]}" == ASKED else {}
+        saves = _saves() if f"{team}/{gang}-{name}-{held[0]}" == ASKED else {}
         _pod(
             world, f"{gang}-{name}-{held[0]}", size, began, node=name, namespace=team, held=held, start=WALL - began,
             priority=rng.choice((0, 0, 10)), labels={NOTE + "gang": gang}, phase="Running",
-            annotations=_ends(product, gang) | asked,
+            annotations=_ends(product, gang) | saves,
         )  # fmt: skip
 
 
-def _save_request() -> dict[str, str]:
-    request = SaveRequest("p-1", PREEMPTOR, WALL - 120, WALL + ASKED_SECONDS)
-    return {NOTE + "saves-on-request": "10m", SAVE_REQUESTED: request.text()}
+def _saves() -> dict[str, str]:
+    request = SaveRequest("p-1", PREEMPTOR, WALL, WALL + ASKED_SECONDS)
+    return {NOTE + "saves-on-request": f"{ASKED_SECONDS}s", SAVE_REQUESTED: request.text()}
 
 
 def _ends(product: str, gang: str) -> dict[str, str]:
@@ -140,17 +146,20 @@ def _ended(world: World) -> None:
 
 
 def _preempted(world: World) -> None:
-    """Pods of high priority: one is placed, for one a pod is evicted."""
+    """Pods of high priority: one is placed, for one a pod is asked to save its work before it is evicted."""
     small = _pod(world, "small", 1, 60, namespace="serving", priority=500)
     there = [node.name for node in world.cluster.nodes.values() if not node.unschedulable]
     passed = world.filter(small, there)["NodeNames"]
     world.prioritize(small, passed)
-    selector = {"nodeSelector": {PRODUCT: "A100"}}
-    urgent = _pod(world, "urgent", 2, 30, namespace="serving", priority=1000, links="required", spec=selector)
+    spec = {"nodeSelector": {PRODUCT: "A100"}, "priorityClassName": "production"}
+    urgent = _pod(world, "urgent", 2, 30, namespace="serving", priority=1000, links="required", spec=spec)
     admitted = [name for name in world.cluster.nodes if name.startswith("a100")]
     world.filter(urgent, admitted)
     pods = world.cluster.pods.values()
     world.preempt(urgent, {node: [pod.name for pod in pods if pod.node == node] for node in admitted})
+    [reservation] = world.verbs.reservations.current(world.now)
+    [victim] = [world.cluster.pods[uid] for uid in reservation.victims]
+    assert f"{victim.namespace}/{victim.name}" == ASKED
 
 
 def _waiting(world: World) -> None:

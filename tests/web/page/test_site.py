@@ -154,15 +154,22 @@ def test_files_have_an_address_for_ever_and_another_one_when_they_change(world: 
 def test_the_fleet_counts_every_gpu_once(world: World) -> None:
     fleet = data(world, "/")
     for rack, drawn in zip(fleet["racks"], fleet["maps"], strict=True):
-        parts = ("held_gpus", "reserved_gpus", "free_gpus", "closed_gpus")
-        assert sum(rack[part] for part in parts) == rack["gpus"] == 8 * rack["nodes"] - rack["unhealthy_gpus"]
+        parts = ("held_gpus", "reserved_gpus", "free_gpus")
+        assert sum(rack[part] for part in parts) == rack["gpus"]
         states = [gpu["state"] for node in drawn for gpu in node["gpus"]]
-        assert states.count("held") == rack["held_gpus"]
+        held = [gpu["state"] for node in drawn for gpu in node["gpus"] if node["schedulable"]].count("held")
+        assert held == rack["held_gpus"]
         assert states.count("unhealthy") == rack["unhealthy_gpus"]
-        assert len(states) == rack["gpus"] + rack["unhealthy_gpus"]
+        assert len(states) == rack["gpus"] + rack["closed"]["gpus"] + rack["unhealthy_gpus"]
     assert [rack["name"] for rack in fleet["racks"]] == ["rack-1", "rack-2", "rack-3"]
-    assert fleet["racks"][0]["closed_gpus"] > 0  # v100-3 is cordoned
+    assert fleet["racks"][0]["closed"] == {"nodes": 1, "gpus": 7, "free_gpus": 1}  # v100-3 is cordoned
     assert [rack["unhealthy_gpus"] for rack in fleet["racks"]] == [1, 0, 0]
+    summary = fleet["summary"]
+    assert (summary["gpus"], summary["closed_gpus"]) == (88, 7) == (
+        sum(rack["gpus"] for rack in fleet["racks"]), sum(rack["closed"]["gpus"] for rack in fleet["racks"]),
+    )  # fmt: skip
+    assert "67 of 88 GPUs; 7 more on nodes that take no pods" in html(world, "/")
+    assert "2 of 24 free; 7 more on nodes that take no pods" in html(world, "/")
     text = html(world, "/")
     for node in world.cluster.nodes:
         assert f">{node}</a>" in text
@@ -247,10 +254,15 @@ def test_the_pod_is_explained_as_by_the_command(world: World) -> None:
         assert f'<summary>{nodes}: {MEANINGS[reason]} <span class="key">{reason}</span></summary>' in unescape(text)
 
 
-def test_a_way_out_states_its_conditions_in_each_view(world: World) -> None:
+def test_a_way_out_states_its_conditions_in_each_view() -> None:
+    loose = World()
+    loose.node("a", 4, links=pairs(4))
+    for gpu in (0, 2):
+        loose.pod(f"held-{gpu}", 1, "a", held=[gpu])
+    loose.pod("waits", 2, priority=5, links="required")
     condition = "(only with evictions.enabled, which is off: kube-scheduler up to 1.37 may not ask for this eviction"
-    for path in (f"/pod?pod={WAITS}", "/capacity"):
-        assert condition in unescape(html(world, path)), path
+    for path in ("/pod?pod=default/waits", "/capacity"):
+        assert condition in unescape(html(loose, path)), path
     never = World()
     never.node("a", 8)
     never.pod("held", 8, "a")
@@ -307,15 +319,20 @@ def test_what_is_evicted_for_a_pod_is_drawn(world: World) -> None:
 
 def test_a_pod_that_is_asked_to_save_shows_until_when_and_for_which_pod(world: World) -> None:
     request = data(world, f"/pod?pod={ASKED}")["save_request"]
-    times = {"at": WALL - 120, "until": WALL + ASKED_SECONDS}
+    times = {"at": WALL, "until": WALL + ASKED_SECONDS}
     assert request == {"by": PREEMPTOR, "by_pod": True, "answer": None} | times
     text = html(world, f"/pod?pod={ASKED}")
-    assert "Asked to save its work until 08:08:00 UTC</b> (in 8 min), for <a href" in text
+    assert "Asked to save its work until 08:10:00 UTC</b> (in 10 min), for <a href" in text
     assert "It has not answered yet." in text
     assert text.count("sked to save") == 1
     assert "unknown" not in text  # what its eviction frees beyond a request, and leaves over, depends on the preemptor
     assert "1 victim. What its eviction frees beyond a request depends on the preemptor.</p>" in text
     assert data(world, f"/pod?pod={WAITS}")["save_request"] is None
+    waits = data(world, f"/pod?pod={PREEMPTOR}")
+    assert f"waits: for {ASKED} on a100-1, which saves its work before it is evicted for it;" in waits["sentence"]
+    assert waits["ways_out"][0]["cost"] == [{"term": "seconds", "value": 630.0, "unit": "seconds"}]
+    [reservation] = data(world, "/preemptions")["reservations"]
+    assert (reservation["victims_left"], reservation["saving_until"]) == ([ASKED], WALL + ASKED_SECONDS)
 
 
 def test_the_node_where_a_pod_fits_is_drawn(world: World) -> None:
@@ -445,7 +462,7 @@ def test_free_means_the_same_in_each_view(world: World) -> None:
     assert free == sum(listed.values()) == states.count("free") == 16
     assert listed == {node["node"]: node["free"] for node in drawn}
     assert states.count("reserved") == shown["summary"]["reserved_gpus"]
-    assert states.count("closed") == shown["racks"][0]["closed_gpus"] == 1
+    assert states.count("closed") == shown["racks"][0]["closed"]["free_gpus"] == 1
     [alone] = [one["pods"] for one in capacity["pods"] if one["pod_gpus"] == 1]
     assert free == alone
 
@@ -472,6 +489,29 @@ def test_the_map_has_a_cell_for_each_node(world: World) -> None:
     for name, cell in shown.items():
         assert f"{name}: {cell['used_gpus']} of {cell['gpus']} GPUs in use" in text
     assert len(re.findall(r'<a class="cell s4"', text)) == sum(c["value"] == c["gpus"] for c in shown.values())
+
+
+def test_a_cordoned_node_that_pods_hold_whole_is_drawn_as_one_that_takes_no_pods() -> None:
+    world = World()
+    world.node("open", 4)
+    world.node("closed", 4, unschedulable=True)
+    world.pod("holds", 4, "closed")
+    shown = cells(data(world, "/"))
+    assert (shown["closed"]["takes_pods"], shown["open"]["takes_pods"]) == (False, True)
+    assert re.search(r'<a class="cell s4 closed"[^>]*title="closed: ', html(world, "/"))
+
+
+def test_a_gpu_is_in_the_same_state_in_each_picture(world: World) -> None:
+    """On the page of its node, in the fleet, and before an eviction, but for what the victims hold."""
+    fleet = {node["node"]: node for nodes in data(world, "/")["maps"] for node in nodes}
+    node = {gpu["index"]: gpu["state"] for gpu in data(world, "/node?node=a100-1")["gpus"]}
+    assert node == {gpu["index"]: gpu["state"] for gpu in fleet["a100-1"]["gpus"]}
+    assert [index for index, state in node.items() if state == "reserved"] == [1, 3, 5, 7]
+    [drawn, _] = data(world, f"/pod?pod={PREEMPTOR}")["drawings"]
+    for before, after in (drawn["pictures"], data(world, "/preemptions")["preemptions"][0]["pictures"]):
+        assert {gpu["index"]: gpu["state"] for gpu in before["node"]["gpus"]} == node
+        assert [gpu["index"] for gpu in after["node"]["gpus"] if gpu["state"] == "free"] == [1, 3, 7]
+    assert "<b>res.</b> reserved" in html(world, "/preemptions")
 
 
 def test_a_large_fleet_has_a_cell_for_each_rack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -531,7 +571,7 @@ def test_a_heading_states_what_a_filter_does_not_narrow(world: World) -> None:
     assert {part: shown[part] for part in parts} == dict.fromkeys(parts, "all namespaces")
     assert (shown["Waiting"], shown["Advice"], shown["The last hours"]) == ("vision", "whole cluster", "whole cluster")
     own = data(world, "/?namespace=vision")
-    open_nodes = [cell["value"] for cell in cells(own).values() if not cell["closed_gpus"]]
+    open_nodes = [cell["value"] for cell in cells(own).values() if cell["takes_pods"]]
     assert own["summary"]["namespace_gpus"] == sum(open_nodes)
     assert "<dt>Allocated to vision</dt>" in html(world, "/?namespace=vision")
 
@@ -605,7 +645,7 @@ def test_a_preemption_is_shown_with_its_cost_and_its_runner_up(world: World) -> 
     assert one["certificate"]["lost_on"] == "work_lost_gpu_seconds"
     assert re.search(r"Work lost\s+<span class=\"tag\">decides<", text)
     assert text.count(">decides<") == 1
-    assert "Chosen for its work lost: 6.71 GPU-hours, against 6.98 GPU-hours of the runner-up." in text
+    assert "Chosen for its work lost: 4.87 GPU-hours, against 6.98 GPU-hours of the runner-up." in text
     before, after = one["pictures"]
     assert (marked(before, "victim"), marked(after, "chosen")) == (one["victims"][0]["gpus"], [4, 5])
     evictions = data(world, f"/pod?pod={PREEMPTOR}")["evictions"]
