@@ -39,7 +39,7 @@ from extender.server.scheduler_probe import SchedulerProbe
 from extender.server.shadow import VerbCalls
 from extender.server.writes import Writes
 from extender.settings import ServerSettings, Settings, Tls
-from extender.web.health import MOST_NAMED, Health
+from extender.web.health import MOST_NAMED
 from extender.web.metrics_page import MetricsPage
 from extender.web.pages import Handler, Names, Pages, ServedPage, error_response, preferred
 from extender.web.site import error_page
@@ -185,7 +185,7 @@ def _create(
                 await task
             await close()
 
-    health = _probes(views.health)
+    health = _probes(views.health.alive, views.health.ready)
     metrics = (
         ServedPage("/metrics", views.metrics.metrics, Names.NONE),
         ServedPage("/metrics/slis", views.health.slis.slis, Names.NONE),
@@ -199,7 +199,12 @@ def _create(
     views.zpages.paths = [route.path for group in (health, *served.values()) for route in group]
     routes = [Route(path_of(verb), app, methods=["POST"], name=verb) for verb, app in endpoint.verbs.items()]
     main = routes + health + [route for name, some in served.items() if name not in places.apart for route in some]
-    apart = {name: _router(health + served[name]) for name in places.apart}
+    # That of the metrics is open to all pods of a cluster, and only /metrics asks for a token there.
+    unnamed = _probes(views.health.alive, views.health.ready_unnamed)
+    apart = {
+        name: _router((unnamed if name == "metrics" and places.metrics else health) + served[name])
+        for name in places.apart
+    }
     return _router(main, lifespan), apart
 
 
@@ -218,9 +223,9 @@ def _router(routes: list[Route], lifespan: Lifespan[Router] | None = None) -> Ro
     return Router(routes, redirect_slashes=False, default=no_page, lifespan=lifespan)
 
 
-def _probes(health: Health) -> list[Route]:
-    """On each listener. Not guarded: kubelet uses names that are not known here, and these name no pod."""
-    probes: dict[str, Handler] = {"/healthz": health.alive, "/livez": health.alive, "/readyz": health.ready}
+def _probes(alive: Handler, ready: Handler) -> list[Route]:
+    """On each listener. Not guarded: kubelet uses names that are not known here."""
+    probes: dict[str, Handler] = {"/healthz": alive, "/livez": alive, "/readyz": ready}
     return [Route(path, handler, methods=["GET"]) for path, handler in probes.items()]
 
 

@@ -21,7 +21,7 @@ NOT_READY_SECONDS: Final = 60.0
 MOST_NAMED: Final = 20
 """Invalid objects that are named in one answer."""
 HIDDEN: Final = "the log of the server has it"
-"""In place of a problem where pages need a token."""
+"""In place of a problem, which may name objects, where clients without rights ask."""
 
 
 class Check(NamedTuple):
@@ -77,6 +77,13 @@ class Health:
     async def ready(self, request: Request) -> Response:
         """Whether the verbs are answered by a complete and current view. `?verbose`: each check in a line, as
         Kubernetes components answer."""
+        return self._ready(request, named=not self._cluster.settings.server.debug.authorize)
+
+    async def ready_unnamed(self, request: Request) -> Response:
+        """The same, for a listener that clients without a token reach: it names no object."""
+        return self._ready(request, named=False)
+
+    def _ready(self, request: Request, *, named: bool) -> Response:
         missing = self._missing()
         self.slis.note("lists", "readyz", passed=not missing)
         dark = 0.0 if missing else self._dark()
@@ -86,28 +93,23 @@ class Health:
         if dark >= NOT_READY_SECONDS:
             silent = f"pods or nodes have not been watched for {dark:.0f} s: the API server is silent or away"
         status = 503 if missing or silent else 200
+        problems = {part: text if named or not text else HIDDEN for part, text in self._degraded.problems.items()}
         if "verbose" in request.query_params:
             checks = [Check("lists", "; ".join(missing), True), Check("watches", silent, True)]
-            checks += [Check(part, self._text(text), False) for part, text in self._degraded.problems.items()]
+            checks += [Check(part, text, False) for part, text in problems.items()]
             return Response(_verbose(checks), status_code=status, media_type="text/plain")
         body: dict[str, Any] = {"ready": status == 200, "missing": missing or ([silent] if silent else [])}
         if status == 200:
-            named = not self._cluster.settings.server.debug.authorize
             body |= {
                 "generation": self._cluster.generation,
                 "warnings": self._invalid.warnings() if named else [],
             }
-        problems = self._degraded.problems.items()
         body |= {
-            "degraded": [{"part": part, "problem": self._text(text)} for part, text in problems if text],
+            "degraded": [{"part": part, "problem": text} for part, text in problems.items() if text],
             "settings": self._cluster.settings.hash,
             "version": version("gpu-extender"),
         }
         return JSONResponse(body, status_code=status)
-
-    def _text(self, problem: str) -> str:
-        """A problem may name objects: not where pages need a token."""
-        return HIDDEN if problem and self._cluster.settings.server.debug.authorize else problem
 
 
 def _verbose(checks: Sequence[Check]) -> str:

@@ -15,6 +15,7 @@ from extender.metrics import Metrics
 from extender.server import certificates as module
 from extender.server.certificates import VALID_SECONDS, Certificates, not_after, self_signed
 from extender.settings import Tls
+from extender.web.health import HIDDEN, InvalidObjects
 from tests.server.served import Served, serving
 from tests.server.test_certificates import handshake, reads
 from tests.server.test_gate import RIGHTS, ApiServer
@@ -46,6 +47,18 @@ def test_metrics_are_for_tokens_with_the_right_and_health_for_all(served: Served
         assert [status("/metrics", token) for token in ("", "stranger", "nobody", "prometheus")] == [401, 401, 403, 200]
         assert [status(path) for path in ("/healthz", "/readyz")] == [200, 200]
         assert [status(path, "operator") for path in ("/debug/state", "/", "/v1/filter")] == [404, 404, 404]
+
+
+def test_readiness_names_no_object_there(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pod of the cluster may ask it, without a token."""
+    monkeypatch.setattr(InvalidObjects, "warnings", lambda self: [{"code": "invalid-object", "message": "default/p"}])
+    served.world.metrics.degraded.note("settings", "gang team/secret")
+    verbs, metrics = (
+        httpx.get(f"{url}/readyz", verify=unverified(), trust_env=False).json()
+        for url in (f"http://127.0.0.1:{served.ports[0]}", f"https://127.0.0.1:{served.ports[1]}")
+    )
+    assert (len(verbs["warnings"]), verbs["degraded"][0]["problem"]) == (1, "gang team/secret")
+    assert (metrics["warnings"], metrics["degraded"][0]["problem"]) == ([], HIDDEN)
 
 
 def listening(port: int) -> set[str]:
