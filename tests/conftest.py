@@ -19,8 +19,16 @@ settings.register_profile("checked", derandomize=True, deadline=None, max_exampl
 settings.register_profile("fuzz", derandomize=False, deadline=None, max_examples=500, print_blob=True)  # tests.fuzz
 settings.load_profile("ci" if os.environ.get("CI") else "by-hand")
 
-# What a test logs is captured, and seldom read: a table with all local variables costs 0.1 s for each traceback.
-structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+
+def _plain_lines() -> None:
+    """What a test logs is captured, and seldom read. structlog's own lines for people take as long as a decision, and
+    its table of all local variables 0.1 s for each traceback."""
+    rendered = structlog.processors.KeyValueRenderer(key_order=["level", "event"])
+    processors = (structlog.contextvars.merge_contextvars, structlog.processors.add_log_level)
+    structlog.configure([*processors, structlog.processors.format_exc_info, rendered])
+
+
+_plain_lines()
 
 
 @pytest.hookimpl(trylast=True)
@@ -46,6 +54,7 @@ def _logging_as_before() -> Iterator[None]:
     straight = log._straight
     yield
     structlog.reset_defaults()
+    _plain_lines()
     log._straight = straight
     logging.getLogger().handlers[:] = handlers
     logging.getLogger().setLevel(level)

@@ -25,16 +25,22 @@ DEPLOYMENT = f"Deployment/{SYSTEM}/gpu-scheduler"
 VERSIONS = "versions/kustomization.yaml"
 
 
-def patches(name: str) -> bool:
-    return "\npatches:" in (MANIFESTS / name / "kustomization.yaml").read_text()
+def has(part: str, name: str) -> bool:
+    return f"\n{part}:" in (MANIFESTS / name / "kustomization.yaml").read_text()
 
 
-ORDERED = tuple(sorted(CHOICES, key=lambda name: (patches(name), name == "kubeadm", name == "openshift", name)))
+ORDERED = tuple(sorted(CHOICES, key=lambda name: (has("patches", name), name == "kubeadm", name == "openshift", name)))
 """As docs/install.md orders them: those that change others last."""
+MEETING = {name for name in CHOICES if has("patches", name) or has("components", name)}
 CASES = sorted(
     chosen
     for chosen in {
-        *(tuple(name for name in ORDERED if name in some) for size in range(3) for some in combinations(CHOICES, size)),
+        *(
+            tuple(name for name in ORDERED if name in some)
+            for size in range(3)
+            for some in combinations(CHOICES, size)
+            if size < 2 or MEETING.intersection(some)
+        ),
         *(
             tuple(name for name in ORDERED if name not in (form, left_out))
             for form in FORMS
@@ -43,8 +49,9 @@ CASES = sorted(
     }
     if not set(FORMS) <= set(chosen)
 )
-"""None, each one, each pair, all, and all but one, with one form. An object comes from one component, and another may
-patch it: so pairs have every way in which components meet."""
+"""None, each one, each pair in which one patches or has components of its own, all, and all but one, with one form. An
+object comes from one component, and another may patch it: so these pairs have every way in which components meet. Those
+that only add objects meet in all of them."""
 
 
 def kustomized(folder: Path) -> dict[str, Object]:
