@@ -18,9 +18,10 @@ def installed() -> str | None:
 
 @contextmanager
 def browser(path: str) -> Iterator[Browser]:
-    """Without its sandbox, which a container does not allow. It opens no page but ours."""
+    """Without its sandbox, which a container does not allow: it opens no page but ours. Without the GPU process, which
+    a machine without a GPU only simulates."""
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         try:
             yield started
         finally:
