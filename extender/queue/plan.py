@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice, repeat
@@ -219,7 +219,7 @@ class Planner:
         listed = yield from self._listed(sorted_gangs, decision, pause_of)
         waiting = Counter(entry.gang.queue for entry in listed)
         shares = fair_shares(use, queues.models.capacity, self._cluster.settings.queue.queues)  # with what has started
-        numbers = tuple([self._queue(name, queues, shares, waiting[name]) for name in self._names(queues)])
+        numbers = tuple([self._queue(name, queues, shares, waiting[name]) for name in self._names(queues, waiting)])
         before = list(self.report.waiting)
         self.report = QueueReport(wall, tuple(listed), numbers, head=decision.head)
         while before:
@@ -679,9 +679,9 @@ class Planner:
         starts_within = max(starts_within, latest - wall)
         return self._places.counted(requests, self.starts.own(gang), gone, taken, starts_within)
 
-    def _names(self, queues: QueueHoldings) -> list[str]:
-        """Of the queues that are reported."""
-        return sorted({*self._cluster.settings.queue.queues, *queues.held, *queues.wanted})
+    def _names(self, queues: QueueHoldings, waiting: Iterable[str]) -> list[str]:
+        """Of the queues that are reported. `waiting`: those in which gangs wait."""
+        return sorted({*self._cluster.settings.queue.queues, *queues.held, *queues.wanted, *waiting})
 
     def _queue(
         self, name: str, queues: QueueHoldings, shares: Mapping[str, float], waiting: int

@@ -31,7 +31,8 @@ NOTHING: Final[JSON] = {
     "verdict": "", "sentence": "", "because": "", "why": None, "node": None, "gpus": None, "how": None, "funnel": [],
     "reasons": {}, "nearest": None, "ways_out": [], "first": None, "second": None, "difference": [], "queue": None,
     "devices": None, "evicted": None, "preemption": None, "evictable_by": None, "cost_now": None, "not_checked": [],
-    "nodes_by_reason": {}, "scores": [], "evictions": [], "save_request": None,
+    "nodes_by_reason": {}, "scores": [], "evictions": [], "preemptor": None,
+    "save_request": None,
 }  # fmt: skip
 """The fields of the view of a pod of which nothing but records is known."""
 LEFT_OUT: Final = {
@@ -73,9 +74,9 @@ def _own(answer: Mapping[str, Any]) -> JSON:
 def pod_view(content: Content, query: Query) -> JSON:
     """`?pod=NAMESPACE/NAME`: which. As /debug/explain, with `because`: why the best node is before the second,
     `drawings`: nodes to look at, `nodes_by_reason`: the first nodes of each reason, `scores`: the best two nodes by
-    term, `evictions`: each plan that is known, by cost term, and `save_request`: what the pod is asked, which the
-    sentence leaves out. A pod that has ended has the verdict "ended", while the records of this server name it.
-    BadRequest, NotFound."""
+    term, `evictions`: each plan that is known, by cost term, `preemptor`: the pod that they are for, where they are of
+    a decision, and `save_request`: what the pod is asked, which the sentence leaves out. A pod that has ended has the
+    verdict "ended", while the records of this server name it. BadRequest, NotFound."""
     explainer, verbs = content.explainer, content.verbs
     name = pod_of(query)
     try:
@@ -94,6 +95,7 @@ def pod_view(content: Content, query: Query) -> JSON:
         "nodes_by_reason": {key: list(names) for key, names in sorted(shown.rejected.items())},
         "scores": [_score(ranked) for ranked in shown.best],
         "evictions": plans(asked) if asked else _ways(answer["ways_out"]),
+        "preemptor": asked["pod"] if asked else None,
         "save_request": _save_request(content, pod),
         "decisions": latest,
     }

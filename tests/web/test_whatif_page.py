@@ -14,6 +14,7 @@ import pytest
 
 from extender.act.controller import Supervisor
 from extender.ask import forks
+from extender.settings import Settings
 from extender.web import whatif_page
 from extender.web.render import POLICY
 from extender.web.whatif_page import MOST_QUESTION
@@ -208,16 +209,16 @@ def test_the_answer_as_html() -> None:
     assert text.count("<section") == 1
 
 
-def test_the_condition_of_an_eviction_stands_once() -> None:
-    made = World()
-    made.node("pairs", 8, links=pairs(8))
-    for gpu in range(0, 8, 2):
-        made.pod(f"held-{gpu}", 1, "pairs", held=[gpu])
-    made.pod("waits", 2, priority=5, links="required")
-    text = shown(made, {"pods": ["default/waits"]})[1]
-    assert "fits after an eviction" in text
-    assert text.count("evictions.enabled") == 1
-    assert text.count("kube-scheduler up to 1.37") == 1
+def test_the_condition_of_an_eviction_stands_once_and_only_where_it_counts() -> None:
+    for enabled in (False, True):
+        made = World(Settings.model_validate({"evictions": {"enabled": enabled}}))
+        made.node("pairs", 8, links=pairs(8))
+        for gpu in range(0, 8, 2):
+            made.pod(f"held-{gpu}", 1, "pairs", held=[gpu])
+        made.pod("waits", 2, priority=5, links="required")
+        text = shown(made, {"pods": ["default/waits"]})[1]
+        assert "fits after an eviction" in text
+        assert text.count("evictions.enabled") == text.count("kube-scheduler up to 1.37") == (0 if enabled else 1)
 
 
 def test_the_nodes_that_an_answer_changes_are_drawn() -> None:

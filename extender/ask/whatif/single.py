@@ -171,7 +171,8 @@ def _about_eviction(snapshot: SupposedCluster, nodes: JudgedNodes, best: candida
     """Warnings of an eviction."""
     victims = certificate.important(best.pods)
     warnings = certificate.warnings(snapshot.cluster, victims)
-    if LINKS_ONLY[nodes.codes[best.node]] and not snapshot.settings.evictable_as_failed_nodes:
+    settings = snapshot.settings
+    if LINKS_ONLY[nodes.codes[best.node]] and not (settings.evictable_as_failed_nodes or settings.evictions.enabled):
         warnings.append(
             warning(
                 "links-only",

@@ -328,6 +328,9 @@ def test_a_pod_that_is_asked_to_save_shows_until_when_and_for_which_pod(world: W
     assert "unknown" not in text  # what its eviction frees beyond a request, and leaves over, depends on the preemptor
     assert "1 victim. What its eviction frees beyond a request depends on the preemptor.</p>" in text
     assert data(world, f"/pod?pod={WAITS}")["save_request"] is None
+    assert "This pod alone, evicted now before it has saved: gangs broken 1, work lost 6.71 GPU-hours" in text
+    assert f'The preemption for <a href="/pod?pod=serving%2Furgent">{PREEMPTOR}</a> and the runner-up</h2>' in text
+    assert ">Its preemption and the runner-up</h2>" in html(world, f"/pod?pod={PREEMPTOR}")
     waits = data(world, f"/pod?pod={PREEMPTOR}")
     assert f"waits: for {ASKED} on a100-1, which saves its work before it is evicted for it;" in waits["sentence"]
     assert waits["ways_out"][0]["cost"] == [{"term": "seconds", "value": 630.0, "unit": "seconds"}]
