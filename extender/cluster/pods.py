@@ -9,7 +9,10 @@ A pod keeps what it holds until it has terminated (Succeeded, Failed) or is dele
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Final
+
+from msgspec.structs import replace
 
 from ext_core.table import PodTable
 from extender.cluster.annotation_limits import AnnotationLimits
@@ -32,6 +35,11 @@ from extender.objects.records import (
     SaveAnswersRecord,
 )
 from extender.objects.tolerant import bare
+
+MOST_MOVED: Final = 64
+"""Pods below an object that follow each change of its owner at once: about 10 us each, on the event loop."""
+OWNER_SECONDS: Final = 10.0
+"""Where the owner of an object above more pods changes again within this time, the former one counts until then."""
 
 
 class Pods:
@@ -57,6 +65,8 @@ class Pods:
         self.stale = Stale()
         self._table = table
         self._owners = OwnerIndex()  # of the pods that are bound, or in a workload
+        self._moved: dict[gangs.ObjectKey, float] = {}  # when their owners changed, the oldest first
+        self._moves: dict[gangs.ObjectKey, GroupRecord] = {}  # those of `_moved` whose owners have changed again
         self._held_counts = nodes.gpus.held_counts
 
     def on(self, node: str) -> Iterator[PodRecord]:
@@ -284,10 +294,39 @@ class Pods:
         """A ResourceQuota is "set", or there is a "delete"."""
         set_or_drop(self.quotas, (record.namespace, record.name), record, change)
 
-    def set_group(self, record: GroupRecord, change: str) -> None:
-        """An object that states how many pods must run is "set", or there is a "delete"."""
+    def move(self, now: float) -> bool:
+        """Bring pods below the owners that were not followed at once. Whether there were any."""
+        moved = False
+        while self._moved and now - next(iter(self._moved.values())) >= OWNER_SECONDS:
+            key = next(iter(self._moved))
+            del self._moved[key]
+            record = self._moves.pop(key, None)
+            if record is not None:
+                self.set_group(record, "set", now)
+                moved = True
+        return moved
+
+    def _moves_now(self, key: gangs.ObjectKey, before: GroupRecord, record: GroupRecord, now: float) -> GroupRecord:
+        """The record, below the owner of `before` where too many pods followed another change of its owner lately."""
+        self._moves.pop(key, None)
+        if record.owner == before.owner or len(self._owners.below.get(key, ())) <= MOST_MOVED:
+            return record
+        if now - self._moved.get(key, -inf) < OWNER_SECONDS:
+            self._moves[key] = record
+            return replace(record, owner=before.owner)
+        self._moved.pop(key, None)
+        self._moved[key] = now
+        return record
+
+    def set_group(self, record: GroupRecord, change: str, now: float) -> None:
+        """An object that states how many pods must run is "set", or there is a "delete". `now`: seconds on the
+        server's clock."""
         key = (record.api, record.kind, record.namespace, record.name)
         before = self.gangs.objects.get(key)
+        if change == "set" and before is not None:
+            record = self._moves_now(key, before, record, now)
+        else:
+            self._moves.pop(key, None)
         owner = record.owner if change == "set" else None
         pods: list[PodRecord] = []
         if (before.owner if before is not None else None) != owner:  # another gang from here on

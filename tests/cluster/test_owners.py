@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from extender.cluster.cluster import Cluster
+from extender.cluster.pods import MOST_MOVED, OWNER_SECONDS
+from extender.objects.records import PodRecord
 from tests.cluster.reach import kept_of
 from tests.objects.test_gangs import obj, owned, pod
 from tests.world import JSON, World, workload
@@ -61,6 +63,44 @@ def test_a_circle_of_owners_leaves_nothing_behind() -> None:
     world.set("Pod", late)
     assert world.filter(late)["NodeNames"] == ["n"]
     assert world.cluster.faults == 0
+
+
+def test_an_owner_above_many_pods_that_changes_again_and_again_is_followed_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each move takes time for each pod, on the event loop, and a tenant may patch its Job all the time."""
+    world = World()
+    world.node("n", 8)
+    world.set("Group", group("Job", "j", None))
+    many = 2 * MOST_MOVED
+    for i in range(many):
+        world.set("Pod", pod(f"p{i}", {"owner": owned("Job", "batch/v1", "j")}))
+    moved: list[str] = []
+    add = world.cluster._pods._owners.add
+
+    def counted(record: PodRecord, objects: Any) -> None:
+        moved.append(record.uid)
+        add(record, objects)
+
+    monkeypatch.setattr(world.cluster._pods._owners, "add", counted)
+    for i in range(10):
+        world.set("Group", group("Job", "j", ("JobSet", f"s{i}")))
+    assert len(moved) == many
+    [found] = world.cluster.workloads.gang_pods
+    assert found.name == "s0"
+    world.now += OWNER_SECONDS
+    world.cluster.tick(world.now)
+    assert len(moved) == 2 * many
+    [found] = world.cluster.workloads.gang_pods
+    assert found.name == "s9"
+    assert not world.cluster._pods._moves
+    world.set("Group", group("Job", "j", ("JobSet", "s10")))
+    world.drop("Group", group("Job", "j", ("JobSet", "s10")))  # what was to come is forgotten with it
+    world.now += OWNER_SECONDS
+    world.cluster.tick(world.now)
+    [found] = world.cluster.workloads.gang_pods
+    assert found.name == "j"
+    assert not world.cluster._pods._moved
 
 
 def step(world: World, rng: Random, pods: dict[str, JSON], groups: dict[tuple[str, str], JSON]) -> None:
