@@ -98,8 +98,8 @@ def fleet_view(content: Content, query: Query) -> JSON:
 
 
 def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRecord, Why]], wall: float) -> JSON:
-    """The fleet in six numbers, over the nodes that take pods; GPUs are allocated, reserved or free. `closed_gpus`:
-    those of the other nodes. `waiting`: as `Explainer.waiting` gives them."""
+    """The fleet in six numbers, over the nodes that take pods: GPUs are allocated, reserved or free. The GPUs of the
+    other nodes are a number beside. `waiting`: as `Explainer.waiting` gives them."""
     fields = ("gpus", "held_gpus", "reserved_gpus", "free_gpus")
     gpus, allocated, kept, free = (sum(model[field] for model in models) for field in fields)
     created = [pod.created for pod, _ in waiting if pod.created is not None]
@@ -109,7 +109,7 @@ def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRec
         "reserved_gpus": kept,
         "allocated_gpus": allocated,
         "allocated_percent": round(100 * allocated / gpus) if gpus else 0,
-        "closed_gpus": sum(apart["gpus"] for model in models for apart in model["closed"]),
+        "gpus_of_closed_nodes": sum(apart["gpus"] for model in models for apart in model["closed"]),
         "whole_nodes": sum(model["whole_nodes"] for model in models),
         "largest_linked_set": max((part["gpus"] for model in models for part in model["linked_sets"]), default=0),
         "waiting_pods": len(waiting),
@@ -176,11 +176,11 @@ def _of_namespace(groups: Sequence[Rack], held: Counter[str] | None) -> JSON:
     """Of the GPUs of nodes that take pods those that the namespace holds (`held`, by node), and of the others; None:
     none is asked for."""
     if held is None:
-        return {"namespace_gpus": None, "namespace_percent": None, "namespace_closed_gpus": None}
+        return {"namespace_gpus": None, "namespace_percent": None, "namespace_gpus_of_closed_nodes": None}
     nodes, gpus = [node for rack in groups for node in rack.nodes], sum(rack.gpus for rack in groups)
     closed, own = (sum(held[node.name] for node in nodes if node.closed is state) for state in (True, False))
     percent = round(100 * own / gpus) if gpus else 0
-    return {"namespace_gpus": own, "namespace_percent": percent, "namespace_closed_gpus": closed}
+    return {"namespace_gpus": own, "namespace_percent": percent, "namespace_gpus_of_closed_nodes": closed}
 
 
 def _heat(cluster: ClusterView, groups: Sequence[Rack], held: Counter[str] | None, marked: frozenset[str]) -> JSON:

@@ -44,7 +44,8 @@ def test_the_gpus_of_nodes_that_take_no_pods_are_not_free(reason: str) -> None:
     assert [(one["schedulable"], one["closed"]) for one in nodes] == [(False, reason)] * 2
     assert reason in _cells(nodes[0])
     [rack] = page(world, "/.json")["racks"]
-    assert (rack["free_gpus"], rack["closed_gpus"], rack["whole_nodes"]) == (0, 13, 0)
+    assert (rack["gpus"], rack["free_gpus"], rack["whole_nodes"]) == (0, 0, 0)
+    assert rack["closed"] == {"nodes": 2, "gpus": 16, "free_gpus": 13}
     assert {one["gpus"] for one in page(world, "/debug/capacity")["largest"]} == {0}
     html = world.call("/", method="GET", accept="text/html").body.decode()
     assert f"{reason}: not counted" in html

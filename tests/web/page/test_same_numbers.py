@@ -125,7 +125,7 @@ def test_gpus_are_counted_alike(world: World) -> None:
         assert sum(rack["whole_nodes"] for rack in racks) == summary["whole_nodes"], level
     by_model = {rack["name"]: summed([rack]) for rack in data(world, "/?by=model")["racks"]}
     assert by_model == {model["model"]: summed([model]) for model in fleet["models"]}
-    assert summary["closed_gpus"] == sum(one["gpus"] for one in closed)
+    assert summary["gpus_of_closed_nodes"] == sum(one["gpus"] for one in closed)
 
 
 def test_a_node_states_the_same_everywhere(world: World) -> None:
@@ -179,7 +179,7 @@ def test_namespaces_add_up(world: World) -> None:
     for one in own:
         cells = [cell for group in one["heat"]["groups"] for cell in group["cells"]]
         counted = [sum(cell["value"] for cell in cells if cell["takes_pods"] is takes) for takes in (True, False)]
-        assert counted == [one["summary"][key] for key in ("namespace_gpus", "namespace_closed_gpus")]
+        assert counted == [one["summary"][key] for key in ("namespace_gpus", "namespace_gpus_of_closed_nodes")]
 
 
 def test_what_waits_is_counted_alike(world: World) -> None:

@@ -165,7 +165,7 @@ def test_the_fleet_counts_every_gpu_once(world: World) -> None:
     assert fleet["racks"][0]["closed"] == {"nodes": 1, "gpus": 7, "free_gpus": 1}  # v100-3 is cordoned
     assert [rack["unhealthy_gpus"] for rack in fleet["racks"]] == [1, 0, 0]
     summary = fleet["summary"]
-    assert (summary["gpus"], summary["closed_gpus"]) == (88, 7) == (
+    assert (summary["gpus"], summary["gpus_of_closed_nodes"]) == (88, 7) == (
         sum(rack["gpus"] for rack in fleet["racks"]), sum(rack["closed"]["gpus"] for rack in fleet["racks"]),
     )  # fmt: skip
     assert "67 of 88 GPUs; 7 more on nodes that take no pods" in html(world, "/")
