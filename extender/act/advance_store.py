@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from extender.act.document import NEWER_SECONDS, Amount, Entries, KeptDocument, Name
+from extender.act.document import Amount, Entries, KeptDocument, Name
 from extender.kube.own_objects import ConfigMap
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -151,8 +151,8 @@ class AdvanceStore(Entries):
             log.warning(problem, key=key[:80], err=str(error))
 
     def is_newer(self, name: str) -> bool:
-        """Whether a version to come keeps this reservation: it is left alone for NEWER_SECONDS."""
-        return name in self._document.newer and self._clock() - self._document.newer[name] < NEWER_SECONDS
+        """Whether a version to come keeps this reservation of an operator: it is left alone for a while."""
+        return self._document.stands(name)
 
     def why_not(self, changes: Mapping[str, Kept | None]) -> str:
         """Why these cannot be written together, "" where they can."""
@@ -168,6 +168,8 @@ class AdvanceStore(Entries):
         return dict.fromkeys(self._damaged) | texts
 
     def _why_not(self, texts: Mapping[str, str | None]) -> str:
+        if any(map(self._document.stands, texts)):
+            return "a newer version of gpu-extender keeps it"
         try:
             for text in texts.values():
                 if text is not None:

@@ -31,9 +31,8 @@ from extender.ask.place import GangCase, QueueLook, by_itself
 from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, named_gpus, no_gpus, no_such_pod, result_text, seconds
-from extender.ask.ways import evict, gang
+from extender.ask.ways import Way, evict, gang, in_order
 from extender.ask.ways.pod import helping
-from extender.ask.ways.way import Way, in_order
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import finish
 from extender.cluster.statements import PLAN, gpus_of, stated_mask

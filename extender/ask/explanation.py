@@ -14,8 +14,8 @@ from extender.ask.judge import Judge, Ranked
 from extender.ask.nearest import LINKED, OTHER_UNITS
 from extender.ask.nodes import NOT_LINKED, PASSING, REMEDIES, RESERVED, JudgedNodes, Stage, deciding
 from extender.ask.text import amount, count, gpu_hours, named_gpus, needs, other_amount
+from extender.ask.ways import Way
 from extender.ask.ways.evict import work_lost
-from extender.ask.ways.way import Way
 from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from extender.ask.text import amount as text_of
 from extender.ask.text import count
-from extender.ask.ways.way import Way, term
+from extender.ask.ways import Way, term
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import finish
 from extender.objects import quotas

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from extender.ask.judge import Judge
 from extender.ask.nodes import JudgedNodes
-from extender.ask.ways.way import Way
+from extender.ask.ways import Way
 from extender.decide.decisions import LINKS_ONLY
 from extender.preemption import certificate
 from extender.preemption.candidates import Eviction, Preemptor

@@ -26,10 +26,9 @@ from extender.ask.nearest import nearest as of_pod
 from extender.ask.place import GangCase, Outcome
 from extender.ask.suppose import copies
 from extender.ask.text import amount, count
-from extender.ask.ways import machines
+from extender.ask.ways import Way, in_order, machines, term
 from extender.ask.ways import wait as waits
 from extender.ask.ways.request import most_gpus, with_gpus, with_links
-from extender.ask.ways.way import Way, in_order, term
 from extender.cluster.pod_kinds import LINKS, links_of
 from extender.objects.queueing import DOMAIN, Domain
 from extender.objects.records import NodeRecord, PodRecord

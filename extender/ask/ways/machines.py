@@ -16,7 +16,7 @@ from extender.ask.admission import is_choosy, ready, rejected, tells_apart
 from extender.ask.judge import Judge
 from extender.ask.nodes import UNUSABLE, JudgedNodes
 from extender.ask.text import count
-from extender.ask.ways.way import Way, term
+from extender.ask.ways import Way, term
 from extender.cluster.device_plugins import Division
 from extender.objects.records import NodeRecord
 from extender.policy.contracts import Class

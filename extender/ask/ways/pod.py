@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from extender.ask import nearest
 from extender.ask.nodes import JudgedNodes
 from extender.ask.suppose import SupposedCluster
-from extender.ask.ways import evict, machines, request, wait
-from extender.ask.ways.way import Way, in_order
+from extender.ask.ways import Way, evict, in_order, machines, request, wait
 from extender.preemption.candidates import Preemptor
 from extender.preemption.search import SearchResult
 

@@ -15,7 +15,7 @@ from ext_core import survey
 from extender.ask.judge import Judge
 from extender.ask.nodes import JudgedNodes
 from extender.ask.text import amount
-from extender.ask.ways.way import Way, term
+from extender.ask.ways import Way, term
 from extender.cluster.gpus import MOST_GPUS
 from extender.cluster.pod_kinds import LINKS
 from extender.objects.records import PodRecord

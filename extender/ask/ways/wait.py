@@ -14,7 +14,7 @@ from ext_core import survey
 from extender.ask.judge import Judge
 from extender.ask.nodes import TOO_FEW, JudgedNodes
 from extender.ask.text import seconds
-from extender.ask.ways.way import Way, term
+from extender.ask.ways import Way, term
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor, ends
 from extender.queue.report import first_names

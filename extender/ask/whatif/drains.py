@@ -14,7 +14,7 @@ import msgspec
 
 from extender.ask.suppose import SupposedCluster, evicted_by_drain
 from extender.ask.text import count
-from extender.ask.ways.way import term
+from extender.ask.ways import term
 from extender.ask.whatif import group, single
 from extender.ask.whatif.single import warning
 from extender.cluster.cluster import Cluster

@@ -20,8 +20,8 @@ from extender.ask.place import GangCase, Outcome
 from extender.ask.quotas import REASON, counted, nearest, raised, sentence, way
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import amount
+from extender.ask.ways import Way, in_order, term
 from extender.ask.ways.request import with_gpus
-from extender.ask.ways.way import Way, in_order, term
 from extender.ask.whatif.group import Grouped
 from extender.ask.whatif.single import Single, preemptor, warning
 from extender.objects import quotas

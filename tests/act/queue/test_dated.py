@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from extender.act.advance_store import STATE
 from extender.settings import Settings
-from tests.act.test_advance import BIG, Case, Instance
+from tests.act.test_advance import BIG, MAPS, Case, Instance
 from tests.queue.test_plan import HEAD, look, wait
 from tests.reservations.test_advance import lasting, passes
 from tests.world import JSON, WALL, World, rfc3339, workload
@@ -183,6 +184,25 @@ def test_another_instance_goes_on_with_what_is_held() -> None:
             await second.turn(times=8)
             assert second.lease.held
             assert held(second, "g") == held(instance, "g") != []
+
+    run(case, test)
+
+
+def test_what_a_newer_version_keeps_for_a_gang_is_left_as_it_is() -> None:
+    case = Case(limited(default=16))
+
+    async def test(instance: Instance) -> None:
+        dated(instance.world, "g", 2, 8, 600)
+        await instance.turn(times=3)
+        state = case.objects.stored[MAPS + STATE]
+        newer = {key: text.replace('"format":1', '"format":2') for key, text in state["data"].items()}
+        case.objects.put(MAPS + STATE, {**state, "data": newer})
+        async with case.server("second") as second:
+            dated(second.world, "g", 2, 8, 600)
+            await second.turn(times=8)
+            assert second.lease.held
+        assert '"format":2' in "".join(newer.values())
+        assert case.objects.stored[MAPS + STATE]["data"] == newer
 
     run(case, test)
 
