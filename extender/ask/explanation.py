@@ -12,7 +12,8 @@ from ext_core.link_sets import LinkSets
 from extender.ask.fleet import SIZES
 from extender.ask.judge import Judge, Ranked
 from extender.ask.nearest import LINKED, OTHER_UNITS
-from extender.ask.nodes import NOT_LINKED, PASSING, REMEDIES, RESERVED, JudgedNodes, Stage, deciding
+from extender.ask.node_reasons import REMEDIES, counted
+from extender.ask.nodes import NOT_LINKED, PASSING, RESERVED, JudgedNodes, Stage, deciding
 from extender.ask.text import amount, count, gpu_hours, named_gpus, needs, other_amount
 from extender.ask.ways import Way
 from extender.ask.ways.evict import work_lost
@@ -277,7 +278,7 @@ def cause(asked: Preemptor, nodes: JudgedNodes, ways: Sequence[Way]) -> str:
         return FUNNEL["unreserved"]
     stage = next((stage.stage for stage in nodes.funnel if not stage.nodes), "left")
     text = FUNNEL[stage].format(gpus=gpus, certain=_certain(asked.request))
-    return f"{text} ({_counted(nodes)})" if stage == "admitted" else text
+    return f"{text} ({counted(nodes.reasons)})" if stage == "admitted" else text
 
 
 def never(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> str:
@@ -286,14 +287,14 @@ def never(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> str:
     if not nodes.reasons:
         return FUNNEL["seen"]
     if not nodes.codes:
-        return f"{FUNNEL['admitted']} ({_counted(nodes)})"
+        return f"{FUNNEL['admitted']} ({counted(nodes.reasons)})"
     if set(nodes.codes.values()) == {TOO_FEW_GPUS.code} and len(asked.pod.gpus) == 1:
         return _too_large(cluster, asked, nodes)
     linked = f" that are certain {_certain(request)}" if request.by_position else ""
     others = [other_amount(*asked_amount) for asked_amount in request.others]
     amounts = [amount(what, asks) for what, asks in zip(("cpu", "memory"), request.amounts, strict=False) if asks]
     wants = _listed([f"{_gpus(asked)}{linked}", *amounts, *others])
-    return f"no node takes it, whatever ends there: it asks for {wants} ({_counted(nodes)})"
+    return f"no node takes it, whatever ends there: it asks for {wants} ({counted(nodes.reasons)})"
 
 
 def _too_large(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> str:
@@ -304,11 +305,6 @@ def _too_large(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> st
     node = "the largest node that admits it" if larger else "the largest node"
     remedy = f"ask for at most {most:,}, or make it a gang of such pods"
     return f"it asks for {_gpus(asked)}, and {node} has {most:,}: {remedy}"
-
-
-def _counted(nodes: JudgedNodes) -> str:
-    """How many nodes are rejected for what."""
-    return ", ".join(f"{key} {number}" for key, number in sorted(nodes.reasons.items()))
 
 
 def whole(why: str, nearest: Mapping[str, Any] | None, ways: Sequence[Way], nodes: JudgedNodes) -> str:
@@ -369,7 +365,7 @@ def _missing(missing: Sequence[Mapping[str, Any]]) -> str:
         if miss["what"] != LINKED
     ]
     parts = [f"{_listed(amounts)} short"] if amounts else []
-    return _listed(parts + [f"{miss['have']} of {miss['need']} GPUs linked" for miss in loose])
+    return _listed(parts + [f"{miss['have']} of {miss['need']} linked GPUs" for miss in loose])
 
 
 def _listed(texts: Sequence[str]) -> str:

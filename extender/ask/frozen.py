@@ -232,7 +232,7 @@ def _documents(raw: bytes, source: str, invalid: list[Invalid], repeated: list[s
     try:
         return list(yaml_documents.documents(raw, repeated=repeated))
     except (RecursionError, yaml_documents.Error, ValueError) as error:
-        message = f"malformed YAML: {' '.join(str(error).split())}"
+        message = yaml_documents.malformed(error)
         if malformed is not None:
             message = f"malformed JSON: {malformed}"
         elif isinstance(error, RecursionError):

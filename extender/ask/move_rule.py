@@ -75,7 +75,7 @@ class MoveRule:
         if why := stays(pod):
             return why
         if pod.owner is None:
-            return "nothing creates it again"
+            return "no owner that creates a new pod"
         if len(owner_key(pod)) > LONGEST_OWNER:
             return "its owner's kind is too long to be kept"
         if self.most_priority is not None and pod.priority >= self.most_priority:

@@ -9,47 +9,13 @@ from typing import Final, NamedTuple
 
 from extender.ask.admission import CORDONED, rejected, sorted_out, uncordoned
 from extender.ask.judge import Judge
+from extender.ask.node_reasons import REPELLED, SHORT
 from extender.policy import reasons, roles
 from extender.policy.contracts import Class
 from extender.policy.reasons import REASONS
 from extender.policy.rules import Count, Failing, Hazard, Links, Nics, ResourceOffered
 from extender.preemption.candidates import Preemptor
 
-SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots", "too-little-of-another-resource")
-"""By the numbers of `Judge.short`; the last is OTHER."""
-REPELLED: Final = "repelled-by-a-running-pod"
-REMEDIES: Final = {
-    "cordoned": "Uncordon the node.",
-    "node-selector": "Label the node as the pod's nodeSelector asks, or change that.",
-    "node-affinity": "Label the node as the pod's required node affinity asks, or change that.",
-    "taint": "Let the pod tolerate the node's taint.",
-    "gpus-by-claims-alone": "Ask for the GPUs by a ResourceClaim, or have a DeviceClass serve the resource.",
-    "claim-elsewhere": "A claim of the pod is in use on another node: give the pod a claim of its own.",
-    "no-gpus-by-claims": "No DRA driver publishes GPUs there: ask for the resource of its device plugin.",
-    "claim-unmet": "Ask for devices that the node publishes, or wait until they are free (see the warnings).",
-    SHORT[0]: "Ask for less CPU, or wait for pods to end.",
-    SHORT[1]: "Ask for less memory, or wait for pods to end.",
-    SHORT[2]: "Wait for pods to end.",
-    SHORT[3]: "Ask for less of it, wait for pods to end, or add nodes that offer it.",
-    REPELLED: "A pod there has a required anti-affinity to this one, or this one to it.",
-}
-"""What helps, by the reasons that are of no rule."""
-MEANINGS: Final = {
-    **{reason.key: reason.text.removeprefix("gpu-extender: ") for reason in REASONS.values()},
-    "cordoned": "the node is cordoned",
-    "node-selector": "the labels of the node do not match the pod's nodeSelector",
-    "node-affinity": "the node does not match the pod's required node affinity",
-    "taint": "the node has a taint that the pod does not tolerate",
-    "gpus-by-claims-alone": "the node hands out its GPUs by claims alone",
-    "claim-elsewhere": "a claim of the pod is in use on another node",
-    "no-gpus-by-claims": "no DRA driver publishes GPUs on the node",
-    SHORT[0]: "too little CPU is free",
-    SHORT[1]: "too little memory is free",
-    SHORT[2]: "no pod slot is free",
-    SHORT[3]: "too little of another resource is free",
-    REPELLED: "a pod on the node repels it, or it that pod",
-}
-"""What each reason means of a node."""
 MOST_NAMED: Final = 24
 """Nodes that are named for each reason, the first by name."""
 UNUSABLE: Final = frozenset(reason.code for rule in (ResourceOffered, Failing) for reason in rule.reasons)

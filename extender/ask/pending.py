@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from ext_core import fit
 from extender.ask.judge import Judge
-from extender.ask.nodes import SHORT, deciding
+from extender.ask.node_reasons import SHORT
+from extender.ask.nodes import deciding
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.objects import gangs

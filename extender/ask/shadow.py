@@ -11,7 +11,7 @@ from ext_core import fit, score
 from ext_core.link_sets import LinkSets
 from ext_core.rows import NodeRow
 from extender.ask.fleet import SIZES
-from extender.ask.nodes import SHORT
+from extender.ask.node_reasons import SHORT
 from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU

@@ -53,6 +53,7 @@ RESULTS: Final = {
     "filter try-again": "no node fits for some seconds",
     "bind refused": "not bound",
     "preempt standing-plan": "evict, as answered before",
+    "preempt none": "no eviction",
     "preempt asking": "ask pods to save their work",
 }
 """What came of a call, by its verb and its result, where that is no word for people."""

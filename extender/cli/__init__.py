@@ -67,8 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         words[0] = "version"
     if words[0] not in COMMANDS:
-        if near := get_close_matches(words[0], COMMANDS, n=1):
-            overview().error(f"{words[0]!r} is not a command. Did you mean {near[0]!r}? {PROGRAM} --help lists all")
+        if not words[0].startswith("-"):
+            near = get_close_matches(words[0], COMMANDS, n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            overview().error(f"{words[0]!r} is not a command.{meant} {PROGRAM} --help lists all")
         overview().parse_args(words)  # ends the program: help, or what is wrong
     options = parsed(parser_of(words[0]), words[1:])
     return ended(partial(command(words[0]).run, options), options)

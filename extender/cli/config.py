@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
@@ -22,6 +23,7 @@ EXAMPLES = (
     "gpu-extender config explain preemption",
     "gpu-extender config defaults > settings.yaml",
 )
+LINK: Final = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +71,15 @@ def _explained(field: str | None) -> dict[str, Any]:
     if not explained:
         choice = did_you_mean(wanted, [field_row["field"] for field_row in all_of_them])
         raise NotFound(f"is not a field of the settings{choice}", path=wanted)
+    for field_row in explained:  # links of the reference page
+        field_row["meaning"] = LINK.sub(_linked, field_row["meaning"])
     return _head("SettingsFields", []) | {"fields": explained}
+
+
+def _linked(link: re.Match[str]) -> str:
+    """The page that a link leads to, behind its text where that is not "details"."""
+    text, page = link.groups()
+    return f"docs/{page}" if text == "details" else f"{text} (docs/{page})"
 
 
 def _is_in(field: str, wanted: str) -> bool:

@@ -71,6 +71,8 @@ NAMED_ALIKE: Final = 3
 """Nodes with equal lines that are named."""
 QUIET: Final = ("scores", "class")
 """Of a node: what only helps to find a defect."""
+COUNTED: Final = (("filter", "fits"), ("filter", "refused"), ("prioritize", "scored"))
+"""Results that the number of nodes states."""
 
 
 def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
@@ -95,19 +97,30 @@ def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
     yield from _victims(decision)
     for warning in decision.get("warnings") or ():
         yield f"  warning: {warning['message']}"
-    yield from _nodes(decision["nodes"][:SHOWN_NODES], verbose)
+    if decision["result"] != "bound" or verbose:  # else the result states all of it
+        yield from _nodes(decision["nodes"][:SHOWN_NODES], verbose)
     hidden = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
     if hidden > 0:
         yield f"  and {count(hidden, 'more node')} (-o json has up to 100)"
-    if decision["reasons"]:
-        yield "  rejected: " + ", ".join(f"{number:,} x {code}" for code, number in decision["reasons"].items())
+    if hidden > 0 or verbose:
+        yield from rejections(decision["reasons"], "  rejected by ", verbose)
     if verbose and decision["duration_us"]:
         yield "  took: " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
 
 
+def rejections(reasons: Mapping[str, int], before: str, verbose: bool = False) -> Iterator[str]:
+    """How many nodes are rejected, by reason, the most first. `verbose`: with the keys of the reasons."""
+    from extender.ask.node_reasons import MEANINGS  # here: completion need not load it
+
+    for key, number in sorted(reasons.items(), key=lambda reason: -reason[1]):
+        named = f" [{key}]" if verbose and key in MEANINGS else ""
+        yield f"{before}{count(number, 'node')}: {MEANINGS.get(key, key)}{named}"
+
+
 def _result(decision: dict[str, Any]) -> str:
     """What came of it, where, and of how many nodes."""
-    parts = [result_text(decision["verb"], decision["result"])]
+    verb, result = decision["verb"], decision["result"]
+    parts = ["" if (verb, result) in COUNTED else result_text(verb, result)]
     if decision.get("node"):
         parts[0] += f" on {decision['node']}"
     if decision.get("gpus"):
@@ -115,14 +128,14 @@ def _result(decision: dict[str, Any]) -> str:
     asked = decision["candidates"]
     if decision["verb"] in ("filter", "prioritize"):
         feasible, answered = decision["feasible"], decision["answered"]
-        parts.append(f"fits on {feasible:,} of {count(asked, 'node')}")
+        parts.append(f"fits on {feasible:,} of {count(asked, 'node')} that kube-scheduler asked about")
         if answered != feasible:
             parts.append(f"{answered:,} answered")
     elif decision["verb"] in ("preempt", "evict") and asked:
         parts.append(f"{count(asked, 'node')} to choose from")
     if decision["error"]:
         parts.append(decision["error"])
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
 
 
 def _nodes(nodes: Sequence[dict[str, Any]], verbose: bool) -> Iterator[str]:

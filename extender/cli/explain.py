@@ -4,13 +4,13 @@ read from a file: assumed pods and reservations are not known then."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 from extender.ask.text import HOW, count, terms, terms_alone, way
-from extender.cli.decisions import add_verbose
+from extender.cli.decisions import add_verbose, rejections
 from extender.cli.decisions import lines as decision_lines
 from extender.cli.options import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of, pod_of
@@ -48,15 +48,6 @@ def run(options: argparse.Namespace) -> int:
 # ---- for people
 
 
-REFUSED: Final = {
-    "admitted": ("does not admit the pod", "do not admit the pod"),
-    "usable": ("does not offer its GPUs", "do not offer its GPUs"),
-    "enough-gpus": ("has too few GPUs free", "have too few GPUs free"),
-    "linked": ("has enough free but not linked", "have enough free but not linked"),
-    "unreserved": ("has them reserved for other pods", "have them reserved for other pods"),
-    "left": ("lacks something else that it asks for", "lack something else that it asks for"),
-}
-"""What the nodes have that a stage of the funnel leaves out: one node, several."""
 WAYS: Final = "; cheapest way out: "
 """In a sentence of the server: from here on it repeats the first ways out."""
 
@@ -70,10 +61,10 @@ def lines(answer: Mapping[str, Any], verbose: bool = False) -> Iterator[str]:
     yield from (f"  {clause}" for clause in others)
     if how := answer.get("how"):  # a server of an older version does not state it
         yield f"  {how}: {HOW.get(how, how)}"
-    if answer["funnel"]:
-        yield f"  nodes: {_funnel(answer['funnel'])}"
-    if answer["reasons"]:
-        yield "  rejected: " + ", ".join(f"{number:,} x {key}" for key, number in answer["reasons"].items())
+    if stages := answer["funnel"]:
+        fit = stages[-1]["nodes"]
+        yield f"  nodes: {stages[0]['nodes']:,} in all; {fit or 'none'} {'fit' if fit > 1 else 'fits'}"
+    yield from rejections(answer["reasons"], "    ", verbose)
     yield from _evictions(answer)
     if ways:
         yield "  ways out, the cheapest first, each verified by the filter:"
@@ -92,17 +83,6 @@ def lines(answer: Mapping[str, Any], verbose: bool = False) -> Iterator[str]:
         yield from decision_lines(decision, verbose)
     if hidden := answer.get("decisions_left_out"):
         yield f"and {count(hidden, 'more decision')}"
-
-
-def _funnel(stages: Sequence[Mapping[str, Any]]) -> str:
-    """Of how many nodes, and at which stages they are left out."""
-    parts, before = [], stages[0]["nodes"]
-    for stage in stages[1:]:
-        if gone := before - stage["nodes"]:
-            parts.append(f"{gone:,} {REFUSED.get(stage['stage'], (stage['stage'],) * 2)[gone > 1]}")
-        before = stage["nodes"]
-    fit = f"{before:,} {'fits' if before == 1 else 'fit'}" if before else "none fits"
-    return f"{stages[0]['nodes']:,} in all{': ' if parts else ''}{', '.join(parts)}; {fit}"
 
 
 def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "open" and options.older_than is None:
         raise BadInput("open needs an age: give --older-than, as in --older-than 30m", path="--older-than")
     if options.action == "off" and (options.older_than is not None or options.namespace):
-        raise BadInput("off is for all pods of the cluster; open has --older-than and --namespace", path="off")
+        raise BadInput("it opens the gates of all pods; only open has --older-than and --namespace", path="off")
 
     def open_(server: ApiServer) -> Coroutine[Any, Any, int]:
         return _off(server) if options.action == "off" else _open(server, options.older_than, options.namespace or "")

@@ -46,7 +46,9 @@ def run(options: argparse.Namespace) -> int:
     page = "/debug/map" + (f"?{asked}" if asked else "")
     answer = answer_of(options, page, lambda offline, settings, events, wall: _read(options, settings, events))
     if not answer["nodes"]:
-        raise NotFound("no such node offers GPUs", path=options.node or options.rack or "the cluster")
+        what = "no node of this rack" if options.rack and not options.node else "no such node"
+        all_nodes = "; without a name all are listed" if asked else ""
+        raise NotFound(f"{what} offers GPUs{all_nodes}", path=options.node or options.rack or "the cluster")
     show(answer, options.output, partial(_lines, drawn=options.node is not None))
     if options.output == "text":
         note(answer["warnings"], "warning: ")

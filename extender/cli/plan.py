@@ -77,7 +77,10 @@ def run(options: argparse.Namespace) -> int:
     stated = {"for": options.shape, "domain": options.domain, "model": options.model,
               "priority-class": options.priority_class, "node": options.node, "at": options.at}  # fmt: skip
     query = {name: text for name, text in stated.items() if text is not None}
-    asked = WantedRoom.of(query)
+    try:
+        asked = WantedRoom.of(query)
+    except BadInput as error:
+        raise BadInput(error.message, path=f"--{error.path}") from None
     entry = _entry(options)
     page = f"/debug/plan?{urlencode(query)}"
     answer = answer_of(options, page, lambda offline, *cluster: offline.moves(*cluster, asked), WORK_SECONDS)

@@ -59,7 +59,7 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
         for start in starts:
             yield f"  {start['gang']}: {_seats(start['pods'])}"
     if not answer["warnings"] and not answer["waiting"] and not answer["incomplete"]:
-        yield "no other gang waits" if starts else "no gang waits"
+        yield f"no {'other ' if starts else ''}gang or pod waits behind the queue's gate"
     for title, gangs in (("waiting, in order", answer["waiting"]), ("not complete yet", answer["incomplete"])):
         if gangs:
             yield f"{title}:"

@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the report."""
     if not options.directory.is_dir():
-        raise BadInput("this is no directory", path=str(options.directory))
+        raise BadInput("there is no such directory", path=str(options.directory))
     other = settings_of(options) if options.config else None
     log.configure("auto", logging.CRITICAL)  # what the server logged then is no news
     from extender.journal.report import ReplayReport, lines  # here: --help need not load the core

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from extender.ask.text import count
+from extender.ask.text import count, gpu_hours
 from extender.cli.options import add_output, show, warned
 from extender.cli.sources import add_server, ask
 
@@ -32,9 +32,22 @@ TOTALS = {
     "whole_nodes_broken": ("whole nodes broken", "placements"),
     "victims": ("victims", "preemptions"),
     "gangs_broken": ("gangs broken", "preemptions"),
-    "work_lost_gpu_seconds": ("work lost, GPU-seconds", "preemptions"),
+    "work_lost_gpu_seconds": ("work lost, GPU-hours", "preemptions"),
 }
 """By the name in the answer: the text of a row, and which of `compared` it is a sum over."""
+NOT_JUDGED = {
+    "not-modelled": "which ask for something else too that only kube-scheduler looks at",
+    "unknown-node": "on a node that is not known yet",
+    "unreadable": "of which a part cannot be read",
+    "busy": "beyond 100 a second",
+    "defect": "for a defect, see the log",
+}
+PREEMPTED = {
+    "same": "with the same victims",
+    "equal": "with other victims at the same cost",
+    "other": "with other victims",
+    "none": "where we would evict no pod",
+}
 COUNTED = {
     "placements": "pods",
     "with_positions": "pods",
@@ -59,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    from extender.ask.node_reasons import MEANINGS  # here: completion need not load it
+
     yield from warned(answer)
     if "placements" not in answer:
         return
@@ -71,12 +86,12 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
             f"{placed['other']} on another node, {placed['wait']} would wait"
         )
     for why, pods in placed["not_judged"].items():
-        yield f"not compared: {count(pods, 'pod')}, {why}"
+        yield f"not compared: {count(pods, 'pod')}, {NOT_JUDGED.get(why, why)}"
     for why, pods in placed["rejected"].items():
-        yield f"we would reject the chosen node: {count(pods, 'pod')}, {why}"
+        yield f"we would reject the chosen node: {count(pods, 'pod')}, {MEANINGS.get(why, why)}"
     preempted = answer["preemptions"]
     if any(preempted.values()):
-        parts = ", ".join(f"{number} {name}" for name, number in preempted.items() if number)
+        parts = ", ".join(f"{number:,} {PREEMPTED[name]}" for name, number in preempted.items() if number)
         yield f"preemptions: {parts}"
     yield ""
     yield from _totals(answer)
@@ -95,10 +110,13 @@ def _totals(answer: Mapping[str, Any]) -> Iterator[str]:
     rows += [(f"linked sets of {a['gpus']} taken", a["sets"], b["sets"], "with_positions") for a, b in pairs]
     for text, was, would, of in rows:
         if was or would:
-            yield f"{text:<28}{was:>16,.6g}{would:>16,.6g}  of {compared[of]:,} {COUNTED[of]}"
+            scale = 3600 if text.endswith("GPU-hours") else 1
+            yield f"{text:<28}{was / scale:>16,.6g}{would / scale:>16,.6g}  of {compared[of]:,} {COUNTED[of]}"
 
 
 def _difference(difference: Mapping[str, Any]) -> Iterator[str]:
+    from extender.ask.node_reasons import MEANINGS
+
     if not difference["gained"] and not difference["lost"]:
         return
     yield ""
@@ -106,13 +124,14 @@ def _difference(difference: Mapping[str, Any]) -> Iterator[str]:
     for way in ("gained", "lost"):
         for example in difference["examples"][way]:
             theirs, ours = example["kube_scheduler"], example["gpu_extender"]
-            would = _side(ours) if ours is not None else f"no node: {example.get('rejected') or 'rejected'}"
+            why = example.get("rejected") or "rejected"
+            would = _side(ours) if ours is not None else f"no node: {MEANINGS.get(why, why)}"
             yield f"  {way}: {example['pod']}: {_side(theirs)} -> {would}"
 
 
 def _side(side: Mapping[str, Any]) -> str:
     if "victims" in side:
-        return f"{side['node']} ({count(side['victims'], 'victim')}, {side['work_lost_gpu_seconds']:,} GPU-seconds)"
+        return f"{side['node']} ({count(side['victims'], 'victim')}, {gpu_hours(side['work_lost_gpu_seconds'])} lost)"
     parts: list[str] = []
     if side.get("linked") is not None:
         parts.append(f"linked {side['linked']:.0%}, {side['ring_gbps']:g} GB/s")

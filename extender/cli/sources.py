@@ -74,7 +74,7 @@ def pod_of(text: str) -> tuple[str, str]:
     """(namespace, name) of NAMESPACE/NAME. BadInput for anything else."""
     namespace, slash, name = text.partition("/")
     if not (namespace and slash and name) or "/" in name:
-        raise BadInput(f"{text!r} is not NAMESPACE/NAME", path="pod")
+        raise BadInput(f"{text!r} is not NAMESPACE/NAME, as default/train", path="pod")
     return namespace, name
 
 
@@ -107,7 +107,8 @@ def _answer(
     except ValueError:  # such as brackets that are not closed
         scheme = ""
     if scheme not in ("http", "https"):
-        raise BadInput(f"{server!r} is not an http or https address", path="--server")
+        hint = "" if "//" in server else f": write http://{server}"
+        raise BadInput(f"{server!r} is not an http or https address{hint}", path="--server")
     headers = {"Accept": "application/json"} | ({} if body is None else {"Content-Type": "application/json"})
     request = Request(server.rstrip("/") + path, data=body, headers=headers)
     try:

@@ -60,10 +60,10 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
     else:
         yield ""
         waiting = [
-            (f"{group['pods']:,}", f"{group['gpus']:,}", group.get("text", ""), group["reason"])
+            (f"{group['pods']:,}", f"{group['gpus']:,}", group.get("text") or group["reason"])
             for group in answer["waiting"]
         ]
-    yield from aligned(waiting, ">><<", ("waiting pods", "GPUs", "waiting because", "reason"))
+    yield from aligned(waiting, ">><", ("waiting pods", "GPUs", "waiting because"))
     for gang in answer.get("partial_gangs", ()):  # a server of an older version does not look for them
         since = "" if gang["seconds"] is None else f" for {seconds(gang['seconds'])}"
         yield (

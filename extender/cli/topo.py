@@ -109,7 +109,10 @@ def reading_of(options: argparse.Namespace, file: str) -> Reading:
             data = sys.stdin.buffer.read(load.MOST_BYTES + 1) if file == "-" else _bytes(Path(file))
         except OSError as error:
             raise BadTopology(error.strerror or str(error), path=file, code="unreadable") from None
-        reading = load.read(data)
+        try:
+            reading = load.read(data)
+        except BadTopology as error:
+            raise BadTopology(f"{file}: {error.message}", path=error.path, code=error.code) from None
     return with_product(reading, options.product, options.gbps)
 
 

@@ -182,6 +182,8 @@ def _drain(answered: Mapping[str, Any]) -> Iterator[Line]:
     """Where the pods of drained nodes go."""
     from extender.ask.text import count, gpu_hours, named_gpus, short, way
     from extender.cli import whatif_text
+    from extender.cli.decisions import rejections
+    from extender.queue.report import first_names
 
     cost = {term["term"]: term["value"] for term in answered["cost"]}
     results = answered["results"]
@@ -195,11 +197,18 @@ def _drain(answered: Mapping[str, Any]) -> Iterator[Line]:
     rows = []
     for result in results:
         pod = result["pod"]
-        reasons = ", ".join(f"{nodes:,} x {code}" for code, nodes in result["reasons"].items())
         which = "GPUs unknown" if result["gpus"] is None else named_gpus(result["gpus"])
-        seat = f"{short(result['node'])}, {which}" if result["node"] else f"no place: {reasons}"
+        seat = f"{short(result['node'])}, {which}" if result["node"] else "no place"
         rows.append((f"{short(pod['namespace'])}/{short(pod['name'])}", f"{pod['priority']:,}", seat))
     yield from aligned(rows, "<><", ("pod", "priority", "moves to"), "  ")
+    unplaced: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for result, (name, *_) in zip(results, rows, strict=True):
+        if not result["node"]:
+            unplaced.setdefault(tuple(result["reasons"].items()), []).append(name)
+    for reasons, names in unplaced.items():
+        yield ""
+        yield f"why {first_names(names, SHOWN)} {'has' if len(names) == 1 else 'have'} no place:"
+        yield from rejections(dict(reasons), "  ")
     helped = [
         (short(f"{result['pod']['namespace']}/{result['pod']['name']}"), way(result["ways_out"][0]))
         for result in results
@@ -207,7 +216,7 @@ def _drain(answered: Mapping[str, Any]) -> Iterator[Line]:
     ]
     if helped:
         yield ""
-        yield "what would give it a place:"
+        yield f"what would give {'it' if len(helped) == 1 else 'them'} a place:"
         yield from aligned(helped, "<<", (), "  ")
     if answered["groups"]:
         yield ""

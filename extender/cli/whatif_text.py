@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from extender.ask.text import count, ids, label, lacks, named_gpus, short, way
-from extender.cli.decisions import cost_table
+from extender.cli.decisions import cost_table, rejections
 from extender.cli.gpu_picture import legend_of, picture
 from extender.cli.screen import Line, aligned, indented
 from extender.topologies import Topology
@@ -117,8 +117,10 @@ def _proof(result: Json) -> Iterator[str]:
 
 def _refusals(result: Json) -> Iterator[Line]:
     """How many nodes reject the pod as they stand, and what would help."""
-    rows = [(f"{nodes:,}", code, result["remedies"].get(code, "")) for code, nodes in result["reasons"].items()]
-    yield from aligned(rows, "><<", ("nodes", "rejected for", "what would help"), "  ")
+    for key, number in result["reasons"].items():
+        yield from rejections({key: number}, "  rejected by ")
+        if remedy := result["remedies"].get(key):
+            yield f"    {remedy}"
 
 
 def _spared(spared: list[Json]) -> Iterator[str]:

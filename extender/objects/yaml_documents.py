@@ -26,6 +26,13 @@ _PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Error = yaml.YAMLError
 
 
+def malformed(error: Exception) -> str:
+    """What is wrong with a text in YAML, and on which line."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return f"malformed YAML{where}: {' '.join(str(problem or error).split())}"
+
+
 def documents(raw: bytes, *, aliases: bool = True, repeated: list[str] | None = None) -> Iterator[Any]:
     """Each document's value; None for an empty one. `aliases`: whether it may repeat parts by `*name`: a short text can
     then stand for very much. `repeated`: where it is said which keys are repeated; of each the last one counts then.

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 import msgspec
 
 from ext_core.ask import Ask
-from extender.cluster.dra.node_gpus import Tolerance
-from extender.cluster.tables import Tables
-from extender.objects.records import ClaimSpec
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the command line reads the reasons, and need not load the tables for that
     from ext_core.victims import Term
+    from extender.cluster.dra.node_gpus import Tolerance
+    from extender.cluster.tables import Tables
+    from extender.objects.records import ClaimSpec
 
 
 class Class(Enum):

@@ -7,11 +7,13 @@ are the values of columns, 1..255, never reused.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from extender.cluster.pod_failures import words_of
 from extender.objects.records import MOVING_TEXT, SEAT_TEXT
 from extender.policy.contracts import Class, Reason
-from extender.settings import FailingNodes
+
+if TYPE_CHECKING:
+    from extender.settings import FailingNodes
 
 # -- of no rule
 
@@ -305,6 +307,8 @@ _TIMES = {1: "once", 2: "twice", 3: "three times"}
 @lru_cache(maxsize=8)
 def texts(failing: FailingNodes) -> list[str]:
     """Each code's sentence, "" for none, with the numbers of the settings in it."""
+    from extender.cluster.pod_failures import words_of  # here: the command line needs no more than REASONS
+
     times = _TIMES.get(failing.failures, f"{failing.failures} times")
     limit = f"{times} within {words_of(failing.window_seconds)}"
     sentences = [""] * (max(REASONS) + 1)

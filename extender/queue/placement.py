@@ -732,7 +732,9 @@ def _nowhere(gang: _Gang, level: PlacementLevel) -> Generator[None, None, NoPlac
     solution, number = best
     domain = gang.domain(level, [level.domain.index(number)])
     proved = gang.proved and solution.proved
-    where = "the cluster" if domain is None else f"{domain[0]}={domain[1]}, the domain that takes most"
+    where = "the cluster" if domain is None else f"any domain of {domain[0]}"
+    if domain is not None and solution.pods:
+        where = f"{domain[0]}={domain[1]}, the domain that takes most"
     text = f"{solution.pods} of {sum(gang.counts)} pods{NOW}{where}"
     return NoPlace(solution.pods, domain, text if proved else f"{text} (found by filling: more may fit)", proved)
 

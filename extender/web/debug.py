@@ -34,7 +34,7 @@ from extender.web.queue_page import queue
 
 NOT_IN_SHADOW_MODE: Final = {
     "code": "not-in-shadow-mode",
-    "message": "this server answers kube-scheduler: only with the setting mode: shadow it compares",
+    "message": "this server answers kube-scheduler. It compares only with the setting mode: shadow",
 }
 
 

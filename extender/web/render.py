@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, Template
 
-from extender.ask import growth, nodes, pending
+from extender.ask import growth, node_reasons, pending
 from extender.ask.text import (
     HOW,
     STATED,
@@ -110,7 +110,7 @@ def templates() -> Mapping[str, Template]:
         "widths": drawing.widths,
         "strip": drawing.strip,
         "how_known": HOW,
-        "node_reasons": nodes.MEANINGS,
+        "node_reasons": node_reasons.MEANINGS,
         "pod_reasons": pending.MEANINGS,
         "stated": STATED,
         "link": link,

@@ -192,7 +192,7 @@ def _manifest(text: Any, repeated: list[str]) -> list[Any]:
     except RecursionError:
         raise BadInput("nested too deep", path="manifest") from None
     except (yaml_documents.Error, ValueError) as error:
-        raise BadInput(f"malformed YAML: {' '.join(str(error).split())}", path="manifest") from None
+        raise BadInput(yaml_documents.malformed(error), path="manifest") from None
 
 
 def _list(fields: Mapping[str, Any], field: str) -> list[Any]:

@@ -356,7 +356,7 @@ def test_a_node_that_is_emptied_is_closed_also_while_no_moves_help() -> None:
     async def test(instance: Instance) -> None:
         await instance.turn(times=3)
         assert (instance.phase("fan"), instance.held("fan")) == ("no-place", ["n1"])
-        assert "default/bare: nothing creates it again" in instance.shown("fan")["text"]
+        assert "default/bare: no owner that creates a new pod" in instance.shown("fan")["text"]
         assert passes(instance.world, workload("other", 1)) == {"n0", "n2"}
         await instance.turn(600.0)
         assert (instance.phase("fan"), instance.count("on-time")) == ("late", 0)

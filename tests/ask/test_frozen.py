@@ -116,12 +116,12 @@ def test_scalars_mean_what_they_mean_in_yaml_1_2() -> None:
     [
         (
             b"kind: List\nkind: List\n",
-            'line 1, column 1 found duplicate key "kind" in "<byte string>", line 2, column 1',
+            'line 2, column 1: found duplicate key "kind"',
         ),
-        (b"kind: X\nmetadata:\n  name: a\n  name: b\n", 'line 3, column 3 found duplicate key "name"'),
+        (b"kind: X\nmetadata:\n  name: a\n  name: b\n", 'line 4, column 3: found duplicate key "name"'),
         (b"kind: X\nmetadata:\n  name: a\n  name: b\n", "line 4, column 3"),
-        (b"kind: X\na: *b\n", "undefined alias 'b' in \"<byte string>\", line 2, column 4"),
-        (b"kind: X\na: !b c\n", "the tag '!b' in \"<byte string>\", line 2, column 4"),
+        (b"kind: X\na: *b\n", "line 2, column 4: found undefined alias 'b'"),
+        (b"kind: X\na: !b c\n", "line 2, column 4: could not determine a constructor for the tag '!b'"),
         (b"kind: X\na: !!set {b}\n", "line 2, column 4"),
         (b"kind: X\n? [a]\n: b\n", "line 2, column 3"),
         (b"kind: X\na: 2024-13-45\n", "line 2, column 4"),

@@ -149,7 +149,8 @@ def test_which_pods_stay() -> None:
     assert answer["verdict"] == "cannot"
     assert {stays["name"] for stays in answer["stays"]} == {"bare", "web", "high", "safe"}
     assert reasons(answer) == {
-        "nothing creates it again": 1, "a PodDisruptionBudget does not allow it": 1, "of equal or higher priority": 1,
+        "no owner that creates a new pod": 1,
+        "a PodDisruptionBudget does not allow it": 1, "of equal or higher priority": 1,
         "protected (protect-for, preemption.minimumRunSeconds)": 1, "a DaemonSet runs it": 1,
     }  # fmt: skip
 

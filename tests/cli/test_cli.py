@@ -164,6 +164,12 @@ def test_a_command_that_does_not_exist_gets_the_nearest(
     assert f"{word!r} is not a command. Did you mean {near!r}?" in capsys.readouterr().err
 
 
+def test_a_word_that_is_like_no_command_gets_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["kubectl"])
+    assert capsys.readouterr().err.endswith("'kubectl' is not a command. gpu-extender --help lists all\n")
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

@@ -65,3 +65,10 @@ def test_the_defaults_are_a_valid_file(form: str, capsys: pytest.CaptureFixture[
     everything = Settings()
     known = Known(scorers={one.name for one in everything.scorers}, costs=set(everything.costs))
     assert parse_settings(capsys.readouterr().out, known) == everything
+
+
+def test_links_of_the_reference_page_are_pages_in_a_terminal(cli: Cli) -> None:
+    said = cli.out(["config", "explain", "preemption"])
+    assert "](" not in said
+    assert "EvictionRequest (docs/saving-operators.md#evictionrequest)" in said
+    assert "(docs/preemption.md#ceilings)" in said

@@ -77,7 +77,7 @@ def test_decisions_tells_people(server: str, capsys: pytest.CaptureFixture[str])
         "  a: fits; 10 points; GPUs 0,3\n"
         "  b: rejected: not linked\n"
         "  and 1 more node (-o json has up to 100)\n"
-        "  rejected: 2 x links-busy\n"
+        "  rejected by 2 nodes: the free GPUs are not linked, evicting pods of lower priority would make them so\n"
     )
 
 
@@ -87,6 +87,7 @@ def test_what_helps_to_find_a_defect_is_shown_with_v(server: str, cli: Cli) -> N
     assert said.startswith("preempt  ml/train  2027-01-15 08:00:00 UTC  generation 7\n")
     assert "  a: fits; score 1.5 = packing 0.75 x 2; 10 points; GPUs 0,3\n" in said
     assert "  b: rejected (evictable): not linked\n" in said
+    assert "would make them so [links-busy]\n" in said
     assert said.endswith("  took: read 12 us\n")
 
 
@@ -141,7 +142,9 @@ def test_decisions_tells_of_siblings_groups_and_failures(server: str, cli: Cli) 
 
 def test_a_preemption_without_nodes_is_not_told_with_zeros(server: str, cli: Cli) -> None:
     answer({"decisions": [DECISION | {"result": "none", "candidates": 0, "why": "it was early"}]})
-    assert "  result: none on b\n  because: it was early\n" in cli.out(["decisions", "ml/train", "--server", server])
+    assert "  result: no eviction on b\n  because: it was early\n" in cli.out(
+        ["decisions", "ml/train", "--server", server]
+    )
 
 
 def test_the_runner_up_of_a_gang_is_told_by_its_domain(server: str, cli: Cli) -> None:

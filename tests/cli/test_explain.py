@@ -44,9 +44,9 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, cli: Cli) -> None:
     words = ["default/train", "--cluster", file, "--now", NOW]
     assert explained(words, cli) == (
         "default/train waits: 1 node has 2 GPUs free but not linked\n"
-        "  nearest: n1, 1 of 2 GPUs linked\n"
-        "  nodes: 1 in all: 1 has enough free but not linked; none fits\n"
-        "  rejected: 1 x links-busy\n"
+        "  nearest: n1, 1 of 2 linked GPUs\n"
+        "  nodes: 1 in all; none fits\n"
+        "    1 node: the free GPUs are not linked, evicting pods of lower priority would make them so\n"
         "  ways out, the cheapest first, each verified by the filter:\n"
         "    1. evict default/older on n1 (only with evictions.enabled, which is off): work lost 0.5 GPU-hours, "
         "longest termination grace 30 s, 1 victim, GPUs freed beyond the request 1, fragmentation left over 8 "

@@ -179,8 +179,8 @@ def test_open_in_one_namespace_takes_the_age_that_is_given(tmp_path: Path, capsy
     ("words", "says"),
     [
         (["open"], "open needs an age: give --older-than"),
-        (["off", "--older-than", "1h"], "off is for all pods of the cluster"),
-        (["off", "--namespace", "a"], "off is for all pods of the cluster"),
+        (["off", "--older-than", "1h"], "it opens the gates of all pods"),
+        (["off", "--namespace", "a"], "it opens the gates of all pods"),
         (["off", "--kubeconfig", "/nowhere"], "/nowhere: there is no such file"),
     ],
 )

@@ -55,14 +55,17 @@ def test_the_entry_is_written_once(objects: Objects, cli: Cli) -> None:
 
 
 def test_what_stays_is_counted_once_and_the_proof_says_what_the_verdict_says() -> None:
-    stays = [{"namespace": "ml", "name": f"p{at}", "reason": "nothing creates it again"} for at in range(3)]
-    left = [{"reason": "nothing creates it again", "pods": 4}, {"reason": "of equal or higher priority", "pods": 1}]
+    stays = [{"namespace": "ml", "name": f"p{at}", "reason": "no owner that creates a new pod"} for at in range(3)]
+    left = [
+        {"reason": "no owner that creates a new pod", "pods": 4},
+        {"reason": "of equal or higher priority", "pods": 1},
+    ]
     cannot = {"verdict": "cannot", "shape": None, "node": "n7", "stays": stays, "not_moved": left}
     lines = list(map(str, _lines(MOVES | cannot)))
     assert lines[0] == "node n7: not emptied"
     assert lines[1] == "  proved: 1 search step"
     assert lines[-2:] == [
-        "  not moved on other nodes: 1 pod: nothing creates it again",
+        "  not moved on other nodes: 1 pod: no owner that creates a new pod",
         "  not moved on other nodes: 1 pod: of equal or higher priority",
     ]
     first = next(_lines(MOVES | {"verdict": "cannot"}))

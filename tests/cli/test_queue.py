@@ -153,7 +153,7 @@ def test_one_queue_is_asked_for_by_its_name(server: str, capsys: Captured) -> No
     answer(EMPTY | {"queues": QUEUE["queues"][:1]})
     assert main(["queue", "a b/c", "--server", server]) == 0
     assert Canned.asked == ["/debug/queue?queue=a%20b%2Fc"]
-    assert capsys.readouterr().out.splitlines()[-1] == "no gang waits"
+    assert capsys.readouterr().out.splitlines()[-1] == "no gang or pod waits behind the queue's gate"
 
 
 def test_a_server_that_does_not_lead_is_no_empty_queue(server: str, cli: Cli) -> None:

@@ -120,7 +120,7 @@ def test_a_gap_is_stated(folder: Path) -> None:
 
 def test_what_is_no_record_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(tmp_path / "none")]) == 1
-    assert "this is no directory" in capsys.readouterr().err
+    assert "there is no such directory" in capsys.readouterr().err
     with pytest.raises(BadInput, match="there is no record in it"):
         recorded.report(tmp_path)
     (tmp_path / "000001.record").write_bytes(b"something else entirely, and long")

@@ -15,10 +15,10 @@ from typing import Any
 from extender.ask import gpu_notes, place
 from extender.ask import nodes as judged_nodes
 from extender.ask.admission import sorted_out
+from extender.ask.node_reasons import counted
 from extender.ask.nodes import JudgedNodes
 from extender.ask.place import GangCase, Outcome
 from extender.ask.suppose import SupposedCluster
-from extender.ask.text import count
 from extender.ask.ways import gang as gang_ways
 from extender.ask.whatif import single
 from extender.ask.whatif.single import warning
@@ -205,9 +205,7 @@ def _admitted_nowhere(case: GangCase) -> Iterator[dict[str, str]]:
     for role in roles:
         names, others = sorted_out(role.pod, cluster, list(cluster.nodes))
         if not names and others:
-            why = ", ".join(
-                f"{text} on {count(nodes, 'node')}" for text, nodes in Counter(dict(others).values()).items()
-            )
+            why = counted(Counter(dict(others).values()))
             yield warning("no-node", f"pod {role.pod.namespace}/{role.pod.name}: no node admits it ({why})")
 
 

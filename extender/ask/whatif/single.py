@@ -14,7 +14,8 @@ from typing import Any, Final
 from ext_core import fit
 from extender.ask import gpu_notes, unchecked
 from extender.ask import nodes as judged_nodes
-from extender.ask.nodes import REMEDIES, JudgedNodes
+from extender.ask.node_reasons import REMEDIES
+from extender.ask.nodes import JudgedNodes
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, no_gpus
 from extender.ask.ways import evict

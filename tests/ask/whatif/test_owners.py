@@ -264,7 +264,7 @@ def test_a_pod_of_a_gang_that_no_node_admits_is_named() -> None:
     answer = ask([node("a"), node("b")], [owner("kubeflow.org/v2beta1", "MPIJob", {"mpiReplicaSpecs": replicas})])
     assert [group["verdict"] for group in answer["groups"]] == ["cannot"]
     assert [warning["message"] for warning in answer["warnings"] if warning["code"] == "no-node"] == [
-        "pod team/o-0: no node admits it (node-selector on 2 nodes)"
+        "pod team/o-0: no node admits it (2 nodes: the labels of the node do not match the pod's nodeSelector)"
     ]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from extender.ask.fleet import EVERY_SECONDS, MOST_POINTS, FleetPoint
 from extender.ask.growth import sentence
-from extender.ask.nodes import MEANINGS, REMEDIES
+from extender.ask.node_reasons import MEANINGS, REMEDIES
 from extender.ask.text import label, value
 from extender.decide.decisions import Decision
 from extender.policy import pod_request
