@@ -419,6 +419,7 @@ class ControlPlane:
             ],
             self.logs / "kube-apiserver.log",
             self.reaper,
+            env={"GOGC": "400"},  # 100 MB more, and 8 % less of a processor for the whole control plane
         )
 
     def _make_controller_manager(self, controllers: Sequence[str]) -> Component:
