@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
+from math import inf
 from typing import Final, NamedTuple
 
 from extender.cluster.numbered import Numbered, set_or_drop, take_out
@@ -26,6 +27,11 @@ MOST_COMPARED: Final = 512
 FEW: Final = 8
 """Of so many changed budgets it is looked up which pods they may limit; beyond it all pods of the namespace are
 compared again."""
+POD_SECONDS: Final = 4e-6  # for which the sets of a pod are found anew, about
+COMPARED_SECONDS: Final = 4e-8  # the same for each budget that it is compared with
+REST: Final = 9.0  # times these: other work has nine tenths of the time, whatever a tenant changes
+LONGEST_REST: Final = 3.0  # seconds
+LEAST_SECONDS: Final = 2e-3  # of what takes less there may be any number
 
 
 class _Key(NamedTuple):
@@ -113,6 +119,8 @@ class Budgets:
         self._numbers: dict[str, int] = {}  # uid -> number of its set
         self._changed: dict[str, dict[_Key, None]] = {}  # namespace -> which of its pods may be in another set
         self._named: dict[str, PodRecord] = {}  # pods by uid that may be, too
+        self._rests: dict[str, float] = {}  # namespace -> until when its budgets stay as they are, but for their status
+        self._late: dict[str, dict[str, tuple[PdbRecord, str]]] = {}  # by namespace and name: what counts from then on
 
     def __contains__(self, uid: str) -> bool:
         """Whether the pod is bound, and known."""
@@ -148,16 +156,26 @@ class Budgets:
         self.sets.drop(self._numbers.pop(pod.uid, 0))
         take_out(self._pods, pod.namespace, pod.uid)
 
-    def set(self, budget: PdbRecord, change: str) -> None:
-        """The budget is "set", or there is a "delete". Which pods it limits counts from the next `refresh` on."""
+    def due(self, now: float) -> bool:
+        """Whether `refresh` has budgets to change by now."""
+        return any(now >= self._rests.get(space, -inf) for space in self._late)
+
+    def set(self, budget: PdbRecord, change: str, now: float) -> None:
+        """The budget is "set", or there is a "delete". Which pods it limits counts from the next `refresh` on, or a
+        later one where the pods of the namespace were compared for long. `now`: seconds on the server's clock."""
         space, key = budget.namespace, (budget.namespace, budget.name)
+        take_out(self._late, space, budget.name)
         before = self.records.get(key)
+        same = before is not None and change == "set" and before.selector == budget.selector
+        if not same and now < self._rests.get(space, -inf):
+            self._late.setdefault(space, {})[budget.name] = budget, change
+            return
         set_or_drop(self.records, key, budget, change)
         budgets = self._in.setdefault(space, _OfNamespace())
         budgets.put(budget, change)
         if not budgets.records:
             del self._in[space]
-        if before is not None and change == "set" and before.selector == budget.selector:
+        if same and before is not None:
             changed = (self._uids.get((space, name)) for name in before.disrupted_pods ^ budget.disrupted_pods)
             pods = self._pods.get(space, {})
             self._named |= {uid: pods[uid] for uid in changed if uid in pods}
@@ -167,17 +185,23 @@ class Budgets:
             if not selector.empty and not selector.nothing:
                 keys[_key_of(selector)] = None
 
-    def refresh(self) -> Iterator[str]:
-        """Bring the sets of all pods up to date. Yields the uids of the bound pods whose set is another one: the caller
-        writes the number of each before it asks for the next, since a number may be free afterwards."""
+    def refresh(self, now: float) -> Iterator[str]:
+        """Bring the sets of all pods up to date. `now`: as for `set`. Yields the uids of the bound pods whose set is
+        another one: the caller writes the number of each before it asks for the next, since a number may be free
+        afterwards."""
+        if self._rests:
+            self._end_rests(now)
         if not self._changed and not self._named:
             return
         changed, named = self._changed, self._named
         self._changed, self._named = {}, {}
         for space, keys in changed.items():
             pods = self._pods.get(space, {})
+            found: dict[str, PodRecord] = {}
             for key in keys if len(keys) <= FEW else (EVERY_POD,):
-                named |= {uid: pod for uid, pod in pods.items() if key.on(pod.labels)}
+                found |= {uid: pod for uid, pod in pods.items() if key.on(pod.labels)}
+            self._rest(space, len(found), now)
+            named |= found
         for uid, pod in named.items():
             old = self._numbers.get(uid)
             if old is None:  # bound no more
@@ -187,6 +211,20 @@ class Budgets:
             if new != old:
                 yield uid
             self.sets.drop(old)
+
+    def _rest(self, space: str, pods: int, now: float) -> None:
+        """So many pods of the namespace are compared."""
+        budgets = self._in.get(space)
+        compared = 0 if budgets is None else min(len(budgets.records), MOST_COMPARED)
+        seconds = pods * (POD_SECONDS + compared * COMPARED_SECONDS)
+        if seconds >= LEAST_SECONDS:
+            self._rests[space] = now + min(REST * seconds, LONGEST_REST)
+
+    def _end_rests(self, now: float) -> None:
+        self._rests = {space: until for space, until in self._rests.items() if now < until}
+        for space in self._late.keys() - self._rests.keys():
+            for budget, change in self._late.pop(space).values():
+                self.set(budget, change, now)
 
     def _with(self, pod: PodRecord) -> BudgetSet:
         """The budgets that the pod is in. Of more than MOST_BUDGETS the first by name count: the API server evicts no

@@ -285,7 +285,7 @@ class Cluster(ClusterView):
 
     def tick(self, now: float) -> None:
         """Let time pass: pods that settle for too long are unknown, a device plugin that is away for too long has no
-        GPUs, owners that change again and again are followed once in a while."""
+        GPUs, owners and budgets that change again and again are followed once in a while."""
         late = self._pods.placements.settled(now)
         if late:  # seldom, and this is called by every decision
             settled = (self.pods[uid] for uid in late if uid in self.pods)
@@ -296,7 +296,7 @@ class Cluster(ClusterView):
         stale = self._nodes.dra.stale
         if stale:
             renew(self._nodes, self._pods, self.demand, self._faults, now, READ_AT_ONCE)
-        if self._pods.move(now) or late or lost or stale:
+        if self._pods.move(now) or self._pods.budgets.due(now) or late or lost or stale:
             self._refresh(now)
         elif self._health_columns.write(now):
             self._generation += 1
@@ -311,7 +311,7 @@ class Cluster(ClusterView):
         elif isinstance(record, NodeRecord):
             self._set_node(record, now) if is_set else self._drop_node(record.name)
         elif isinstance(record, PdbRecord):
-            self._pods.budgets.set(record, event.change)
+            self._pods.budgets.set(record, event.change, now)
         elif isinstance(record, GroupRecord):
             self._pods.set_group(record, event.change, now)
         elif isinstance(record, PriorityClassRecord):

@@ -261,7 +261,7 @@ class Pods:
     def refresh(self, now: float) -> None:
         """Bring the gangs and the budgets that have changed up to date."""
         self._mark_all(self.gangs.refresh(now))
-        self._mark_all(self.budgets.refresh())
+        self._mark_all(self.budgets.refresh(now))
 
     def _mark_all(self, uids: Iterator[str]) -> None:
         for uid in uids:

@@ -71,20 +71,20 @@ def test_sets_are_those_that_selectors_state(seed: int, monkeypatch: pytest.Monk
     for step in range(40):
         name = f"b{rng.randrange(12)}"
         if name in kept and rng.random() < 0.3:
-            budgets.set(kept.pop(name), "delete")
+            budgets.set(kept.pop(name), "delete", 0.0)
         else:
             wanted = [requirement(rng) for _ in range(rng.randint(0, 3))]
             disrupted = [pod.name for pod in pods if rng.random() < 0.1]
             kept[name] = budget(name, *wanted, disrupted=disrupted, nothing=rng.random() < 0.05)
-            budgets.set(kept[name], "set")
+            budgets.set(kept[name], "set", 0.0)
         if step == 20:
             for pod in pods[6:]:
                 budgets.add(pod)
             budgets.remove(pods[0])
         if rng.random() < 0.6:
-            for uid in budgets.refresh():
+            for uid in budgets.refresh(0.0):
                 numbers[uid] = budgets.number(uid)
-    for _ in budgets.refresh():
+    for _ in budgets.refresh(0.0):
         pass
     for pod in pods:
         expected = naive(pod, kept.values()) if pod.uid in budgets else []
@@ -107,10 +107,47 @@ def test_a_pod_is_compared_with_so_many_budgets_at_most(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Selector, "matches", counted)
     for number in range(MOST_COMPARED + 200):
-        budgets.set(budget(f"b{number:04}", Requirement("app", "NotIn", ("a",))), "set")
-    budgets.set(budget("z", Requirement("zone", "DoesNotExist")), "set")
-    assert list(budgets.refresh()) == []
+        budgets.set(budget(f"b{number:04}", Requirement("app", "NotIn", ("a",))), "set", 0.0)
+    budgets.set(budget("z", Requirement("zone", "DoesNotExist")), "set", 0.0)
+    assert list(budgets.refresh(0.0)) == []
     assert len(compared) == MOST_COMPARED
-    budgets.set(budget("a", Requirement("zone", "DoesNotExist")), "set")
-    assert list(budgets.refresh()) == [pod.uid]
+    budgets.set(budget("a", Requirement("zone", "DoesNotExist")), "set", 0.0)
+    assert list(budgets.refresh(0.0)) == [pod.uid]
     assert budgets.of(pod) == (("team", "a"),)
+
+
+def test_a_namespace_whose_budgets_change_all_the_time_is_compared_for_a_tenth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One tenant writes both, and its pods are compared on the event loop. The status of a budget counts at once."""
+    monkeypatch.setattr(budgets_module, "LEAST_SECONDS", 0.0)
+    world = World()
+    world.node("n", 8)
+    for number in range(200):
+        world.pod(f"p{number}", 0, "n", labels={"app": "a"})
+    compared: list[Selector] = []
+    matches = Selector.matches
+
+    def counted(selector: Selector, labels: Mapping[str, str]) -> bool:
+        compared.append(selector)
+        return matches(selector, labels)
+
+    monkeypatch.setattr(Selector, "matches", counted)
+    flips = 1000
+    for number in range(flips):
+        world.budget("first", number, {"app": "a"})
+        world.budget("flips", 1, {"app": "ab"[number % 2]})
+        assert world.cluster.budgets.records["default", "first"].disruptions_allowed == number
+        world.now += 0.001
+    assert len(compared) <= 0.12 * flips * 200 * 2  # each flip, all pods, both budgets
+    pod = world.cluster.pods["uid-p0"]
+    world.now += budgets_module.LONGEST_REST
+    world.cluster.tick(world.now)
+    assert world.cluster.budgets.of(pod) == (("default", "first"),)  # the last flip was to "b"
+    for change in ("set", "delete"):
+        world.budget("flips", 1, {"app": "a"})
+        if change == "delete":
+            world.drop("PodDisruptionBudget", world.budget("flips", 1, {"app": "a"}))
+        world.now += budgets_module.LONGEST_REST
+        world.cluster.tick(world.now)
+        assert (("default", "flips") in world.cluster.budgets.of(pod)) == (change == "set")
