@@ -36,7 +36,7 @@ demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until
 	@$(BIN)/gpu-extender demo $(if $(ONCE),--once,--pace $(PACE))
 
 test: setup ## everything: lint, types, all tests, the core on a checked build, a real control plane (needs Go)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types $(if $(ARGS),,checked) # mypy keeps one processor busy
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types $(if $(ARGS),,collected checked) # mypy keeps one processor busy
 	@$(UNIT)
 	@$(BIN)/python -m tests.e2e.build > /dev/null || true # the workers of pytest show no progress
 	@$(BIN)/python -m pytest -n $(CLUSTERS) --dist worksteal -m e2e --tb=short $(or $(ARGS),tests/e2e) $(call OR,-m e2e tests/e2e)
@@ -60,6 +60,9 @@ measures: setup ## the sums of the code: lines, files, packages, imports, names;
 types: setup ## mypy, strict; and the stubs of the core against its compiled modules
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist .ci/stubtest --concise $(STUBS) > $(VENV)/.stubs 2>&1 || { cat $(VENV)/.stubs; exit 1; }
+
+collected: setup # pytest writes the bytecode of all tests: the workers, which begin at the same time, would each compile them
+	@$(BIN)/python -m pytest --collect-only -qq > /dev/null
 
 checked: setup ## the core tests on a build with bounds checks, overflow checks and the address sanitizer
 	@.ci/checked -q -n $(WORKERS) --dist worksteal
@@ -120,4 +123,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo cluster test check loaded lint measures types checked soak fuzz attack compat loadtest bench lock newest dist clean
+.PHONY: help setup demo cluster test check loaded lint measures types collected checked soak fuzz attack compat loadtest bench lock newest dist clean

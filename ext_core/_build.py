@@ -43,7 +43,8 @@ class build_ext(_build_ext):
         """Cython's sources become extensions here, with our flags; setuptools calls it once or twice."""
         jobs = os.cpu_count() or 1
         modules = self.distribution.ext_modules
-        if not any(e.name == SHARED for e in modules):  # may run twice
+        listed = set(self.distribution.commands) <= {"egg_info", "sdist"}  # nothing is compiled for the source archive
+        if not listed and not any(e.name == SHARED for e in modules):  # may run twice
             if CHECKED:
                 modules.append(Extension(PROBE, ["ext_core/_probe.pyx"]))
             for extension in modules:
