@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,7 @@ def naive(pod: PodRecord, records: Iterable[PdbRecord]) -> list[str]:
 def test_sets_are_those_that_selectors_state(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(budgets_module, "FEW", rng.choice((0, 2, 8)))
+    monkeypatch.setattr(budgets_module, "MOST_VALUES", rng.choice((1, 64)))
     world = World()
     world.node("n", 8)
     stated = [{key: rng.choice(VALUES) for key in rng.sample(LABELS, rng.randint(0, len(LABELS)))} for _ in range(8)]
@@ -114,6 +116,33 @@ def test_a_pod_is_compared_with_so_many_budgets_at_most(monkeypatch: pytest.Monk
     budgets.set(budget("a", Requirement("zone", "DoesNotExist")), "set", 0.0)
     assert list(budgets.refresh(0.0)) == [pod.uid]
     assert budgets.of(pod) == (("team", "a"),)
+
+
+@pytest.mark.parametrize("operator", ["In", "NotIn"])
+def test_a_selector_with_many_values_is_found_by_its_label_and_looks_none_of_them_through(operator: Any) -> None:
+    """An object of 1.5 MB has room for 150,000 values, and a tenant may change it all the time."""
+    looked: list[str] = []
+
+    class Value(str):
+        def __eq__(self, other: object) -> bool:
+            looked.append(self)
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    world = World()
+    world.node("n", 8)
+    [pod] = pods_of(world, [{"app": "v7"}])
+    budgets = Budgets({("team", pod.name): pod.uid})
+    budgets.add(pod)
+    values = tuple(Value(f"v{number}") for number in range(10_000))
+    budgets.set(budget("b", Requirement("app", operator, values)), "set", 0.0)
+    assert sum(len(place) for place in budgets._in["team"].by_label.values()) == 1
+    assert list(budgets.refresh(0.0)) == ([pod.uid] if operator == "In" else [])
+    assert len(looked) < 100
+    budgets.set(budget("b", Requirement("app", operator, ("v7",))), "set", 0.0)  # no longer many
+    list(budgets.refresh(0.0))
+    assert budgets.of(pod) == ((("team", "b"),) if operator == "In" else ())
 
 
 def test_a_namespace_whose_budgets_change_all_the_time_is_compared_for_a_tenth_of_the_time(
