@@ -6,8 +6,10 @@ Theory of operation
    spread. Its score is how many spreads its wait lies above its middle, once it starts.
 2. A window is the middle with the quantiles of the scores of gangs that have started: those of its class of sizes
    count most, others a little, those with a middle like its own more (conformal prediction; Vovk et al., 2005). Its own
-   score may be any, so windows are wide while few scores are known. Whatever the futures leave out moves and widens the
-   windows, by as much as it has moved starts.
+   score may be any, so windows are wide while few scores are known: n scores that count alike have it between two of
+   them, or beyond one end, with 1 / (n + 1) each. Quantiles lie between scores, as rounding each end outwards makes
+   windows hold too often where few scores count. Whatever the futures leave out moves and widens the windows, by as
+   much as it has moved starts.
 3. Each level has a factor by which its windows are widened or narrowed: it rises with every start outside, and falls
    with the others, by what the level allows (adaptive conformal inference, Gibbs and Candes, 2021). Half of it is that
    of the class of sizes, half that of all. So in the long run windows hold as often as is stated, also where users lie,
@@ -24,9 +26,9 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from itertools import accumulate
+from operator import itemgetter
 from statistics import fmean, pstdev
 from typing import Annotated, Final, NamedTuple
 
@@ -54,14 +56,15 @@ NEAR_MIDDLE: Final = 1.5  # a score weighs 1/e where its middle is so far from t
 CELLS: Final = 4  # of middles, in which they are looked up, to one of their logarithm
 RECENT_SCORES: Final = 0.99
 LEAST_SPREAD: Final = 1.0
-PACE: Final = 0.05
-"""How much one start changes the logarithm of a factor, in standard deviations of a hit."""
-MOST_FACTOR: Final = 3.0  # of its logarithm
-LEAST_FACTOR: Final[Mapping[int, float]] = {50: -3.0, 80: -1.0, 95: -0.5}
-"""By level: where few starts are outside, a row of hits shows little, and a rush that misses costs much."""
+PACE: Final = 0.01
+"""How much one start changes the logarithm of a factor, in standard deviations of a hit. Scores decide most of a
+window: a faster factor follows single rushes, and windows hold as often, but are wider."""
+LEAST_FACTOR: Final = -1.0  # of its logarithm
+MOST_FACTOR: Final = 3.0
 OWN: Final = 1.0
 """The weight of the gang's own score, which may be any: as much as a start just seen that was alike."""
-UNSEEN: Final = 0.5  # spreads beyond all scores, where that weight takes the end of a window there
+UNSEEN: Final = 0.5
+"""Spreads: so far beyond all scores a quantile is that is e times as rare as they show."""
 MOST_WAIT: Final = math.log(10 * 366 * 86_400.0)
 """Of which a window may speak, in logarithms of seconds: ten years, so that its end has a date."""
 LEAST_HALF: Final = 0.02  # spreads: a window is not narrower on each side
@@ -102,7 +105,7 @@ class _OfClass:
     def __init__(self, stored: _StoredClass) -> None:
         self.scores = SharedValues[_Score](OF_CLASS, stored.scores)
         self._factors = {
-            name: [_bounded(i, factor) for i, factor in enumerate(factors)]
+            name: [_bounded(factor) for factor in factors]
             for name, factors in list(stored.factors.items())[-OF_FACTORS:]
         }  # the one that has changed last is the last one
 
@@ -113,7 +116,7 @@ class _OfClass:
     def factor(self, i: int, own: str) -> float:
         """The logarithm of the factor of a level for the gangs of a namespace."""
         mine = self._factors[own][i] if own in self._factors else 0.0
-        return _bounded(i, self._of_all(i) - _of_one(mine) + mine)
+        return _bounded(self._of_all(i) - _of_one(mine) + mine)
 
     def change(self, i: int, own: str, by: float) -> None:
         """A gang of this namespace has started in its window, or outside."""
@@ -121,9 +124,9 @@ class _OfClass:
         self._factors[own] = factors
         if len(self._factors) > OF_FACTORS:
             del self._factors[next(iter(self._factors))]
-        new, all_before = _bounded(i, factors[i] + by), self._of_all(i)
+        new, all_before = _bounded(factors[i] + by), self._of_all(i)
         all_after = all_before - _of_one(factors[i]) + _of_one(new)
-        if abs(all_after - _bounded(i, all_after)) <= abs(all_before - _bounded(i, all_before)):
+        if abs(all_after - _bounded(all_after)) <= abs(all_before - _bounded(all_before)):
             factors[i] = new
 
     def _of_all(self, i: int) -> float:
@@ -202,7 +205,7 @@ class StartWindows:
         return is_many(mine, all_of_them - mine)
 
     def _ordered(self, own: str, kind: int, middle: float) -> list[tuple[float, float]]:
-        """(score, weight of it and of all below), by score, for the gangs of a namespace; "": of one that has few."""
+        """(score, how likely that of a gang of a namespace is below it), by score; "": of one that has few."""
         names, scores, weights = list[str](), list[float](), list[float]()
         for other, of in enumerate(self._classes):
             recent = {name: RECENT_SCORES**part for name, part in parts(of.scores.counts, own).items()}
@@ -213,7 +216,12 @@ class StartWindows:
                 weights.append(weight * math.exp(-abs(known.middle - middle) / NEAR_MIDDLE))
                 weight *= recent[name]
         weighed = sorted(zip(scores, counted(names, weights, own), strict=True))
-        return list(zip([score for score, _ in weighed], accumulate([weight for _, weight in weighed]), strict=True))
+        below, total = OWN / 2.0, OWN + sum([weight for _, weight in weighed])
+        ordered: list[tuple[float, float]] = []
+        for score, weight in weighed:
+            ordered.append((score, (below + weight / 2.0) / total))
+            below += weight
+        return ordered
 
     @property
     def learned(self) -> bool:
@@ -281,20 +289,17 @@ def _window(
     """That of a level. `factor`: its logarithm; `ordered`: as of `StartWindows._ordered`."""
     if len(ordered) < EVIDENCE[LEVELS[i]]:
         return None
-    tail, total = (1.0 - LEVELS[i] / 100.0) / 2.0, ordered[-1][1]
-    below = tail * total - (1.0 - tail) * OWN
-    low = _quantile(ordered, below) if below > 0.0 else ordered[0][0] - UNSEEN
-    center = _quantile(ordered, 0.5 * total)
-    high = _quantile(ordered, total - below) if below > 0.0 else ordered[-1][0] + UNSEEN
+    tail = (1.0 - LEVELS[i] / 100.0) / 2.0
+    low, center, high = (_quantile(ordered, part) for part in (tail, 0.5, 1.0 - tail))
     widened = math.exp(factor)
     scores = center - widened * max(LEAST_HALF, center - low), center + widened * max(LEAST_HALF, high - center)
     ends = [now + math.exp(min(MOST_WAIT, middle + score * spread)) - SOON for score in scores]
     return StartWindow(max(now, ends[0]), max(now, ends[1]))
 
 
-def _bounded(i: int, factor: float) -> float:
-    """The logarithm of the factor of a level."""
-    return max(LEAST_FACTOR[LEVELS[i]], min(MOST_FACTOR, factor))
+def _bounded(factor: float) -> float:
+    """The logarithm of a factor."""
+    return max(LEAST_FACTOR, min(MOST_FACTOR, factor))
 
 
 def _of_one(factor: float) -> float:
@@ -313,7 +318,13 @@ def _nested(windows: Sequence[StartWindow | None]) -> tuple[StartWindow | None, 
     return tuple(nested)
 
 
-def _quantile(ordered: Sequence[tuple[float, float]], weight: float) -> float:
-    """The score below and at which there is so much weight."""
-    i = bisect_left(ordered, weight, key=lambda entry: entry[1])
-    return ordered[min(i, len(ordered) - 1)][0]
+def _quantile(ordered: Sequence[tuple[float, float]], part: float) -> float:
+    """The score that one is below with this probability. `ordered`: as of `StartWindows._ordered`."""
+    (least, first), (most, last) = ordered[0], ordered[-1]
+    if part < first:
+        return least - UNSEEN * math.log(first / part)
+    if part >= last:
+        return most + UNSEEN * math.log((1.0 - last) / (1.0 - part))
+    i = bisect_right(ordered, part, key=itemgetter(1))
+    (below, under), (above, over) = ordered[i - 1], ordered[i]
+    return below + (above - below) * (part - under) / (over - under)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 import msgspec
 import pytest
@@ -77,6 +77,26 @@ def test_better_futures_give_sharper_windows() -> None:
         assert window is not None
         widths[error] = window.high - window.low
     assert widths[0.2] < widths[1.5] / 3
+
+
+@pytest.mark.parametrize("count", [45, 90])
+def test_windows_of_few_scores_hold_no_more_often_than_is_stated(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the scores alone: no end is rounded outwards."""
+    monkeypatch.setattr(windows, "PACE", 0.0)
+    dice, law = random.Random(3), NormalDist(7.0, 0.5)
+    shares: dict[int, list[float]] = {level: [] for level in LEVELS}
+    for _ in range(60):
+        known = StartWindows()
+        for number in range(count):
+            known.of(ref(number), 1, 0.0, 0.0, [1000.0] * 4)
+            known.started(ref(number), 60.0 + math.exp(dice.gauss(7.0, 0.5)))
+        for level, window in known.of(ref(-1), 1, 0.0, 0.0, [1000.0] * 4).items():
+            assert window is not None
+            low, high = (law.cdf(math.log(max(1.0, end - 60.0))) for end in window)
+            shares[level].append(high - low)
+    assert {level: fmean(of) for level, of in shares.items()} == pytest.approx(
+        {level: level / 100.0 for level in LEVELS}, abs=0.015
+    )
 
 
 def test_it_is_not_known_before_enough_gangs_have_started() -> None:
@@ -208,7 +228,7 @@ def test_a_window_ends_on_a_date_however_often_windows_have_missed() -> None:
 def test_stored_factors_are_bounded() -> None:
     known = StartWindows()
     known.load(StartWindows().dump().replace('"factors":{}', '"factors":{"a":[1e9,-1e9,0.5]}'))
-    expected = [windows.MOST_FACTOR, windows.LEAST_FACTOR[80], 0.5]
+    expected = [windows.MOST_FACTOR, windows.LEAST_FACTOR, 0.5]
     assert msgspec.json.decode(known.dump())["classes"][0]["factors"] == {"a": expected}
 
 
