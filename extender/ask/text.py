@@ -50,13 +50,13 @@ NEEDS: Final = {
 """The conditions of ways out, by key, and why they are."""
 RESULTS: Final = {
     "filter refused": "no node fits",
-    "filter try-again": "no node fits for some seconds",
+    "filter try-again": "no node fits yet",
     "bind refused": "not bound",
-    "preempt standing-plan": "evict, as answered before",
+    "preempt standing-plan": "evict, as before",
     "preempt none": "no eviction",
-    "preempt asking": "ask pods to save their work",
+    "preempt asking": "ask to save first",
 }
-"""What came of a call, by its verb and its result, where that is no word for people."""
+"""What came of a call, by its verb and its result, where that is no word for people. They fit into a narrow column."""
 STATED: Final = ("smaller", "add-nodes", "uncordon")
 """Kinds of ways out whose change names all that it costs."""
 MOST_NAMES: Final = 3
