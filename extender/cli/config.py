@@ -23,6 +23,8 @@ EXAMPLES = (
     "gpu-extender config explain preemption",
     "gpu-extender config defaults > settings.yaml",
 )
+ALONE: Final = re.compile(r"\(\[[^]]+\]\(([^)]+)\)\)")
+"""A link in brackets: its page says all."""
 LINK: Final = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
 
 
@@ -72,14 +74,8 @@ def _explained(field: str | None) -> dict[str, Any]:
         choice = did_you_mean(wanted, [field_row["field"] for field_row in all_of_them])
         raise NotFound(f"is not a field of the settings{choice}", path=wanted)
     for field_row in explained:  # links of the reference page
-        field_row["meaning"] = LINK.sub(_linked, field_row["meaning"])
+        field_row["meaning"] = LINK.sub(r"\1 (docs/\2)", ALONE.sub(r"(docs/\1)", field_row["meaning"]))
     return _head("SettingsFields", []) | {"fields": explained}
-
-
-def _linked(link: re.Match[str]) -> str:
-    """The page that a link leads to, behind its text where that is not "details"."""
-    text, page = link.groups()
-    return f"docs/{page}" if text == "details" else f"{text} (docs/{page})"
 
 
 def _is_in(field: str, wanted: str) -> bool:
@@ -104,18 +100,16 @@ def _head(kind: str, warnings: list[dict[str, str]]) -> dict[str, Any]:
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     if "fields" in answer:
-        yield from map(_field, answer["fields"])
+        for field_row in answer["fields"]:
+            allowed = f", {field_row['range']}" if field_row["range"] else ""
+            yield f"{field_row['field']}  (default {field_row['default']}{allowed})"
+            yield f"    {field_row['meaning']}"
         return
     yield from warned(answer)
     yield (
         f"{answer['file']} is valid: mode {answer['mode']}, settings {answer['settings_hash']}, "
         f"policy {answer['policy_hash']}"
     )
-
-
-def _field(field_row: dict[str, str]) -> str:
-    allowed = f", {field_row['range']}" if field_row["range"] else ""
-    return f"{field_row['field']}  (default {field_row['default']}{allowed})\n    {field_row['meaning']}"
 
 
 # ---- what each field means, read from its source
