@@ -17,7 +17,7 @@ from hashlib import blake2s
 from typing import Any, Final
 
 from extender.act.controller import Controller
-from extender.ask.text import label, terms
+from extender.ask.text import terms
 from extender.cluster.listener import Listener
 from extender.cluster.pod_failures import RejectionChange
 from extender.kube.client import ApiError, NoAnswer
@@ -231,7 +231,7 @@ def price_text(detail: Mapping[str, Any]) -> str:
     cost = (terms(stated) or "nothing") if stated else "unknown"
     if not certificate:
         return f"cost: {cost}"
-    return f"cost: {cost}; {next_best({**certificate, 'lost_on': label(certificate.get('lost_on') or '')})}"
+    return f"cost: {cost}; {next_best(certificate)}"
 
 
 def named(victims: Sequence[Mapping[str, Any]]) -> str:

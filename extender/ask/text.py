@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from extender.cluster.device_plugins import partial
 from extender.objects.parts import GPU_PARTS
 from extender.objects.resources import cpus, gib
+from extender.policy.labels import label
 
 if TYPE_CHECKING:
     from extender.cluster.cluster import ClusterView
@@ -25,19 +26,6 @@ HOW: Final = {
 """What the words mean by which the GPUs of a pod are known."""
 
 
-LABELS: Final = {
-    "pdb_violations": "disruption budgets violated",
-    "highest_victim_priority": "highest priority of a victim",
-    "gangs_broken": "gangs broken",
-    "work_lost_gpu_seconds": "work lost",
-    "grace_seconds": "longest termination grace",
-    "victims": "victims",
-    "freed_beyond_gpus": "GPUs freed beyond the request",
-    "leftover_fragmentation": "fragmentation left over",
-    "victims_stranded": "victims with no other place",
-    "seconds": "time to wait",
-}
-"""The terms of a cost for people: of commands and pages."""
 PER_THOUSAND: Final = " x 1000"
 """The end of a unit of which a value has thousandths."""
 NEEDS: Final = {
@@ -95,11 +83,6 @@ def gpu_part(pod: PodRecord) -> str:
 def result_text(verb: str, result: str) -> str:
     """What came of a call, for people. `result`: as a `Decision` has it."""
     return RESULTS.get(f"{verb} {result}", result)
-
-
-def label(term: str) -> str:
-    """A term of a cost for people; others by their names."""
-    return LABELS.get(term, term.replace("_", " "))
 
 
 def gpu_hours(gpu_seconds: float) -> str:

@@ -10,11 +10,12 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from extender.ask.text import count, ids, label, named_gpus, result_text, value
+from extender.ask.text import count, ids, named_gpus, result_text, value
 from extender.cli.options import add_output, show
 from extender.cli.screen import aligned
 from extender.cli.sources import add_server, ask, pod_of
 from extender.errors import BadInput, NotFound
+from extender.policy.labels import label
 
 EXAMPLES = (
     "gpu-extender decisions train/pretrain",

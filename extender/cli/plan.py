@@ -176,7 +176,8 @@ def _put_by(kubectl: Kubectl, namespace: str, key: str, text: str) -> str | None
 
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
-    from extender.ask.text import count, gpu_hours, label, named_gpus, short, value
+    from extender.ask.text import count, gpu_hours, named_gpus, short, value
+    from extender.policy.labels import label
 
     yield from warned(answer)
     moves, certificate = answer["moves"], answer["certificate"]

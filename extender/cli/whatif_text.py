@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from extender.ask.text import count, ids, label, lacks, named_gpus, short, way
+from extender.ask.text import count, ids, lacks, named_gpus, short, way
 from extender.cli.decisions import cost_table, rejections
 from extender.cli.gpu_picture import legend_of, picture
 from extender.cli.screen import Line, aligned, indented
+from extender.policy.labels import label
 from extender.topologies import Topology
 
 CAUSES = {

@@ -10,6 +10,7 @@ from ext_core import victims
 from ext_core.scout import FREE
 from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
+from extender.policy.labels import label
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction
 from extender.preemption.cost_inputs import stopped
@@ -93,7 +94,8 @@ def next_best(certificate: Mapping[str, Any]) -> str:
     other, proved = certificate.get("runner_up"), bool(certificate.get("proved"))
     if other:
         where = f"{how_many(len(other['victims']))} {place_of(other)}"
-        return f"next best{'' if proved else ' of what was searched'}: {where}, lost on {certificate['lost_on']}"
+        lost_on = label(certificate["lost_on"] or "")
+        return f"next best{'' if proved else ' of what was searched'}: {where}, lost on {lost_on}"
     if "domains_examined" in certificate:
         return "no cheaper plan exists" if proved else "a cheaper plan may exist: the search budget ended first"
     if not proved:

@@ -25,7 +25,6 @@ from extender.ask.text import (
     HOW,
     STATED,
     count,
-    label,
     lacks,
     named_gpus,
     needs,
@@ -36,6 +35,7 @@ from extender.ask.text import (
     value,
 )
 from extender.decide.decisions import VERBS
+from extender.policy.labels import label
 from extender.queue.levels import short_names
 from extender.times import rfc3339
 from extender.web import drawing

@@ -72,6 +72,19 @@ def test_a_victim_is_explained_while_it_terminates_and_after_it_is_gone() -> Non
     assert "cost of the eviction of 2 pods: work lost 1.03 GPU-hours" in text
 
 
+def test_why_another_eviction_was_dearer_is_told_in_words() -> None:
+    world = World()
+    for name, seconds in (("n1", 60), ("n2", 3600)):
+        world.node(name, 4)
+        world.pod(f"on-{name}", 4, name, start=WALL - seconds, held=(0, 1, 2, 3))
+    pod = world.pod("serve", 4, priority=1000)
+    world.filter(pod)
+    assert world.preempt(pod, {"n1": ["on-n1"], "n2": ["on-n2"]}) == {"n1": ["on-n1"]}
+    world.pod("on-n1", 4, "n1", start=WALL - 60, held=(0, 1, 2, 3), terminating=WALL + 30)
+    sentence = explained(world, "default/on-n1")["sentence"]
+    assert "; next best: 1 pod on node n2, lost on work lost; " in sentence
+
+
 def test_the_page_of_a_victim_says_what_evicted_it() -> None:
     world = preempted()
     world.gone("old")

@@ -15,9 +15,10 @@ import pytest
 from extender.ask.fleet import EVERY_SECONDS, MOST_POINTS, FleetPoint
 from extender.ask.growth import sentence
 from extender.ask.node_reasons import MEANINGS, REMEDIES
-from extender.ask.text import label, value
+from extender.ask.text import value
 from extender.decide.decisions import Decision
 from extender.policy import pod_request
+from extender.policy.labels import label
 from extender.policy.reasons import REASONS
 from extender.reservations.seats import Seat
 from extender.settings import Settings
