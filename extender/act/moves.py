@@ -17,8 +17,9 @@ Theory of operation
    pod that the owner has created for other reasons takes the place.
 6. A place that is lost before its pod is evicted, as with its node, and a budget that refuses for REFUSED_SECONDS, end
    the moves: they are planned anew, once no gang is left half evicted that can still leave. After the eviction a place
-   is given up with its node, and where no new pod has run on it NOT_USED_SECONDS after the old one: an owner may have
-   been scaled down. Its new pod may go anywhere.
+   whose node takes no pods any more is held on another node, as soon as one has room: no further pod moves for it. A
+   place is given up where no new pod has run on it NOT_USED_SECONDS after the old one: an owner may have been scaled
+   down. Its new pod may go anywhere.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import msgspec
 from extender.act.saving import ASKING_SECONDS, Need, SaveRequests
 from extender.ask.judge import Judge
 from extender.cluster.cluster import Cluster, ClusterView
+from extender.cluster.tables import FIRST_GPU
 from extender.decide.evicted import OURS, Cause, EvictedPods
 from extender.kube.pod_writes import PodEvictions
 from extender.objects.queueing import opened
@@ -43,7 +45,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import owner_key
 from extender.preemption.candidates import Preemptor
 from extender.preemption.certificate import how_many
-from extender.reservations.advance import Eligibility, Held, places_of, present, seat
+from extender.reservations.advance import ANY_POD, CLOCK_SECONDS, Eligibility, Held, places_of, present, seat
 from extender.reservations.claims import Claims, Counted, uniform
 from extender.reservations.moves import MOVE, MovedPod, PlannedMove, move_of, owner_of, place_name, turn_of
 from extender.reservations.seats import Seat
@@ -94,6 +96,11 @@ def why_closed(cluster: ClusterView, node: str) -> str:
     """Why the node takes no new pod, "" where it does."""
     record = cluster.nodes.get(node)
     return DELETED if record is None or cluster.row(node) < 0 else record.closed
+
+
+def is_closed(cluster: ClusterView, place: Held) -> bool:
+    """Whether a node of the place takes no new pod."""
+    return any(why_closed(cluster, one.node) for one in place.seats)
 
 
 def lead_seconds(cluster: ClusterView, moves: Iterable[PlannedMove], spread: float) -> float:
@@ -166,9 +173,12 @@ class _Step:
         return [pod for pod in self.pods if not pod.terminating]
 
     def is_lost(self, cluster: ClusterView) -> bool:
-        """Whether a pod that does not end yet has a next node that takes no pods."""
-        remaining = {pod.uid for pod in self.remaining}
-        return any(why_closed(cluster, pod.to) for pod in self.move.pods if pod.uid in remaining)
+        """Whether a pod that does not end yet has a next node that takes no pods, and no other place instead."""
+        remaining = {pod.uid: owner_key(pod) for pod in self.remaining}
+        closed = {remaining[pod.uid] for pod in self.move.pods if pod.uid in remaining and why_closed(cluster, pod.to)}
+        return (not self.begun and bool(closed)) or any(
+            is_closed(cluster, of) for of in self.places if of.owner in closed
+        )
 
     def text(self, of: int, text: str) -> str:
         """What it waits for, for people. `of`: how many moves there are."""
@@ -198,6 +208,8 @@ class Moves:
     """By reservation: moves that are lost, since when, and why."""
     _rounds: Backoffs = field(default_factory=lambda: Backoffs(ROUND))
     _needs: dict[str, Need] = field(default_factory=dict)
+    _replaced: bool = False
+    """Whether a place is held on another node since `sweep`: others count with it from then on."""
 
     async def sweep(self, names: Collection[str]) -> None:
         """Withdraw requests to save that no move has any more, and forget all but these reservations. Once, before the
@@ -205,6 +217,7 @@ class Moves:
         self._needs = {key: need for key, need in self._needs.items() if turn_of(key)[0] in names}
         self._since = {key: at for key, at in self._since.items() if turn_of(key[1])[0] in names}
         self._lost = {name: lost for name, lost in self._lost.items() if name in names}
+        self._replaced = False
         await self.saves.sweep(self._needs.values())
 
     async def turn(
@@ -223,6 +236,9 @@ class Moves:
         if over := self._over(held, steps):
             why = await self.keeper.drop(over)
             return MovesState("moving", why or "places are given up", done)
+        if may_act() and not self._replaced and (other := self._other_place(held)) is not None:
+            self._replaced = True
+            return MovesState("moving", await self.keeper.hold([other]) or "another next place is held", done)
         if not steps:
             return MovesState("done", done=done) if self.enabled else MovesState("waits", "evictions.enabled is false")
         if not may_act():
@@ -308,10 +324,66 @@ class Moves:
                 over += [place.name] if step is None or step.begun else []
             elif step is None or not step.pods:
                 late = now - self._since.setdefault(("gone", place.name), now) > NOT_USED_SECONDS
-                gone = any(why_closed(self._cluster, one.node) == DELETED for one in place.seats)
-                if late or gone or self._is_used(place):
+                elsewhere = is_closed(self._cluster, place) and len(self._came(place)) >= len(place.seats)
+                if late or elsewhere or self._is_used(place):
                     over.append(place.name)
         return over
+
+    # -- a place that is lost after the eviction
+
+    def _other_place(self, held: Iterable[Held]) -> Held | None:
+        """The first place for pods that come whose node takes none, on another node with room; None: there is none."""
+        for place in held:
+            if (
+                not place.owner
+                or not is_closed(self._cluster, place)
+                or self._rounds.waits(place.name, self.clock.monotonic())
+            ):
+                continue
+            self._rounds.failed(place.name, self.clock.monotonic())
+            number = next(at for at, one in enumerate(place.seats) if why_closed(self._cluster, one.node))
+            pod = self._comes(place)
+            if pod is not None and (node := self._node_for(pod)):
+                there = {pod.uid for pod in self._cluster.pods_on(node) if owner_key(pod) == place.owner}
+                seats = list(place.seats)
+                seats[number] = self._seat(place.name, number, pod, node)
+                return place._replace(seats=tuple(seats), before=place.before | there)
+        return None
+
+    def _comes(self, place: Held) -> PodRecord | None:
+        """The pod that waits for the place, or one that leaves for it; None: it is not known, or has another place."""
+        if len(came := self._came(place)) >= len(place.seats):
+            return None
+        others = place.before | {pod.uid for pod in came}
+        pods = [pod for pod in self._cluster.pods.values() if owner_key(pod) == place.owner and pod.uid not in others]
+        waiting = [pod for pod in pods if not pod.node and not pod.terminating and not pod.finished]
+        return next(iter(waiting or [pod for pod in pods if pod.terminating and pod.node]), None)
+
+    def _came(self, place: Held) -> list[PodRecord]:
+        """The pods that its owner has created since, and that have a node, or a seat."""
+        return [
+            pod
+            for pod in self._cluster.pods.values()
+            if (pod.node or self._claims.seats.of(pod.uid) is not None) and not pod.terminating and not pod.finished
+            and pod.uid not in place.before and (pod.created or 0.0) >= place.since - CLOCK_SECONDS
+            and owner_key(pod) == place.owner
+        ]  # fmt: skip
+
+    def _node_for(self, pod: PodRecord) -> str:
+        """The node with the fewest free GPUs on which the pod fits beside all that is held; "": it fits on none."""
+        cluster, asked = self._cluster, self._asked(pod)
+        rows = self.judge.rows(cluster.gpus.schedulable)
+        with self._counted(asked.request, ANY_POD):
+            codes, _ = self.judge.codes(asked, rows)
+            free = cluster.tables.nodes.free_of
+            fits = sorted((sum(free(row)[FIRST_GPU:]), row) for row, code in zip(rows, codes, strict=True) if not code)
+            return next((cluster.names[row] for _, row in fits if not self.judge.short(asked, row)), "")
+
+    def _asked(self, pod: PodRecord) -> Preemptor:
+        """A new pod in place of this one, for which all that others hold counts."""
+        new = msgspec.structs.replace(opened(pod), uid=f"{pod.uid}/moved", node="")
+        request = msgspec.structs.replace(self._claims.alone(pod), uid=new.uid, priority=LOWEST, lasts=None)
+        return Preemptor(request, new, self.clock.monotonic(), self.clock.wall())
 
     # -- its places are not held
 
@@ -356,12 +428,12 @@ class Moves:
                 raise _Lost(LOST)
             return LOST
         allowed = step.key in self._needs
-        if not allowed and self._rounds.waits(step.key, wall):
+        if not allowed and self._rounds.waits(step.key, self.clock.monotonic()):
             return "its eviction is not allowed now"
         need = self._needs[step.key] = self._need(step)
         asked = await self.saves.may_evict(need, self.evictions, may_act, allowed=allowed)
         if asked.pod is not None:
-            self._rounds.failed(step.key, wall)
+            self._rounds.failed(step.key, self.clock.monotonic())
             del self._needs[step.key], self._since["asked", step.key]
             return self._refused(step, asked.why)
         self._since.pop(("refused", step.key), None)
@@ -370,7 +442,7 @@ class Moves:
         nodes = {one.node for place in step.places for one in place.seats}
         owners = {owner_key(pod) for pod in step.pods}
         comes = [
-            place._replace(owner=owner, before=_before(self._cluster, owner, nodes))
+            place._replace(owner=owner, before=_before(self._cluster, owner, nodes), since=wall)
             for place in step.places
             if (owner := owner_of(place.name)) in owners
         ]
@@ -401,14 +473,12 @@ class Moves:
         beside = places_of(step.key, nodes)
         to = {pod.uid: pod.to for pod in step.move.pods}
         for pod in step.pods:
-            new = msgspec.structs.replace(opened(pod), uid=f"{pod.uid}/moved", node="")
-            request = msgspec.structs.replace(self._claims.alone(pod), uid=new.uid, priority=LOWEST, lasts=None)
-            asked = Preemptor(request, new, self.clock.monotonic(), self.clock.wall())
-            with self._counted(request, Eligibility(usable=names, beside=beside)):
+            asked = self._asked(pod)
+            with self._counted(asked.request, Eligibility(usable=names, beside=beside)):
                 codes, _ = self.judge.codes(asked, array("i", [rows[to[pod.uid]]]))
                 if codes[0] or self.judge.short(asked, rows[to[pod.uid]]):
                     return False
-            with self._counted(request, Eligibility(beside=beside)):
+            with self._counted(asked.request, Eligibility(beside=beside)):
                 if min(cluster.tables.nodes.free_of(rows[to[pod.uid]])) < 0:
                     return False
         return True
@@ -426,9 +496,9 @@ class Moves:
         wall, why = self.clock.wall(), ""
         if not step.pods:
             return "no pod runs on its next place yet"
-        if self._rounds.waits(step.key, wall):
+        if self._rounds.waits(step.key, self.clock.monotonic()):
             return "its pods end"
-        self._rounds.failed(step.key, wall)
+        self._rounds.failed(step.key, self.clock.monotonic())
         for pod in step.remaining:
             if not may_act() or step.is_lost(self._cluster):
                 break

@@ -22,7 +22,7 @@ from extender.objects.records import Event, PodRecord
 from extender.policy.pod_request import owner_key
 from extender.reservations.advance import Held, present, seat
 from extender.reservations.moves import PlannedMove
-from extender.times import Clock
+from extender.times import Clock, rfc3339
 from tests.world import GPU, JSON, World, workload
 
 NAME = "night"
@@ -116,6 +116,7 @@ class Scene:
             annotations=notes, labels={"app": owner.name}, node=node, cpu="100m", memory="16Mi",
             phase="Running" if node else "Pending", start=self.world.wall - 600 if node else None, **facts,
         )  # fmt: skip
+        pod["metadata"]["creationTimestamp"] = rfc3339(self.world.wall - 600 if node else self.world.wall)
         pod["metadata"]["ownerReferences"][0] |= {"name": owner.name, "uid": f"uid-{owner.name}"}
         self.put(pod)
         return pod
@@ -295,8 +296,9 @@ class Scene:
         """What is held for its successor."""
         to = next(one.to for move in self.moves for one in move.pods if one.uid == pod.uid)
         places = [held for held in self.document.values() if held.owner == owner_key(pod)]
-        held = any(one.node == to for place in places for one in place.seats)
-        if not held or to not in self.nodes or self.is_closed(to):
+        nodes = [{one.node for one in place.seats} for place in places]
+        open_nodes = {node for node in self.nodes if not self.is_closed(node)}
+        if not any(to in open_nodes if to in of else of <= open_nodes for of in nodes):  # else it is held elsewhere
             self.without_place.append(pod.name)
         self.evicted[pod.uid] = to
 

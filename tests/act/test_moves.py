@@ -130,6 +130,77 @@ def test_a_node_with_a_place_vanishes(evicted: bool) -> None:
     assert not [place for place in scene.document.values() if place.name != NAME]
 
 
+@pytest.mark.parametrize("how", ["deleted", "cordoned"])
+def test_a_place_whose_node_closes_after_the_eviction_is_held_on_another_one(how: str) -> None:
+    """Strangers come all the time; its new pod starts where it is held from then on, and no second pod is evicted. The
+    process ends between any two writes."""
+    for seed in range(8):
+        scene = scene_of(web(3, 2), seed=seed)
+        for name in ("n3", "n4"):
+            scene.nodes[name] = 3
+            scene.world.node(name, 3)
+        booked(scene)
+        asyncio.run(evicts(scene))
+        (evicted,) = scene.evicted
+        scene.owners.append(Owner("other", "ReplicaSet", "more", 0, 3))
+        left = scene.moves[0].pods[0].to
+        if how == "deleted":
+            scene.lose(left)
+        else:
+            scene.world.node(left, 3, unschedulable=True)
+        scene.crashes = 0.3
+        asyncio.run(scene.turn())
+        (place,) = (place for place in scene.document.values() if place.owner)
+        (held,) = place.seats
+        assert held.node != left
+        assert scene.evicted.keys() == {evicted}
+        for _ in range(30):
+            scene.owners[-1].replicas += 1
+            asyncio.run(scene.turn())
+            scene.tick()
+            scene.check()
+        web_pods = scene.of(scene.owners[0])
+        assert {pod["status"]["phase"] for pod in web_pods} == {"Running"}
+        assert held.node in {pod["spec"]["nodeName"] for pod in web_pods}
+        assert set(scene.document) == {NAME}
+
+
+def test_a_place_that_no_node_has_room_for_is_searched_until_one_has() -> None:
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    asyncio.run(evicts(scene))
+    scene.lose(scene.moves[0].pods[0].to)
+    for _ in range(3):
+        assert asyncio.run(scene.turn()).phase == "moving"
+        scene.tick()
+    scene.nodes["n9"] = 2
+    scene.world.node("n9", 2)
+    asyncio.run(scene.turn())
+    assert "n9" in {one.node for place in scene.document.values() for one in place.seats} or scene.free("n9") == 0
+    asyncio.run(until(scene, "done"))
+    assert set(scene.document) == {NAME}
+
+
+def test_a_wall_clock_that_is_set_back_stops_no_move() -> None:
+    scene = scene_of(web(2, 2))
+    booked(scene)
+    scene.refuses = 1.0
+    for _ in range(30):
+        asyncio.run(scene.turn())
+        scene.tick()
+        if scene.acts()._rounds.now(scene.world.now):
+            break
+    scene.since -= 3_600.0  # that it begins in time does not matter here
+    scene.document = {name: place._replace(since=place.since - 3_600.0) for name, place in scene.document.items()}
+    scene.world.wall -= 3_000.0
+    scene.known()
+    scene.refuses = 0.0
+    for _ in range(4):
+        asyncio.run(scene.turn())
+        scene.tick()
+    assert scene.evicted
+
+
 def test_a_pod_that_was_there_before_does_not_take_the_place() -> None:
     """A ReplicaSet has one more pod that waits; the GPUs of the place are for the successor of the evicted one."""
     scene = scene_of(web(2, 2))
