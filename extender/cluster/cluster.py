@@ -7,6 +7,7 @@ batches sees one generation and nothing else.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
@@ -28,7 +29,7 @@ from extender.cluster.listener import Faults, Listener, Observer
 from extender.cluster.node_health import HealthColumns, NodeHealth
 from extender.cluster.nodes import Domains, Nodes
 from extender.cluster.pod_failures import FailureLimits
-from extender.cluster.pods import Pods
+from extender.cluster.pods import Pods, touched_nodes
 from extender.cluster.tables import FIRST_GPU, Amounts, Demand, Tables
 from extender.objects.records import (
     DeviceClassRecord,
@@ -44,6 +45,9 @@ from extender.objects.records import (
 from extender.objects.tolerant import Invalid
 from extender.settings import Settings
 
+MOST_TOUCHED: Final = 64
+"""Generations of which it is known on which nodes pods have changed."""
+
 
 class ClusterView:
     """The reading half of `Cluster`. Its parts are the components themselves. Only `Cluster` may write to them:
@@ -52,6 +56,7 @@ class ClusterView:
     def __init__(self, settings: Settings, tables: Tables, nodes: Nodes, pods: Pods, health: NodeHealth) -> None:
         self._nodes, self._pods = nodes, pods
         self._generation = 0
+        self._touched: deque[tuple[int, set[str]]] = deque(maxlen=MOST_TOUCHED)
         self._settings = settings
         self._most_looks = inf  # as of `Cluster.bound_looks`
         self.tables: Final = tables
@@ -92,6 +97,14 @@ class ClusterView:
     def generation(self) -> int:
         """How many batches of events have been applied."""
         return self._generation
+
+    def touched(self, generation: int) -> set[str] | None:
+        """Names of the nodes on which other pods are since then, or pods hold something else; None: not known any
+        more."""
+        touched = self._touched
+        if len(touched) == MOST_TOUCHED and touched[0][0] > generation:
+            return None
+        return set().union(*(names for at, names in touched if at > generation))
 
     @property
     def schedulable_gpu_nodes(self) -> int:
@@ -399,6 +412,7 @@ class Cluster(ClusterView):
         except Exception as error:
             self._faults.note("Node", "the health of nodes", error, now)
         self._pods.refresh(now)
+        self._touched.append((self._generation + 1, touched_nodes(self._pods)))
         self._held.refresh(now)
         self._nodes.rows.write_order()
         self._generation += 1

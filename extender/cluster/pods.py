@@ -372,6 +372,13 @@ def _statements(pod: PodRecord) -> tuple[str | None, str | None]:
     return pod.annotations.get(HELD), pod.annotations.get(PLAN)
 
 
+def touched_nodes(pods: Pods) -> set[str]:
+    """Names of the nodes to which pods have come, on which they have changed, or which they have left, since the latest
+    refresh."""
+    changed = (pod.node for uid in pods.stale.pods if (pod := pods.records.get(uid)) is not None)
+    return pods.stale.nodes.union(changed)
+
+
 # -- what is stale -----------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -69,7 +70,7 @@ class GivenGpus:
     they are gone."""
 
     source: Callable[[array[int], array[int]], array[int]] | None = None
-    users: frozenset[str] = frozenset()
+    users: AbstractSet[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

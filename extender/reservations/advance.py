@@ -9,8 +9,11 @@ GPUs once: the others stay held.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from operator import add, le
 from types import MappingProxyType
@@ -28,6 +31,8 @@ from extender.reservations.seats import ABSENT, Seat
 
 TOP: Final = 2**31 - 1
 """The priority of seats that count for every request."""
+MOST_KEPT: Final = 16
+"""Sets of reservations for which it is kept what is left of them."""
 SEAT_SECONDS: Final = 30.0
 """So much later than its seat is reserved a pod may be bound: the queue counts with it before a date. From then on
 filter judges the pod on its seat by its own end."""
@@ -95,9 +100,8 @@ class AdvanceReservations:
     _for: dict[str, list[Held]] = field(default_factory=dict)  # by namespace and owner
     _uids: dict[str, frozenset[str]] = field(default_factory=dict)  # of the seats, by name
     _whole: dict[str, Amounts] = field(default_factory=dict)  # all that is held, by name
-    _left: dict[tuple[str, ...], dict[str, Amounts]] = field(default_factory=dict)  # by the names of several
-    _users: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)  # uids of their pods, by the same
-    _sums: dict[tuple[tuple[str, ...], tuple[str, ...]], Amounts] = field(default_factory=dict)  # as of `_sum_of`
+    _left: dict[tuple[str, ...], _Left] = field(default_factory=dict)  # by the names of several
+    _sums: dict[tuple[tuple[str, ...], tuple[str, ...]], NodeSums] = field(default_factory=dict)  # as of `_sum_of`
     _generation: int = -1  # of the cluster, for which `_left` is true
 
     def __bool__(self) -> bool:
@@ -117,7 +121,7 @@ class AdvanceReservations:
         if by_name == self._of and epoch == self.epoch:
             return
         self.journal.changed("advance", (epoch, tuple(by_name.values())))
-        self._of, self.epoch, self._left, self._users, self._sums, self._for = by_name, epoch, {}, {}, {}, {}
+        self._of, self.epoch, self._left, self._sums, self._for = by_name, epoch, {}, {}, {}
         self._whole = {name: _amounts(reservation) for name, reservation in by_name.items()}
         self._uids = {held.name: frozenset([seat.uid for seat in held.seats]) for held in by_name.values()}
         for reservation in by_name.values():
@@ -154,7 +158,7 @@ class AdvanceReservations:
             own = self.usable(request, now)
             usable.update([held.name for held in own])
             if any(held.owner for held in own):
-                left = self._left_of(self._begun(now), cluster)
+                left = self._left_of(self._begun(now), cluster).amounts
                 for held in own:
                     nodes = {node for node, amounts in left[held.name].items() if _has(amounts, request)}
                     beside |= places_of(held.name, nodes) if held.owner else {}
@@ -174,7 +178,7 @@ class AdvanceReservations:
         """The rows with seats that the pod may use now: those of as many GPUs as it asks for, where there are any."""
         rows: dict[bool, set[int]] = {True: set(), False: set()}
         own = self.usable(request, now) if self._of else []
-        left = self._left_of(self._begun(now), cluster) if own else {}
+        left = self._left_of(self._begun(now), cluster).amounts if own else {}
         for held in own:
             for seat in held.seats:
                 if _has(left[held.name][seat.node], request):
@@ -188,17 +192,25 @@ class AdvanceReservations:
             if held.name not in eligible.usable and held.counts(wall, eligible.ends):
                 yield held, held.since <= wall
 
-    def users_of_others(self, eligible: Eligibility, cluster: ClusterView, now: float) -> frozenset[str]:
+    def users_of_others(self, eligible: Eligibility, cluster: ClusterView, now: float) -> AbstractSet[str]:
         """Uids of the pods that use what counts as taken for others."""
         begun = [held for held, has_begun in self._counted(eligible, now) if has_begun and not held.of_gang]
-        self._left_of(begun, cluster)
-        return self._users[tuple([held.name for held in begun])]
+        return self._left_of(begun, cluster).users
 
     def taken(
         self, priority: int, eligible: Eligibility, cluster: ClusterView, now: float, without: Collection[str]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """(node, R amounts) of what counts as taken for pods of a priority. `without`: uids whose seats do not count,
-        those of one reservation on one node together."""
+        """(node, R amounts) of what counts as taken for pods of a priority, as `sums` gives it."""
+        some, sums = self.sums(priority, eligible, cluster, now, without)
+        yield from some
+        yield from () if sums is None else sums.amounts.items()
+
+    def sums(
+        self, priority: int, eligible: Eligibility, cluster: ClusterView, now: float, without: Collection[str]
+    ) -> tuple[list[tuple[str, tuple[int, ...]]], NodeSums | None]:
+        """What counts as taken for pods of a priority: (node, R amounts), and what counts for most pods alike.
+        `without`: uids whose seats do not count, those of one reservation on one node together."""
+        some: list[tuple[str, tuple[int, ...]]] = []
         alone = bool(eligible.beside)
         later: list[str] = []
         begun: list[Held] = []
@@ -207,7 +219,7 @@ class AdvanceReservations:
                 for seat in held.seats:
                     pod = cluster.pods.get(seat.uid)
                     if seat.uid not in without and seat.priority >= priority and (pod is None or not pod.node):
-                        yield seat.node, seat.amounts
+                        some.append((seat.node, seat.amounts))
                 continue
             alone = alone or not self._uids[held.name].isdisjoint(without)
             if has_begun:
@@ -215,45 +227,122 @@ class AdvanceReservations:
             else:
                 later.append(held.name)
         if not alone:
-            yield from self._sum_of(later, begun, cluster).items()
-            return
-        for name, left in ({name: self._whole[name] for name in later} | self._left_of(begun, cluster)).items():
+            return some, self._sum_of(later, begun, cluster)
+        for name, left in ({name: self._whole[name] for name in later} | self._left_of(begun, cluster).amounts).items():
             of, number = turn_of(name)
             over = {seat.node for seat in self._of[name].seats if seat.uid in without}
             for node, amounts in left.items():
                 if node not in over and number <= eligible.beside.get((of, node), inf):
-                    yield node, amounts
+                    some.append((node, amounts))
+        return some, None
 
-    def _sum_of(self, later: Sequence[str], begun: Sequence[Held], cluster: ClusterView) -> Amounts:
+    def _sum_of(self, later: Sequence[str], begun: Sequence[Held], cluster: ClusterView) -> NodeSums:
         """What those hold that begin `later`, and what pods have not used of those that have `begun`. Most calls ask
         for the same."""
-        self._forget(cluster)
+        self._renew(cluster)
         key = tuple(later), tuple([held.name for held in begun])
-        total = self._sums.get(key)
-        if total is None:
-            total = self._sums[key] = {}
-            for left in (*(self._whole[name] for name in later), *self._left_of(begun, cluster).values()):
+        sums = self._sums.get(key)
+        if sums is None:
+            total: Amounts = {}
+            for left in (*(self._whole[name] for name in later), *self._left_of(begun, cluster).amounts.values()):
                 for node, amounts in left.items():
                     before = total.get(node)
                     total[node] = amounts if before is None else tuple(map(add, before, amounts))
-        return total
+            sums = self._sums[key] = NodeSums(total)
+        return sums
 
-    def _forget(self, cluster: ClusterView) -> None:
-        """What pods may have used or given back since; what none of its pods can have used yet stays."""
-        if self._generation != cluster.generation:
-            self._left, self._users = {}, {}
-            self._sums = {key: total for key, total in self._sums.items() if not key[1]}
-            self._generation = cluster.generation
+    def _renew(self, cluster: ClusterView) -> None:
+        """Read what pods have used or given back since, on the nodes that have changed."""
+        if self._generation == cluster.generation:
+            return
+        touched = cluster.touched(self._generation)
+        self._generation = cluster.generation
+        if touched is None or len(self._left) > MOST_KEPT:
+            self._left, self._sums = {}, {key: sums for key, sums in self._sums.items() if not key[1]}
+            return
+        for left in self._left.values():
+            left.read(touched, cluster)
+        for (later, begun), sums in self._sums.items():
+            for node in touched.intersection(sums.amounts) if begun else ():
+                parts = [*(self._whole[name] for name in later), *self._left[begun].amounts.values()]
+                of_node = [amounts for part in parts if (amounts := part.get(node)) is not None]
+                sums.set(node, tuple(map(sum, zip(*of_node, strict=True))))
 
-    def _left_of(self, begun: Sequence[Held], cluster: ClusterView) -> dict[str, Amounts]:
-        """What pods have not used of these, which have begun, by name."""
-        self._forget(cluster)
+    def _left_of(self, begun: Sequence[Held], cluster: ClusterView) -> _Left:
+        """What pods have not used of these, which have begun."""
+        self._renew(cluster)
         key = tuple([held.name for held in begun])
         left = self._left.get(key)
         if left is None:
-            left = self._left[key] = {held.name: dict(self._whole[held.name]) for held in begun}
-            self._users[key] = frozenset(_use(left, begun, cluster))
+            left = self._left[key] = _Left({held.name: self._whole[held.name] for held in begun}, begun)
+            left.read(left.nodes, cluster)
         return left
+
+
+class NodeSums:
+    """R amounts by node, as `NodeTable.add_claims` takes them."""
+
+    def __init__(self, amounts: Amounts) -> None:
+        self.amounts = amounts
+        self._at = {node: at for at, node in enumerate(amounts)}
+        self._column = array("q", chain.from_iterable(amounts.values()))
+        self._priorities = array("q", [TOP]) * len(amounts)
+        self._rows, self._moves = array("i"), -1
+
+    def set(self, node: str, amounts: tuple[int, ...]) -> None:
+        """Those of one of the nodes have changed."""
+        self.amounts[node] = amounts
+        at = self._at[node] * len(amounts)
+        self._column[at : at + len(amounts)] = array("q", amounts)
+
+    def claim(self, cluster: ClusterView) -> None:
+        """Count them as taken in the tables."""
+        if self._moves != cluster.rows.moves:
+            self._moves, self._rows = cluster.rows.moves, array("i", map(cluster.row, self.amounts))
+        cluster.tables.nodes.add_claims(self._rows, self._priorities, self._column, TOP, array("i"))
+
+
+class _Left:
+    """What pods have not used of several that have begun. A pod uses first what is held for the fewest others; one that
+    may use few of them takes its part before one that may use many."""
+
+    def __init__(self, whole: Mapping[str, Amounts], begun: Iterable[Held]) -> None:
+        self._whole = whole
+        self.nodes: dict[str, list[Held]] = {}  # those of each node
+        for held in sorted(begun, key=lambda held: (len(held.namespaces), held.until, held.name)):
+            for node in whole[held.name]:
+                self.nodes.setdefault(node, []).append(held)
+        self.amounts = {name: dict(amounts) for name, amounts in whole.items()}
+        self.users = set[str]()  # uids of the pods that use them
+        self._users: dict[str, set[str]] = {}  # by node
+
+    def read(self, nodes: Iterable[str], cluster: ClusterView) -> None:
+        """Read what pods use on these nodes now."""
+        for node in nodes:
+            if node in self.nodes:
+                self.users -= self._users.get(node, set())
+                self._users[node] = self._use(node, cluster)
+                self.users |= self._users[node]
+
+    def _use(self, node: str, cluster: ClusterView) -> set[str]:
+        """Take what pods use of it; uids of these pods."""
+        of_node, left, used_by = self.nodes[node], self.amounts, set[str]()
+        for held in of_node:
+            left[held.name][node] = self._whole[held.name][node]
+        shares = [(pod, [held for held in of_node if _uses(pod, held, cluster)]) for pod in cluster.pods_on(node)]
+        if len(of_node) > 1:
+            shares.sort(key=lambda share: (len(share[1]), share[0].uid))
+        for pod, own in shares:
+            amounts = cluster.amounts(pod)
+            for held in own:
+                before = left[held.name][node]
+                if any(before[FIRST_GPU:]):
+                    used_by.add(pod.uid)
+                left[held.name][node] = _beyond(before, amounts)
+                amounts = _beyond(amounts, before)
+                if not any(amounts[FIRST_GPU:]):
+                    break
+        return used_by
 
 
 def limits(dates: Sequence[float], stated: Sequence[tuple[float, float]], wall: float, within: float) -> list[float]:
@@ -294,31 +383,6 @@ def _amounts(held: Held) -> Amounts:
         before = amounts.get(seat.node)
         amounts[seat.node] = seat.amounts if before is None else tuple(map(add, before, seat.amounts))
     return amounts
-
-
-def _use(left: dict[str, Amounts], begun: Sequence[Held], cluster: ClusterView) -> set[str]:
-    """Take what pods use out of `left`, by name; uids of these pods. A pod uses first what is held for the fewest
-    others; one that may use few of the reservations takes its part before one that may use many."""
-    by_node: dict[str, list[Held]] = {}
-    used_by: set[str] = set()
-    for held in sorted(begun, key=lambda held: (len(held.namespaces), held.until, held.name)):
-        for node in left[held.name]:
-            by_node.setdefault(node, []).append(held)
-    for node, of_node in by_node.items():
-        shares = [(pod, [held for held in of_node if _uses(pod, held, cluster)]) for pod in cluster.pods_on(node)]
-        if len(of_node) > 1:
-            shares.sort(key=lambda share: (len(share[1]), share[0].uid))
-        for pod, own in shares:
-            amounts = cluster.amounts(pod)
-            for held in own:
-                before = left[held.name][node]
-                if any(before[FIRST_GPU:]):
-                    used_by.add(pod.uid)
-                left[held.name][node] = _beyond(before, amounts)
-                amounts = _beyond(amounts, before)
-                if not any(amounts[FIRST_GPU:]):
-                    break
-    return used_by
 
 
 def _beyond(amounts: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:

@@ -275,8 +275,13 @@ class Claims:
 
     def _count_advance(self, counted: Counted, seen: set[str]) -> None:
         """What is held for a date."""
-        taken = self.advance.taken(counted.request.priority, counted.eligible, self._cluster, counted.now, seen)
-        for node, amounts in taken:
+        args = counted.request.priority, counted.eligible, self._cluster, counted.now, seen
+        some, sums = self.advance.sums(*args)
+        if sums is not None and counted.rows is None:
+            sums.claim(self._cluster)
+        elif sums is not None:
+            some += [(name, sums.amounts[name]) for name in self._names(counted.rows or ()) if name in sums.amounts]
+        for node, amounts in some:
             if _is_read(row := self._cluster.row(node), counted):
                 self._cluster.tables.nodes.add_claim(row, amounts, 0, False)
 
