@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import compress
+from typing import Final, NamedTuple
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
@@ -35,6 +36,10 @@ from extender.reservations.claims import Claims, uniform
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat
+
+RESERVED: Final = reasons.GPUS_RESERVED.code
+IS_RESERVED: Final = bytes([code == RESERVED for code in range(256)])
+FOR_A_DATE: Final = bytes([reasons.GPUS_FOR_A_DATE.code if code == RESERVED else code for code in range(256)])
 
 
 class HeldBack(NamedTuple):
@@ -115,13 +120,16 @@ class HoldBack:
     def _for_dates(self, decision: Decision, now: float) -> None:
         """Name the nodes whose GPUs are held for a date, and pass the pod on those that are held for it by now."""
         request, judged = decision.request, decision.judged
-        codes, reserved = bytes(judged.codes), reasons.GPUS_RESERVED.code
-        i = codes.find(reserved)
-        closed = self._claims.rows_for_dates(request, now) if i >= 0 else ()
-        while i >= 0:  # few of thousands of nodes: a search for bytes, no loop over rows
+        codes = bytes(judged.codes)
+        i = codes.find(RESERVED)
+        closed = self._claims.rows_for_dates(request, now) if i >= 0 else frozenset[int]()
+        if closed.issuperset(compress(judged.rows, codes.translate(IS_RESERVED))):  # thousands: no loop over rows
+            judged.codes[:] = array(judged.codes.typecode, codes.translate(FOR_A_DATE))
+            i = -1
+        while i >= 0:
             if judged.rows[i] in closed:
                 judged.codes[i] = reasons.GPUS_FOR_A_DATE.code
-            i = codes.find(reserved, i + 1)
+            i = codes.find(RESERVED, i + 1)
         held = self._claims.held_rows(request, now)
         if held and not held.isdisjoint(fit.passed(judged.rows, judged.codes)):
             for i, row in enumerate(judged.rows):

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, compress
 from math import inf
 from operator import add, le
 from types import MappingProxyType
@@ -288,17 +288,28 @@ class NodeSums:
         self._column = array("q", chain.from_iterable(amounts.values()))
         self._priorities = array("q", [TOP]) * len(amounts)
         self._rows, self._moves = array("i"), -1
+        self._closed: set[int] = set()
 
     def set(self, node: str, amounts: tuple[int, ...]) -> None:
         """Those of one of the nodes have changed."""
         self.amounts[node] = amounts
-        at = self._at[node] * len(amounts)
-        self._column[at : at + len(amounts)] = array("q", amounts)
+        at, row = self._at[node], self._rows[self._at[node]] if self._rows else -1
+        self._column[at * len(amounts) : (at + 1) * len(amounts)] = array("q", amounts)
+        (self._closed.add if any(amounts) and row >= 0 else self._closed.discard)(row)
+
+    def closed(self, cluster: ClusterView) -> AbstractSet[int]:
+        """The rows on which anything is taken."""
+        self._locate(cluster)
+        return self._closed
+
+    def _locate(self, cluster: ClusterView) -> None:
+        if self._moves != cluster.rows.moves:
+            self._moves, self._rows = cluster.rows.moves, array("i", map(cluster.row, self.amounts))
+            self._closed = set(compress(self._rows, map(any, self.amounts.values()))) - {-1}
 
     def claim(self, cluster: ClusterView) -> None:
         """Count them as taken in the tables."""
-        if self._moves != cluster.rows.moves:
-            self._moves, self._rows = cluster.rows.moves, array("i", map(cluster.row, self.amounts))
+        self._locate(cluster)
         cluster.tables.nodes.add_claims(self._rows, self._priorities, self._column, TOP, array("i"))
 
 
@@ -318,11 +329,10 @@ class _Left:
 
     def read(self, nodes: Iterable[str], cluster: ClusterView) -> None:
         """Read what pods use on these nodes now."""
-        for node in nodes:
-            if node in self.nodes:
-                self.users -= self._users.get(node, set())
-                self._users[node] = self._use(node, cluster)
-                self.users |= self._users[node]
+        known = [node for node in nodes if node in self.nodes]
+        self.users.difference_update(*(self._users.get(node, ()) for node in known))
+        self._users |= {node: self._use(node, cluster) for node in known}
+        self.users.update(*(self._users[node] for node in known))
 
     def _use(self, node: str, cluster: ClusterView) -> set[str]:
         """Take what pods use of it; uids of these pods."""

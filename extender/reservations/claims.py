@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -79,11 +80,12 @@ class Claims:
         """The rows that are held for the pod, and others, by an advance reservation that has begun."""
         return self.advance.rows(request, self._cluster, now)
 
-    def rows_for_dates(self, request: PodRequest, now: float) -> frozenset[int]:
+    def rows_for_dates(self, request: PodRequest, now: float) -> AbstractSet[int]:
         """The rows with GPUs that an advance reservation keeps from the pod."""
         cluster, eligible = self._cluster, self.eligibility((request,), now)
-        taken = self.advance.taken(request.priority, eligible, cluster, now, (request.uid, request.seat))
-        return frozenset([cluster.row(node) for node, amounts in taken if any(amounts)])
+        some, sums = self.advance.sums(request.priority, eligible, cluster, now, (request.uid, request.seat))
+        rows = {cluster.row(node) for node, amounts in some if any(amounts)}
+        return rows if sums is None else sums.closed(cluster) | rows if rows else sums.closed(cluster)
 
     def alone(self, pod: PodRecord) -> PodRequest:
         """The request of a pod without siblings and kin."""

@@ -13,7 +13,7 @@ import pytest
 from extender.objects.records import Event, PodRecord
 from extender.policy import reasons
 from extender.policy.pod_request import owner_key
-from extender.reservations.advance import Held, present, seat
+from extender.reservations.advance import AdvanceReservations, Eligibility, Held, present, seat
 from extender.reservations.moves import turn_of
 from extender.reservations.seats import Seat
 from tests.world import JSON, WALL, World, pairs, refused, workload
@@ -350,3 +350,53 @@ def test_random_pods_beside_a_plain_count(seed: int) -> None:
         assert found == wanted or (found <= wanted & preferred and found), (pod, held)
         if seconds is not None and all(one.since >= WALL + seconds for one in held if one.until > WALL):
             assert found == free
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_left_follows_each_event_as_if_it_was_read_anew(seed: int) -> None:
+    """Random pods, nodes and times: what is kept is what a reader that begins now finds."""
+    dice, world = random.Random(seed), World()
+    names = [f"n{at}" for at in range(6)]
+    for name in names:
+        world.node(name, 8)
+    dates = [
+        hold(
+            world, f"d{at}", {name: dice.randint(1, 8) for name in dice.sample(names, dice.randint(1, 5))},
+            WALL + dice.randint(-60, 60), WALL + dice.randint(61, 200),
+            **dice.choice(({"namespaces": frozenset({"ml"})}, {"namespaces": frozenset({"ml", "b"})}, {})),
+        )
+        for at in range(4)
+    ]  # fmt: skip
+    take(world, *dates)
+    kept = world.verbs.claims.advance
+    for step in range(80):
+        for _ in range(dice.choice((0, 1, 1, 4))):
+            number = dice.randrange(12)
+            if dice.random() < 0.3 and f"uid-p{number}" in world.cluster.pods:
+                world.gone(world.cluster.pods[f"uid-p{number}"].name)
+            elif dice.random() < 0.1:
+                world.node(dice.choice(names), dice.choice((4, 8)), unschedulable=dice.random() < 0.5)
+            elif dice.random() < 0.05:
+                name = dice.choice(names)
+                if name in world.cluster.nodes:
+                    world.cluster.apply([Event("Node", "delete", world.cluster.nodes[name])], world.now)
+            else:
+                world.pod(
+                    f"p{number}", dice.choice((0, 1, 2, 5)), dice.choice((*names, "")),
+                    namespace="ml" if number % 3 else "b", start=dice.choice((None, world.wall, WALL - 600)),
+                    phase=dice.choice(("Running", "Running", "Succeeded")),
+                )  # fmt: skip
+        if dice.random() < 0.2:
+            world.now, world.wall = world.now + 10, world.wall + 10
+        fresh = AdvanceReservations()
+        fresh.take(kept, kept.epoch)
+        eligible = Eligibility(usable=frozenset(dice.sample([date.name for date in dates], dice.randint(0, 2))))
+        args = eligible, world.cluster, world.now
+        assert dict(kept.taken(0, *args, ())) == dict(fresh.taken(0, *args, ())), step
+        assert kept.users_of_others(*args) == fresh.users_of_others(*args), step
+        expected = fresh.sums(0, *args, ())[1]
+        sums = kept.sums(0, *args, ())[1]
+        assert sums is not None
+        assert expected is not None
+        assert set(sums.closed(world.cluster)) == set(expected.closed(world.cluster)), step
+        passes(world, lasting("asks", dice.choice((1, 4, 8)), None, namespace=dice.choice(("ml", "a"))))
