@@ -122,7 +122,7 @@ class HoldBack:
         request, judged = decision.request, decision.judged
         codes = bytes(judged.codes)
         i = codes.find(RESERVED)
-        closed = self._claims.rows_for_dates(request, now) if i >= 0 else frozenset[int]()
+        closed = self._claims.rows_for_dates(request, now) if i >= 0 else set[int]()
         if closed.issuperset(compress(judged.rows, codes.translate(IS_RESERVED))):  # thousands: no loop over rows
             judged.codes[:] = array(judged.codes.typecode, codes.translate(FOR_A_DATE))
             i = -1

@@ -297,7 +297,7 @@ class NodeSums:
         self._column[at * len(amounts) : (at + 1) * len(amounts)] = array("q", amounts)
         (self._closed.add if any(amounts) and row >= 0 else self._closed.discard)(row)
 
-    def closed(self, cluster: ClusterView) -> AbstractSet[int]:
+    def closed(self, cluster: ClusterView) -> set[int]:
         """The rows on which anything is taken."""
         self._locate(cluster)
         return self._closed

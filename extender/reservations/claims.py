@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -80,7 +79,7 @@ class Claims:
         """The rows that are held for the pod, and others, by an advance reservation that has begun."""
         return self.advance.rows(request, self._cluster, now)
 
-    def rows_for_dates(self, request: PodRequest, now: float) -> AbstractSet[int]:
+    def rows_for_dates(self, request: PodRequest, now: float) -> set[int]:
         """The rows with GPUs that an advance reservation keeps from the pod."""
         cluster, eligible = self._cluster, self.eligibility((request,), now)
         some, sums = self.advance.sums(request.priority, eligible, cluster, now, (request.uid, request.seat))
