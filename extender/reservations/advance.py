@@ -266,7 +266,7 @@ class AdvanceReservations:
             for node in touched.intersection(sums.amounts) if begun else ():
                 parts = [*(self._whole[name] for name in later), *self._left[begun].amounts.values()]
                 of_node = [amounts for part in parts if (amounts := part.get(node)) is not None]
-                sums.set(node, tuple(map(sum, zip(*of_node, strict=True))))
+                sums.write(node, tuple(map(sum, zip(*of_node, strict=True))))
 
     def _left_of(self, begun: Sequence[Held], cluster: ClusterView) -> _Left:
         """What pods have not used of these, which have begun."""
@@ -290,7 +290,7 @@ class NodeSums:
         self._rows, self._moves = array("i"), -1
         self._closed: set[int] = set()
 
-    def set(self, node: str, amounts: tuple[int, ...]) -> None:
+    def write(self, node: str, amounts: tuple[int, ...]) -> None:
         """Those of one of the nodes have changed."""
         self.amounts[node] = amounts
         at, row = self._at[node], self._rows[self._at[node]] if self._rows else -1
