@@ -15,7 +15,9 @@ from extender.cluster.tables import MOST_AMOUNT, MOST_SUM
 from extender.decide.decisions import Written
 from extender.errors import BadCluster
 from extender.objects import decode, tolerant
+from extender.objects.gangs import MOST_ENTRIES
 from extender.objects.records import Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
+from extender.objects.schema import RecordError
 from tests.kube import hostile
 from tests.world import GPU, JSON, World, machine, pairs, topology, workload
 
@@ -189,6 +191,29 @@ def test_all_pods_of_a_group_that_cannot_be_read_must_run() -> None:
     record = reading("Group", job, ("batch", "Job")).record
     assert isinstance(record, GroupRecord)
     assert (record.api, record.kind, record.name, record.minimum) == ("batch", "Job", "j", -1)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("kind", ["JobSet", "PyTorchJob"])
+def test_an_owner_with_very_many_entries_is_read_without_them(kind: str, more: int) -> None:
+    """Each change of it would take a fifth of a second, on the event loop; 64 kinds of pods can be placed together."""
+    entries = [{"name": f"r{number}", "replicas": 1} for number in range(MOST_ENTRIES + more)]
+    by_name = {entry["name"]: entry for entry in entries}
+    spec, api = {
+        "JobSet": ({"replicatedJobs": entries}, "jobset.x-k8s.io"),
+        "PyTorchJob": ({"pytorchReplicaSpecs": by_name}, "kubeflow.org"),
+    }[kind]
+    owner = json.dumps({"metadata": {"name": "o", "namespace": "x"}, "spec": spec}).encode()
+    if not more:
+        whole = decode.record("Group", owner, frozenset(), (api, kind))
+        assert isinstance(whole, GroupRecord)
+        assert whole.minimum == MOST_ENTRIES
+        return
+    with pytest.raises(RecordError, match="more than 1024 entries"):
+        decode.record("Group", owner, frozenset(), (api, kind))
+    record = reading("Group", {"metadata": {"name": "o", "namespace": "x"}, "spec": spec}, (api, kind)).record
+    assert isinstance(record, GroupRecord)
+    assert record.minimum == -1
 
 
 @pytest.mark.parametrize("kind", ["PriorityClass", "DeviceClass", "FailedPod"])

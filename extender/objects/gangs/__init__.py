@@ -84,6 +84,8 @@ GROUP_KINDS: Final = {kind: source for source in SOURCES.values() for kind in so
 NO_SPEC: Final = {"apiVersion", "kind", "metadata", "status"}
 MOST_ROLES: Final = 20_000
 """Roles of one owner, those of each of its replicas counted."""
+MOST_ENTRIES: Final = 1024
+"""Objects in one field of a watched owner: each takes about 20 us, on the event loop, at each change of the owner."""
 OWNER_TEXT: Final = 100  # characters of what names an owner: tenants choose names
 HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends here
 
@@ -283,8 +285,15 @@ def group(source: schema.Source, api: str = "", kind: str = "", *, gpus: frozens
     """The record of an object of GROUP_KINDS; `api` and `kind` where it does not state them (items of typed lists).
     `gpus`: the resources that count as GPUs in its templates."""
     owner = owner_object(source, api, kind)
+    for key, value in owner.spec.fields.items():
+        if isinstance(value, list | dict) and len(value) > MOST_ENTRIES and _has_objects(value):
+            raise RecordError(f"spec.{key}", f"it has more than {MOST_ENTRIES} entries, and none is read")
     stated = GROUP_KINDS.get((owner.api, owner.kind), _UNKNOWN).read(owner)
     return record_of(owner, stated, GROUP_KINDS, gpus)
+
+
+def _has_objects(value: list[Any] | dict[str, Any]) -> bool:
+    return isinstance(next(iter(value.values() if isinstance(value, dict) else value)), dict)
 
 
 def is_group(source: schema.Source) -> bool:
