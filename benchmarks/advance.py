@@ -50,7 +50,8 @@ HINDRANCES: Final[Mapping[str, Mapping[str, float]]] = {
 HAND_SECONDS: Final = 90.0
 COLUMNS: Final = (
     "what goes wrong", "kept on time: ours, by hand", "ours beyond the bounds", "ours, of the others",
-    "victims: ours, by hand", "of these without a successor that runs", "our restarts",
+    "victims: ours, by hand", "of these without a successor that runs", "ours for which no node has room",
+    "our restarts",
 )  # fmt: skip
 
 
@@ -58,15 +59,16 @@ class Counts:
     """Of one line."""
 
     def __init__(self) -> None:
-        self.cases = self.kept = self.beyond = self.victims = self.without = self.restarts = 0
+        self.cases = self.kept = self.beyond = self.victims = self.without = self.no_room = self.restarts = 0
 
-    def add(self, scene: Scene, *, kept: bool, possible: bool, lost: int) -> None:
-        """A case that needed moves. `possible`: as of a `Bound`."""
+    def add(self, scene: Scene, *, kept: bool, possible: bool, lost: tuple[int, int]) -> None:
+        """A case that needed moves. `possible`: as of a `Bound`; `lost`: as of `without`."""
         self.cases += 1
         self.kept += kept
         self.beyond += not kept and not possible
         self.victims += len(scene.evicted)
-        self.without += lost
+        self.without += lost[0]
+        self.no_room += lost[1]
         self.restarts += scene.restarts
 
 
@@ -80,6 +82,7 @@ def line(name: str, ours: Counts, by_hand: Counts) -> str:
         _share(ours.kept, ours.cases - ours.beyond),
         ", ".join(f"{counts.victims:,}" for counts in both),
         ", ".join(f"{counts.without:,}" for counts in both),
+        f"{ours.no_room:,}",
         f"{ours.restarts:,}",
     )
     return f"| {' | '.join(cells)} |"
@@ -181,14 +184,18 @@ def _others(scene: Scene, grows: float) -> None:
         scene.rng.choice(scene.owners).replicas += 1
 
 
-def without(scene: Scene, before: Set[str]) -> int:
-    """Victims for which no other pod of their owner runs. `before`: uids of the pods at the beginning."""
+def without(scene: Scene, before: Set[str]) -> tuple[int, int]:
+    """(victims for which no other pod of their owner runs, those of them for which no node has as many GPUs free).
+    `before`: uids of the pods at the beginning."""
     evicted = Counter(uid.removeprefix("uid-").rpartition("-")[0] for uid in scene.evicted)
     runs = Counter[str]()
     for uid, pod in scene.pods.items():
         if uid not in before and pod["spec"].get("nodeName") and pod["metadata"]["namespace"] == "default":
             runs[pod["metadata"]["name"].rpartition("-")[0]] += 1
-    return sum((evicted - runs).values())
+    most = max(map(scene.free, scene.nodes))
+    gpus = {owner.name: owner.gpus for owner in scene.owners if owner.namespace == "default"}
+    lost = evicted - runs
+    return lost.total(), sum(number for name, number in lost.items() if gpus[name] > most)
 
 
 def speed(nodes: int = 5_000, reservations: int = 64, each: int = 64, calls: int = 200) -> None:
