@@ -330,3 +330,32 @@ def test_a_budget_that_refuses_for_a_minute_has_other_moves_planned() -> None:
     assert "a budget does not allow it" in scene.state.text
     assert not scene.evicted
     assert set(scene.document) == {NAME}
+
+
+def test_after_whatever_happens_nothing_stays_held_or_asked() -> None:
+    """Owners are scaled to 0 or deleted, pods end by themselves, budgets refuse, nodes vanish and close, and the wall
+    clock jumps, while the process ends between any two writes; then the reservation is deleted."""
+    for case in range(25):
+        dice = random.Random(4_000 + case)
+        scene = drawn(dice, crashes=0.2, refuses=0.2, vanish=0.01, closes=0.03)
+        if not scene.book(1, 8, 120.0):
+            continue
+        for _ in range(40):
+            asyncio.run(scene.turn())
+            owner, running = dice.choice(scene.owners), sorted(scene.pods)
+            if dice.random() < 0.05:
+                owner.replicas = 0
+            if dice.random() < 0.1 and running:
+                scene.remove(dice.choice(running))
+            if dice.random() < 0.05:
+                scene.world.wall += dice.choice((-20.0, 20.0))
+                scene.known()
+            scene.tick()
+            scene.check()
+        assert not scene.without_place, case
+        scene.moves, scene.refuses, scene.vanish = (), 0.0, 0.0
+        for _ in range(int(3 * NOT_USED_SECONDS / TICK)):
+            asyncio.run(scene.turn())
+            scene.tick()
+        assert set(scene.document) == {NAME}, case
+        assert not scene.asked.keys() & scene.pods.keys(), case
