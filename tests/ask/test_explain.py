@@ -104,10 +104,14 @@ def test_victims_of_the_pod_itself_are_waited_for() -> None:
 @pytest.mark.parametrize(
     ("spec", "node", "sentence"),
     [
-        ({}, {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}, "(taint 1); let the pod tolerate the node's taint"),
+        (
+            {}, {"taints": [{"key": "gpu", "effect": "NoSchedule"}]},
+            "(1 node: the node has a taint that the pod does not tolerate); let the pod tolerate the node's taint",
+        ),
         (
             {"nodeSelector": {"pool": "a"}}, {},
-            "(node-selector 1); label the node as the pod's nodeSelector asks, or change that",
+            "(1 node: the labels of the node do not match the pod's nodeSelector); "
+            "label the node as the pod's nodeSelector asks, or change that",
         ),
     ],
 )  # fmt: skip

@@ -111,7 +111,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
     question = ["whatif", "--cluster", str(file), "--now", rfc3339(WALL), "--drain"]
     assert main([*question, "n0"]) == 11
-    assert "  default/a         0  no place: 1 x cordoned, 1 x gpus-held\n" in capsys.readouterr().out
+    assert (
+        "  default/a         0  no place\n\nwhy default/a has no place:\n  1 node: the node is cordoned\n"
+        "  1 node: too few GPUs are free, pods that this one may not evict hold them\n"
+    ) in capsys.readouterr().out
     assert main([*question, "n0", "-o", "json"]) == 11
     assert json.loads(capsys.readouterr().out)["kind"] == "WhatIf"
     assert main([*question, "n1", "--add", "1", "n0"]) == 0
