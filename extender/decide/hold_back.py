@@ -123,7 +123,8 @@ class HoldBack:
         codes = bytes(judged.codes)
         i = codes.find(RESERVED)
         closed = self._claims.rows_for_dates(request, now) if i >= 0 else set[int]()
-        if closed.issuperset(compress(judged.rows, codes.translate(IS_RESERVED))):  # thousands: no loop over rows
+        # There may be thousands: no loop over rows.
+        if i >= 0 and closed.issuperset(compress(judged.rows, codes.translate(IS_RESERVED))):
             judged.codes[:] = array(judged.codes.typecode, codes.translate(FOR_A_DATE))
             i = -1
         while i >= 0:
