@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from extender.kube.client import ApiError
 from tests.e2e import builders
 from tests.e2e.chaos import Act, Chaos
 from tests.e2e.cluster import ControlPlane
@@ -107,8 +108,12 @@ class Preemptors:
                 if at <= time.time():
                     self._doomed.remove((at, name))
                     self.ones[name].deleted = time.time()
-                    with self.soak.calls:
-                        self.soak.cluster.api.delete("Pod", name, self.soak.cluster.namespace, grace=0)
+                    try:
+                        with self.soak.calls:
+                            self.soak.cluster.api.delete("Pod", name, self.soak.cluster.namespace, grace=0)
+                    except ApiError as error:
+                        if error.status != 404:  # evicted meanwhile, for one of higher priority
+                            raise
             time.sleep(0.05)
 
     def each(self, numbers: Sequence[int], act: Act, chaos: Chaos) -> None:
