@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from extender.cluster.numbered import Numbered, set_or_drop, take_out
 from extender.objects.records import PdbRecord, PodRecord
-from extender.objects.selectors import Labels, Requirement, Selector
+from extender.objects.selectors import MOST_VALUES, Labels, Selector
 
 BudgetSet = tuple[tuple[str, str], ...]
 """Namespace and name of each budget, by name."""
@@ -27,9 +27,6 @@ MOST_COMPARED: Final = 512
 FEW: Final = 8
 """Of so many changed budgets it is looked up which pods they may limit; beyond it all pods of the namespace are
 compared again."""
-MOST_VALUES: Final = 64
-"""Of one requirement: a budget is found by each of its values; beyond it by the label alone. An object has room for
-some hundred thousand."""
 POD_SECONDS: Final = 4e-6  # for which the sets of a pod are found anew, about
 COMPARED_SECONDS: Final = 4e-8  # the same for each budget that it is compared with
 REST: Final = 9.0  # times these: other work has nine tenths of the time, whatever a tenant changes
@@ -66,26 +63,6 @@ def _key_of(selector: Selector) -> _Key:
     return _Key(min(keys), None) if keys else EVERY_POD
 
 
-class _ManyValues(NamedTuple):
-    """A requirement In or NotIn with more than MOST_VALUES values."""
-
-    key: str
-    wanted: bool
-    values: frozenset[str]
-
-    def matches(self, labels: Labels) -> bool:
-        return (labels.get(self.key) in self.values) == self.wanted
-
-
-def _with_sets(selector: Selector) -> tuple[Requirement | _ManyValues, ...]:
-    return tuple(
-        requirement
-        if len(requirement.values) <= MOST_VALUES
-        else _ManyValues(requirement.key, requirement.operator == "In", frozenset(requirement.values))
-        for requirement in selector.requirements
-    )
-
-
 class _OfNamespace:
     """The budgets of one namespace. `by_label`: their names in order, by the label and value that their pods have; the
     value None: any."""
@@ -93,13 +70,11 @@ class _OfNamespace:
     def __init__(self) -> None:
         self.records: dict[str, PdbRecord] = {}
         self.by_label: dict[tuple[str, str | None], list[str]] = {}
-        self._many: dict[str, tuple[Requirement | _ManyValues, ...]] = {}  # of selectors with many values, by name
 
     def put(self, budget: PdbRecord, change: str) -> None:
         """The budget is "set", or there is a "delete"."""
         before = self.records.pop(budget.name, None)
         if before is not None and (change != "set" or before.selector != budget.selector):
-            self._many.pop(budget.name, None)
             for place in self._places(before):
                 names = self.by_label[place]
                 del names[bisect_left(names, budget.name)]
@@ -108,8 +83,6 @@ class _OfNamespace:
         if change == "set":
             self.records[budget.name] = budget
             if before is None or before.selector != budget.selector:
-                if any(len(requirement.values) > MOST_VALUES for requirement in budget.selector.requirements):
-                    self._many[budget.name] = _with_sets(budget.selector)
                 for place in self._places(budget):
                     insort(self.by_label.setdefault(place, []), budget.name)
 
@@ -124,12 +97,8 @@ class _OfNamespace:
         compared = islice(sorted_names[0] if len(sorted_names) == 1 else merge(*sorted_names), MOST_COMPARED)
         for name in compared:
             budget = self.records[name]
-            if pod.name not in budget.disrupted_pods and self._matches(budget, pod.labels):
+            if pod.name not in budget.disrupted_pods and budget.selector.matches(pod.labels):
                 yield name
-
-    def _matches(self, budget: PdbRecord, labels: Labels) -> bool:
-        many = self._many.get(budget.name)
-        return budget.selector.matches(labels) if many is None else all(test.matches(labels) for test in many)
 
     def _places(self, budget: PdbRecord) -> list[tuple[str, str | None]]:
         if budget.selector.empty or budget.selector.nothing:

@@ -18,6 +18,18 @@ from extender.objects.schema import RecordError
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 Labels = Mapping[str, str]
+MOST_VALUES: Final = 64
+"""Of one requirement, that are looked through. An object of 1.5 MB has room for 150,000, and tenants write some."""
+
+
+class ManyValues(tuple[str, ...]):
+    """Values of a requirement that are looked up, not looked through."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._set = frozenset(self)  # `values` may have been read
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._set
 
 
 class Requirement(NamedTuple):
@@ -188,7 +200,8 @@ def asks_host_ports(spec: schema.PodSpec) -> bool:
 def requirements(wire: Iterable[schema.Expression] | None, path: str) -> Iterator[Requirement]:
     """The tests of labels; RecordError, at `path`, for a number of values that the operator does not allow."""
     for index, test in enumerate(wire or ()):
-        values = tuple(test.values or ())
+        stated = test.values or ()
+        values = ManyValues(stated) if len(stated) > MOST_VALUES else tuple(stated)
         # An empty In matches nothing and an empty NotIn everything: the API refuses them, so do we.
         wrong = not values if test.operator in ("In", "NotIn") else bool(values) if "Exist" in test.operator else False
         if wrong:

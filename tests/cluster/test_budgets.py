@@ -11,7 +11,7 @@ import pytest
 from extender.cluster import budgets as budgets_module
 from extender.cluster.budgets import MOST_BUDGETS, MOST_COMPARED, Budgets
 from extender.objects.records import PdbRecord, PodRecord
-from extender.objects.selectors import Requirement, Selector
+from extender.objects.selectors import ManyValues, Requirement, Selector
 from tests.world import World
 
 LABELS, VALUES = ("app", "tier", "zone"), ("a", "b", "c")
@@ -135,7 +135,7 @@ def test_a_selector_with_many_values_is_found_by_its_label_and_looks_none_of_the
     [pod] = pods_of(world, [{"app": "v7"}])
     budgets = Budgets({("team", pod.name): pod.uid})
     budgets.add(pod)
-    values = tuple(Value(f"v{number}") for number in range(10_000))
+    values = ManyValues(Value(f"v{number}") for number in range(10_000))
     budgets.set(budget("b", Requirement("app", operator, values)), "set", 0.0)
     assert sum(len(place) for place in budgets._in["team"].by_label.values()) == 1
     assert list(budgets.refresh(0.0)) == ([pod.uid] if operator == "In" else [])

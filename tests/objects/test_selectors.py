@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from extender.objects import schema
 from extender.objects.selectors import (
+    MOST_VALUES,
     NOTHING,
+    ManyValues,
     NodeTerm,
     Operator,
     PodTerm,
@@ -13,6 +16,7 @@ from extender.objects.selectors import (
     Selector,
     Taint,
     Toleration,
+    requirements,
     untolerated,
 )
 
@@ -42,6 +46,21 @@ from extender.objects.selectors import (
 )
 def test_requirement(operator: Operator, values: tuple[str, ...], labels: dict[str, str], expected: bool) -> None:
     assert Requirement("k", operator, values).matches(labels) is expected
+
+
+@pytest.mark.parametrize("number", [MOST_VALUES, MOST_VALUES + 1])
+def test_many_values_are_looked_up(number: int) -> None:
+    stated = [f"v{i}" for i in range(number)]
+    among, beside = (
+        next(requirements([schema.Expression(key="k", operator=operator, values=stated)], "")).matches
+        for operator in ("In", "NotIn")
+    )
+    for label in (*stated, "other"):
+        assert among({"k": label}) is not beside({"k": label}) is (label not in stated)
+    assert (among({}), beside({})) == (False, True)
+    [made] = requirements([schema.Expression(key="k", operator="In", values=stated)], "")
+    assert made == Requirement("k", "In", tuple(stated))
+    assert isinstance(made.values, ManyValues) is (number > MOST_VALUES)
 
 
 def test_an_empty_selector_matches_all_and_the_null_one_nothing() -> None:
