@@ -101,7 +101,7 @@ class EventRecorder(Controller):
             before.last = now
             return
         name = f"{regarding.name[:200]}.{self._chance.getrandbits(64):016x}"
-        self._new(key, NewEvent(name, regarding, related, reason, action, shortened(note), warning, now))
+        self._new(key, NewEvent(name, regarding, related, reason, action, note, warning, now))
 
     def once(self, regarding: Regarding, subject: str, reason: str, note: str) -> bool:
         """A warning that is written once for an object and a subject, by whichever instance is the first: the name of
@@ -110,7 +110,7 @@ class EventRecorder(Controller):
             return False
         digest = blake2s(f"{regarding.uid}/{subject}".encode(), digest_size=8).hexdigest()
         name = f"{regarding.name[:200]}.{digest}"
-        event = NewEvent(name, regarding, None, reason, "Reading", shortened(note), True, self._wall())
+        event = NewEvent(name, regarding, None, reason, "Reading", note, True, self._wall())
         return self._new((regarding.uid, digest, reason, "Reading", True), event)
 
     def _new(self, key: _Key, event: NewEvent) -> bool:
@@ -121,7 +121,7 @@ class EventRecorder(Controller):
             self._metrics.events.labels("left_out").inc()
             return False
         self._tokens -= 1.0
-        self._series[key] = Series(event, event.at)
+        self._series[key] = Series(event._replace(note=shortened(event.note)), event.at)
         return True
 
     def node(self, name: str, uid: str, reason: str, note: str, *, warning: bool = True) -> None:

@@ -352,10 +352,10 @@ class Moves:
 
     def _comes(self, place: Held) -> PodRecord | None:
         """The pod that waits for the place, or one that leaves for it; None: it is not known, or has another place."""
-        if len(came := self._came(place)) >= len(place.seats):
+        came = {pod.uid for pod in self._came(place)}
+        if len(came) >= len(place.seats):
             return None
-        others = place.before | {pod.uid for pod in came}
-        pods = [pod for pod in self._cluster.pods.values() if owner_key(pod) == place.owner and pod.uid not in others]
+        pods = [pod for pod in self._pods_for(place) if pod.uid not in came]
         waiting = [pod for pod in pods if not pod.node and not pod.terminating and not pod.finished]
         return next(iter(waiting or [pod for pod in pods if pod.terminating and pod.node]), None)
 
@@ -363,11 +363,15 @@ class Moves:
         """The pods that its owner has created since, and that have a node, or a seat."""
         return [
             pod
-            for pod in self._cluster.pods.values()
+            for pod in self._pods_for(place)
             if (pod.node or self._claims.seats.of(pod.uid) is not None) and not pod.terminating and not pod.finished
-            and pod.uid not in place.before and (pod.created or 0.0) >= place.since - CLOCK_SECONDS
-            and owner_key(pod) == place.owner
+            and (pod.created or 0.0) >= place.since - CLOCK_SECONDS
         ]  # fmt: skip
+
+    def _pods_for(self, place: Held) -> Iterator[PodRecord]:
+        """The pods of the owner that were not on its nodes already."""
+        pods = self._cluster.pods.values()
+        return (pod for pod in pods if place.is_for(pod.uid, pod.namespace, owner_key(pod)))
 
     def _node_for(self, pod: PodRecord) -> str:
         """The node with the fewest free GPUs on which the pod fits beside all that is held; "": it fits on none."""

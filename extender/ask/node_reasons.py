@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from extender.ask.text import count
@@ -45,7 +45,12 @@ MEANINGS: Final = {
 """What each reason means of a node."""
 
 
+def most_first(reasons: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Of each reason its key, and for how many nodes it is: "2 nodes: the node is cordoned"."""
+    for key, number in sorted(reasons.items(), key=lambda reason: (-reason[1], reason[0])):
+        yield key, f"{count(number, 'node')}: {MEANINGS.get(key, key)}"
+
+
 def counted(reasons: Mapping[str, int]) -> str:
-    """How many nodes are rejected for what, the most first: "2 nodes: the node is cordoned, 1 node: ..."."""
-    most_first = sorted(reasons.items(), key=lambda reason: (-reason[1], reason[0]))
-    return ", ".join(f"{count(number, 'node')}: {MEANINGS.get(key, key)}" for key, number in most_first)
+    """How many nodes are rejected for what, the most first."""
+    return ", ".join(text for _, text in most_first(reasons))

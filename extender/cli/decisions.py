@@ -111,11 +111,10 @@ def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
 
 def rejections(reasons: Mapping[str, int], before: str, verbose: bool = False) -> Iterator[str]:
     """How many nodes are rejected, by reason, the most first. `verbose`: with the keys of the reasons."""
-    from extender.ask.node_reasons import MEANINGS  # here: completion need not load it
+    from extender.ask.node_reasons import MEANINGS, most_first  # here: completion need not load it
 
-    for key, number in sorted(reasons.items(), key=lambda reason: -reason[1]):
-        named = f" [{key}]" if verbose and key in MEANINGS else ""
-        yield f"{before}{count(number, 'node')}: {MEANINGS.get(key, key)}{named}"
+    for key, text in most_first(reasons):
+        yield before + text + (f" [{key}]" if verbose and key in MEANINGS else "")
 
 
 def _result(decision: dict[str, Any]) -> str:

@@ -26,13 +26,14 @@ KINDS = {
     "work_lost": "less work lost",
     "gangs_broken": "fewer gangs broken",
 }
+WORK_LOST = "work_lost_gpu_seconds"
 TOTALS = {
     "linked_pods": ("pods on linked GPUs", "with_several_gpus"),
     "ring_gbps": ("ring bandwidth, GB/s", "with_several_gpus"),
     "whole_nodes_broken": ("whole nodes broken", "placements"),
     "victims": ("victims", "preemptions"),
     "gangs_broken": ("gangs broken", "preemptions"),
-    "work_lost_gpu_seconds": ("work lost, GPU-hours", "preemptions"),
+    WORK_LOST: ("work lost, GPU-hours", "preemptions"),
 }
 """By the name in the answer: the text of a row, and which of `compared` it is a sum over."""
 NOT_JUDGED = {
@@ -100,7 +101,8 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _totals(answer: Mapping[str, Any]) -> Iterator[str]:
-    theirs, ours = answer["kube_scheduler"], answer["gpu_extender"]
+    sides = answer["kube_scheduler"], answer["gpu_extender"]
+    theirs, ours = ({**side, WORK_LOST: side[WORK_LOST] / 3600} for side in sides)
     compared = answer["compared"]
     if unknown := compared["placements"] - compared["with_positions"]:
         yield f"rows about links leave {count(unknown, 'pod')} out: positions of GPUs are not known on both nodes"
@@ -110,8 +112,7 @@ def _totals(answer: Mapping[str, Any]) -> Iterator[str]:
     rows += [(f"linked sets of {a['gpus']} taken", a["sets"], b["sets"], "with_positions") for a, b in pairs]
     for text, was, would, of in rows:
         if was or would:
-            scale = 3600 if text.endswith("GPU-hours") else 1
-            yield f"{text:<28}{was / scale:>16,.6g}{would / scale:>16,.6g}  of {compared[of]:,} {COUNTED[of]}"
+            yield f"{text:<28}{was:>16,.6g}{would:>16,.6g}  of {compared[of]:,} {COUNTED[of]}"
 
 
 def _difference(difference: Mapping[str, Any]) -> Iterator[str]:

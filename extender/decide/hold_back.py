@@ -39,7 +39,6 @@ from extender.reservations.seats import Seat
 
 RESERVED: Final = reasons.GPUS_RESERVED.code
 IS_RESERVED: Final = bytes([code == RESERVED for code in range(256)])
-FOR_A_DATE: Final = bytes([reasons.GPUS_FOR_A_DATE.code if code == RESERVED else code for code in range(256)])
 
 
 class HeldBack(NamedTuple):
@@ -121,16 +120,11 @@ class HoldBack:
         """Name the nodes whose GPUs are held for a date, and pass the pod on those that are held for it by now."""
         request, judged = decision.request, decision.judged
         codes = bytes(judged.codes)
-        i = codes.find(RESERVED)
-        closed = self._claims.rows_for_dates(request, now) if i >= 0 else set[int]()
-        # There may be thousands: no loop over rows.
-        if i >= 0 and closed.issuperset(compress(judged.rows, codes.translate(IS_RESERVED))):
-            judged.codes[:] = array(judged.codes.typecode, codes.translate(FOR_A_DATE))
-            i = -1
-        while i >= 0:
-            if judged.rows[i] in closed:
-                judged.codes[i] = reasons.GPUS_FOR_A_DATE.code
-            i = codes.find(RESERVED, i + 1)
+        if RESERVED in codes:
+            closed = self._claims.rows_for_dates(request, now)
+            for i in compress(range(len(codes)), codes.translate(IS_RESERVED)):
+                if judged.rows[i] in closed:
+                    judged.codes[i] = reasons.GPUS_FOR_A_DATE.code
         held = self._claims.held_rows(request, now)
         if held and not held.isdisjoint(fit.passed(judged.rows, judged.codes)):
             for i, row in enumerate(judged.rows):

@@ -130,9 +130,7 @@ class GangRuns:
     def released(self, name: str, seats: Sequence[Seat], now: float) -> GangRun:
         """A gang with these seats that begins `now`."""
         pods: list[PodRecord] = [pod for seat in seats if (pod := self._cluster.pods.get(seat.uid)) is not None]
-        ref, gpus = Ref.of(name), dict[str, int]()
-        for seat in seats:
-            gpus[seat.node] = gpus.get(seat.node, 0) + sum(seat.amounts[FIRST_GPU:])
+        ref, gpus = Ref.of(name), gpus_of(seats)
         kind = class_of(pods, self._cluster.gangs.objects) if pods else RunClass(ref.namespace, sum(gpus.values()))
         queue = queue_of(pods[0]) if pods else ref.namespace
         declared = stated_seconds(pods) if pods else None
@@ -203,6 +201,14 @@ class GangRuns:
                 self._bounds_of.clear()
             known = self._bounds_of[key] = self._times.bounds(kind, now, declared, confidence), now
         return known[0]
+
+
+def gpus_of(seats: Iterable[Seat]) -> dict[str, int]:
+    """GPUs of seats, by node."""
+    gpus: dict[str, int] = {}
+    for seat in seats:
+        gpus[seat.node] = gpus.get(seat.node, 0) + sum(seat.amounts[FIRST_GPU:])
+    return gpus
 
 
 def _is_fresh(end: LearnedEnd | None, read: float, now: float) -> bool:

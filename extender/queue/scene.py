@@ -7,9 +7,8 @@ from math import inf
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import STEP, Sliced, pauses
-from extender.cluster.tables import FIRST_GPU
 from extender.queue.gang import WaitingGang
-from extender.queue.gang_runs import GangRun, GangRuns
+from extender.queue.gang_runs import GangRun, GangRuns, gpus_of
 from extender.queue.runtimes import RunClass, RunTime, RunTimes, class_of
 from extender.queue.sampled import DatedSeats, HopefulGang, RunningGang, Scene, Seats, sized
 from extender.queue.usage import Models
@@ -79,14 +78,12 @@ class Scenes:
         for held in list(self._advance):
             if held.until <= now or not held.seats:
                 continue
-            gpus: dict[int, int] = {}
-            for seat in held.seats:
-                if seat.node in at:
-                    gpus[at[seat.node]] = gpus.get(at[seat.node], 0) + sum(seat.amounts[FIRST_GPU:])
             yield
             waits = held.of_gang and held.since > now
             run = self._runs.released(held.seats[0].gang, held.seats, held.since) if waits else None
-            dates.append(DatedSeats(held, tuple(gpus.items()), None if run is None else self._gang(run, at, now)))
+            dates.append(
+                DatedSeats(held, _seats(gpus_of(held.seats), at), None if run is None else self._gang(run, at, now))
+            )
         return dates
 
     def _running(self, runs: Iterable[GangRun], at: Mapping[str, int], now: float) -> Sliced[list[RunningGang]]:
@@ -96,11 +93,9 @@ class Scenes:
         for run, pause in pauses(runs, STEP // 16):
             if pause:
                 yield
-            law = self._law(run.kind, run.declared, run.most, now)
-            elapsed = max(0.0, now - run.begun)
-            if law.until(elapsed) > LATE:
-                self.overdue.append(run.name)
             gang = self._gang(run, at, now)
+            if gang.law.until(max(0.0, now - run.begun)) > LATE:
+                self.overdue.append(run.name)
             if gang.seats:
                 running.append(gang)
         return running
@@ -109,9 +104,10 @@ class Scenes:
         """A gang that runs, or begins at its date. `at`: the nodes of the scene."""
         learned = self._runs.learned_end(run, now)
         end = run.stated if learned is None else learned.at
-        seats: Seats = tuple([(at[node], gpus) for node, gpus in run.gpus.items() if node in at])
         law = self._law(run.kind, run.declared, run.most, now)
-        return RunningGang(run.queue, seats, run.begun, None if end == inf else end, law, run.kind.namespace)
+        return RunningGang(
+            run.queue, _seats(run.gpus, at), run.begun, None if end == inf else end, law, run.kind.namespace
+        )
 
     def _law(self, kind: RunClass, declared: float | None, most: float, now: float) -> RunTime:
         """Those of gangs that are alike are made once for a scene."""
@@ -120,3 +116,8 @@ class Scenes:
         if law is None:
             law = self._laws[key] = self._times.expect(kind, now, declared, most)
         return law
+
+
+def _seats(gpus: Mapping[str, int], at: Mapping[str, int]) -> Seats:
+    """GPUs by node, of the nodes of the scene: `at`, their places."""
+    return tuple([(at[node], number) for node, number in gpus.items() if node in at])

@@ -197,14 +197,6 @@ class AdvanceReservations:
         begun = [held for held, has_begun in self._counted(eligible, now) if has_begun and not held.of_gang]
         return self._left_of(begun, cluster).users
 
-    def taken(
-        self, priority: int, eligible: Eligibility, cluster: ClusterView, now: float, without: Collection[str]
-    ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """(node, R amounts) of what counts as taken for pods of a priority, as `sums` gives it."""
-        some, sums = self.sums(priority, eligible, cluster, now, without)
-        yield from some
-        yield from () if sums is None else sums.amounts.items()
-
     def sums(
         self, priority: int, eligible: Eligibility, cluster: ClusterView, now: float, without: Collection[str]
     ) -> tuple[list[tuple[str, tuple[int, ...]]], NodeSums | None]:

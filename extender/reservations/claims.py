@@ -84,7 +84,7 @@ class Claims:
         cluster, eligible = self._cluster, self.eligibility((request,), now)
         some, sums = self.advance.sums(request.priority, eligible, cluster, now, (request.uid, request.seat))
         rows = {cluster.row(node) for node, amounts in some if any(amounts)}
-        return rows if sums is None else sums.closed(cluster) | rows if rows else sums.closed(cluster)
+        return rows if sums is None else rows | sums.closed(cluster)
 
     def alone(self, pod: PodRecord) -> PodRequest:
         """The request of a pod without siblings and kin."""
@@ -276,8 +276,7 @@ class Claims:
 
     def _count_advance(self, counted: Counted, seen: set[str]) -> None:
         """What is held for a date."""
-        args = counted.request.priority, counted.eligible, self._cluster, counted.now, seen
-        some, sums = self.advance.sums(*args)
+        some, sums = self.advance.sums(counted.request.priority, counted.eligible, self._cluster, counted.now, seen)
         if sums is not None and counted.rows is None:
             sums.claim(self._cluster)
         elif sums is not None:

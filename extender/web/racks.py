@@ -21,6 +21,8 @@ LEVELS: Final = ("rack", "clique", "block", "zone", "model")
 """What nodes are grouped by."""
 Reserved = Mapping[str, list[JSON]]
 """GPUs that are kept for pods that are not on their nodes yet: seats of the queue, reservations, assumed pods."""
+SUMMED: Final = ("gpus", "used_gpus", "free_gpus", "closed_gpus", "unhealthy_gpus")
+"""What the cell of a rack has of those of its nodes."""
 NONE: Final = ""
 """The group of the nodes that state none."""
 
@@ -96,17 +98,10 @@ class Rack:
 
     def cell(self) -> JSON:
         """The cell of all its nodes in a map: also of those that take no pods."""
-        gpus, left = self.gpus + self.closed["gpus"], self.closed["free_gpus"]
-        return {
-            "name": self.name,
-            "gpus": gpus,
-            "used_gpus": gpus - self.free - left,
-            "free_gpus": self.free,
-            "closed_gpus": left,
-            "unhealthy_gpus": self.unhealthy,
-            "takes_pods": self.closed["nodes"] < len(self.nodes),
-            "nodes": len(self.nodes),
-        }
+        cells = [node.as_json() for node in self.nodes]
+        sums = {field: sum(cell[field] for cell in cells) for field in SUMMED}
+        takes_pods = self.closed["nodes"] < len(cells)
+        return {"name": self.name, **sums, "takes_pods": takes_pods, "nodes": len(cells)}
 
     def as_json(self) -> JSON:
         """The JSON form, as that of a model: over the nodes that take pods, with `closed`: what the others have.
