@@ -395,7 +395,7 @@ class AdvanceController(Controller):
         )
         if self._overlaps(placed, changes):
             return replace(kept, phase="no-place", text="its place went to another reservation", moves=())
-        if why := self._store.why_not({**changes, kept.name: placed}):  # it keeps no other from being kept
+        if why := self._store.why_not({**changes, kept.name: placed}):  # the others are planned all the same
             return replace(kept, phase="no-place", text=why, moves=())
         return placed
 

@@ -324,7 +324,7 @@ class Moves:
                 over += [place.name] if step is None or step.begun else []
             elif step is None or not step.pods:
                 late = now - self._since.setdefault(("gone", place.name), now) > NOT_USED_SECONDS
-                elsewhere = is_closed(self._cluster, place) and len(self._came(place)) >= len(place.seats)
+                elsewhere = is_closed(self._cluster, place) and len(self._successors(place)) >= len(place.seats)
                 if late or elsewhere or self._is_used(place):
                     over.append(place.name)
         return over
@@ -342,7 +342,7 @@ class Moves:
                 continue
             self._rounds.failed(place.name, self.clock.monotonic())
             number = next(at for at, one in enumerate(place.seats) if why_closed(self._cluster, one.node))
-            pod = self._comes(place)
+            pod = self._waiting_pod(place)
             if pod is not None and (node := self._node_for(pod)):
                 there = {pod.uid for pod in self._cluster.pods_on(node) if owner_key(pod) == place.owner}
                 seats = list(place.seats)
@@ -350,16 +350,16 @@ class Moves:
                 return place._replace(seats=tuple(seats), before=place.before | there)
         return None
 
-    def _comes(self, place: Held) -> PodRecord | None:
+    def _waiting_pod(self, place: Held) -> PodRecord | None:
         """The pod that waits for the place, or one that leaves for it; None: it is not known, or has another place."""
-        came = {pod.uid for pod in self._came(place)}
+        came = {pod.uid for pod in self._successors(place)}
         if len(came) >= len(place.seats):
             return None
         pods = [pod for pod in self._pods_for(place) if pod.uid not in came]
         waiting = [pod for pod in pods if not pod.node and not pod.terminating and not pod.finished]
         return next(iter(waiting or [pod for pod in pods if pod.terminating and pod.node]), None)
 
-    def _came(self, place: Held) -> list[PodRecord]:
+    def _successors(self, place: Held) -> list[PodRecord]:
         """The pods that its owner has created since, and that have a node, or a seat."""
         return [
             pod

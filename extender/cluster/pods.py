@@ -295,7 +295,7 @@ class Pods:
         set_or_drop(self.quotas, (record.namespace, record.name), record, change)
 
     def move(self, now: float) -> bool:
-        """Bring pods below the owners that were not followed at once. Whether there were any."""
+        """Follow the changes of owners that were put off, once it is time. Whether there were any."""
         moved = False
         while self._moved and now - next(iter(self._moved.values())) >= OWNER_SECONDS:
             key = next(iter(self._moved))
@@ -306,8 +306,8 @@ class Pods:
                 moved = True
         return moved
 
-    def _moves_now(self, key: gangs.ObjectKey, before: GroupRecord, record: GroupRecord, now: float) -> GroupRecord:
-        """The record, below the owner of `before` where too many pods followed another change of its owner lately."""
+    def _with_owner(self, key: gangs.ObjectKey, before: GroupRecord, record: GroupRecord, now: float) -> GroupRecord:
+        """The record, with the owner of `before` where too many pods have followed another change of it lately."""
         self._moves.pop(key, None)
         if record.owner == before.owner or len(self._owners.below.get(key, ())) <= MOST_MOVED:
             return record
@@ -324,7 +324,7 @@ class Pods:
         key = (record.api, record.kind, record.namespace, record.name)
         before = self.gangs.objects.get(key)
         if change == "set" and before is not None:
-            record = self._moves_now(key, before, record, now)
+            record = self._with_owner(key, before, record, now)
         else:
             self._moves.pop(key, None)
         owner = record.owner if change == "set" else None

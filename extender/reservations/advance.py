@@ -287,7 +287,10 @@ class NodeSums:
         self.amounts[node] = amounts
         at, row = self._at[node], self._rows[self._at[node]] if self._rows else -1
         self._column[at * len(amounts) : (at + 1) * len(amounts)] = array("q", amounts)
-        (self._closed.add if any(amounts) and row >= 0 else self._closed.discard)(row)
+        if any(amounts) and row >= 0:
+            self._closed.add(row)
+        else:
+            self._closed.discard(row)
 
     def closed(self, cluster: ClusterView) -> set[int]:
         """The rows on which anything is taken."""
