@@ -27,7 +27,7 @@
 {{- $_ := unset $pod "tolerations" -}}
 {{- with $.Values.tolerations -}}{{- $_ := set $pod "tolerations" . -}}{{- end -}}
 {{- range concat ($pod.initContainers | default list) $pod.containers -}}
-{{- if eq .name "gpu-extender" -}}{{- $_ := mergeOverwrite .resources (deepCopy $.Values.resources) -}}{{- end -}}
+{{- if eq .name "gpu-extender" -}}{{- $_ := mergeOverwrite .resources ($.Values.resources | default dict | deepCopy) -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -58,7 +58,7 @@ kustomization.yaml does; then merges `settings` and `schedulerConfiguration` int
 {{/* Leaves Namespaces out where the values say so, and merges `overrides` into the objects that they name. */}}
 {{- define "gpu-extender.overrides" -}}
 {{- $kept := list -}}
-{{- $left := deepCopy .Values.overrides -}}
+{{- $left := .Values.overrides | default dict | deepCopy -}}
 {{- range .objects -}}
 {{- $name := printf "%s/%s" .kind .metadata.name -}}
 {{- $_ := mergeOverwrite . (index $left $name | default dict) -}}

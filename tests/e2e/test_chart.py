@@ -216,7 +216,7 @@ def rows(page: Path) -> list[list[str]]:
         ("replicas: 3", "'replicas' not allowed"),
         ("kubeSchedulerImage: {tag: '1.36'}", "does not match pattern"),
         ("image: {repository: 'a@sha256:b'}", "does not match pattern"),
-        ("settings: 'evictions: {}'", "want object"),
+        ("settings: 'evictions: {}'", "got string, want"),
         ("resources: {memory: 1Gi}", "'memory' not allowed"),
         ("nodeSelector: {gpu: true}", "got boolean, want string"),
         ("overrides: {gpu-scheduler: {}}", "does not match pattern"),
@@ -225,6 +225,18 @@ def rows(page: Path) -> list[list[str]]:
 )  # fmt: skip
 def test_a_wrong_value_is_rejected(values: str, message: str) -> None:
     assert message in failure(values=values)
+
+
+@pytest.mark.parametrize(
+    "name", ["settings", "schedulerConfiguration", "overrides", "nodeSelector", "resources", "affinity"]
+)
+def test_null_is_the_default_of_an_empty_value(name: str) -> None:
+    """Helm removes a value that is null, also one of a file that leaves it out after the colon."""
+    assert by_name(rendered(values=f"{name}: null")) == by_name(rendered())
+
+
+def test_tolerations_of_null_are_none() -> None:
+    assert by_name(rendered("--set", "tolerations=null")) == by_name(rendered(values="tolerations: []"))
 
 
 VALUES = """
