@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from sys import intern
 from typing import Final, NamedTuple
 
@@ -17,13 +18,13 @@ from extender.objects.nodes import NodeRecord, selects
 from extender.objects.parts import NamespacedRecord, Owner, Shared, controller, epoch, metadata, ours, strings
 from extender.objects.resources import (
     OF_CLASS,
-    as_specified,
     asks_devices,
     asks_others,
     class_requests,
     gpu_containers,
     pod_requests,
     quota_amounts,
+    resize_status,
 )
 from extender.objects.schema import Reader, RecordError
 from extender.objects.selectors import (
@@ -59,10 +60,11 @@ LONGEST_DEADLINE: Final = 2**31 - 1  # seconds, 68 years: what the API server ac
 UNREADABLE: Final = ""  # of a gate: no gate has an empty name, so no controller opens it
 _REQUESTS: Final = "requests."  # with this begin the names of requests in QuotaFacts
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
-MOST_SPECS: Final = 2048  # specifications that are kept, and the bytes of each as MessagePack
-LONGEST_SPEC: Final = 2048
+MOST_SPECS: Final = 2048  # specifications that are kept, and the bytes of all as MessagePack
+MOST_OF_SPECS: Final = 2**22
+SHORT_SPEC: Final = 2048  # bytes: of a longer one its digest is kept in place of its text
+_SpecKey = tuple[bytes, str, frozenset[str]]
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_known_specs: Final[dict[tuple[bytes, str, frozenset[str]], PodRecord]] = {}
 _numbers: Final = Shared[int]()
 _counts: Final = Shared[tuple[tuple[str, int], ...]]()
 _asking: Final = Shared[tuple[tuple[str, str, int], ...]]()
@@ -270,7 +272,7 @@ def _pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
         disruption_target=disruption_target, pod_scheduled=pod_scheduled, placeable=placeable,
         start=epoch(status.start_time),
         restarts=sum([container.restart_count or 0 for container in status.container_statuses or ()]),
-        exited=_exited(spec, status, gpus) if status.container_statuses else None,
+        exited=_exited(stated, status) if status.container_statuses else None,
         held=_held(status, gpus),
         claim_refs=_claim_refs(spec, status) if spec.resource_claims else (),
         extended_claim=_extended(status),
@@ -297,30 +299,53 @@ def pod_of_template(wire: schema.Pod, namespace: str, gpus: frozenset[str]) -> P
     )
 
 
+class _KnownSpecs:
+    """The records of what specifications state, the latest used last. Of long ones they share most with the records of
+    the pods that exist, and may be 30 times as large as the text."""
+
+    def __init__(self) -> None:
+        self.records: dict[_SpecKey, tuple[int, PodRecord]] = {}  # with the bytes of the text
+        self.size = 0
+
+    def get(self, key: _SpecKey) -> PodRecord | None:
+        """The record that is kept by this key."""
+        known = self.records.pop(key, None)
+        if known is None:
+            return None
+        self.records[key] = known
+        return known[1]
+
+    def keep(self, key: _SpecKey, size: int, stated: PodRecord) -> None:
+        """Keep another one. `size`: bytes of its text."""
+        self.records[key] = size, stated
+        self.size += size
+        while self.size > MOST_OF_SPECS or len(self.records) > MOST_SPECS:
+            self.size -= self.records.pop(next(iter(self.records)))[0]
+
+
+_known_specs: Final = _KnownSpecs()
+
+
 def _stated(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpus: frozenset[str]) -> PodRecord:
     """A record with the fields that the specification states, its node left out; all others are empty.
 
     Pods of one template, and the versions of one pod, state the same, and share one such record. That is exact: what
-    `_of_spec` makes depends on nothing but its arguments. While no resize is under way it does not depend on the
-    status, nor ever on the node. The encoding of the rest of `spec` is equal only where the rest itself is: MessagePack
-    distinguishes 1 from 1.0, has infinities, and leaves out nothing but absent fields. Records are immutable.
+    `_of_spec` makes depends on nothing but its arguments, and of the status only on `resize_status`, never on the node.
+    The encoding of the rest of `spec` is equal only where the rest itself is: MessagePack distinguishes 1 from 1.0, has
+    infinities, and leaves out nothing but absent fields. Records are immutable.
     """
-    if not as_specified(spec, status):
-        return _of_spec(spec, status, namespace, gpus)
     node, spec.node_name = spec.node_name, None
     try:
-        key = _ENCODER.encode(spec)
+        text = _ENCODER.encode((spec, resize_status(spec, status)))
     except (OverflowError, TypeError):  # from YAML: a whole number of more than 64 bits, or a text of a type of its own
         return _of_spec(spec, status, namespace, gpus)
     finally:
         spec.node_name = node
-    known = _known_specs.get((key, namespace, gpus))
+    key = text if len(text) <= SHORT_SPEC else blake2b(text).digest(), namespace, gpus
+    known = _known_specs.get(key)
     if known is None:
         known = _of_spec(spec, status, namespace, gpus)
-        if len(key) <= LONGEST_SPEC:
-            if len(_known_specs) >= MOST_SPECS:
-                _known_specs.clear()
-            _known_specs[key, namespace, gpus] = known
+        _known_specs.keep(key, len(text), known)
     return known
 
 
@@ -402,12 +427,12 @@ def _unscheduled(reason: str, message: str) -> str:
     return intern(reason)
 
 
-def _exited(spec: schema.PodSpec, status: schema.PodStatus, gpus: frozenset[str]) -> float | None:
+def _exited(stated: PodRecord, status: schema.PodStatus) -> float | None:
     """When a container ended last: of those with GPUs, where some state them. What runs beside them does no work."""
     last: float | None = None
     statuses = status.container_statuses or ()
     if len(statuses) > 1:
-        work = {name for name, _, _ in gpu_containers(spec, gpus)}
+        work = {name for name, _, _ in stated.gpu_containers}
         statuses = [container for container in statuses if container.name in work] or statuses
     for container in statuses:
         for state in (container.state, container.last_state):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from sys import intern
-from typing import Final
+from typing import Any, Final
 
 from extender.objects import schema
 from extender.objects.schema import RecordError
@@ -62,7 +62,7 @@ def pod_requests(spec: schema.PodSpec, status: schema.PodStatus, gpus: frozenset
     wanted = _asked_each(spec.containers, gpus, "containers")
     wanted_first = _asked_each(spec.init_containers, gpus, "initContainers")
     total = _aggregate(spec, wanted, wanted_first)
-    if not as_specified(spec, status):
+    if not _as_specified(spec, status):
         total = _resized(spec, status, total, wanted, wanted_first, gpus)
     if spec.resources is not None:
         _apply_pod_level(total, spec.resources, status)
@@ -72,9 +72,17 @@ def pod_requests(spec: schema.PodSpec, status: schema.PodStatus, gpus: frozenset
     return total.get("cpu", 0), total.get("memory", 0), counts
 
 
-def as_specified(spec: schema.PodSpec, status: schema.PodStatus) -> bool:
-    """Whether no resize in place is under way: every container has what it asks for, to the letter. The usual case, and
-    a cheap test for it. Then the status has no part in `pod_requests`."""
+def resize_status(spec: schema.PodSpec, status: schema.PodStatus) -> tuple[Any, ...] | None:
+    """All of the status that has a part in `pod_requests`; None while no resize in place is under way."""
+    if _as_specified(spec, status):
+        return None
+    statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+    of_containers = [(state.name, state.allocated_resources, state.resources) for state in statuses]
+    return _infeasible(status), status.allocated_resources, status.resources, of_containers
+
+
+def _as_specified(spec: schema.PodSpec, status: schema.PodStatus) -> bool:
+    """Whether every container has what it asks for, to the letter. The usual case, and a cheap test for it."""
     if status.resources:
         return False
     asked: dict[str | None, schema.Resources] | None = None
