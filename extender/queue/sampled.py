@@ -22,6 +22,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -30,7 +31,7 @@ from itertools import islice
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from extender.cluster.slices import RUN, STEP, Sliced
+from extender.cluster.slices import RUN, STEP, Sliced, pauses
 from extender.objects.gangs import Ref
 from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, start_all
 from extender.queue.endings import OVERRUN_SECONDS, Ending
@@ -50,6 +51,9 @@ ALIKE: Final = 2
 SHARED: Final = 0.5
 """So many gangs of a queue outlive the same part of their laws in a future: what a user runs at one time is alike."""
 MOST_LOOKS: Final = 400
+DATES_STEP: Final = 16  # dates whose seats one slice reads
+MOST_BETWEEN: Final = 16  # sums of such seats that are kept
+NODES_STEP: Final = RUN  # nodes that one slice looks at, or a few more
 MOST_NODE_GPUS: Final = 16
 """Nodes with more count as with so many."""
 
@@ -323,8 +327,12 @@ class _Dates:
         self.held = [date.held for date in dates]
         self.left = [dict(date.seats) for date in dates]  # GPUs by node that no pod uses which they are held for
         self.runs = {number: date.run for number, date in enumerate(dates) if date.run is not None}  # that wait for it
-        self.moments = deque(sorted({at for held in self.held for at in (held.since, held.until) if at > now}))
+        self._since = sorted({held.since for held in self.held})
+        self._until = sorted({held.until for held in self.held})
+        self.moments = deque(sorted({at for at in (*self._since, *self._until) if at > now}))
         self._own: dict[Ref, frozenset[int]] = {}
+        self._taken: dict[Hashable, frozenset[int]] = {}  # what `taken` has returned
+        self._between: dict[tuple[frozenset[int], frozenset[int]], dict[int, int]] = {}  # what `between` has returned
 
     def __bool__(self) -> bool:
         return bool(self.held)
@@ -347,18 +355,45 @@ class _Dates:
     def limits(self, gang: WaitingGang, at: float) -> list[float]:
         """As of `QueueSituation`."""
         stated = inf if gang.seconds is None else gang.seconds, inf if gang.ends_at is None else gang.ends_at
-        return limits(sorted({held.since for held in self.held}), [stated], at, SEAT_SECONDS)
+        return limits(self._since, [stated], at, SEAT_SECONDS)
 
     def taken(self, gang: SizedGang, at: float, start: float) -> frozenset[int]:
         """The numbers of those that count as taken for the gang if it starts at `start`, at `at` or later."""
         ends = start + (inf if gang.seconds is None else gang.seconds + SEAT_SECONDS)
         ends = ends if gang.ends_at is None else min(ends, gang.ends_at)
         own = self._for(gang)
-        return frozenset([
-            number for number, held in enumerate(self.held)
-            if held.counts(start, ends) and held.seats[0].priority >= gang.priority
-            and not (held.since <= at and number in own)
-        ])  # fmt: skip
+        begun, ended = bisect_right(self._since, start), bisect_right(self._until, start)
+        key = own, gang.priority, bisect_right(self._since, at), begun, ended, bisect_left(self._since, ends)
+        if (known := self._taken.get(key)) is None:
+            known = self._taken[key] = frozenset([
+                number for number, held in enumerate(self.held)
+                if held.counts(start, ends) and held.seats[0].priority >= gang.priority
+                and not (held.since <= at and number in own)
+            ])  # fmt: skip
+        return known
+
+    def between(self, now: frozenset[int], then: frozenset[int]) -> Sliced[Mapping[int, int]]:
+        """GPUs by node that are free where `then` counts as taken, beside those where `now` does; below 0: taken."""
+        known = self._between.get((now, then))
+        if known is None:
+            known = {}
+            for number, pause in pauses(now ^ then, DATES_STEP):
+                if pause:
+                    yield
+                sign = 1 if number in now else -1
+                for node, gpus in self.left[number].items():
+                    known[node] = known.get(node, 0) + sign * gpus
+            if len(self._between) == MOST_BETWEEN:
+                self._between.clear()
+            self._between[now, then] = known
+        return known
+
+    def use(self, number: int, seats: Seats, sign: int) -> None:
+        """Seats of a date are given back by the pods that it is for, and held again (+1), or used (-1)."""
+        left = self.left[number]
+        for node, gpus in seats:
+            left[node] = left.get(node, 0) + sign * gpus
+        self._between.clear()
 
     def used(self, seats: Seats, namespace: str, started: float) -> Mapping[int, Seats]:
         """What a gang that has `started` uses on its seats, by the number of the date."""
@@ -391,6 +426,7 @@ class _Future:
         self._shared: dict[str, float] = {}  # by queue, what SHARED of its gangs draw
         self._started: dict[Ref, float] = {}
         self._begun = 0
+        self._nodes_seen = 0  # in this slice
 
     def run(self, asked: set[Ref]) -> Sliced[dict[Ref, float]]:
         """See `future`."""
@@ -405,7 +441,10 @@ class _Future:
             end = running.started + running.law.quantile(self._part(running.queue), elapsed)
             step = self._declared.step(running.end, now, running.started)
             self._begin(max(now, end), running.seats, step, running.queue, (running.namespace, running.started))
-        for gang in sorted((hopeful.gang for hopeful in scene.waiting), key=lambda gang: (-gang.created, gang.ref)):
+        oldest_last = sorted((hopeful.gang for hopeful in scene.waiting), key=lambda gang: (-gang.created, gang.ref))
+        for gang, pause in pauses(oldest_last):
+            if pause:
+                yield
             alike, of_queue = _kinds(gang, self._dates.kind(gang))
             self._shapes.add(alike)
             self._alike.setdefault(alike, []).append(gang)
@@ -415,6 +454,7 @@ class _Future:
         for _ in range(MOST_LOOKS):
             if self._some_fit():
                 yield from self._look(at)
+                yield
                 for ref in [ref for ref in missing if ref in self._started]:
                     starts[ref] = self._started[ref]
                     missing.remove(ref)
@@ -429,6 +469,7 @@ class _Future:
                 self._declared.change(step, seats, -1)
                 self._hold(queue, seats, -1)
                 self._use(used, 1)
+                yield from self._seen(len(seats) * len(self._rooms))
             while moments and moments[0] <= at:
                 moments.popleft()
                 self._begin_dated(at)
@@ -470,9 +511,7 @@ class _Future:
     def _use(self, used: Mapping[int, Seats], sign: int) -> None:
         """What is used of dates is given back (+1), and held again, or taken (-1)."""
         for number, seats in used.items():
-            left = self._dates.left[number]
-            for node, gpus in seats:
-                left[node] = left.get(node, 0) + sign * gpus
+            self._dates.use(number, seats, sign)
             for taken, room in self._rooms.items():
                 if number in taken:
                     room.change(seats, -sign)
@@ -553,17 +592,20 @@ class _Future:
         self._begin(end, place.seats, step, gang.queue, (gang.ref.namespace, at))
         self._started[gang.ref] = at
 
+    def _seen(self, nodes: int) -> Sliced[None]:
+        """So many nodes were looked at, or changed."""
+        self._nodes_seen += nodes
+        if self._nodes_seen > NODES_STEP:
+            self._nodes_seen = 0
+            yield
+
     def _place(self, at: float, gang: WaitingGang, trial: Trial) -> Sliced[FoundPlace | str]:
         """As `backfill.Place`."""
         assert isinstance(gang, SizedGang)
         other: dict[int, int] = {}
-        seen = 0
         for ending in trial.gone:
             held = self._declared.held(ending)
-            seen += len(held)
-            if seen > 8 * STEP:
-                seen = 0
-                yield
+            yield from self._seen(len(held))
             for node, gpus in held.items():
                 other[node] = other.get(node, 0) + gpus
         for part in trial.kept:
@@ -575,11 +617,9 @@ class _Future:
             room = yield from self._beside(now)
             last = trial.gone[-1].at if trial.gone else at
             then = self._dates.taken(gang, at, inf if last is None else last)
-            for number in now ^ then:
-                sign = 1 if number in now else -1
-                for node, gpus in self._dates.left[number].items():
-                    other[node] = other.get(node, 0) + sign * gpus
-                yield
+            for node, gpus in (yield from self._dates.between(now, then)).items():
+                other[node] = other.get(node, 0) + gpus
+        yield from self._seen(len(other))
         seats = room.find(gang, other)
         if seats is None:
             return "no place"

@@ -24,6 +24,7 @@ from extender.queue.sampled import (
     HopefulGang,
     RunningGang,
     Scene,
+    Seats,
     SizedGang,
     _Found,
     _Future,
@@ -357,3 +358,23 @@ def test_a_gang_that_waits_for_its_date_runs_from_then_on(lasts: float) -> None:
     run = RunningGang("d", ((0, 8),), 1500.0, None, exactly(lasts), "d")
     case = replace(scene([8], [], [HopefulGang(one, exactly(10.0))]), dates=[dated(0, 1500.0, 2100.0, run=run)])
     assert starts(case) == {one.ref: pytest.approx(1500.0 + lasts, abs=0.1)}
+
+
+def test_however_many_nodes_are_busy_a_slice_looks_at_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head needs all nodes, so each gang behind it is tried beside all that is busy."""
+    nodes = 256
+    busy = [RunningGang("r", ((node, 8),), 0.0, 2000.0 + node, exactly(5000.0)) for node in range(192)]
+    head = HopefulGang(gang(0, nodes, 8, created=-9000.0), exactly(100.0))
+    others = [gang(10 * pods + gpus, pods, gpus, queue=f"q{pods}") for pods in range(1, 9) for gpus in range(1, 9)]
+    case = scene([0] * 192 + [8] * 64, busy, [head, *(HopefulGang(one, exactly(100.0)) for one in others)])
+    find, looked_at = _Room.find, [0]
+
+    def counted(room: _Room, one: SizedGang, other: Mapping[int, int]) -> Seats | None:
+        looked_at[-1] += len(other)
+        return find(room, one, other)
+
+    monkeypatch.setattr(_Room, "find", counted)
+    for _ in future(case, [head.gang.ref], 0.0, random.Random(1)):
+        looked_at.append(0)
+    assert sum(looked_at) > 10 * sampled.NODES_STEP
+    assert max(looked_at) <= sampled.NODES_STEP + nodes
