@@ -130,7 +130,7 @@ def _complete(page: Page, manifest: str) -> None:
         page.get_by_label("Manifest").fill(manifest)
         page.get_by_role("button", name="Ask").click()
         page.locator("#answer section").first.wait_for(timeout=WAIT_MS)
-        page.evaluate("scrollTo(0, 0)")
+        page.evaluate("scrollTo(0, 0); document.querySelector('textarea').scrollTo(0, 0)")
 
 
 if __name__ == "__main__":

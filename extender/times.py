@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Collection
@@ -10,6 +11,8 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 MOST_NAMES: Final = 10_000  # that are remembered: a tenant may make and delete gangs
+MOST_TIME: Final = 253_402_300_799
+"""The last second of the year 9999."""
 
 
 @dataclass(frozen=True)
@@ -86,3 +89,16 @@ class Clock:
 def rfc3339(wall: float) -> str:
     """Seconds since 1970 as Kubernetes writes a time: 2026-11-21T15:00:00Z. Fractions are cut off."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def time_of_day(at: float, now: float, form: str = "%H:%M") -> str:
+    """The time of day, UTC, with its day where that is not the day of `now`, and its year where that is another one.
+    Both in seconds since 1970; `form`: of the time of day."""
+    time, today = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(now, UTC)
+    day = "" if time.date() == today.date() else "%d %b " if time.year == today.year else "%d %b %Y "
+    return time.strftime(day + form)
+
+
+def deadline(at: float, now: float) -> str:
+    """As `time_of_day`, with its seconds, rounded up."""
+    return f"{time_of_day(min(math.ceil(at), MOST_TIME), now, '%H:%M:%S')} UTC"

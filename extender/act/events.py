@@ -153,7 +153,7 @@ class EventRecorder(Controller):
                 Regarding("Pod", victim["namespace"], victim["name"], victim["uid"]),
                 "ChosenAsVictim",
                 "Evicting" if plan.own else "Preempting",
-                f"plan {plan.id}: has to leave node {plan.node} for {plan.pod} (priority {plan.priority}); {price}",
+                f"plan {plan.id}: has to leave node {plan.node} for {plan.pod} (priority {plan.priority:,}); {price}",
                 related=preemptor,
             )
         self.tell(

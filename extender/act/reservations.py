@@ -499,7 +499,7 @@ def contradiction(cluster: ClusterView, plan: Reservation, pod: PodRecord, *, ev
     if plan.pod and plan.pod != f"{pod.namespace}/{pod.name}":
         return f"its pod is {pod.namespace}/{pod.name}"
     if plan.priority != pod.priority:
-        return f"its pod has priority {pod.priority}, not {plan.priority}"
+        return f"its pod has priority {pod.priority:,}, not {plan.priority:,}"
     if plan.amounts[FIRST_GPU:] != wanted or not any(wanted):
         return "its pod asks for other GPUs"
     if pod.never:
@@ -517,7 +517,7 @@ def _of_victim(cluster: ClusterView, plan: Reservation, uid: str) -> str:
     if victim.node != plan.node:
         return f"{name} is on node {victim.node}" if victim.node else f"{name} is on no node"
     if victim.priority >= plan.priority:
-        return f"{name} has priority {victim.priority}"
+        return f"{name} has priority {victim.priority:,}"
     return f"{name} is never a victim" if victim.daemon or victim.mirror or victim.devices else ""
 
 

@@ -14,10 +14,11 @@ from extender.ask.text import count, gpu_hours, seconds
 from extender.cluster.cluster import ClusterView
 from extender.decide.evicted import EvictedPod
 from extender.objects.records import PodRecord
-from extender.objects.save_request import requested, time_text
+from extender.objects.save_request import requested
 from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor
 from extender.preemption.search import price_alone
+from extender.times import deadline
 
 
 def cost_now(judge: Judge, pod: PodRecord, wall: float) -> list[dict[str, Any]] | None:
@@ -82,13 +83,13 @@ def not_allowed(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> dict[str,
         held = f"{count(lower, 'pod')} of lower priority {'holds' if lower == 1 else 'hold'} GPUs that it could use"
         why = f"its preemptionPolicy is Never ({held})"
     else:
-        why = f"no pod of a priority below {request.priority} holds GPUs that it could use"
+        why = f"no pod of a priority below {request.priority:,} holds GPUs that it could use"
     return {"allowed": False, "why": why, "lower": lower}
 
 
-def asked(pod: PodRecord) -> str:
-    """That a pod is asked to save its work before it is evicted; "": it is not."""
+def asked(pod: PodRecord, wall: float) -> str:
+    """That a pod is asked to save its work before it is evicted; "": it is not. `wall`: seconds since 1970."""
     request = requested(pod)
     if request is None:
         return ""
-    return f"it is asked to save its work until {time_text(request.until)}, before it is evicted for {request.by}"
+    return f"it is asked to save its work until {deadline(request.until, wall)}, before it is evicted for {request.by}"

@@ -284,7 +284,7 @@ class Explainer:
             above = evictions.evictable_by(cluster, pod)
             cost = evictions.cost_now(self._judge, pod, wall)
             shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
-        if asked := evictions.asked(pod):
+        if asked := evictions.asked(pod, wall):
             shown = replace(shown, asked=asked)
         elif shown.why is not None and shown.why.reason == pending.SAVING:
             shown = replace(shown, sentence=f"{shown.sentence}; {shown.why.text}")
@@ -506,8 +506,11 @@ def _asked(decision: Decision | None, wall: float) -> str:
     """What kube-scheduler did about it."""
     if decision is None:
         return "kube-scheduler has not asked about it since this server started, or the record was dropped"
-    ago, result = seconds(max(0.0, wall - decision.at)), result_text(decision.verb, decision.result)
-    return f"kube-scheduler asked last {ago} ago ({decision.verb}: {result})"
+    age, result = max(0.0, wall - decision.at), result_text(decision.verb, decision.result)
+    last = f"kube-scheduler asked last {seconds(age)} ago ({decision.verb}: {result})"
+    if decision.verb not in ("filter", "prioritize") or not decision.feasible:
+        return last
+    return f"{last}{', and binds it next' if age <= pending.LONGEST_BACKOFF else ', and has not bound it since'}"
 
 
 # -- what allocates the devices of its claims, and which ones (`queue.plannedAllocation`)

@@ -303,8 +303,7 @@ def _too_large(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> st
     most = max(cluster.nodes[name].gpus.get(resource, 0) for name in nodes.codes)
     larger = any(node.gpus.get(resource, 0) > most for node in cluster.nodes.values())
     node = "the largest node that admits it" if larger else "the largest node"
-    remedy = f"ask for at most {most:,}, or make it a gang of such pods"
-    return f"it asks for {_gpus(asked)}, and {node} has {most:,}: {remedy}"
+    return f"it asks for {_gpus(asked)}, and {node} has {most:,} in all: make it a gang of smaller pods"
 
 
 def whole(why: str, nearest: Mapping[str, Any] | None, ways: Sequence[Way], nodes: JudgedNodes) -> str:

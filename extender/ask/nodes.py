@@ -20,7 +20,6 @@ MOST_NAMED: Final = 24
 """Nodes that are named for each reason, the first by name."""
 UNUSABLE: Final = frozenset(reason.code for rule in (ResourceOffered, Failing) for reason in rule.reasons)
 TOO_FEW: Final = frozenset(reason.code for reason in Count.reasons)
-_OF_CLAIMS: Final = frozenset({reasons.GPUS_PROMISED.code, reasons.GPUS_RESERVED.code})
 _UNLINKED: Final = frozenset(reason.code for rule in (Links, Nics, Hazard) for reason in rule.reasons)
 PASSING: Final = tuple(
     reason.key for reason in REASONS.values() if reason.cls is Class.TRANSIENT and not reason.lasting
@@ -110,7 +109,8 @@ def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
             rejections.add(SHORT[short[name][0]], name)
         elif name in repelled:
             rejections.add(REPELLED, name)
-    funnel = _funnel(seen, codes, sum(not lacking and name not in repelled for name, lacking in short.items()))
+    remaining = sum(not lacking and name not in repelled for name, lacking in short.items())
+    funnel = _funnel(seen, bare, codes, remaining)
     return JudgedNodes(funnel, rejections.counts, rejections.named, codes, bare, short, repelled, cordoned)
 
 
@@ -140,12 +140,13 @@ class _Rejections:
             self.named.setdefault(reason, []).append(name)
 
 
-def _funnel(seen: int, codes: dict[str, int], remaining: int) -> tuple[Stage, ...]:
-    """How many nodes each stage leaves: a node is left out at the stage of its reason. What is neither of the GPUs of
-    the node nor of their links is of other pods and of time."""
-    counts = Counter(codes.values())
+def _funnel(seen: int, bare: Mapping[str, int], codes: Mapping[str, int], remaining: int) -> tuple[Stage, ...]:
+    """How many nodes each stage leaves. Up to `linked` claims do not count: whether GPUs are linked does not depend on
+    the pod that they are reserved for. What is neither of the GPUs of the node nor of their links is of other pods and
+    of time."""
+    counts = Counter(bare[name] if code else 0 for name, code in codes.items())
     usable = len(codes) - sum(counts[code] for code in UNUSABLE)
-    enough = usable - sum(counts[code] for code in TOO_FEW - _OF_CLAIMS)
+    enough = usable - sum(counts[code] for code in TOO_FEW)
     linked = enough - sum(counts[code] for code in _UNLINKED)
     stages = {
         "seen": seen,
@@ -153,7 +154,7 @@ def _funnel(seen: int, codes: dict[str, int], remaining: int) -> tuple[Stage, ..
         "usable": usable,
         "enough-gpus": enough,
         "linked": linked,
-        "unreserved": counts[0],
+        "unreserved": sum(not code for code in codes.values()),
         "left": remaining,
     }
     return tuple(Stage(stage, count) for stage, count in stages.items())

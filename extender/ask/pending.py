@@ -17,7 +17,6 @@ from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.objects import gangs
 from extender.objects.records import PodRecord
-from extender.objects.save_request import time_text
 from extender.policy.pod_request import wants_of
 from extender.policy.reasons import REASONS, TOO_FEW_GPUS
 from extender.policy.roles import Unplaceable, admitted
@@ -25,6 +24,7 @@ from extender.preemption.candidates import Preemptor
 from extender.queue import report
 from extender.queue.report import QueueReport, Why
 from extender.reservations.reservations import Reservation
+from extender.times import deadline
 
 POD_SIZES: Final = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (inf, "17+"))
 """Most GPUs of a pod, and what such pods are called."""
@@ -33,7 +33,7 @@ MOST_PASSED: Final = 512
 FITS, NOT_ADMITTED, GATED, UNREADABLE = "fits", "not-admitted", "gated", "not-judged"
 EVICTING, SAVING = "evicting", "saving"
 MEANINGS: Final[Mapping[str, str]] = {
-    FITS: "a node has room now",
+    FITS: "a node has room now, kube-scheduler has not bound it yet",
     NOT_ADMITTED: "no node admits it (cordon, taints, selectors, affinity)",
     GATED: "a scheduling gate holds it back",
     UNREADABLE: "its requirements cannot be read",
@@ -162,7 +162,7 @@ def _evicting(judge: Judge, asked: Preemptor) -> Why | None:
     if until is not None:
         saving = sum(not victim.terminating for victim in remaining)
         pods = f"{count(saving, 'pod')} on {reservation.node} save{'s its' if saving == 1 else ' their'} work"
-        return Why(SAVING, f"{pods} before the eviction for it, until {time_text(until)} at the latest")
+        return Why(SAVING, f"{pods} before the eviction for it, until {deadline(until, asked.wall)} at the latest")
     pods = f"{count(len(remaining), 'pod')} on {reservation.node} {'is' if len(remaining) == 1 else 'are'}"
     return Why(EVICTING, f"{pods} being evicted for it") if remaining else None
 

@@ -173,8 +173,8 @@ def other_amount(resource: str, number: int) -> str:
 
 
 def lacks(missing: Iterable[Mapping[str, Any]]) -> str:
-    """What a node has of what a pod needs: "3.5 of 4 CPUs, 12 of 64 GiB of memory, 0 of 2 GPUs"."""
-    return ", ".join(_lack(lack) for lack in missing)
+    """What is free of what a pod needs: "3.5 of 4 CPUs, 12 of 64 GiB of memory, 0 of 2 GPUs free"."""
+    return f"{', '.join(_lack(lack) for lack in missing)} free"
 
 
 def _lack(lack: Mapping[str, Any]) -> str:

@@ -188,7 +188,7 @@ def _classes(levels: list[JSON]) -> Iterator[Line]:
         evicts = ", ".join(map(short, level["evicts"])) or "none"
         if not level["preempts"]:
             evicts = "none (preemptionPolicy: Never)"
-        counts = (str(level[key]) for key in ("priority", "pods", "gpus"))
+        counts = (f"{level[key]:,}" for key in ("priority", "pods", "gpus"))
         rows.append((short(level["name"] or "(no class)"), *counts, evicts))
     yield from aligned(rows, "<>>><", ("class", "priority", "GPU pods", "GPUs", "evicts"), "  ")
 

@@ -83,7 +83,7 @@ def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
     generation = f"  generation {decision['generation']}" if verbose else ""
     yield f"{decision['verb']}  {pod['namespace']}/{pod['name']}  {at}{generation}"
     gpus = ", ".join(f"{number} x {name}" for name, number in pod["gpus"].items())
-    yield f"  asks for: {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']}"
+    yield f"  asks for: {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']:,}"
     if pod.get("placement") == "spread":
         yield f"  spread: {count(pod['siblings'], 'sibling')} placed"
     if group := pod.get("group"):
@@ -199,7 +199,7 @@ def _victims(decision: dict[str, Any]) -> Iterator[str]:
             continue
         held = "not known which" if victim["gpus"] is None else ids(victim["gpus"])
         yield (
-            f"  evict: {victim['namespace']}/{victim['name']}, priority {victim['priority']}, "
+            f"  evict: {victim['namespace']}/{victim['name']}, priority {victim['priority']:,}, "
             f"{count(victim['gpu_count'], 'GPU')} ({held})"
         )
     if certificate := decision.get("certificate"):

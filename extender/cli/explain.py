@@ -102,5 +102,5 @@ def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _class(above: Mapping[str, Any]) -> str:
-    name = above["priority_class"] or f"priority {above['priority']}"
+    name = above["priority_class"] or f"priority {above['priority']:,}"
     return f"{name} ({above['pods']} waiting)" if above["pods"] else name

@@ -86,8 +86,8 @@ def _cells(queue: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _gang(gang: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"  {gang['position']}  {gang['gang']} ({gang['source']})  queue {gang['queue']}, priority {gang['priority']}, "
-        f"for {duration_text(int(gang['age_seconds']))}"
+        f"  {gang['position']}  {gang['gang']} ({gang['source']})  queue {gang['queue']}, "
+        f"priority {gang['priority']:,}, for {duration_text(int(gang['age_seconds']))}"
     )
     needs = [count(gang["pods"], "pod"), f"{count(gang['gpus'], 'GPU')} for those that wait"]
     if gang["pods"] > 1:

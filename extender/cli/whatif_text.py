@@ -30,7 +30,7 @@ LONGEST = 300
 def lines(result: Json, topologies: Mapping[str, Topology], holdings: list[Json]) -> Iterator[Line]:
     """One result. `topologies`: by node; `holdings`: which pod holds which GPUs, as the answer has it."""
     pod = result["pod"]
-    yield f"{short(pod['namespace'])}/{short(pod['name'])} (priority {pod['priority']}): {_verdict(result)}"
+    yield f"{short(pod['namespace'])}/{short(pod['name'])} (priority {pod['priority']:,}): {_verdict(result)}"
     yield from indented(_drawn(result, topologies, holdings))
     plan = result if result["victims"] else result["forbidden"]
     if plan:

@@ -107,7 +107,7 @@ class EvictedPods(Listener):
         """A preemption was answered, or an eviction of ours begins."""
         detail, ours = decision.detail, plan.own
         verb = "gpu-extender evicted" if ours else "kube-scheduler preempted"
-        why = f"{verb} it for {plan.pod} (priority {plan.priority}); {certificate.next_best(detail['certificate'])}"
+        why = f"{verb} it for {plan.pod} (priority {plan.priority:,}); {certificate.next_best(detail['certificate'])}"
         cause = Cause(
             OURS if ours else KUBE_SCHEDULER,
             why,

@@ -15,13 +15,12 @@ import msgspec
 from extender.objects.progress import checkpoint, saved_ms
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
-from extender.times import rfc3339
+from extender.times import MOST_TIME, rfc3339
 
 SAVE_REQUESTED: Final = "gpu-extender.io/save-requested"
 SAVED: Final = "gpu-extender.io/saved"
 CONDITION: Final = "gpu-extender.io/SaveRequested"
 SAVES_FOR_GANG: Final = "gpu-extender.io/saves-for-gang"
-MOST_TIME: Final = 253_402_300_799  # the last second of the year 9999
 MOST_TEXT: Final = 1_024  # of a request: an annotation may have 256 KiB
 
 Reply = Literal["saved", "exited", ""]

@@ -11,7 +11,7 @@ LABELS: Final = {
     "work_lost_gpu_seconds": "work lost",
     "grace_seconds": "longest termination grace",
     "victims": "victims",
-    "freed_beyond_gpus": "GPUs freed beyond the request",
+    "freed_beyond_gpus": "GPUs freed beyond the number lacking",
     "leftover_fragmentation": "fragmentation left over",
     "victims_stranded": "victims with no other place",
     "seconds": "time to wait",

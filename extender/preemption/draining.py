@@ -13,7 +13,8 @@ from extender.cluster.cluster import ClusterView
 from extender.objects.nodes import DRAIN
 from extender.objects.progress import checkpoint
 from extender.objects.records import NodeRecord, PodRecord
-from extender.objects.save_request import requested, time_text
+from extender.objects.save_request import requested
+from extender.times import deadline
 
 MARGIN_SECONDS: Final = 30.0
 """Before the requests, for another holder of the Lease; and after the last eviction, for budgets."""
@@ -63,8 +64,8 @@ class Drain(NamedTuple):
         if not self.node.unschedulable:
             return f"not before the node is cordoned (kubectl cordon {self.node.name})"
         if wall < self.begins:
-            return f"from {time_text(self.begins)} on"
-        return f"now, after saving; until {time_text(self.last)} at the latest" if self.last else "now, after saving"
+            return f"from {deadline(self.begins, wall)} on"
+        return "now, after saving" + (f"; until {deadline(self.last, wall)} at the latest" if self.last else "")
 
 
 def due_of(text: str) -> float | None:

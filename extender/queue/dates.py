@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from extender.cluster.slices import Sliced, pauses
 from extender.objects.gangs import Ref
 from extender.queue.gang import WaitingGang
+from extender.times import time_of_day
 
 SHOWN: Final = (80, 50)
 """The confidence, in percent, of the window that a sentence states: the first one that is known."""
@@ -27,7 +27,6 @@ MEDIAN: Final = 50
 """The confidence of the window around whose middle a gang starts as likely before as after."""
 LEAST_MOVE: Final = 60.0  # seconds: sentences state minutes
 MOST: Final = 256  # changes of a kind that are remembered
-DAY: Final = 86_400
 MINUTE: Final = 60
 
 
@@ -80,12 +79,12 @@ class StartDates(NamedTuple):
         if ending:
             parts.append("it starts once the pods that are ending now have terminated")
         elif self.latest is not None:
-            at = moment(_ceil(self.latest), now) + ("" if self.windows else " UTC")
+            at = time_of_day(_ceil(self.latest), now) + ("" if self.windows else " UTC")
             parts.append(f"latest {at} if declared durations are used up")
         if self.windows and self.move is not None:
             because = f" because {self.move.why}" if self.move.why else ", and it is not known why"
             minutes = max(1, round(self.move.seconds / MINUTE))
-            parts.append(f"it moved {minutes} min later at {moment(self.move.at, now)}{because}")
+            parts.append(f"it moved {minutes} min later at {time_of_day(self.move.at, now)}{because}")
         return "; ".join(parts)
 
     def _expected(self, now: float) -> str:
@@ -94,9 +93,8 @@ class StartDates(NamedTuple):
             return f"its start is not known{': ' if self.why else ''}{self.why}"
         begin, end = _floor(max(now, shown.begin)), _ceil(max(now, shown.end))
         middle = _floor(max(now, median_of(self.windows, shown)))
-        return (
-            f"expected {moment(middle, now)} UTC; {shown.percent} % window {moment(begin, now)} to {moment(end, now)}"
-        )
+        window = f"{time_of_day(begin, now)} to {time_of_day(end, now)}"
+        return f"expected {time_of_day(middle, now)} UTC; {shown.percent} % window {window}"
 
 
 def median_of(windows: Iterable[Window], shown: Window) -> float:
@@ -109,12 +107,6 @@ def shown_of(windows: Iterable[Window]) -> Window | None:
     """The window that a sentence states; None: it is not known."""
     by_percent = {window.percent: window for window in windows}
     return next((by_percent[percent] for percent in SHOWN if percent in by_percent), None)
-
-
-def moment(at: float, now: float) -> str:
-    """The minute, UTC, with its day where that is not the day of `now`. Both in seconds since 1970."""
-    same = at // DAY == now // DAY
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M" if same else "%Y-%m-%d %H:%M")
 
 
 def _floor(at: float) -> float:

@@ -327,7 +327,7 @@ class Day:
         certificate = told["certificate"]
         for victim in told["victims"]:
             name = f"{victim['namespace']}/{victim['name']}"
-            scene.answers.append(f"evict {name}, priority {victim['priority']}, GPUs {ids(victim['gpus'] or [])}")
+            scene.answers.append(f"evict {name}, priority {victim['priority']:,}, GPUs {ids(victim['gpus'] or [])}")
         proved = "proved" if certificate["proved"] else "not proved"
         looked = f"{certificate['nodes_examined']} nodes, {certificate['sets_examined']} search steps"
         scene.answers.append(f"the cheapest ({proved}): {looked}")

@@ -28,7 +28,7 @@ JSON = dict[str, Any]
 
 def graph(node: Mapping[str, Any], lacking: Sequence[Sequence[int]] = ()) -> JSON | None:
     """The link graph of a node as a view states it; None where the links are not known, or there are none. `lacking`:
-    pairs of GPUs without a link, which are drawn too: then `faint` lines are those of other GPUs."""
+    pairs of GPUs without a link, which are drawn too."""
     links = node["links"]
     if not links or not (lacking or any(map(any, links))):
         return None
@@ -40,11 +40,8 @@ def graph(node: Mapping[str, Any], lacking: Sequence[Sequence[int]] = ()) -> JSO
         lines = [_line(at[gpu], (hub, hub), INTO_SWITCH, max(links[gpu])) for gpu in sorted(at) if any(links[gpu])]
     else:
         pairs = [(a, b) for a in range(count) for b in range(a) if links[a][b]]
-        most, free = max((links[a][b] for a, b in pairs), default=1), {gpu for pair in lacking for gpu in pair}
-        lines = [
-            _line(at[a], at[b], _width(links[a][b], most), links[a][b]) | {"faint": bool(free) and not {a, b} <= free}
-            for a, b in pairs
-        ]
+        most = max((links[a][b] for a, b in pairs), default=1)
+        lines = [_line(at[a], at[b], _width(links[a][b], most), links[a][b]) for a, b in pairs]
     missing = [_line(at[a], at[b], 1.5, 0) for a, b in lacking]
     points = [{"index": gpu, "x": round(x, 1), "y": round(y, 1)} for gpu, (x, y) in sorted(at.items())]
     return {"size": SIZE, "hub": SIZE / 2 if total else None, "lines": lines, "lacking": missing, "gpus": points}
@@ -144,10 +141,9 @@ def split(terms: Sequence[Mapping[str, Any]]) -> list[JSON]:
     return drawn
 
 
-def strip(decisions: Sequence[Mapping[str, Any]]) -> list[JSON]:
-    """How many decisions there were in each of STRIP equal spans of time, oldest first; heights add up to 1."""
-    if not decisions:
-        return []
+def strip(decisions: Sequence[Mapping[str, Any]]) -> JSON:
+    """How many decisions there were in each of STRIP equal spans of time: the `parts` of bars, oldest first; those of
+    the highest bar add up to 1, which stands for `most` decisions; `seconds`: of one span."""
     first, last = decisions[-1]["at"], decisions[0]["at"]
     span = (last - first) / STRIP or 1.0
     counts: list[dict[str, int]] = [{} for _ in range(STRIP)]
@@ -161,7 +157,7 @@ def strip(decisions: Sequence[Mapping[str, Any]]) -> list[JSON]:
         for verb, number in sorted(column.items()):
             y -= number / most
             drawn.append({"verb": verb, "column": place, "y": round(y, 4), "height": round(number / most, 4)})
-    return drawn
+    return {"parts": drawn, "most": most, "seconds": span}
 
 
 def shade(part: float, whole: float) -> int:
@@ -178,12 +174,12 @@ def percent(value: float, first: float, last: float) -> float:
 
 def ticks(first: float, last: float, most: int = 6) -> list[JSON]:
     """The full times of the clock between two moments (seconds since 1970), at most so many, with where they are in
-    percent. `day`: whether one is not on the day of the first."""
+    percent."""
     step = next(step for step in STEPS if (last - first) / step <= most or step == STEPS[-1])
     at = ceil(first / step) * step
     drawn: list[JSON] = []
     while at <= last and len(drawn) < most + 1:
-        drawn.append({"at": at, "x": percent(at, first, last), "day": at // DAY != first // DAY})
+        drawn.append({"at": at, "x": percent(at, first, last)})
         at += step
     return drawn
 

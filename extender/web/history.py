@@ -57,10 +57,12 @@ def decisions_view(content: Content, query: Query) -> JSON:
 def plans(preemption: Mapping[str, Any]) -> list[JSON]:
     """What was answered, and its runner-up where there is one: `what` in words, and the `cost` by term. `preemption`:
     as `entry` has it, with a cost."""
-    known = [(preemption, "chosen"), ((preemption["certificate"] or {}).get("runner_up"), "runner-up")]
+    first = " once it has saved its work" if preemption["result"] == "asking" else ""
+    runner_up = (preemption["certificate"] or {}).get("runner_up")
+    known = [(preemption, "chosen", first), (runner_up, "runner-up", "")]
     return [
-        {"what": f"{what}: evict {_names(plan['victims'])}{_where(plan)}", "cost": plan["cost"]}
-        for plan, what in known
+        {"what": f"{what}: evict {_names(plan['victims'])}{_where(plan)}{saved}", "cost": plan["cost"]}
+        for plan, what, saved in known
         if plan and plan["cost"]
     ]
 

@@ -85,7 +85,8 @@ def before_and_after(
         else:
             taken[index] = taker
             after.append(_held(gpu, taker, holders))
-    first = _picture("before", node | {"gpus": before}, ())
+    kept = {key: now[0][key] for key in ("reserved", "reserved_gpus")}
+    first = _picture("before", node | kept | {"gpus": before}, ())
     first["marks"] = ["victim" if gpu["index"] in lost else None for gpu in before]
     return [first, _picture("after", node | {"gpus": after}, taken)]
 

@@ -10,6 +10,7 @@ import orjson
 
 from extender.ask.judge import Ranked
 from extender.ask.nearest import LINKED
+from extender.ask.pending import SAVING
 from extender.ask.text import named_gpus, seconds
 from extender.decide.decisions import Decision
 from extender.errors import NotFound
@@ -123,7 +124,8 @@ def _drawings(content: Content, pod: PodRecord, answer: Mapping[str, Any]) -> li
         return _drawn(what, node, [picture(content, node, "", gpus)])
     drawings = list[JSON]()
     ways = {way["kind"]: way for way in reversed(answer["ways_out"])}
-    for kind, what in (("wait", "releasing"), ("evict", "eviction")):
+    waited = "saving" if answer["why"] and answer["why"]["reason"] == SAVING else "releasing"
+    for kind, what in (("wait", waited), ("evict", "eviction")):
         spec = ways[kind]["spec"] if kind in ways else {}
         if "node" not in spec:
             continue
@@ -140,7 +142,7 @@ def _drawings(content: Content, pod: PodRecord, answer: Mapping[str, Any]) -> li
         text = "" if shown is None else _not_linked(shown, miss)
         if text:
             drawings += _drawn("unlinked", miss["node"], [shown], text)
-            if drawings[0]["what"] != "releasing":  # what happens comes first
+            if drawings[0]["what"] != waited:  # what happens comes first
                 drawings.reverse()
         elif not drawings:
             drawings = _drawn("nearest", miss["node"], [picture(content, miss["node"], "")])

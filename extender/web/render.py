@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, Template, pass_context
+from jinja2.runtime import Context
 
 from extender.ask import growth, node_reasons, pending
+from extender.ask.explanation import BETTER
 from extender.ask.text import (
     HOW,
     STATED,
@@ -37,7 +39,7 @@ from extender.ask.text import (
 from extender.decide.decisions import VERBS
 from extender.policy.labels import label
 from extender.queue.levels import short_names
-from extender.times import rfc3339
+from extender.times import rfc3339, time_of_day
 from extender.web import drawing
 
 POLICY: Final = (
@@ -100,6 +102,7 @@ def templates() -> Mapping[str, Template]:
         "count": count,
         "drawn": drawing.graph,
         "bars": drawing.bars,
+        "better": BETTER,
         "compared": drawing.compared,
         "lines": drawing.lines,
         "percent": drawing.percent,
@@ -124,8 +127,7 @@ def templates() -> Mapping[str, Template]:
         "clock": clock,
         "stamp": rfc3339,
         "minute": minute,
-        "day": day,
-        "moment": moment,
+        "moment": time_of_day,
         "letters": letters,
         "label": label,
         "lacks": lacks,
@@ -172,24 +174,15 @@ def duration(value: float | None) -> str:
     return "unknown" if value is None else seconds(value)
 
 
-def clock(at: float) -> str:
-    """The time of day, UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+@pass_context
+def clock(context: Context, at: float) -> str:
+    """The time of day, UTC, with its day where that is not the day of the view."""
+    return time_of_day(at, context["page"]["at"], "%H:%M:%S")
 
 
 def minute(at: float) -> str:
     """The time of day without its seconds, UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M")
-
-
-def day(at: float) -> str:
-    """The day and the time, UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%d %b %H:%M")
-
-
-def moment(at: float, base: float) -> str:
-    """The time, UTC, and its day where that is not the day of another time."""
-    return minute(at) if at // drawing.DAY == base // drawing.DAY else day(at)
 
 
 def letters(key: int) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from extender.objects.records import Event
 from extender.settings import Settings
+from extender.times import deadline
 from tests.act.test_saving import CHOSEN, OURS, PODS, Case, Server, turns
 from tests.kube.api_server import Request
 from tests.world import JSON, WALL, World, machine, rfc3339
@@ -102,7 +103,7 @@ def test_it_begins_so_late_that_it_is_empty_at_its_time() -> None:
     async def test(server: Server) -> None:
         begins = 3600 - 30 - 60 - 600
         await server.turn(begins - 3)
-        assert f"the pod leaves from {rfc3339(WALL + begins)} on" in explained(server, "train")
+        assert f"the pod leaves from {deadline(WALL + begins, WALL)} on" in explained(server, "train")
         await server.turn(1.0)
         assert case.asked() is None
         await turns(server, 8.0, 1.0)

@@ -57,7 +57,7 @@ def test_a_victim_is_explained_while_it_terminates_and_after_it_is_gone() -> Non
     assert (shown["verdict"], shown["node"], shown["gpus"]) == ("evicted", None, None)
     assert shown["sentence"] == (
         "was evicted from n1 (decided 105 s ago), with 1 other pod: kube-scheduler preempted it for default/serve "
-        "(priority 1000); no other node came into question; it held 2 GPUs and lost 1 GPU-hour of work"
+        "(priority 1,000); no other node came into question; it held 2 GPUs and lost 1 GPU-hour of work"
     )
     evicted = shown["evicted"]
     assert (evicted["by"], evicted["evictor"], evicted["at"]) == ("default/serve", "kube-scheduler", WALL)
@@ -90,7 +90,7 @@ def test_the_page_of_a_victim_says_what_evicted_it() -> None:
     world.gone("old")
     page = world.call("/pod?pod=default/old", method="GET", accept="text/html")
     assert page.status == 200
-    assert b"For default/serve (priority 1000)." in page.body
+    assert b"For default/serve (priority 1,000)." in page.body
     assert b"Its eviction" in page.body
     assert b"All victims: work lost 1.03 GPU-hours, " in page.body
 
@@ -139,7 +139,7 @@ def test_a_new_pod_of_the_same_name_is_warned() -> None:
     assert shown["verdict"] != "evicted"
     assert shown["evicted"] is None
     warning = next(one for one in shown["warnings"] if one["code"] == "evicted-before")
-    assert "for default/serve (priority 1000)" in warning["message"]
+    assert "for default/serve (priority 1,000)" in warning["message"]
 
 
 def test_a_tenant_displaces_its_own_evicted_pods_and_keeps_nothing_long() -> None:

@@ -133,17 +133,15 @@ def test_a_request_beyond_every_machine_never_fits() -> None:
     world.pod("p", 8, cpu="0", memory="0")
     shown = explained(world)
     assert shown["verdict"] == "never"
-    large = "it asks for 8 GPUs, and the largest node has 4: ask for at most 4, or make it a gang of such pods"
+    large = "it asks for 8 GPUs, and the largest node has 4 in all: make it a gang of smaller pods"
     assert shown["sentence"].startswith(f"never fits: {large}; nearest: n1")
     assert shown["nearest"] == {"node": "n1", "missing": [{"what": GPU, "have": 1, "need": 8, "unit": "GPUs"}]}
     assert [(way["kind"], way["spec"]["is"]) for way in shown["ways_out"]] == [("smaller", 1)]
     world.node("n2", 8, labels={"zone": "b"})
     world.node("n3", 2, labels={"zone": "a"})
     world.pod("p", 8, spec={"nodeSelector": {"zone": "a"}})
-    assert (
-        "the largest node that admits it has 2: ask for at most 2, or make it a gang of such pods"
-        in explained(world)["sentence"]
-    )
+    admitted = "the largest node that admits it has 2 in all: make it a gang of smaller pods"
+    assert admitted in explained(world)["sentence"]
 
 
 def test_evictions_that_nothing_carries_out_say_what_they_need() -> None:

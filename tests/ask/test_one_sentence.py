@@ -40,7 +40,7 @@ def test_explain_states_what_the_list_of_waiting_pods_states(world: World) -> No
 
 
 def test_a_pod_waits_for_its_victims_where_they_save_their_work(world: World) -> None:
-    text = "1 pod on a100-1 saves its work before the eviction for it, until 2027-01-15T08:10:00Z at the latest"
+    text = "1 pod on a100-1 saves its work before the eviction for it, until 08:10:00 UTC at the latest"
     assert waiting(world)[PREEMPTOR] == ("saving", text)
 
 

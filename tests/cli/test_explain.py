@@ -49,7 +49,7 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, cli: Cli) -> None:
         "    1 node: the free GPUs are not linked, evicting pods of lower priority would make them so\n"
         "  ways out, the cheapest first, each verified by the filter:\n"
         "    1. evict default/older on n1 (only with evictions.enabled, which is off): work lost 0.5 GPU-hours, "
-        "longest termination grace 30 s, 1 victim, GPUs freed beyond the request 1, fragmentation left over 8 "
+        "longest termination grace 30 s, 1 victim, GPUs freed beyond the number lacking 1, fragmentation left over 8 "
         "ring links, victims with no other place 1 pod\n"
         "    2. set gpu-extender.io/links: preferred (it fits on n1)\n"
         "    3. ask for 1 GPU instead of 2 (it fits on n1)\n"

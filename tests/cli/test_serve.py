@@ -79,7 +79,7 @@ def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, cli: 
     text = wait_for(explained, WAIT)
     assert "  because: evicting 1 pod on node n1 would free linked GPUs for this pod. " in text
     assert "; evictions.enabled: true in gpu-extender's settings does\n" in text
-    assert "  evict: lab/notebook, priority 1000, 1 GPU (0)\n" in text
+    assert "  evict: lab/notebook, priority 1,000, 1 GPU (0)\n" in text
     assert re.search(r"\n  work lost +[0-9,.]+ GPU-hours", text)
 
 

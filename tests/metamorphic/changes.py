@@ -6,19 +6,19 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from extender.queue.dates import moment
+from extender.times import time_of_day
 from tests.metamorphic.clusters import Stated
 from tests.world import JSON, machine, rfc3339, workload
 
 TIME: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-MOMENT: Final = re.compile(r"(?<![\dT:])(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)(?![\d:])")
-"""As sentences state it: without the day where it is that of the question."""
+MOMENT: Final = re.compile(r"(?<![\dT:])(?:(\d\d [A-Z][a-z]{2})(?: (\d{4}))? )?(\d\d:\d\d)(:\d\d)?(?![\d:])")
+"""As sentences state it: without the day where it is that of the question, or without the year."""
 SHIFT: Final = 86_400 * 400 + 3_720
-"""Seconds: more than a year, and no whole hour; whole minutes, since sentences state no seconds."""
+"""Seconds: more than a year, and no whole hour; whole minutes, since most sentences state no seconds."""
 
 
 class Restated(NamedTuple):
@@ -118,8 +118,11 @@ def shifted(stated: Stated, chance: Random) -> Restated:
     now = stated.wall + SHIFT
 
     def earlier(found: re.Match[str]) -> str:
-        day = found[1] or rfc3339(now)[:10]
-        return moment(datetime.fromisoformat(f"{day}T{found[2]}Z").timestamp() - SHIFT, stated.wall)
+        day, year, minute, second = found.groups()
+        today = datetime.fromtimestamp(now, UTC)
+        stated_at = f"{day or today.strftime('%d %b')} {year or today.year} {minute}{second or ':00'} +0000"
+        at = datetime.strptime(stated_at, "%d %b %Y %H:%M:%S %z").timestamp()
+        return time_of_day(at - SHIFT, stated.wall, "%H:%M:%S" if second else "%H:%M")
 
     made = stated.changed(lambda one: with_strings(one, by(SHIFT)))
     back = by(-SHIFT)

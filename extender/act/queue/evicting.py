@@ -462,7 +462,7 @@ class EvictionRecords:
             self._verbs.decisions.add(decision)
         detail = {} if decision is None else decision.detail
         self._teller.evicting(gang, seats, pods, decision)
-        why = f"the queue evicted it to start {gang} (priority {priority})"
+        why = f"the queue evicted it to start {gang} (priority {priority:,})"
         if "certificate" in detail:
             why += f"; {certificate.next_best(detail['certificate'])}"
         cause = Cause(QUEUE, why, gang, priority, self._wall(), detail.get("cost"), len(pods))

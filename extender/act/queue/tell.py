@@ -72,7 +72,7 @@ class Teller:
         evictions = f"{how_many(len(pods))} of lower priority or lent GPUs evicted on {places} to start it: {names}"
         self._events.tell(first, "Evicting", "Queueing", f"{gang}: {evictions}; {price}")
         for pod in pods:
-            note = f"has to leave node {pod.node} for {gang} (priority {seats[0].priority}); {price}"
+            note = f"has to leave node {pod.node} for {gang} (priority {seats[0].priority:,}); {price}"
             self._events.tell(of_pod(pod), "ChosenAsVictim", "Evicting", note, related=first)
 
     def not_evicted(self, gang: str, seats: Sequence[Seat], decision: Decision) -> None:

@@ -157,7 +157,7 @@ def _without_class(posture: Posture) -> Iterator[Finding]:
         yield Finding(
             "warning" if over else "info", "pods-without-class", f"priority/{level.value}",
             f"{count(level.pods, 'GPU pod')} {verb(level.pods, 'names', 'name')} no PriorityClass and "
-            f"{verb(level.pods, 'has', 'have')} priority {level.value}: {why}",
+            f"{verb(level.pods, 'has', 'have')} priority {level.value:,}: {why}",
             "Name a class in their templates; a globalDefault counts for new pods only.",
             (("pods", level.pods), ("gpus", level.gpus)),
         )  # fmt: skip
@@ -204,8 +204,8 @@ def _stale(posture: Posture) -> Iterator[Finding]:
     for (name, value, had), pods in sorted(stale.items()):
         yield Finding(
             "warning", "stale-priority", f"PriorityClass/{name}",
-            f"{count(pods, 'GPU pod')} of it {verb(pods, 'has', 'have')} priority {had}, from before it had {value}: "
-            "pods keep the priority that they were created with",
+            f"{count(pods, 'GPU pod')} of it {verb(pods, 'has', 'have')} priority {had:,}, from before it had "
+            f"{value:,}: pods keep the priority that they were created with",
             "Restart them to give them the new one.", (("pods", pods), ("priority", value), ("had", had)),
         )  # fmt: skip
 

@@ -90,7 +90,7 @@ class Level:
         return not self.never and other.value < self.value
 
     def __str__(self) -> str:
-        return self.name or f"(no class, priority {self.value})"
+        return self.name or f"(no class, priority {self.value:,})"
 
 
 @dataclass(frozen=True)

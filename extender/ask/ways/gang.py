@@ -285,9 +285,10 @@ def _smaller(case: GangCase) -> Way | None:
         pods = tuple(less for pod in case.gang.pods if (less := with_gpus(pod, count)) is not None)
         if len(pods) < len(case.gang.pods) or not _starts(case, pods):
             return None
+        each = f"each of the {len(pods)} pods" if len(pods) > 1 else "the pod"
         return Way(
             "smaller",
-            f"ask for {amount(resource, count)} instead of {was} in each pod of {case.gang.ref}",
+            f"ask for {amount(resource, count)} instead of {was} in {each} of {case.gang.ref}",
             {"resource": resource, "was": was, "is": count, "unit": "GPUs", "pods": len(pods)},
             (term("given_up", (was - count) * len(pods), "GPUs"),),
             (0.0, (was - count) / was),

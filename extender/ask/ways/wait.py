@@ -108,8 +108,11 @@ def _victims(judge: Judge, own: Reservation, now: float) -> Iterator[tuple[str, 
     """The victims of the pod's own reservation that do not terminate yet. Those that save their work are evicted when
     their time is over, at the latest."""
     saves = own.own and own.wait > 0
+    saving = max(0.0, own.at + own.wait - now)
     remaining = max(0.0, own.at + own.wait + own.grace - now) if saves else math.inf
-    how = "which saves its work before it is evicted for it" if saves else "which is being evicted for it"
+    how = "which is being evicted for it"
+    if saves:
+        how = f"which saves its work before it is evicted (at most {saving:.0f} s, then {own.grace:.0f} s of grace)"
     for uid in own.victims:
         pod = judge.cluster.pods.get(uid)
         if pod is not None and not pod.terminating:

@@ -143,7 +143,7 @@ class Admission:
             others = [quotas.of_class(pod, priority_class.name, priority_class.value) for pod in pods]
             if not self._use.excess(others):
                 spec = {"priority_class": priority_class.name, "was": was, "priority": priority_class.value}
-                named = f"{priority_class.name} (priority {priority_class.value})"
+                named = f"{priority_class.name} (priority {priority_class.value:,})"
                 text = f"use priorityClassName: {named} instead of {was or 'none'}"
                 return way("class", text, spec, (3.0,), fits=None), others
         return None

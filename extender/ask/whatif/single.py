@@ -289,7 +289,7 @@ def about(snapshot: SupposedCluster, request: PodRequest, pod: PodRecord) -> Ite
     if closed := [gate or "(unreadable)" for gate in pod.gates if gate != GATE or not by_us]:
         yield warning("gated", f"{name}: {', '.join(closed)} has to be opened first")
     if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not snapshot.cluster.priority_classes:
-        yield warning("no-priority-classes", f"{name} has priority {pod.priority}: the cluster has no PriorityClass")
+        yield warning("no-priority-classes", f"{name} has priority {pod.priority:,}: the cluster has no PriorityClass")
 
 
 # -- what would help a pod that fits nowhere, and which pods are never its victims

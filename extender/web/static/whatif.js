@@ -18,18 +18,23 @@
 
   const question = () => {
     const like = field("like").value.trim();
+    const nodes = Number(field("count").value);
     return JSON.stringify({
       manifest: field("manifest").value,
       pods: words("pods"),
       cordon: words("cordon"),
       drain: words("drain"),
-      add: like === "" ? [] : [{ count: Number(field("count").value || 1), like }],
+      add: nodes === 0 ? [] : [{ count: nodes, like }],
       holdings: false,
     });
   };
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    if ((field("like").value.trim() === "") !== (Number(field("count").value) === 0)) {
+      status.textContent = "To add nodes, state how many, and a node or machine that they are like.";
+      return;
+    }
     const body = question();
     if (new TextEncoder().encode(body).length > most) {
       status.textContent = `The question has more than ${most} bytes.`;

@@ -36,8 +36,11 @@ WAITS = "research/finetune"
 """A pod that waits: GPUs are free, and not linked."""
 PREEMPTOR = "serving/urgent"
 ENDED = "speech/finished"
+ENDED_SECONDS = 300
+"""Before the present: when kube-scheduler asked about it."""
 ASKED = "vision/run-4-a100-1-4"
 """A pod that runs, and is asked to save its work: the victim of PREEMPTOR."""
+CLASSES = {"production": 1000, "service": 500, "research": 100, "batch": 5}
 PARTS = ((50, 0.5), (80, 1.0), (95, 1.6))
 """Of half the width of an 80 % window, by confidence in percent."""
 STARTS = {"llm": (3.6, 5.2, None), "sweep": (5.5, 9.0, Delay(1_500, WALL - 5_400, "node v100-3 was cordoned"))}
@@ -61,6 +64,8 @@ def scene(seed: int = 5, nodes: int = 4) -> World:
     for rack, product in (("rack-1", "V100"), ("rack-2", "A100"), ("rack-3", "H100")):
         for n in range(nodes):
             _machine(world, rng, f"{product.lower()}-{n}", rack, product)
+    for name, value in CLASSES.items():
+        world.set("PriorityClass", {"metadata": {"name": name, "uid": f"uid-{name}"}, "value": value})
     _ended(world)
     _preempted(world)
     _waiting(world)
@@ -141,13 +146,16 @@ def _pod(world: World, name: str, gpus: int, age: float, **facts: Any) -> JSON:
 
 def _ended(world: World) -> None:
     """A pod that kube-scheduler has asked about, and that is gone."""
-    world.filter(_pod(world, "finished", 1, 600, namespace="speech"), ["h100-0", "h100-1"])
+    pod = _pod(world, "finished", 1, 600, namespace="speech")
+    world.now, world.wall = world.now - ENDED_SECONDS, world.wall - ENDED_SECONDS
+    world.filter(pod, ["h100-0", "h100-1"])
+    world.now, world.wall = world.now + ENDED_SECONDS, world.wall + ENDED_SECONDS
     world.gone("finished")
 
 
 def _preempted(world: World) -> None:
     """Pods of high priority: one is placed, for one a pod is asked to save its work before it is evicted."""
-    small = _pod(world, "small", 1, 60, namespace="serving", priority=500)
+    small = _pod(world, "small", 1, 60, namespace="serving", priority=500, spec={"priorityClassName": "service"})
     there = [node.name for node in world.cluster.nodes.values() if not node.unschedulable]
     passed = world.filter(small, there)["NodeNames"]
     world.prioritize(small, passed)
@@ -163,11 +171,13 @@ def _preempted(world: World) -> None:
 
 
 def _waiting(world: World) -> None:
-    selector = {"nodeSelector": {PRODUCT: "A100"}}
+    selector = {"nodeSelector": {PRODUCT: "A100"}, "priorityClassName": "research"}
     finetune = _pod(world, "finetune", 2, 1_200, namespace="research", links="required", priority=100, spec=selector)
     world.filter(finetune, [name for name in world.cluster.nodes if name.startswith("a100")])
     there = [node.name for node in world.cluster.nodes.values() if not node.unschedulable]
-    world.filter(_pod(world, "whole", 8, 2_400, namespace="vision", priority=5), there)
+    world.filter(
+        _pod(world, "whole", 8, 2_400, namespace="vision", priority=5, spec={"priorityClassName": "batch"}), there
+    )
     _pod(world, "giant", 16, 7_000, namespace="speech")
     gate = {"schedulingGates": [{"name": GATE}]}
     for gang, size, age in (("llm", 4, 5_400), ("sweep", 2, 900)):

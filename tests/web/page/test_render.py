@@ -57,13 +57,13 @@ def test_differences_go_to_both_sides() -> None:
 def test_a_timeline_counts_each_decision_once() -> None:
     decisions = [{"at": 100.0 - n, "verb": "filter" if n % 2 else "bind"} for n in range(50)]
     columns: dict[int, float] = {}
-    for one in drawing.strip(decisions):
+    drawn = drawing.strip(decisions)
+    for one in drawn["parts"]:
         columns[one["column"]] = columns.get(one["column"], 0.0) + one["height"]
     assert min(columns) == 0
     assert max(columns) == drawing.STRIP - 1
     assert max(columns.values()) == pytest.approx(1.0)
-    assert drawing.strip([]) == []
-    assert len(drawing.strip(decisions[:1])) == 1
+    assert len(drawing.strip(decisions[:1])["parts"]) == 1
 
 
 def test_links_are_drawn_once_or_to_the_switch() -> None:

@@ -281,10 +281,13 @@ def test_the_funnel_agrees_with_the_reasons(world: World) -> None:
     nodes = {stage["stage"]: stage["nodes"] for stage in shown["funnel"]}
     assert shown["reasons"] == {"node-selector": 7, "cordoned": 1, "links-busy": 3, "gpus-reserved": 1}
     assert nodes == {
-        "seen": 12, "admitted": 4, "usable": 4, "enough-gpus": 4, "linked": 1, "unreserved": 0, "left": 0,
+        "seen": 12, "admitted": 4, "usable": 4, "enough-gpus": 4, "linked": 0, "unreserved": 0, "left": 0,
     }  # fmt: skip
+    preemptor = data(world, f"/pod?pod={PREEMPTOR}")  # it asks for the same, and what is reserved is its own
+    assert preemptor["funnel"] == shown["funnel"]
+    assert preemptor["reasons"] == {"node-selector": 7, "cordoned": 1, "links-busy": 4}
     assert "waits: 3 nodes have 2 GPUs free but not linked" in shown["sentence"]
-    assert "Each counts nodes as the cluster was then" in html(world, f"/pod?pod={WAITS}")
+    assert "Each counts nodes as the cluster was then. Now 0 nodes fit." in html(world, f"/pod?pod={WAITS}")
 
 
 def marked(picture: JSON, mark: str) -> list[int]:
@@ -311,11 +314,16 @@ def test_an_eviction_is_drawn_before_and_after(world: World) -> None:
 def test_what_is_evicted_for_a_pod_is_drawn(world: World) -> None:
     shown = data(world, f"/pod?pod={PREEMPTOR}")
     drawn, why = shown["drawings"]  # what happens comes first
-    assert (drawn["what"], drawn["node"], why["what"]) == ("releasing", "a100-1", "unlinked")
+    assert (drawn["what"], drawn["node"], why["what"]) == ("saving", "a100-1", "unlinked")
     assert "evict" not in {way["kind"] for way in shown["ways_out"]}  # nothing is evicted a second time
     assert [marked(shown, mark) for shown, mark in zip(drawn["pictures"], ("victim", "chosen"), strict=True)] == [
         [4], [4, 5],
     ]  # fmt: skip
+    text = html(world, f"/pod?pod={PREEMPTOR}")
+    assert "Pods that save their work before they are evicted for it" in text  # none is evicted yet
+    reserved = text.partition("<b>res.</b> ")[2].partition("</li>")[0]
+    fixed = "which ones is not fixed before its victims have terminated: no other pod takes one until then"
+    assert f">{PREEMPTOR}</a> (2 GPUs); {fixed}" in reserved
 
 
 def test_a_pod_that_is_asked_to_save_shows_until_when_and_for_which_pod(world: World) -> None:
@@ -327,13 +335,16 @@ def test_a_pod_that_is_asked_to_save_shows_until_when_and_for_which_pod(world: W
     assert "It has not answered yet." in text
     assert text.count("sked to save") == 1
     assert "unknown" not in text  # what its eviction frees beyond a request, and leaves over, depends on the preemptor
-    assert "1 victim. What its eviction frees beyond a request depends on the preemptor.</p>" in text
+    lacks = "1 victim. How many GPUs it frees beyond the number lacking depends on the preemptor."
+    assert f"{lacks} Once it has saved, less of its work is lost: the preemption below counts that.</p>" in text
+    assert f"chosen: evict {ASKED} on a100-1 once it has saved its work" in text
     assert data(world, f"/pod?pod={WAITS}")["save_request"] is None
     assert "This pod alone, evicted now before it has saved: gangs broken 1, work lost 6.71 GPU-hours" in text
     assert f'The preemption for <a href="/pod?pod=serving%2Furgent">{PREEMPTOR}</a> and the runner-up</h2>' in text
     assert ">Its preemption and the runner-up</h2>" in html(world, f"/pod?pod={PREEMPTOR}")
     waits = data(world, f"/pod?pod={PREEMPTOR}")
-    assert f"waits: for {ASKED} on a100-1, which saves its work before it is evicted for it;" in waits["sentence"]
+    parts = "(at most 600 s, then 30 s of grace)"
+    assert f"waits: for {ASKED} on a100-1, which saves its work before it is evicted {parts};" in waits["sentence"]
     assert waits["ways_out"][0]["cost"] == [{"term": "seconds", "value": 630.0, "unit": "seconds"}]
     [reservation] = data(world, "/preemptions")["reservations"]
     assert (reservation["victims_left"], reservation["saving_until"]) == ([ASKED], WALL + ASKED_SECONDS)
