@@ -20,7 +20,7 @@ KILLS ?= 38
 unexport PYTHONDONTWRITEBYTECODE
 TIMES ?= 3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
-CLUSTERS ?= 5 # control planes that tests run on at the same time, on two processors: most of their time is waiting
+ALL_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 6) # of all tests in one run: on a control plane most of the time is waiting
 KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_SAVING_CHAOS=$(ASKED) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) GPU_EXTENDER_METAMORPHIC_CASES=100 GPU_EXTENDER_MODEL_EPISODES=2000 GPU_EXTENDER_PREEMPT_BLOCKS=20 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py tests/e2e/test_saving_chaos.py tests/metamorphic tests/model tests/decide/test_preempt.py
 # After pytest. 5 is its status when ARGS names no test of this kind. In CI the tests that failed run again, alone, and the
 # output names them: where the machine stood still for seconds they pass then; where the code is wrong they fail again.
@@ -37,9 +37,8 @@ demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until
 
 test: setup ## everything: lint, types, all tests, the core on a checked build, a real control plane (needs Go)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types $(if $(ARGS),,collected checked) # mypy keeps one processor busy
-	@$(UNIT)
 	@$(BIN)/python -m tests.e2e.build > /dev/null || true # the workers of pytest show no progress
-	@$(BIN)/python -m pytest -n $(CLUSTERS) --dist worksteal -m e2e --tb=short $(or $(ARGS),tests/e2e) $(call OR,-m e2e tests/e2e)
+	@$(BIN)/python -m pytest -n $(ALL_WORKERS) --dist worksteal --tb=short $(ARGS) $(OR)
 
 check: lint types ## as test, without the real control plane and the checked build
 	@$(UNIT)

@@ -29,6 +29,8 @@ LONG = (
     "test_attack", "test_queue_soak", "test_queue_dates", "test_dist", "test_advance_queue",
 )  # fmt: skip
 """The files whose tests take a minute or more each, most of it waiting."""
+CONTROL_PLANES = 8
+"""At most so many workers of pytest-xdist begin with tests of this folder: a control plane takes 0.6 GB of memory."""
 UNAVAILABLE = pytest.StashKey[str]()
 CONTROL_PLANE = pytest.StashKey[ControlPlane]()
 EXTENDERS = pytest.StashKey[list[ExtenderProcess]]()
@@ -42,25 +44,35 @@ Ask = Callable[..., tuple[int, Any]]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder carries the mark e2e."""
     here = [item for item in items if HERE in item.path.parents]
+    others = [item for item in items if HERE not in item.path.parents]
     for item in here:
         item.add_marker(pytest.mark.e2e)
-    items[:] = [item for item in items if HERE not in item.path.parents] + _long_first(here)
-
-
-def _long_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """pytest-xdist cuts the tests into parts of the same length, one for each worker. A worker that has ended its part
-    takes the end of another's. So each part begins with tests that take long, and the last ones are short."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    for number, name in enumerate(LONG):
-        parts[number % workers] += [item for item in items if item.path.stem == name]
-    others, left = [item for item in items if item.path.stem not in LONG], len(items)
-    for number, part in enumerate(parts):
-        wanted = left // (workers - number) - len(part)
-        part += others[:wanted] if number < workers - 1 else others
-        del others[:wanted]
+    items[:] = others + here if workers == 1 else _waiting_first(here, others, workers)
+
+
+def _waiting_first(here: list[pytest.Item], others: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """pytest-xdist cuts the tests into parts of the same length, one for each worker. A worker that has ended its part
+    takes the end of another's. So each part begins with tests of this folder, of these with the long ones: most of
+    their time is waiting, and the processors are free for unit tests meanwhile. What is left at the end is short."""
+    parts = min(workers, CONTROL_PLANES)
+    short = [item for item in here if item.path.stem not in LONG]
+    ordered: list[pytest.Item] = []
+    here_left, left = len(here), len(here) + len(others)
+    for number in range(workers):
+        part: list[pytest.Item] = []
+        if number < parts:
+            part += [item for name in LONG[number::parts] for item in here if item.path.stem == name]
+            added = max(0, here_left // (parts - number) - len(part))
+            part += short[:added]
+            del short[:added]
+            here_left -= len(part)
+        added = max(0, left // (workers - number) - len(part))
+        part += others[:added]
+        del others[:added]
         left -= len(part)
-    return [item for part in parts for item in part]
+        ordered += part
+    return ordered
 
 
 @pytest.hookimpl(wrapper=True)
