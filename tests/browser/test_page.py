@@ -168,6 +168,37 @@ def test_no_barrier(browser: Browser, url: str, view: str, scheme: Any) -> None:
     assert found.violations_count == 0, found.generate_report()
 
 
+CONTRAST = r"""() => {
+  const colour = (text) => text.match(/[\d.]+/g).map(Number);
+  const light = (rgb) => rgb.map((part) => part / 255)
+    .map((part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = colour(getComputedStyle(document.documentElement).backgroundColor).slice(0, 3);
+  return [...document.querySelectorAll(".graph line, .graph circle, .sample line")].map((drawn) => {
+    let opacity = 1;
+    for (let at = drawn; at instanceof Element; at = at.parentElement) opacity *= getComputedStyle(at).opacity;
+    const stroke = colour(getComputedStyle(drawn).stroke).slice(0, 3);
+    const seen = stroke.map((part, at) => part * opacity + ground[at] * (1 - opacity));
+    const [high, low] = [light(seen), light(ground)].sort((a, b) => b - a);
+    return (high + 0.05) / (low + 0.05);
+  });
+}"""
+"""Of each line of a drawing: its contrast with the ground. axe-core looks at text alone."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", ["pod", "pod-preempts", "node-switched", "preemptions"])
+def test_lines_of_drawings_are_seen(browser: Browser, url: str, view: str, scheme: Any) -> None:
+    """WCAG 1.4.11: 3:1."""
+    context = browser.new_context(base_url=url, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(VIEWS[view])
+    contrasts = page.evaluate(CONTRAST)
+    context.close()
+    assert len(contrasts) > 8
+    assert min(contrasts) >= 3
+
+
 def test_without_scripts_everything_is_there(browser: Browser, url: str) -> None:
     context = browser.new_context(base_url=url, java_script_enabled=False)
     page = context.new_page()
