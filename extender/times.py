@@ -76,6 +76,28 @@ class Backoffs:
         return {name: entry.why for name, entry in self._entries.items() if entry.until > now}
 
 
+class Rests:
+    """Work that the objects of one namespace cause, a tenth of the time at most: after it the namespace rests. It is
+    never asked for long, so that nothing it caused counts for more than some seconds."""
+
+    FACTOR: Final = 9.0  # times what the work took
+    LONGEST: Final = 3.0  # seconds
+    LEAST: Final = 2e-3  # seconds of work: of what takes less there may be any number
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}  # by namespace, on the caller's clock
+
+    def took(self, namespace: str, seconds: float, now: float) -> None:
+        """Work of so many seconds was done for it."""
+        if seconds >= self.LEAST:
+            self._until = {name: until for name, until in self._until.items() if now < until}
+            self._until[namespace] = now + min(self.FACTOR * seconds, self.LONGEST)
+
+    def rests(self, namespace: str, now: float) -> bool:
+        """Whether no such work is done for it at this moment."""
+        return now < self._until.get(namespace, now)
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """The clocks of a process. Tests and the demo give their own."""

@@ -11,12 +11,12 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
-from math import inf
 from typing import Final, NamedTuple
 
 from extender.cluster.numbered import Numbered, set_or_drop, take_out
 from extender.objects.records import PdbRecord, PodRecord
 from extender.objects.selectors import MOST_VALUES, Labels, Selector
+from extender.times import Rests
 
 BudgetSet = tuple[tuple[str, str], ...]
 """Namespace and name of each budget, by name."""
@@ -29,9 +29,6 @@ FEW: Final = 8
 compared again."""
 POD_SECONDS: Final = 4e-6  # for which the sets of a pod are found anew, about
 COMPARED_SECONDS: Final = 4e-8  # the same for each budget that it is compared with
-REST: Final = 9.0  # times these: other work has nine tenths of the time, whatever a tenant changes
-LONGEST_REST: Final = 3.0  # seconds
-LEAST_SECONDS: Final = 2e-3  # of what takes less there may be any number
 
 
 class _Key(NamedTuple):
@@ -120,7 +117,7 @@ class Budgets:
         self._numbers: dict[str, int] = {}  # uid -> number of its set
         self._changed: dict[str, dict[_Key, None]] = {}  # namespace -> which of its pods may be in another set
         self._named: dict[str, PodRecord] = {}  # pods by uid that may be, too
-        self._rests: dict[str, float] = {}  # namespace -> until when its budgets stay as they are, but for their status
+        self._rests = Rests()  # of namespaces whose budgets stay as they are, but for their status
         self._late: dict[str, dict[str, tuple[PdbRecord, str]]] = {}  # by namespace and name: what counts from then on
 
     def __contains__(self, uid: str) -> bool:
@@ -159,7 +156,7 @@ class Budgets:
 
     def due(self, now: float) -> bool:
         """Whether `refresh` has budgets to change by now."""
-        return any(now >= self._rests.get(space, -inf) for space in self._late)
+        return any(not self._rests.rests(space, now) for space in self._late)
 
     def set(self, budget: PdbRecord, change: str, now: float) -> None:
         """The budget is "set", or there is a "delete". Which pods it limits counts from the next `refresh` on, or a
@@ -168,7 +165,7 @@ class Budgets:
         take_out(self._late, space, budget.name)
         before = self.records.get(key)
         same = before is not None and change == "set" and before.selector == budget.selector
-        if not same and now < self._rests.get(space, -inf):
+        if not same and self._rests.rests(space, now):
             self._late.setdefault(space, {})[budget.name] = budget, change
             return
         set_or_drop(self.records, key, budget, change)
@@ -190,8 +187,9 @@ class Budgets:
         """Bring the sets of all pods up to date. `now`: as for `set`. Yields the uids of the bound pods whose set is
         another one: the caller writes the number of each before it asks for the next, since a number may be free
         afterwards."""
-        if self._rests:
-            self._end_rests(now)
+        for space in [space for space in self._late if not self._rests.rests(space, now)]:
+            for budget, change in self._late.pop(space).values():
+                self.set(budget, change, now)
         if not self._changed and not self._named:
             return
         changed, named = self._changed, self._named
@@ -217,15 +215,7 @@ class Budgets:
         """So many pods of the namespace are compared."""
         budgets = self._in.get(space)
         compared = 0 if budgets is None else min(len(budgets.records), MOST_COMPARED)
-        seconds = pods * (POD_SECONDS + compared * COMPARED_SECONDS)
-        if seconds >= LEAST_SECONDS:
-            self._rests[space] = now + min(REST * seconds, LONGEST_REST)
-
-    def _end_rests(self, now: float) -> None:
-        self._rests = {space: until for space, until in self._rests.items() if now < until}
-        for space in self._late.keys() - self._rests.keys():
-            for budget, change in self._late.pop(space).values():
-                self.set(budget, change, now)
+        self._rests.took(space, pods * (POD_SECONDS + compared * COMPARED_SECONDS), now)
 
     def _with(self, pod: PodRecord) -> BudgetSet:
         """The budgets that the pod is in. Of more than MOST_BUDGETS the first by name count: the API server evicts no

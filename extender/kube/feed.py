@@ -230,7 +230,7 @@ class Feed:
 
     def listed(self, record: Record) -> Sequence[Event | None]:
         """An object as a list has it. None: work without an event."""
-        before = self._before(key_of(record))
+        before = self.known(key_of(record))
         if before is not None and not self.unsure and _is_version(before, record):
             return (None,)
         return self._set(before, record)
@@ -246,7 +246,7 @@ class Feed:
 
     def changed(self, record: Record) -> Sequence[Event | None]:
         """An object as a watch has it."""
-        return self._set(self._before(key_of(record)), record)
+        return self._set(self.known(key_of(record)), record)
 
     def deleted(self, key: Key, record: Record | Identity) -> Sequence[Event]:
         """An object whose deletion a watch reports."""
@@ -256,10 +256,6 @@ class Feed:
         return (
             Event(self._kind, "delete", before if isinstance(record, Identity) or record.uid != before.uid else record),
         )
-
-    def _before(self, key: Key) -> Record | None:
-        records = self._known.get(key[0])
-        return None if records is None else records.get(key[1])
 
     def _forget(self, namespace: str, name: str) -> Record | None:
         records = self._known.get(namespace)
@@ -288,6 +284,11 @@ class Feed:
         if before is not None and before.uid != record.uid:  # its name was given to another object meanwhile
             return Event(self._kind, "delete", before), now
         return (now,)
+
+    def known(self, key: Key) -> Record | None:
+        """The latest record of an object."""
+        records = self._known.get(key[0])
+        return None if records is None else records.get(key[1])
 
     async def give(self, events: Iterator[Event | None]) -> None:
         """Give the sink what the iterator yields (None: work without an event), a slice at a time."""

@@ -32,6 +32,7 @@ from typing import Final
 
 from extender.kube.client import ApiError, ApiServer, NoAnswer, Silent
 from extender.kube.feed import Decoder, Feed, Lines, Relist, Sink, key_of
+from extender.kube.late import LateEvents
 from extender.kube.lists import WatchedKind, pages
 from extender.kube.watching import Retries, State, WatchPace, WatchTiming
 from extender.log import Allowance, get_log
@@ -72,6 +73,7 @@ class Reflector:
         self._allowance = Allowance()
         self._decoder = Decoder(watched, gpus, self.state, self._allowance, timing.clock)
         self._feed = Feed(watched.kind, sink, self._pace, timing.clock, self._defect)
+        self._late = LateEvents(watched, self._feed.known, self._allowance, timing.clock)
         self._retries = Retries(self._pace, timing)
         self._version = ""
         """From where to watch; "" when a list must come first."""
@@ -183,6 +185,7 @@ class Reflector:
     async def _list(self) -> None:
         state, began = self.state, self._clock()
         self._feed.tell_again()
+        self._late.clear()
         self._feed.begin_list()
         rejected_before = set(state.rejected)
         version = ""
@@ -276,6 +279,7 @@ class Reflector:
                     self.state.last_event = lines.last  # what is known by now, not what is still to be read
             finally:
                 self._drop = _nothing
+        await self._feed.give(self._changes(()))
         now = self._clock()
         if now - accepted < max(seconds - 1.0, _SHORTEST_TURN):
             return False
@@ -303,9 +307,20 @@ class Reflector:
 
     def _changes(self, lines: Sequence[bytes]) -> Iterator[Event | None]:
         for line in lines:
-            change = self._decoder.line(line)
+            change = self._late.take(line) or self._read(line)
             if change is not None:
                 yield from self._said(*change)
+        for line in self._late.due():
+            change = self._read(line)
+            if change is not None and not isinstance(change[1], Identity):
+                yield from self._feed.changed(change[1])
+
+    def _read(self, line: bytes) -> tuple[str, Record | Identity] | None:
+        began = self._clock()
+        change = self._decoder.line(line)
+        if change is not None:
+            self._late.took(change[1], line, self._clock() - began)
+        return change
 
     def _said(self, change: str, record: Record | Identity) -> Sequence[Event | None]:
         """An object was added, modified or deleted, or a bookmark has come."""

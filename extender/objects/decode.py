@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from ext_core import prune
 from extender.objects import gangs, records, schema
-from extender.objects.records import Kind, Record
+from extender.objects.records import Identity, Kind, PodRecord, Record
 from extender.objects.schema import Source
 
 
@@ -34,6 +35,36 @@ def change(kind: Kind, line: bytes, gpus: frozenset[str]) -> WatchChange | None:
         return None
 
 
+class BriefChange(NamedTuple):
+    """What a watch event about a pod states of where it is."""
+
+    type: str
+    identity: Identity
+    place: tuple[str, str, bool, bool]
+    """Its uid, its node, whether it has terminated, and whether it is being deleted."""
+
+
+def brief(line: bytes) -> BriefChange | None:
+    """A watch event about a pod, at a fraction of what `change` costs. None: it is another, or cannot be read."""
+    try:
+        try:
+            wire = _BRIEF.decode(line)
+        except RecursionError:
+            wire = _BRIEF.decode(prune.prune(line, 4))
+    except ValueError:  # what msgspec and prune raise, too
+        return None
+    pod = wire.object
+    meta, node, phase = pod.metadata, pod.spec and pod.spec.node_name, pod.status and pod.status.phase
+    which = Identity(meta.namespace or "default", meta.name or "", meta.uid or "", meta.resource_version or "")
+    place = which.uid, node or "", phase in ("Succeeded", "Failed"), meta.deletion_timestamp is not None
+    return BriefChange(wire.type, which, place) if which.name and which.uid else None
+
+
+def place(pod: PodRecord) -> tuple[str, str, bool, bool]:
+    """The same of a pod that is known."""
+    return pod.uid, pod.node, pod.finished, pod.terminating
+
+
 def record(kind: Kind, source: Source, gpus: frozenset[str], group: tuple[str, str] | None = None) -> Record:
     """The record of an object whose kind is known. `group`: (API group, kind) of a Group, where it does not state them
     itself. RecordError where a field cannot be read."""
@@ -47,6 +78,7 @@ _READERS: Final[dict[Kind, Callable[[Source, frozenset[str]], Record]]] = {
     "ResourceSlice": records.resource_slice, "ResourceClaim": records.resource_claim,
     "ResourceClaimTemplate": records.resource_claim_template, "DeviceTaintRule": records.device_taint_rule,
 }  # fmt: skip
+_BRIEF: Final = msgspec.json.Decoder(schema.BriefPodChange)
 _CHANGES: Final[dict[Kind, tuple[msgspec.json.Decoder[Any], Callable[[Any, frozenset[str]], Record]]]] = {
     "Pod": (msgspec.json.Decoder(schema.PodChange), records.pod.of),
     "FailedPod": (msgspec.json.Decoder(schema.PodChange), records.pod.of),

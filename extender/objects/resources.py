@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from sys import intern
 from typing import Any, Final
@@ -194,9 +193,11 @@ def _stated(resources: schema.Requirements | None) -> _Stated:
 def _readable(resources: schema.Resources) -> Amounts:
     amounts: Amounts = {}
     for name, text in (resources or {}).items():
-        with suppress(QuantityError):
+        try:
             if text is not None:
                 amounts[intern(name)] = milli(text) if name == "cpu" else value(text)
+        except QuantityError:
+            pass
     return amounts
 
 

@@ -424,6 +424,43 @@ class PodChange(Wire):
     object: Pod
 
 
+class BriefMetadata(Wire):
+    """What names a version of an object, and whether it is being deleted."""
+
+    uid: _Text = None
+    name: _Text = None
+    namespace: _Text = None
+    resource_version: _Text = None
+    deletion_timestamp: _Text = None
+
+
+class BriefSpec(Wire):
+    """The node of a Pod."""
+
+    node_name: _Text = None
+
+
+class BriefStatus(Wire):
+    """Whether a Pod has terminated."""
+
+    phase: _Text = None
+
+
+class BriefPod(Wire):
+    """What decides whether a Pod holds GPUs."""
+
+    metadata: BriefMetadata
+    spec: BriefSpec | None = None
+    status: BriefStatus | None = None
+
+
+class BriefPodChange(Wire):
+    """A watch event about a Pod, read as little of as can be."""
+
+    type: _Change
+    object: BriefPod
+
+
 class NodeChange(Wire):
     """A watch event about a Node."""
 

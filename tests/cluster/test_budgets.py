@@ -12,6 +12,7 @@ from extender.cluster import budgets as budgets_module
 from extender.cluster.budgets import MOST_BUDGETS, MOST_COMPARED, Budgets
 from extender.objects.records import PdbRecord, PodRecord
 from extender.objects.selectors import ManyValues, Requirement, Selector
+from extender.times import Rests
 from tests.world import World
 
 LABELS, VALUES = ("app", "tier", "zone"), ("a", "b", "c")
@@ -149,7 +150,7 @@ def test_a_namespace_whose_budgets_change_all_the_time_is_compared_for_a_tenth_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One tenant writes both, and its pods are compared on the event loop. The status of a budget counts at once."""
-    monkeypatch.setattr(budgets_module, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(Rests, "LEAST", 0.0)
     world = World()
     world.node("n", 8)
     for number in range(200):
@@ -170,13 +171,13 @@ def test_a_namespace_whose_budgets_change_all_the_time_is_compared_for_a_tenth_o
         world.now += 0.001
     assert len(compared) <= 0.12 * flips * 200 * 2  # each flip, all pods, both budgets
     pod = world.cluster.pods["uid-p0"]
-    world.now += budgets_module.LONGEST_REST
+    world.now += Rests.LONGEST
     world.cluster.tick(world.now)
     assert world.cluster.budgets.of(pod) == (("default", "first"),)  # the last flip was to "b"
     for change in ("set", "delete"):
         world.budget("flips", 1, {"app": "a"})
         if change == "delete":
             world.drop("PodDisruptionBudget", world.budget("flips", 1, {"app": "a"}))
-        world.now += budgets_module.LONGEST_REST
+        world.now += Rests.LONGEST
         world.cluster.tick(world.now)
         assert (("default", "flips") in world.cluster.budgets.of(pod)) == (change == "set")

@@ -1,0 +1,98 @@
+"""Long events about the pods of one namespace take a tenth of the time at most.
+
+What an event about a pod costs grows with its bytes, and its tenant decides how many there are. After a long event the
+namespace rests: its further long events wait, the latest of each pod alone. What decides which GPUs are held does not
+wait: an event that shows a pod on a node, terminated or being deleted for the first time is read at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from extender.kube.lists import WatchedKind
+from extender.log import Allowance, get_log
+from extender.objects import decode
+from extender.objects.records import Identity, PodRecord, Record
+from extender.times import Rests
+
+LONG: Final = 2**14  # bytes: what is shorter takes 2 ms at most
+log = get_log()
+
+
+class LateEvents:
+    """The events of one kind that wait."""
+
+    def __init__(
+        self,
+        watched: WatchedKind,
+        known: Callable[[tuple[str, str]], Record | None],
+        allowance: Allowance,
+        clock: Callable[[], float],
+    ) -> None:
+        """`known`: the record of a namespace and name; `allowance`: of log lines; `clock`: seconds."""
+        self._watched, self._known, self._allowance, self._clock = watched, known, allowance, clock
+        self._rests = Rests()
+        self._lines: dict[str, dict[str, bytes]] = {}  # by namespace and name; none is empty
+
+    def take(self, line: bytes) -> tuple[str, Identity] | None:
+        """None where the event is to be read now. Else what stands for it: the bookmark of an event that waits, or a
+        deletion without what the pod was in the end."""
+        if len(line) < LONG or self._watched.kind not in ("Pod", "FailedPod"):
+            return None
+        event = decode.brief(line)
+        if event is None or not self._rests.rests(event.identity.namespace, self._clock()):
+            return None
+        which = event.identity
+        known = self._known((which.namespace, which.name))
+        place = decode.place(known) if isinstance(known, PodRecord) else (which.uid, "", False, event.place[3])
+        if event.place != place:
+            return None
+        if event.type == "DELETED":
+            self.forget(which)
+            return event.type, which
+        names = self._lines.get(which.namespace)
+        if names is None:
+            names = self._lines[which.namespace] = {}
+            self._state(which.namespace)
+        names[which.name] = line  # a former one of the pod is not read, and keeps its turn
+        return "BOOKMARK", which
+
+    def took(self, which: Record | Identity, line: bytes, seconds: float) -> None:
+        """An event was read, in so many seconds. What waits of its object is older."""
+        self.forget(which)
+        if len(line) >= LONG:
+            self._rests.took(getattr(which, "namespace", ""), seconds, self._clock())
+
+    def due(self) -> Iterator[bytes]:
+        """The events that are to be read now. `took` is called for each before the next is asked for."""
+        for namespace in list(self._lines):
+            while namespace in self._lines and not self._rests.rests(namespace, self._clock()):
+                names = self._lines[namespace]
+                name = next(iter(names))
+                line = names.pop(name)
+                if not names:
+                    del self._lines[namespace]
+                yield line
+
+    def forget(self, which: Record | Identity) -> None:
+        """What waits of this object is not read any more."""
+        namespace = getattr(which, "namespace", "")
+        names = self._lines.get(namespace)
+        if names is not None and names.pop(which.name, None) is not None and not names:
+            del self._lines[namespace]
+
+    def clear(self) -> None:
+        """A list shows all that waits."""
+        self._lines.clear()
+
+    def _state(self, namespace: str) -> None:
+        left_out = self._allowance.take(self._clock())
+        if left_out is not None:
+            log.warning(
+                "long events about pods of a namespace wait: they get a tenth of the time",
+                kind=self._watched.name,
+                namespace=namespace[:63],
+                bytes=LONG,
+                left_out=left_out or None,
+            )
