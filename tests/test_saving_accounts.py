@@ -32,15 +32,16 @@ class Story:
         self.gangs: dict[str, str] = {}
         self.speaks: set[str] = set()
         self.away: list[Span] = []
+        self.takeovers: list[Span] = []
 
     def account(self) -> Account:
         trace = SavingTrace.__new__(SavingTrace)
         pods = [self.victim, self.pod, *self.more]
         trace.pods, trace.plans, trace.marks = {pod.uid: pod for pod in pods}, self.plans, []
         trace.asked, trace.evicted, trace.gangs, trace.speaks = self.asked, self.evicted, self.gangs, self.speaks
-        trace.evicted_at = self.evicted_at
+        trace.evicted_at, trace.passed = self.evicted_at, {}
         trace.kinds = {pod.uid: "saves" for pod in pods if pod.priority == 10}
-        return Judge(trace, {"one": self.preemptor}, WAITS, 0.5, self.away).account([], 200.0)
+        return Judge(trace, {"one": self.preemptor}, WAITS, 0.5, self.away, self.takeovers).account([], 200.0)
 
     def withdrawn(self, **preemptor: Any) -> Story:
         """Not evicted: the request is withdrawn at 104."""
@@ -93,6 +94,23 @@ def test_an_eviction_needs_a_preemptor_that_waits() -> None:
     assert wrong(story.account()) == {"needless": 1}
     story.away = [Span(100.0, 103.9)]  # its request was under way
     assert wrong(story.account()) == {}
+
+
+@pytest.mark.parametrize(("ended", "by"), [(103.6, "one"), (104.2, "two")])
+def test_of_two_plans_of_one_victim_it_is_evicted_for_that_which_stands(ended: float, by: str) -> None:
+    """The other one was outbid, and its preemptor evicts elsewhere. Where both stand, the request names one."""
+    story = Story()
+    story.plans[0].ended = ended
+    story.plans.append(PlanStory("two", "a", frozenset({"v"}), 3000, 8, 100.5, 106.0))
+    story.plans.append(PlanStory("one", "b", frozenset({"w"}), 2000, 8, ended, 105.5))
+    story.more = [
+        PodStory("two", "two", 8, 3000, 100.4, "a", 105.5),
+        PodStory("w", "w", 8, 10, 0.0, "b", 1.0, ended + 0.1, ended + 0.6),
+    ]
+    story.asked[0].by.append(f"e2e/{by}")
+    story.evicted["w"] = BY_US
+    account = story.account()
+    assert (wrong(account), account.again) == ({}, {})
 
 
 def test_an_eviction_by_an_unknown_hand_is_reported() -> None:
@@ -158,6 +176,18 @@ def test_two_requests_for_one_need_are_found() -> None:
     story.plans[0].ended = 101.0
     story.plans.append(PlanStory("two", "a", frozenset({"v"}), 2000, 8, 101.9))
     assert "twice" not in wrong(story.account())
+
+
+def test_no_time_counts_while_the_lease_is_taken_over() -> None:
+    """Twice in a row; the API server was away for a part of it, which counts once."""
+    story = Story()
+    story.pod.bound = story.plans[0].ended = 134.9
+    story.victim.going = 134.0
+    story.takeovers = [Span(106.0, 113.0), Span(114.0, 120.0)]
+    story.away = [Span(112.0, 115.0)]
+    assert wrong(story.account()) == {}
+    story.pod.bound = story.plans[0].ended = 135.1
+    assert wrong(story.account()) == {"stuck": 1}
 
 
 @pytest.mark.parametrize(("bound", "away", "found"), [(120.9, 0, {}), (121.1, 0, {"stuck": 1}), (125.0, 5, {})])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, Round, causes, follow, preempted
+from tests.e2e.soak_accounts import AT_ONCE, OUTBID_EARLIER, Preemptor, Round, causes, follow, passed, preempted
 from tests.e2e.trace import PlanStory, PodStory, Trace
 
 ONE = Preemptor("one", 8, 1000, "0", uid="one", rounds=[Round(10.0, "a", ["v1", "v2"]), Round(20.0, "b", ["v3"])])
@@ -15,6 +16,7 @@ ONE = Preemptor("one", 8, 1000, "0", uid="one", rounds=[Round(10.0, "a", ["v1", 
 def told(*pods: PodStory, plans: tuple[PlanStory, ...] = (), marks: tuple[tuple[float, str], ...] = ()) -> Trace:
     trace = Trace.__new__(Trace)
     trace.pods, trace.plans, trace.marks = {pod.uid: pod for pod in pods}, list(plans), list(marks)
+    trace.passed = {}
     return trace
 
 
@@ -80,6 +82,33 @@ def test_victims_that_were_evicted_for_a_lower_one_count_as_leaving() -> None:
     four = Preemptor("one", 4, 1000, "0", uid="one", rounds=[Round(10.0, "a", ["v1", "v2"]), Round(20.0, "b", ["w"])])
     assert causes(told(*there, pod("lower", 1, 100), pod("high", 7, 2000), plans=plans), four) == {"outbid": 1}
     assert causes(told(*there, pod("lower", 1, 100), plans=plans[:2]), four) == {"unexplained": 1}
+
+
+@pytest.mark.parametrize(
+    ("second", "servers", "cause"),
+    [
+        (15.02, ("a.log", "b.log"), AT_ONCE),
+        (15.02, ("a.log", "a.log"), "unexplained"),  # it knew the first one
+        (15.02, ("a.log", ""), "unexplained"),  # no log has it
+        (15.2, ("a.log", "b.log"), "unexplained"),  # the watch had shown the first one
+    ],
+)
+def test_two_instances_that_pass_a_pod_each_at_once(second: float, servers: tuple[str, str], cause: str) -> None:
+    """Of eight GPUs two were reserved; each of the pods fits beside them, and both do not."""
+    low = [pod(name, 4, 10, node="a", bound=at) for name, at in (("x", 15.0), ("y", second))]
+    trace = told(*low)
+    trace.passed = {name: server for name, server in zip("xy", servers, strict=True) if server}
+    assert causes(trace, TWO) == {cause: 1}
+
+
+def test_which_server_passed_a_pod_last(tmp_path: Path) -> None:
+    for number, lines in enumerate(([("10", "fits"), ("30", "refused")], [("20", "fits")])):
+        said = [
+            f'{{"verb":"filter","pod":"e2e/p","result":"{result}","ts":"2026-11-29T14:58:{ts}Z"}}\n'
+            for ts, result in lines
+        ]
+        (tmp_path / f"{number}.log").write_text("".join(said))
+    assert passed(sorted(tmp_path.iterdir())) == {"p": "1.log"}
 
 
 def event(victim: str, preemptor: str, at: str) -> dict[str, Any]:

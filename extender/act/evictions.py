@@ -20,6 +20,9 @@ Theory of operation
    server does not allow an eviction, or no use of the Lease, kube-scheduler is answered these victims at its next call:
    `own` is false then.
 7. Pods that end by themselves leave less to evict: a victim without whose end the preemptor fits by now is not evicted.
+8. A plan begins with its first eviction (`Reservation.begun`); a victim that ends by itself is none. Before each
+   eviction the preemptor has to fit once all victims are gone: else the plan waits, and ends. One that has not begun
+   ends at once where other pods have its GPUs.
 
 Only an instance that kube-scheduler asks wants the Lease: no other one sees the filter calls. The exception are nodes
 that an operator empties (drains.py).
@@ -442,7 +445,7 @@ class OwnEvictions(Controller):
             return
         if plan.wait and not await self._may_go(evictor, plan, begun=begun):
             return
-        if not begun and not self._makes_room(evictor, plan):
+        if not self._makes_room(evictor, plan):
             return
         for pod in self._needed(plan):
             if not self._stands(plan) or not may_evict():  # the requests before may have waited long

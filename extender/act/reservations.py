@@ -177,7 +177,8 @@ class ReservationStore(Controller):
             await asyncio.sleep(delay)
 
     def _judge(self) -> None:
-        """Once the lists are in: a preemptor that is in none of them was deleted while we were away."""
+        """Once the lists are in: a preemptor that is in none of them was deleted while we were away. A victim that is
+        in none of them may have been evicted."""
         if self._judged or self._read_at is None:
             return
         self._judged = True
@@ -185,6 +186,9 @@ class ReservationStore(Controller):
         for plan in self._verbs.reservations.all():
             if plan.uid not in self._verbs.cluster.pods:
                 self._verbs.releases.pod_deleted(plan.uid)
+            elif not plan.begun and any(uid not in self._verbs.cluster.pods for uid in plan.victims):
+                plan.begun = True
+                self._verbs.reservations.add(plan)  # a record repeats it as it is now
 
     def _compare(self) -> None:
         """Drop the plans that this server did not write and that contradict the lists. One whose pod we do not see yet
@@ -369,6 +373,7 @@ class ReservationStore(Controller):
                 log.warning("a reservation cannot be read, and is dropped", uid=uid[:80], err=str(error))
                 continue
             before_it = plans.get(uid)
+            plan.begun |= before_it is not None and before_it.begun and before_it.id == plan.id
             reservations.add(plan)
             self._foreign[uid] = before_it.emptied if before_it is not None else None
             log.info("reservation taken over", pod=plan.pod or uid, node=plan.node, plan=plan.id)
@@ -437,6 +442,7 @@ class _Entry(msgspec.Struct, kw_only=True):
     grace: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     emptied: Seconds | msgspec.UnsetType = msgspec.UNSET
     own: bool | msgspec.UnsetType = msgspec.UNSET
+    begun: bool | msgspec.UnsetType = msgspec.UNSET
     wait: Annotated[float, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -459,6 +465,7 @@ class ReservationEntries(Entries):
             grace=min(float(plan.grace), MOST_GRACE),
             emptied=msgspec.UNSET if plan.emptied is None else self._wall(plan.emptied),
             own=plan.own or msgspec.UNSET,
+            begun=plan.begun or msgspec.UNSET,
             wait=plan.wait or msgspec.UNSET,
         )
         return msgspec.json.encode(entry).decode()
@@ -483,6 +490,7 @@ class ReservationEntries(Entries):
             min(entry.grace, MOST_GRACE),
             entry.own is True,
             0.0 if isinstance(entry.wait, msgspec.UnsetType) else min(entry.wait, MOST_GRACE),
+            entry.begun is True,
         )
 
 

@@ -86,6 +86,14 @@ class Releases(Listener):
         if reservation is not None:
             self._report(reservation, "deleted")
 
+    def pod_leaves(self, pod: PodRecord, wall: float | None) -> None:
+        """The plans that have the pod as a victim have begun, unless it has ended by itself: the watch leaves out pods
+        that have finished, and reports them as deleted, in their former state. So does one without a grace period that
+        is evicted: it counts as evicted."""
+        if pod.terminating or not pod.grace_seconds:
+            for reservation in self._reservations.all():
+                reservation.begun |= pod.uid in reservation.victims
+
     def replaced(self, reservation: Reservation) -> None:
         """Another reservation takes its place."""
         self._report(reservation, "replaced")
@@ -97,9 +105,9 @@ class Releases(Listener):
         return soon and node is not None and not node.unschedulable
 
     def untouched(self, reservation: Reservation) -> bool:
-        """Whether victims are there, and none was evicted. One that has ended by itself still exists, finished."""
-        victims = [self._cluster.pods.get(uid) for uid in reservation.victims]
-        return bool(self._remaining(reservation)) and all(pod is not None and not pod.terminating for pod in victims)
+        """Whether victims are there, and none was evicted. Others may have ended by themselves."""
+        remaining = self._remaining(reservation)
+        return not reservation.begun and bool(remaining) and not any(pod.terminating for pod in remaining)
 
     def _remaining(self, reservation: Reservation) -> list[PodRecord]:
         bound = self._cluster.placements.bound.get(reservation.node, ())
@@ -122,6 +130,7 @@ class Releases(Listener):
         if cluster.row(reservation.node) < 0:
             return "node-lost"
         remaining = self._remaining(reservation)
+        reservation.begun |= any(victim.terminating for victim in remaining)  # before the plan was known here
         if not remaining:
             reservation.emptied = reservation.emptied if reservation.emptied is not None else now
             if self.outbid(reservation, ()):

@@ -45,6 +45,7 @@ class Reservation:
     # Seconds for which victims are waited for that are asked to save their work; 0: none is. With `own` false: we were
     # not allowed to evict, and kube-scheduler does.
     wait: float = 0.0
+    begun: bool = False  # a victim was evicted, as far as the watch shows; others may have ended by themselves
 
     @property
     def id(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from extender.act.controller import EVICTIONS, Leadership
-from extender.act.evictions import Evictor, OwnEvictions
+from extender.act.evictions import BACKOFF_SECONDS, Evictor, OwnEvictions
 from extender.act.save_history import SaveHistory
 from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, EvictionRequests, Need, SaveRequests
 from extender.kube.own_objects import Lease
@@ -27,6 +27,7 @@ from extender.server.acting import _left_of_queue, live
 from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_evictions import LEASE, Ear, known_at_once  # noqa: F401
+from tests.act.test_reservations import PATH as KEPT
 from tests.act.test_reservations import connected, keeper
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
@@ -902,6 +903,19 @@ def two_victims() -> Case:
     return case
 
 
+def terminates(server: Server, name: str) -> None:
+    """The watch shows that the pod is deleted."""
+    pod = server.case.pod(name)
+    server.world.set("Pod", pod | {"metadata": pod["metadata"] | {"deletionTimestamp": rfc3339(server.world.wall)}})
+
+
+def ends_by_itself(server: Server, name: str) -> None:
+    """The watch leaves out pods that have failed: it reports them as deleted, in their former state."""
+    pod = ended(server.case.pod(name), "main", server.world.wall)
+    server.world.set("Pod", pod)
+    gone(server, name)
+
+
 def test_a_victim_that_ends_by_itself_is_no_first_eviction() -> None:
     """The preemptor may still fit elsewhere."""
     case = two_victims()
@@ -909,9 +923,7 @@ def test_a_victim_that_ends_by_itself_is_no_first_eviction() -> None:
     async def test(server: Server) -> None:
         assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
         await server.turn()
-        pod = ended(case.pod(), "main", WALL + 30)
-        pod["status"]["phase"] = "Failed"
-        case.objects.put(PODS + "train", pod)
+        ends_by_itself(server, "train")
         await server.turn(40)
         assert (case.evicted(), case.requests()) == ([], 2)
         del case.objects.stored[PODS + "other"]
@@ -922,6 +934,77 @@ def test_a_victim_that_ends_by_itself_is_no_first_eviction() -> None:
         assert case.evicted() == []
 
     case.run(test)
+
+
+def test_no_victim_is_evicted_where_another_pod_has_taken_what_one_left_that_ended_by_itself() -> None:
+    """Another instance, which had not read the plan yet, passed that pod. The plan ends at once, and the request is
+    withdrawn."""
+    case = two_victims()
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
+        await turns(server, 0.2, 0.2)
+        ends_by_itself(server, "train")
+        case.store("took", 2, "n0", start=WALL + 1)
+        case.answer("more")
+        await server.turn()
+        assert (case.evicted(), server.world.verbs.reservations.all()) == ([], [])
+        assert server.woken == ["urgent"]
+        await turns(server, WITHDRAW_SECONDS, WITHDRAW_SECONDS)
+        assert (case.evicted(), case.asked("more")) == ([], None)
+
+    case.run(test)
+
+
+def test_no_other_victim_is_evicted_where_a_higher_priority_has_taken_what_the_first_one_left() -> None:
+    """The API server rejects the second eviction, and a pod comes first meanwhile. It may go elsewhere, within
+    BACKOFF_SECONDS."""
+    case = two_victims()
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
+        await turns(server, 0.2, 0.2)
+        for name in ("train", "more"):
+            case.answer(name)
+        case.objects.fail = lambda request: 429 if request.path.endswith("/train/eviction") else 0
+        await server.turn()
+        assert case.evicted() == ["more"]
+        terminates(server, "more")
+        gone(server, "more")
+        case.store("boss", 2, "n0", priority=10, start=WALL + 1)
+        case.objects.fail = lambda request: 0
+        await turns(server, 5.5, 5.5)
+        assert case.evicted() == ["more"]
+        await turns(server, BACKOFF_SECONDS, 0.2)
+        assert (case.evicted(), server.world.verbs.reservations.all()) == (["more"], [])
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("leaves", ["evicted", "by itself", "evicted at once"])
+def test_the_next_holder_of_the_lease_knows_whether_the_plan_has_begun(leaves: str) -> None:
+    """A victim that is not there may have been evicted: then the same plan goes on. In one process that is seen; the
+    next one reads it."""
+    case = two_victims()
+    if leaves == "evicted at once":
+        case.store("train", 2, "n0", spec={"terminationGracePeriodSeconds": 0})
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
+        await turns(server, 0.2, 0.2)
+        if leaves == "evicted":
+            terminates(server, "train")
+        gone(server, "train")
+        expected = leaves != "by itself"
+        assert [plan.begun for plan in server.world.verbs.reservations.all()] == [expected]
+        await eventually(lambda: ('"begun":true' in case.objects.stored[KEPT]["data"]["uid-urgent"]) == expected)
+
+    async def again() -> None:
+        async with case.server(name="next") as server:
+            assert [plan.begun for plan in server.world.verbs.reservations.all()] == [True]
+
+    case.run(test)
+    run_bounded(again())
 
 
 @pytest.mark.parametrize(("ending", "evicted"), [(["busy"], ["train"]), (["busy", "busier"], [])])

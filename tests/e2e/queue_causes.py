@@ -34,8 +34,14 @@ LOST = ("node lost", "node cordoned", "foreign pod")
 NO_API, NO_MEMBER, NO_PLACE = "the API server was away", "a member was deleted", "no place after a lost node or seat"
 NO_SCHEDULER = "kube-scheduler was not back after that"
 HOLDER_KILLED, LEASE_STOLEN = "the holder of the Lease was killed", "the Lease was stolen or given back"
-TAKEOVER_SECONDS = LEASE_SECONDS * (1 + RETRY) + 0.6
-"""The Lease runs out as the next holder has seen it; then it takes the Lease, and reads the seats."""
+
+
+def takeover_seconds(lease_seconds: float) -> float:
+    """The Lease runs out as the next holder has seen it; then it takes the Lease, and reads what is stored."""
+    return lease_seconds * (1 + RETRY) + 0.6
+
+
+TAKEOVER_SECONDS = takeover_seconds(LEASE_SECONDS)
 UNEXPLAINED = "unexplained"
 
 
@@ -95,10 +101,15 @@ class Causes:
 
     def closed(self, one: Closed, allowed: float) -> Explained:
         """Why the gates of a gang stayed closed that was first and had room. `allowed`: seconds without an excuse."""
-        excuses: dict[str, list[Span]] = {HOLDER_KILLED: [], LEASE_STOLEN: []}
-        for cause, span in self.unheld:
-            excuses[cause].append(Span(span.since, min(span.until, span.since + TAKEOVER_SECONDS)))
+        excuses = self.takeovers(TAKEOVER_SECONDS)
         return _explained(Span(one.since, one.until), {NO_API: self._done.spans(AWAY)}, excuses, allowed)
+
+    def takeovers(self, most_seconds: float) -> dict[str, list[Span]]:
+        """By cause, when another instance was about to take the Lease: so many seconds at most each time."""
+        found: dict[str, list[Span]] = {HOLDER_KILLED: [], LEASE_STOLEN: []}
+        for cause, span in self.unheld:
+            found[cause].append(Span(span.since, min(span.until, span.since + most_seconds)))
+        return found
 
     def _replacing(self, gang: str) -> list[Span]:
         """While a member that a user deleted was not replaced."""
@@ -151,7 +162,7 @@ def _explained(
     cuts = [span for spans in outages.values() for span in spans]
     others = [span for spans in excuses.values() for span in spans]
     left = max(_uncovered(part, others) for part in _between(whole, cuts))
-    seconds = {cause: _covered(whole, spans) for cause, spans in every.items()}
+    seconds = {cause: covered(whole, spans) for cause, spans in every.items()}
     cause = UNEXPLAINED if left > allowed else max(every, key=lambda one: seconds[one])
     return Explained(cause, left, seconds)
 
@@ -173,5 +184,6 @@ def _uncovered(whole: Span, excuses: Iterable[Span]) -> float:
     return sum(part.until - part.since for part in _between(whole, excuses))
 
 
-def _covered(whole: Span, excuses: Iterable[Span]) -> float:
+def covered(whole: Span, excuses: Iterable[Span]) -> float:
+    """How many seconds of a span are within these, which may overlap."""
     return whole.until - whole.since - _uncovered(whole, excuses)

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from extender.kube.client import ApiError
 from tests.e2e.api import Api, Object
 from tests.e2e.kubelet import SimulatedKubelets
+from tests.e2e.queue_record import Change, Holder
 from tests.e2e.soak_accounts import seconds
 from tests.e2e.trace import Trace
 
@@ -71,10 +72,13 @@ class Asked:
 
 
 class SavingTrace(Trace):
-    """Keeps also the requests, and how each pod ended. `asks`: called with a pod that has a new request."""
+    """Keeps also the requests, how each pod ended, and who held the Lease. `asks`: called with a pod that has a new
+    request."""
 
-    def __init__(self, api: Api, namespace: str, url: str, resource: str) -> None:
+    def __init__(self, api: Api, namespace: str, url: str, resource: str, lease: str) -> None:
         super().__init__(api, namespace, url, resource)
+        self._beside(self._follow, "Lease", "kube-system", f"metadata.name={lease}", self._lease)
+        self.holders: list[Change] = []
         self.asks: Callable[[Object, Asked], None] = lambda pod, asked: None
         self.asked: list[Asked] = []
         self.kinds: dict[str, str] = {}  # by uid, of pods that train
@@ -103,6 +107,12 @@ class SavingTrace(Trace):
         if standing is not None and standing.answered == inf and _answers(pod, standing):
             standing.answered = now
             self.lines.append((now, f"pod {self.pods[uid].name} has answered"))
+
+    def _lease(self, now: float, change: str, lease: Object) -> None:
+        holder = Holder(lease["spec"].get("holderIdentity") or "")
+        if not self.holders or self.holders[-1].what != holder:
+            self.holders.append(Change(now, holder, False))
+            self.mark(f"the Lease is held by {holder.name or 'nobody'}")
 
     def _request(self, now: float, pod: Object, stated: Any) -> None:
         uid = pod["metadata"]["uid"]

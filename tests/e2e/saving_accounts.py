@@ -4,7 +4,9 @@ An eviction needs a plan that has its pod as a victim, of a preemptor that waits
 its answer, or after that of the pod that saves for its gang, or when its time is over. A request that is withdrawn
 needs a cause: the preemptor has a node or is deleted, or other pods have the place, or come first. A preemptor waits
 for at most what its PriorityClass states, ASKING_SECONDS and the grace of its victims; while the API server was away,
-and until kube-scheduler was back, no time counts.
+and until kube-scheduler was back, no time counts. Nor does the time in which another instance may take the Lease over,
+each time its holder was killed: nothing can tell a holder that is dead from one that is silent before its Lease is
+over, so that several kills in a row cost as many Leases. What a takeover lasts longer than that does count.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from extender.act.saving import ASKING_SECONDS
 from tests.e2e.api import Object
 from tests.e2e.queue_accounts import Span
+from tests.e2e.queue_causes import covered
 from tests.e2e.savers import Asked, SavingTrace
 from tests.e2e.soak_accounts import Evicted, Preemptor, causes, follow, preempted
 from tests.e2e.trace import PlanStory
@@ -69,13 +72,13 @@ class Account:
 
 class Judge:
     """`waits`: by priority, seconds for which a preemptor waits; `grace`: that of the victims; `away`: when no time
-    counts."""
+    counts, and requests are late; `takeovers`: when none counts."""
 
     def __init__(
         self, trace: SavingTrace, preemptors: Mapping[str, Preemptor], waits: Mapping[int, int], grace: float,
-        away: Sequence[Span],
+        away: Sequence[Span], takeovers: Sequence[Span] = (),
     ) -> None:  # fmt: skip
-        self.trace, self.waits, self.grace, self.away = trace, waits, grace, away
+        self.trace, self.waits, self.grace, self.away, self.takeovers = trace, waits, grace, away, takeovers
         self.preemptors = preemptors
         self.by_uid = {one.uid: one for one in preemptors.values()}
 
@@ -122,9 +125,18 @@ class Judge:
         return plan.made <= until + late and all(end is None or end >= since - late for end in ends)
 
     def _ours(self, uid: str) -> Evicted:
+        """For the plan that stood then, where there is one: another one of the pod may have ended a moment before. Of
+        several, for that of the preemptor that the request names."""
         at = self._evicted_at(uid)
-        plans = self._plans(uid, at, at)
-        return Evicted(at, uid, plans[0].uid, plans[0].node) if plans else Evicted(at, uid, "", "")
+        by = {name.rpartition("/")[2] for asked in self.trace.asked if asked.uid == uid for name in asked.by[-1:]}
+
+        def unlikely(plan: PlanStory) -> tuple[bool, bool]:
+            stands = plan.made <= at and (plan.ended is None or plan.ended >= at)
+            pod = self.trace.pods.get(plan.uid)
+            return not stands, pod is None or pod.name not in by
+
+        plan = min(self._plans(uid, at, at), key=unlikely, default=None)
+        return Evicted(at, uid, plan.uid, plan.node) if plan is not None else Evicted(at, uid, "", "")
 
     def _evicted_at(self, uid: str) -> float:
         story = self.trace.pods[uid]
@@ -239,4 +251,4 @@ class Judge:
 
     def _away(self, since: float, until: float) -> float:
         """Seconds between these in which no time counts."""
-        return sum(max(0.0, min(until, span.until) - max(since, span.since)) for span in self.away)
+        return covered(Span(since, until), [*self.away, *self.takeovers]) if since < until else 0.0

@@ -4,12 +4,15 @@ The need of a preemptor is worth one plan: the victims of the first that was car
 that is beyond the need, and there are three good causes: the node was lost, the preemptor was outbid (pods of a higher
 priority had come to hold GPUs of that very node, or were promised them, without which there was room for it), it was
 deleted meanwhile. All else is unexplained. A preemptor that was outbid has lost its reservation: what the higher ones
-leave when they go soon is anybody's, and that is counted by itself.
+leave when they go soon is anybody's, and that is counted by itself. So is what two instances took from the preemptor
+that passed a pod each within a moment (AT_ONCE): the second one learns of the first pod by the watch alone.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
+import json
 import math
 import re
 from collections import Counter
@@ -25,6 +28,8 @@ PREEMPTED = re.compile(r"Preempted by pod ([0-9a-f-]{36}) on node (\S+)")
 SLACK = 0.25  # seconds by which our watches may tell later than those of the server
 GPUS = 8  # of each node
 OUTBID_EARLIER = "outbid before, by pods that had gone"
+AT_ONCE = "two instances passed pods at once"
+MOMENT = 0.1  # seconds from the answer of one instance until another one sees the pod bound
 
 
 @dataclass
@@ -112,7 +117,9 @@ def why_again(trace: Trace, one: Preemptor, before: Round, after: Round) -> str:
         return "outbid"
     came = (pod.bound for pod in trace.pods.values() if pod.node == node and pod.priority > one.priority)
     times = [bound for bound in came if bound is not None and before.made - SLACK <= bound <= at]
-    return OUTBID_EARLIER if any(_outbid(trace, one, before, when) for when in times) else "unexplained"
+    if any(_outbid(trace, one, before, when) for when in times):
+        return OUTBID_EARLIER
+    return AT_ONCE if _at_once(trace, one, before, at) else "unexplained"
 
 
 def _outbid(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
@@ -132,6 +139,35 @@ def _outbid(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
             higher += pod.gpus if above and came_later else 0
     free = GPUS - held
     return free < one.size <= free + higher
+
+
+def _at_once(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
+    """Whether there was room for it on the node at that time but for one of two pods that came since within a MOMENT,
+    passed by two instances."""
+    there = [
+        pod for pod in trace.pods.values() if pod.uid not in {one.uid, *before.victims} and pod.there(before.node, at)
+    ]
+    free = GPUS - sum(pod.gpus for pod in there)
+    came = [(pod.bound, pod) for pod in there if pod.bound is not None and pod.bound >= before.made - SLACK]
+    return any(
+        abs(first - second) <= MOMENT
+        and {pod.name, other.name} <= trace.passed.keys()
+        and trace.passed[pod.name] != trace.passed[other.name]
+        and free < one.size <= free + min(pod.gpus, other.gpus)
+        for (first, pod), (second, other) in itertools.combinations(came, 2)
+    )
+
+
+def passed(logs: Iterable[Path]) -> dict[str, str]:
+    """By the name of each pod, the log of the server that passed it last."""
+    found: dict[str, tuple[str, str]] = {}
+    for log in logs:
+        for text in log.read_text(errors="replace").splitlines():
+            if '"verb":"filter"' in text and '"result":"fits"' in text:
+                line = json.loads(text)
+                name = line["pod"].rpartition("/")[2]
+                found[name] = max(found.get(name, ("", "")), (line["ts"], log.name))
+    return {name: log for name, (_, log) in found.items()}
 
 
 def _leaving(trace: Trace, plan: PlanStory, at: float) -> Set[str]:

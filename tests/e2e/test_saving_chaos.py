@@ -18,18 +18,19 @@ from typing import Any
 
 import pytest
 
+from extender.act.evictions import LEASE_SECONDS
 from extender.kube.client import ApiError
 from tests.e2e import builders
 from tests.e2e.chaos import Act, Chaos
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import ExtenderFactory
 from tests.e2e.kubelet import RUN_SECONDS
-from tests.e2e.queue_causes import AWAY, UNSCHEDULED
+from tests.e2e.queue_causes import AWAY, UNSCHEDULED, Causes, takeover_seconds
 from tests.e2e.savers import BEHAVES, KINDS, OURS, Savers, SavingTrace
 from tests.e2e.saving_accounts import Account, Judge
 from tests.e2e.scene import Scene, SceneFactory
 from tests.e2e.service import Service
-from tests.e2e.soak_accounts import Preemptor, unexplained
+from tests.e2e.soak_accounts import AT_ONCE, Preemptor, passed, unexplained
 from tests.e2e.test_queue_soak import Soak
 from tests.waiting import wait_for
 
@@ -155,7 +156,7 @@ def test_asked_again_and_again_while_everything_is_disturbed(
     for server in soak.servers:
         service.add(server)
     cluster.priorities(low=LOW, **PRIORITIES)
-    trace = SavingTrace(cluster.api, namespace, service.url, builders.GPU)
+    trace = SavingTrace(cluster.api, namespace, service.url, builders.GPU, lease)
     savers = Savers(cluster.api, cluster.kubelets, soak.calls)
     trace.asks = savers.asked
     preemptors, chaos = Preemptors(soak, rng), Chaos()
@@ -181,7 +182,10 @@ def test_asked_again_and_again_while_everything_is_disturbed(
         events = cluster.api.list("Event", namespace, fields="reason=Preempted")
     savers.end()
     spans = [span for kind in (AWAY, UNSCHEDULED) for span in soak.done.spans(kind)]
-    judge = Judge(trace, preemptors.ones, WAITS, GRACE_SECONDS, spans)
+    trace.passed = passed(server.log for server in soak.servers)
+    takeovers = Causes(soak.done, trace.holders).takeovers(takeover_seconds(LEASE_SECONDS))
+    led = [span for spans_of_cause in takeovers.values() for span in spans_of_cause]
+    judge = Judge(trace, preemptors.ones, WAITS, GRACE_SECONDS, spans, led)
     account = judge.account(events, ended)
     report(soak, seed, preemptors.ones, account, trace, tmp_path)
     truth = cluster.kubelets.truth
@@ -191,6 +195,7 @@ def test_asked_again_and_again_while_everything_is_disturbed(
     assert (account.needless, account.early) == ([], [])
     assert (account.vain, account.twice) == ([], [])
     assert account.again["unexplained"] == 0
+    assert account.again[AT_ONCE] <= sum(account.evictions.values()) / 100  # as docs/reliability.md states
     assert (truth.double_allocations, dict(truth.reasons())) == (0, {})
 
 
@@ -217,6 +222,8 @@ def report(
     if wrong:
         file = folder / "story.txt"
         logs = (*(server.log for server in soak.servers), cluster.scheduler.log)
+        for kind, what, since, until in soak.done.done:
+            trace.marks.append((since, f"{kind} {what}, {until - since:.1f} s"))
         first = min(one.created for one in preemptors.values())
         names = {pod.name for pod in trace.pods.values()}
         file.write_text(f"times since {first - 5:.1f}\n" + trace.story(names, first - 5, time.time(), *logs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ class Trace(Watching):
         self.pods: dict[str, PodStory] = {}
         self.plans: list[PlanStory] = []
         self.marks: list[tuple[float, str]] = []  # what the test did
+        self.passed: Mapping[str, str] = {}  # by name of a pod, which server passed it, where that is read from logs
         self.decisions: dict[tuple[Any, ...], Object] = {}
         self._url, self._resource = url, resource
         self.lines: list[tuple[float, str]] = []
