@@ -159,7 +159,7 @@ def amount(resource: str, number: int) -> str:
         return gib(number)
     if resource == "pods":
         return count(number, "pod slot")
-    return f"{number} x {resource}" if partial(resource) else count(number, "GPU")
+    return f"{number:,} x {resource}" if partial(resource) else count(number, "GPU")
 
 
 def is_bytes(resource: str) -> bool:
@@ -169,7 +169,7 @@ def is_bytes(resource: str) -> bool:
 
 def other_amount(resource: str, number: int) -> str:
     """An amount of a resource that is no column: "32 x vpc.amazonaws.com/efa", "20 GiB of hugepages-2Mi"."""
-    return f"{gib(number)} of {resource}" if is_bytes(resource) else f"{number} x {resource}"
+    return f"{gib(number)} of {resource}" if is_bytes(resource) else f"{number:,} x {resource}"
 
 
 def lacks(missing: Iterable[Mapping[str, Any]]) -> str:

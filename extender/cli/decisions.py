@@ -82,7 +82,7 @@ def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
     at = datetime.fromtimestamp(decision["at"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     generation = f"  generation {decision['generation']}" if verbose else ""
     yield f"{decision['verb']}  {pod['namespace']}/{pod['name']}  {at}{generation}"
-    gpus = ", ".join(f"{number} x {name}" for name, number in pod["gpus"].items())
+    gpus = ", ".join(f"{number:,} x {name}" for name, number in pod["gpus"].items())
     yield f"  asks for: {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']:,}"
     if pod.get("placement") == "spread":
         yield f"  spread: {count(pod['siblings'], 'sibling')} placed"
@@ -156,7 +156,7 @@ def _nodes(nodes: Sequence[dict[str, Any]], verbose: bool) -> Iterator[str]:
 
 def _more(number: int) -> str:
     """ " and 3 more", or nothing."""
-    return f" and {number} more" if number > 0 else ""
+    return f" and {number:,} more" if number > 0 else ""
 
 
 def _scores(scores: dict[str, Any], names: Collection[str]) -> str:

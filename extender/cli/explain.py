@@ -72,7 +72,7 @@ def lines(answer: Mapping[str, Any], verbose: bool = False) -> Iterator[str]:
             yield f"    {number}. {way(way_out)}"
     elif (gang := answer["queue"]) and gang["pods"] > 1:
         asked = f"{pod['namespace']}/{pod['name']}"
-        yield f"  what helps its gang of {gang['pods']} pods: gpu-extender whatif --pod {asked}"
+        yield f"  what helps its gang of {gang['pods']:,} pods: gpu-extender whatif --pod {asked}"
     for warning in answer["warnings"]:
         yield f"  warning: {warning['message']}"
     if answer["decisions"]:
@@ -103,4 +103,4 @@ def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
 
 def _class(above: Mapping[str, Any]) -> str:
     name = above["priority_class"] or f"priority {above['priority']:,}"
-    return f"{name} ({above['pods']} waiting)" if above["pods"] else name
+    return f"{name} ({above['pods']:,} waiting)" if above["pods"] else name

@@ -83,7 +83,7 @@ def _cells(node: Node) -> tuple[str, ...]:
     closed = "" if node["schedulable"] else node.get("closed") or "cordoned"
     held = f"{unknown} held, unknown which" if unknown else ""
     kept = f", {node['reserved_gpus']} reserved" if node.get("reserved_gpus") else ""  # an older server states none
-    return short(node["node"]), signs, f"{node['free']} free{kept}", held, closed, ", ".join(names)
+    return short(node["node"]), signs, f"{node['free']:,} free{kept}", held, closed, ", ".join(names)
 
 
 def _pods(node: Node) -> dict[str, str]:
@@ -119,5 +119,5 @@ def _drawing(node: Node) -> Iterator[Line]:
             (short(name), ids(gpus), f"{first['priority']:,}", "terminating" if first["terminating"] else known)
         )
     for pod in node["unplaced"]:
-        rows.append((short(pod["pod"]), f"{pod['count']} of all", f"{pod['priority']:,}", HOW["unknown"]))
+        rows.append((short(pod["pod"]), f"{pod['count']:,} of all", f"{pod['priority']:,}", HOW["unknown"]))
     yield from aligned(rows, "<<><", ("pod", "GPUs", "priority", "known because"), "  ")

@@ -123,7 +123,7 @@ def _way_out(way: Mapping[str, Any]) -> Iterator[str]:
 
 def _seats(seats: list[dict[str, Any]]) -> str:
     nodes = sorted(Counter(seat["node"] for seat in seats).items())
-    listed = ", ".join(f"{node} ({pods})" if pods > 1 else node for node, pods in nodes[:SHOWN_NODES])
+    listed = ", ".join(f"{node} ({pods:,})" if pods > 1 else node for node, pods in nodes[:SHOWN_NODES])
     more = f" and {count(len(nodes) - SHOWN_NODES, 'more node')}" if len(nodes) > SHOWN_NODES else ""
     late = sum(seat.get("absent", False) for seat in seats)
     waits = f", {late} of them for pods that do not exist yet" if late else ""
@@ -131,4 +131,4 @@ def _seats(seats: list[dict[str, Any]]) -> str:
 
 
 def _gpus(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{gpus} x {model}" for model, gpus in counts.items()) or "no GPU"
+    return ", ".join(f"{gpus:,} x {model}" for model, gpus in counts.items()) or "no GPU"

@@ -68,7 +68,7 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
         since = "" if gang["seconds"] is None else f" for {seconds(gang['seconds'])}"
         yield (
             f"warning: {short(gang['gang'])}: {gang['running']} of the {gang['min']} pods that must run together hold "
-            f"{count(gang['held_gpus'], 'GPU')}{since}, while {gang['waiting']} wait"
+            f"{count(gang['held_gpus'], 'GPU')}{since}, while {gang['waiting']:,} wait"
         )
     if answer.get("partial_gangs_left_out"):
         yield f"and {count(answer['partial_gangs_left_out'], 'more partial gang')}"

@@ -93,8 +93,9 @@ def _victims(victims: list[Json]) -> Iterator[Line]:
         which = "unknown which" if victim["gpus"] is None else ids(victim["gpus"])
         held = f" ({which})" if victim["gpu_count"] else ""
         cells = (
-            short(f"{victim['namespace']}/{victim['name']}"), f"{victim['priority']:,}", f"{victim['gpu_count']}{held}",
-            gang, ", ".join(map(short, victim["pdbs"])), "terminates already" if victim["terminating"] else "",
+            short(f"{victim['namespace']}/{victim['name']}"), f"{victim['priority']:,}",
+            f"{victim['gpu_count']:,}{held}", gang, ", ".join(map(short, victim["pdbs"])),
+            "terminates already" if victim["terminating"] else "",
         )  # fmt: skip
         rows.append(cells)
     yield from aligned(rows, "<><<<<", ("evict", "priority", "GPUs", "belongs to", "budgets", ""), "  ")

@@ -36,6 +36,34 @@ def test_a_pod_that_nobody_asked_about_fits() -> None:
     assert world.filter(world.pod("p", 2, links="required"))["NodeNames"][0] == "n1"
 
 
+def test_a_pod_that_fits_states_why_it_waits_still() -> None:
+    world = World()
+    world.node("n1", 4)
+    world.filter(world.pod("p", 2))
+    shown = explained(world)
+    assert shown["why"]["text"] == "a node has room now, kube-scheduler has not bound it yet"
+    assert shown["sentence"].endswith("kube-scheduler asked last 0 s ago (filter: fits), and binds it next")
+    world.now, world.wall = world.now + 60, world.wall + 60
+    asked = "kube-scheduler asked last 60 s ago (filter: fits), and has not bound it since"
+    assert explained(world)["sentence"].endswith(asked)
+
+
+def test_what_is_reserved_and_not_linked_is_not_counted_as_linked() -> None:
+    """The first pod has reserved what is free: for the second one, which asks for the same, it is as little linked."""
+    world = World()
+    world.node("n1", 4, links=pairs(4))
+    world.pod("old", 1, "n1", held=(0,), start=WALL - 60)
+    world.pod("other", 1, "n1", held=(2,), priority=9)
+    first = world.pod("first", 2, priority=5, links="required")
+    world.filter(first)
+    assert world.preempt(first, {"n1": ["old"]}) == {"n1": ["old"]}
+    world.pod("p", 2, priority=5, links="required")
+    funnels = [explained(world, f"default/{name}")["funnel"] for name in ("first", "p")]
+    assert funnels[0] == funnels[1]
+    assert {one["stage"]: one["nodes"] for one in funnels[0]}["linked"] == 0
+    assert explained(world)["reasons"] == {"gpus-reserved": 1}
+
+
 def test_a_pod_that_runs_is_explained_by_the_decision_that_placed_it() -> None:
     world = World()
     world.node("n1", 4, links=pairs(4))

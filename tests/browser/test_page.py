@@ -267,6 +267,14 @@ def test_what_if(page: Page, url: str) -> None:
     expect(page.locator("#unscripted")).to_be_hidden()
     page.get_by_label("Manifest").fill(MANIFEST)
     page.get_by_label("Drain these nodes").fill("v100-0, v100-1")
+    count = page.get_by_label("Number of nodes to add")
+    expect(count).to_have_value("0")
+    count.fill("2")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator("#asking")).to_have_text(
+        "To add nodes, state how many, and a node or machine that they are like."
+    )
+    count.fill("0")
     page.get_by_role("button", name="Ask").click()
     expect(page.locator("#asking")).to_have_text("Answered.", timeout=60_000)
     expect(page.locator("#answer")).to_be_focused()
@@ -296,7 +304,7 @@ def test_what_if_of_a_file_and_what_is_wrong_with_it(browser: Browser, url: str)
     expect(page.get_by_role("alert")).to_contain_text("malformed YAML", timeout=60_000)
     large = {"name": "large.yaml", "mimeType": "text/yaml", "buffer": b"#" * (1 << 20) + b"#"}
     page.get_by_label("Or a file").set_input_files(large)  # type: ignore[arg-type]
-    expect(page.locator("#asking")).to_contain_text("more than 1048576 bytes")
+    expect(page.locator("#asking")).to_contain_text("more than 1,048,576 bytes")
     context.close()
 
 

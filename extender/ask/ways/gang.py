@@ -229,7 +229,7 @@ def _fewer(case: GangCase) -> Way | None:
         if isinstance(placed, Placed):
             was = len(gang.pods)
             spec = {"resource": "pods", "was": was, "is": most, "unit": "pods"}
-            text = f"start {gang.ref} with {count(most, 'pod')} instead of {was}"
+            text = f"start {gang.ref} with {count(most, 'pod')} instead of {was:,}"
             return Way("smaller", text, spec, (term("given_up", was - most, "pods"),), (0.0, (was - most) / was))
         most = min(placed.most, most - 1)
     return None
@@ -285,10 +285,10 @@ def _smaller(case: GangCase) -> Way | None:
         pods = tuple(less for pod in case.gang.pods if (less := with_gpus(pod, count)) is not None)
         if len(pods) < len(case.gang.pods) or not _starts(case, pods):
             return None
-        each = f"each of the {len(pods)} pods" if len(pods) > 1 else "the pod"
+        each = f"each of the {len(pods):,} pods" if len(pods) > 1 else "the pod"
         return Way(
             "smaller",
-            f"ask for {amount(resource, count)} instead of {was} in {each} of {case.gang.ref}",
+            f"ask for {amount(resource, count)} instead of {was:,} in {each} of {case.gang.ref}",
             {"resource": resource, "was": was, "is": count, "unit": "GPUs", "pods": len(pods)},
             (term("given_up", (was - count) * len(pods), "GPUs"),),
             (0.0, (was - count) / was),
@@ -313,7 +313,7 @@ def _raised(case: GangCase, placed: Placed) -> Way | None:
     if not options:
         return None
     more, raises = min(options, key=lambda option: option[0])
-    texts = [f"{change.field} of model {change.model} from {change.before} to {change.to}" for change in raises]
+    texts = [f"{change.field} of model {change.model} from {change.before:,} to {change.to:,}" for change in raises]
     changes = [
         {"field": change.field, "model": change.model, "from": change.before, "to": change.to} for change in raises
     ]

@@ -88,7 +88,7 @@ def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | Non
             return None
         return Way(
             "smaller",
-            f"ask for {amount(resource, count)} instead of {was} (it fits on {node})",
+            f"ask for {amount(resource, count)} instead of {was:,} (it fits on {node})",
             {"resource": resource, "was": was, "is": count, "unit": "GPUs", "node": node},
             (term("given_up", was - count, "GPUs"),),
             (0.0, (was - count) / was),

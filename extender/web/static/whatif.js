@@ -12,7 +12,7 @@
   field("file").addEventListener("change", async () => {
     const [file] = field("file").files;
     if (file === undefined) return;
-    if (file.size > most) status.textContent = `The file has more than ${most} bytes.`;
+    if (file.size > most) status.textContent = `The file has more than ${most.toLocaleString("en")} bytes.`;
     else field("manifest").value = await file.text();
   });
 
@@ -37,7 +37,7 @@
     }
     const body = question();
     if (new TextEncoder().encode(body).length > most) {
-      status.textContent = `The question has more than ${most} bytes.`;
+      status.textContent = `The question has more than ${most.toLocaleString("en")} bytes.`;
       return;
     }
     const button = form.querySelector("button");

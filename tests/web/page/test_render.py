@@ -63,6 +63,7 @@ def test_a_timeline_counts_each_decision_once() -> None:
     assert min(columns) == 0
     assert max(columns) == drawing.STRIP - 1
     assert max(columns.values()) == pytest.approx(1.0)
+    assert (drawn["most"], drawn["seconds"]) == (1, pytest.approx(49 / drawing.STRIP))  # what its axis states
     assert len(drawing.strip(decisions[:1])["parts"]) == 1
 
 
