@@ -379,13 +379,14 @@ class OwnEvictions(Controller):
 
     def _makes_room(self, evictor: Evictor, plan: Reservation) -> bool:
         """Whether the evictions of the plan leave its pod what it asks for. Until every instance has read the plan, one
-        of them may pass another pod on the free GPUs that it counts on. GPUs whose plugin restarts may be back within
-        BACKOFF_SECONDS."""
+        of them may pass another pod on the free GPUs that it counts on. A plan that does not for BACKOFF_SECONDS ends,
+        but for one whose node waits for its device plugin."""
         now = self._clock()
         if now - plan.at < evictor.reserving.spread_seconds:
             return False
         possible = self._verbs.preempt.possible(plan, now, self._wall())
-        if self._lasts(self._torn, plan, so=not possible):
+        away = any(node.name == plan.node for node in self._verbs.cluster.away(now))
+        if self._lasts(self._torn, plan, so=not possible and not away):
             self._verbs.releases.end(plan, "outbid")
         return possible
 

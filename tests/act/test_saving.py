@@ -250,14 +250,14 @@ async def test_it_is_asked_and_evicted_once_it_has_saved(case: Case, server: Ser
     for name, text in (
         (
             "train",
-            f"; it is asked to save its work until {request['until']}, before it is evicted for default/urgent",
+            "; it is asked to save its work until 08:10:01 UTC, before it is evicted for default/urgent",
         ),
-        ("urgent", f"; 1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)}"),
+        ("urgent", "; 1 pod on n0 saves its work before the eviction for it, until 08:10:00 UTC at the latest"),
     ):
         shown = server.world.call(f"/debug/explain?pod=default/{name}", method="GET").json
         assert text in shown["sentence"]
     waiting = server.world.call("/waiting.json", method="GET").json["pods"]
-    text = f"1 pod on n0 saves its work before the eviction for it, until {rfc3339(WALL + 600)} at the latest"
+    text = "1 pod on n0 saves its work before the eviction for it, until 08:10:00 UTC at the latest"
     assert [(pod["reason"], pod["text"]) for pod in waiting] == [("saving", text)]
     (reserved,) = server.world.call("/preemptions.json", method="GET").json["reservations"]
     assert (reserved["saving_until"], reserved["victims_left"]) == (WALL + 600, ["default/train"])
@@ -977,6 +977,34 @@ def test_no_other_victim_is_evicted_where_a_higher_priority_has_taken_what_the_f
         assert case.evicted() == ["more"]
         await turns(server, BACKOFF_SECONDS, 0.2)
         assert (case.evicted(), server.world.verbs.reservations.all()) == (["more"], [])
+
+    case.run(test)
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_plan_that_has_begun_waits_for_a_device_plugin_that_is_away(back: bool) -> None:
+    """Where it ended, other pods would be evicted for the preemptor. A plugin that stays away has no GPUs."""
+    case = two_victims()
+
+    async def test(server: Server) -> None:
+        assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
+        await turns(server, 0.2, 0.2)
+        for name in ("train", "more"):
+            case.answer(name)
+        case.objects.fail = lambda request: 429 if request.path.endswith("/train/eviction") else 0
+        await server.turn()
+        assert case.evicted() == ["more"]
+        terminates(server, "more")
+        gone(server, "more")
+        server.world.node("n0", 0, capacity=4)
+        case.objects.fail = lambda request: 0
+        await turns(server, *[6.0] * 9)
+        assert (case.evicted(), len(server.world.verbs.reservations.all())) == (["more"], 1)
+        if back:
+            server.world.node("n0", 4)
+        await turns(server, 6.0, BACKOFF_SECONDS, BACKOFF_SECONDS)
+        plans = len(server.world.verbs.reservations.all())
+        assert (set(case.evicted()), plans) == (({"more", "train"}, 1) if back else ({"more"}, 0))
 
     case.run(test)
 
