@@ -184,7 +184,7 @@ def test_it_serves_on_until_ctrl_c(shown: Shown) -> None:
     assert [path for path, status in answered.items() if status != 200] == []
     asked = [sys.executable, "-m", "extender", *shown.told("why a pod waits: gpu-extender ").split()]
     explained = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
-    assert "waits: 1 node has 4 GPUs free but not linked" in explained.stdout
+    assert "waits: 1 node has enough free GPUs, but no linked set of 4 GPUs" in explained.stdout
     assert eventually(lambda: jobs(url)), "no pod comes after the day"
     seen = jobs(url)
     assert eventually(lambda: jobs(url) != seen), "no pod comes or ends after the first"

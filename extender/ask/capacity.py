@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from extender.ask import machines, unchecked
 from extender.ask.explanation import Explanation
@@ -32,7 +32,10 @@ def capacity(
     look at the queue, None where it is not known."""
     look = Look(judge, machines.read(judge), now)
     in_domains, in_all = gangs(look)
-    unblock = [*_gangs(judge, report, explain), *_pods(waiting, explain)]
+    places = {(pod.namespace, pod.name): place for place, (pod, _) in enumerate(waiting)}
+    explained = [*_gangs(judge, report, explain), *_pods(waiting, explain)]
+    explained.sort(key=lambda entry: places.get((entry[0].pod.namespace, entry[0].pod.name), len(places)))
+    unblock = [_entry(*entry) for entry in explained]
     missing = unchecked.summary((entry["pod"], entry["not_checked"]) for entry in unblock)
     return {
         "apiVersion": "gpu-extender.io/v1",
@@ -69,12 +72,22 @@ def divided(nodes: int) -> list[dict[str, str]]:
     return [{"code": NOT_COUNTED, "message": text}]
 
 
-# -- what would start the first gangs of the queue, and the first pods outside of it, by priority and age: the verdict
-# -- on each, with its ways out; equal pods once
+# -- what would start the first gangs of the queue, and the first pods outside of it, in the order in which they wait:
+# -- the verdict on each, with its ways out; equal pods once
 
 
-def _gangs(judge: Judge, report: QueueReport | None, explain: Explain) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = []
+class _Explained(NamedTuple):
+    """The verdict on a pod that waits, and for which others it stands."""
+
+    shown: Explanation
+    gang: str | None
+    pods: int
+    gpus: int
+    """Of all these pods together."""
+
+
+def _gangs(judge: Judge, report: QueueReport | None, explain: Explain) -> list[_Explained]:
+    entries: list[_Explained] = []
     for entry in () if report is None else report.waiting:
         if len(entries) == FIRST:
             break
@@ -84,18 +97,17 @@ def _gangs(judge: Judge, report: QueueReport | None, explain: Explain) -> list[d
         waiting = (pod for pod in known if pod is not None and not pod.node)
         first = next((pod for pod in waiting if cluster.gpu_amount(pod)), None)
         if first is not None:
-            entries.append(_entry(explain(first), str(entry.gang.ref), len(entry.gang.pods), entry.gang.gpus))
+            entries.append(_Explained(explain(first), str(entry.gang.ref), len(entry.gang.pods), entry.gang.gpus))
     return entries
 
 
-def _pods(waiting: WaitingPods, explain: Explain) -> list[dict[str, Any]]:
-    single = [pod for pod, why in waiting if not pod.gated and why.reason != FITS]
-    single.sort(key=lambda pod: (-pod.priority, pod.created or 0.0, pod.namespace, pod.name, pod.uid))
+def _pods(waiting: WaitingPods, explain: Explain) -> list[_Explained]:
     kinds: dict[Hashable, list[PodRecord]] = {}
-    for pod in single:
-        kinds.setdefault(alike(pod), []).append(pod)
+    for pod, why in waiting:
+        if not pod.gated and why.reason != FITS:
+            kinds.setdefault(alike(pod), []).append(pod)
     return [
-        _entry(explain(pods[0]), None, len(pods), len(pods) * sum(number for _, number in pods[0].gpus))
+        _Explained(explain(pods[0]), None, len(pods), len(pods) * sum(number for _, number in pods[0].gpus))
         for pods in islice(kinds.values(), FIRST)
     ]
 

@@ -270,10 +270,11 @@ def cause(asked: Preemptor, nodes: JudgedNodes, ways: Sequence[Way]) -> str:
         return f"{text.removeprefix('gpu-extender: ')} ({on}; it passes by itself)"
     if reason in NOT_LINKED:
         loose = sum(nodes.reasons[key] for key in NOT_LINKED)
-        return f"{count(loose, 'node')} {'has' if loose == 1 else 'have'} {gpus} free but not linked"
+        return f"{count(loose, 'node')} {'has' if loose == 1 else 'have'} enough free GPUs, but no linked set of {gpus}"
     if reason == NICS_HELD.key:
         without = nodes.reasons[reason]
-        return f"{count(without, 'node')} {'has' if without == 1 else 'have'} {gpus} free but not each with a NIC"
+        have = "has" if without == 1 else "have"
+        return f"{count(without, 'node')} {have} enough free GPUs, but not {gpus} with a NIC each"
     if reason in RESERVED:
         return FUNNEL["unreserved"]
     stage = next((stage.stage for stage in nodes.funnel if not stage.nodes), "left")

@@ -72,6 +72,12 @@ class StartDates(NamedTuple):
             else {"seconds": round(move.seconds, 1), "age_seconds": round(now - move.at, 1), "why": move.why},
         }
 
+    @property
+    def expected(self) -> float | None:
+        """When a gang has as likely started as not, seconds since 1970; None: not known."""
+        shown = shown_of(self.windows)
+        return None if shown is None else median_of(self.windows, shown)
+
     def text(self, now: float) -> str:
         """One sentence: `explain`, `queue`, the pages and Events state the same. `now`: seconds since 1970."""
         ending = self.latest is not None and self.latest <= now
@@ -92,7 +98,7 @@ class StartDates(NamedTuple):
         if shown is None:
             return f"its start is not known{': ' if self.why else ''}{self.why}"
         begin, end = _floor(max(now, shown.begin)), _ceil(max(now, shown.end))
-        middle = _floor(max(now, median_of(self.windows, shown)))
+        middle = _floor(max(now, self.expected or now))
         window = f"{time_of_day(begin, now)} to {time_of_day(end, now)}"
         return f"expected {time_of_day(middle, now)} UTC; {shown.percent} % window {window}"
 

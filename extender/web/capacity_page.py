@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from extender.ask.capacity import FIRST
 from extender.ask.fleet import SIZES
 from extender.web.node_pictures import picture, unlinked
 from extender.web.pages import JSON, Content, Query
@@ -40,8 +41,9 @@ class KeptCapacity:
 
 
 def capacity_view(content: Content) -> JSON:
-    """As `gpu-extender capacity`, with `models` as `/debug/top` has them, and `drawings`: of the largest pods of the
-    first models those that differ, each with the `picture` of a node that it fits on, or whose free GPUs lack links."""
+    """As `gpu-extender capacity`, with `models` as of `/debug/top`; `first`: how many gangs, and kinds of pods, are
+    explained; and `drawings`: of the largest pods of the first models those that differ, each with the `picture` of a
+    node that it fits on, or whose free GPUs lack links."""
     answer = content.explainer.capacity()
     shown = [pod for pod in answer["largest"] if pod["gpus"]][:DRAWN]
     examples = content.explainer.examples(shown)
@@ -53,19 +55,19 @@ def capacity_view(content: Content) -> JSON:
         alone = linked and pod["gpus"] == 1
         drawn = unlinked(content, node) if alone else picture(content, node, "", gpus)
         drawings.append(pod | {"node": node, "picture": drawn})
-    return answer | {"sizes": SIZES, "models": content.explainer.models(), "drawings": drawings}
+    return answer | {"sizes": SIZES, "first": FIRST, "models": content.explainer.models(), "drawings": drawings}
 
 
 def prices_view(content: Content, query: Query) -> JSON:
     """The price of a slot by request type, the highest first: how often it is asked for, and how many slots of it the
-    cluster has left. The prices add up to 1."""
+    cluster has left. The prices add up to 1; a type of which no slot is left has none, and comes last."""
     tables = content.verbs.cluster.tables
     demand = tables.demand
     prices = content.verbs.policy.fragmentation.prices(tables)
     rows = zip(demand.names, demand.weights, demand.slots.totals(), prices, strict=True)
     types: list[JSON] = [
-        {"type": name, "weight": weight, "slots_left": int(slots), "price": price}
+        {"type": name, "weight": weight, "slots_left": int(slots), "price": price if slots >= 1 else None}
         for name, weight, slots, price in rows
     ]
-    types.sort(key=lambda gpu_type: (-gpu_type["price"], gpu_type["type"]))
+    types.sort(key=lambda gpu_type: (-(gpu_type["price"] or 0.0), -gpu_type["weight"], gpu_type["type"]))
     return {"types": types[:MOST], "types_left_out": max(0, len(types) - MOST)}

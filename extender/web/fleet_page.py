@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from extender.ask.fleet import Trend
-from extender.ask.pending import pods_that_wait
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
 from extender.objects.records import PodRecord
 from extender.queue.report import Why
-from extender.web.node_pages import COLOURS, Holders, maps_of, one_of, page_of
+from extender.web.node_pages import HOLDERS, Holders, gpu_namespaces, maps_of, one_of, page_of
 from extender.web.pages import JSON, Content, Query
 from extender.web.queue_page import pods_view
 from extender.web.racks import LEVELS, Groups, Rack, racks
@@ -56,9 +55,9 @@ class NodeFilter(NamedTuple):
 
 
 def fleet_view(content: Content, query: Query) -> JSON:
-    """`?by=`: what nodes are grouped by; `?colour=`: what a colour stands for where nodes are drawn; `?page=`: of
+    """`?by=`: what nodes are grouped by; `?holder=`: what a letter stands for where nodes are drawn; `?page=`: of
     the groups, from 1; `?model=`, `?rack=`, `?namespace=`: filters; `?find=`: a part of the name of a node or pod."""
-    level, colour = one_of(query, "by", LEVELS), one_of(query, "colour", COLOURS)
+    level, kind = one_of(query, "by", LEVELS), one_of(query, "holder", HOLDERS)
     page, cluster = page_of(query), content.verbs.cluster
     namespace, wanted = query.get("namespace", ""), NodeFilter(query.get("model", ""), query.get("rack", ""))
     names = wanted.names(cluster)
@@ -66,7 +65,7 @@ def fleet_view(content: Content, query: Query) -> JSON:
     fleet = content.explainer.fleet(pods_waiting, names, namespace)
     groups = racks(content, level, names)
     shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
-    holders, drawn = Holders(cluster, colour), []
+    holders, drawn = Holders(cluster, kind), []
     if sum(len(rack.nodes) for rack in groups) <= FEW_NODES:
         drawn = [maps_of(content, [node.name for node in rack.nodes], holders) for rack in shown]
     held, matches = (
@@ -77,8 +76,8 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "warnings": fleet["warnings"],
         "by": level,
         "levels": LEVELS,
-        "colour": colour,
-        "colours": COLOURS,
+        "holder_kind": kind,
+        "holder_kinds": HOLDERS,
         "filter": {"namespace": namespace, **wanted._asdict()},
         "choices": _choices(cluster),
         "matches": matches,
@@ -93,7 +92,7 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "page_number": page,
         "pages": max(1, -(-len(groups) // GROUPS_PER_PAGE)),
         "maps": drawn,
-        "holders": holders.names(),
+        **holders.as_json(),
     }
 
 
@@ -109,7 +108,10 @@ def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRec
         "reserved_gpus": kept,
         "allocated_gpus": allocated,
         "allocated_percent": round(100 * allocated / gpus) if gpus else 0,
-        "gpus_of_closed_nodes": sum(apart["gpus"] for model in models for apart in model["closed"]),
+        **{
+            f"{key}_of_closed_nodes": sum(apart[key] for model in models for apart in model["closed"])
+            for key in ("gpus", "free_gpus")
+        },
         "whole_nodes": sum(model["whole_nodes"] for model in models),
         "largest_linked_set": max((part["gpus"] for model in models for part in model["linked_sets"]), default=0),
         "waiting_pods": len(waiting),
@@ -122,10 +124,8 @@ def _choices(cluster: ClusterView) -> JSON:
     """What the filters offer, by name."""
     labels, in_rack = cluster.settings.mix.model_labels, Groups(cluster, "rack")
     nodes = [node for name in cluster.gpus.topologies if (node := cluster.nodes.get(name)) is not None]
-    bound = cluster.budgets
     names = {
-        "namespaces": {space for space in bound.namespaces() if any(pod.gpus for pod in bound.pods_in(space))}
-        | {pod.namespace for pod in pods_that_wait(cluster) if pod.gpus},
+        "namespaces": gpu_namespaces(cluster),
         "models": {model_of(node, labels) for node in nodes},
         "racks": {in_rack.of(node) for node in nodes} - {""},
     }
@@ -185,7 +185,7 @@ def _of_namespace(groups: Sequence[Rack], held: Counter[str] | None) -> JSON:
 
 def _heat(cluster: ClusterView, groups: Sequence[Rack], held: Counter[str] | None, marked: frozenset[str]) -> JSON:
     """One cell a node, in its group; one cell a group where there are more than MOST_CELLS nodes. `value` of `gpus` is
-    what its colour shows: GPUs in use, or those that the namespace holds (`held`, by node). `marked`: nodes."""
+    what its colour shows: held GPUs, or those that the namespace holds (`held`, by node). `marked`: nodes."""
     if sum(len(rack.nodes) for rack in groups) <= MOST_CELLS:
         rows: list[JSON] = [
             {"name": rack.name, "cells": [_cell(node.as_json(), [node.name], held, marked) for node in rack.nodes]}
@@ -202,7 +202,7 @@ def _heat(cluster: ClusterView, groups: Sequence[Rack], held: Counter[str] | Non
 
 def _cell(cell: JSON, nodes: Sequence[str], held: Counter[str] | None, marked: frozenset[str]) -> JSON:
     """The cell with what its colour shows, and whether the search is about one of its nodes."""
-    value = cell["used_gpus"] if held is None else sum(held[name] for name in nodes)
+    value = cell["held_gpus"] if held is None else sum(held[name] for name in nodes)
     return {**cell, "value": value, "marked": bool(marked) and not marked.isdisjoint(nodes)}
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, get_args
 
 from extender.ask.judge import Judge, over
+from extender.ask.pending import pods_that_wait
 from extender.ask.stock import stock
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dump import node_map
@@ -17,29 +19,33 @@ from extender.reservations.claims import NONE
 from extender.web.pages import JSON, Content, Query
 from extender.web.racks import LEVELS, Groups, reserved
 
-COLOURS: Final = ("pod", "gang", "queue")
-"""What one colour and letter of a map stand for."""
+HOLDERS: Final = ("pod", "gang", "queue")
+"""What one letter of a map stands for."""
+HUES: Final = 7
+"""Colours that the stylesheet has: with more namespaces they repeat."""
 PER_PAGE: Final = 72
 """Nodes that are drawn at once."""
+NO_HOLDER: Final[JSON] = {"holder": None, "colour": None}
+"""Of a GPU that no pod holds."""
 
 
 def nodes_view(content: Content, query: Query) -> JSON:
-    """`?by=` and `?in=`: of one group; `?page=`: from 1; `?colour=`: as above."""
-    level, colour = one_of(query, "by", LEVELS), one_of(query, "colour", COLOURS)
+    """`?by=` and `?in=`: of one group; `?page=`: from 1; `?holder=`: as above."""
+    level, kind = one_of(query, "by", LEVELS), one_of(query, "holder", HOLDERS)
     group, page, cluster = query.get("in", ""), page_of(query), content.verbs.cluster
     names = members(cluster, level, group)
-    holders = Holders(cluster, colour)
+    holders = Holders(cluster, kind)
     shown = names[(page - 1) * PER_PAGE : page * PER_PAGE]
     return {
         "by": level,
         "group_name": group,
-        "colour": colour,
-        "colours": COLOURS,
+        "holder_kind": kind,
+        "holder_kinds": HOLDERS,
         "page_number": page,
         "pages": max(1, -(-len(names) // PER_PAGE)),
         "nodes_in_all": len(names),
         "nodes": maps_of(content, shown, holders),
-        "holders": holders.names(),
+        **holders.as_json(),
     }
 
 
@@ -59,27 +65,52 @@ def page_of(query: Query) -> int:
     return int(text)
 
 
+def gpu_namespaces(cluster: ClusterView) -> list[str]:
+    """The namespaces whose pods hold GPUs or wait for them, by name."""
+    return list(_gpu_namespaces(cluster, cluster.generation))
+
+
+@lru_cache(maxsize=1)
+def _gpu_namespaces(cluster: ClusterView, generation: int) -> tuple[str, ...]:
+    """Kept as long as nothing changes: each drawing asks for it."""
+    bound = cluster.budgets
+    holding = {space for space in bound.namespaces() if any(pod.gpus for pod in bound.pods_in(space))}
+    return tuple(sorted(holding | {pod.namespace for pod in pods_that_wait(cluster) if pod.gpus}))
+
+
 class Holders:
-    """The holders of a map, each with a number: its colour and its letters follow from it. `colour_by`: of COLOURS."""
+    """The holders of a map. Each has a number, from which its letters follow, and a colour: that of its namespace, the
+    same in all views; of queues their own. `kind`: of HOLDERS."""
 
-    def __init__(self, cluster: ClusterView, colour_by: str) -> None:
-        self._cluster, self._colour_by = cluster, colour_by
+    def __init__(self, cluster: ClusterView, kind: str) -> None:
+        self._cluster, self._kind = cluster, kind
         self._numbers: dict[str, int] = {}
+        self._colours = {namespace: number for number, namespace in enumerate(gpu_namespaces(cluster))}
+        self._used: dict[str, int] = {}
+        """The colours of the namespaces, or queues, of these holders."""
 
-    def number(self, pod: str) -> int:
-        """The number of a pod's holder. `pod`: namespace/name."""
-        return self._numbers.setdefault(self._holder(pod), len(self._numbers))
+    def of(self, pod: str) -> JSON:
+        """`holder`: the number of a pod's holder, and its `colour`. `pod`: namespace/name."""
+        holder = self._holder(pod)
+        number = self._numbers.setdefault(holder, len(self._numbers))
+        if self._kind == "queue":
+            key, colour = holder, number
+        else:
+            key = pod.partition("/")[0]
+            colour = self._colours.setdefault(key, len(self._colours))
+        self._used[key] = colour % HUES
+        return {"holder": number, "colour": colour % HUES}
 
-    def names(self) -> list[str]:
-        """The holders by number."""
-        return list(self._numbers)
+    def as_json(self) -> JSON:
+        """`holders`: by number; `colours`: of each namespace, or queue, that holds GPUs here, by name."""
+        return {"holders": list(self._numbers), "colours": dict(sorted(self._used.items()))}
 
     def _holder(self, name: str) -> str:
         namespace, _, rest = name.partition("/")
         pod = self._cluster.pod(namespace, rest)
-        if pod is None or self._colour_by == "pod":
+        if pod is None or self._kind == "pod":
             return name
-        if self._colour_by == "queue":
+        if self._kind == "queue":
             return queue_of(pod)
         gang = self._cluster.workloads.gang_of(pod.uid)
         return name if gang is None else str(gang)
@@ -96,7 +127,7 @@ def members(cluster: ClusterView, level: str, group: str) -> list[str]:
 
 def maps_of(content: Content, names: Sequence[str], holders: Holders) -> list[JSON]:
     """The map of each of the nodes, in their order; nodes that no longer exist are left out."""
-    return [_drawn(content.verbs.cluster, view, holders.number) for view in _maps(content, names)]
+    return [_drawn(content.verbs.cluster, view, holders) for view in _maps(content, names)]
 
 
 def _maps(content: Content, names: Iterable[str], without: frozenset[str] = NONE) -> Iterator[JSON]:
@@ -116,10 +147,10 @@ def stocked(judge: Judge, now: float, names: Iterable[str], without: frozenset[s
         yield view | {"free": free if takes else 0, "closed_gpus": 0 if takes else free, "reserved_gpus": kept}
 
 
-def _drawn(cluster: ClusterView, view: JSON, number: Callable[[str], int]) -> JSON:
+def _drawn(cluster: ClusterView, view: JSON, holders: Holders) -> JSON:
     """With, of each GPU, `state` (held, reserved, free, closed: free on a node that takes no pods, unhealthy, unknown),
-    `holder`: the number of what holds it, None without one, and `island`: the number of the GPUs that are linked with
-    it. `number`: of the holder of a pod."""
+    `holder` and `colour`: as of `Holders`, None where no pod holds it, and `island`: the number of the GPUs that are
+    linked with it."""
     planned = {index for reservation in view["reserved"] for index in reservation["gpus"] or ()}
     islands = _islands(view["links"], len(view["gpus"]))
     open_gpus = [gpu["index"] for gpu in view["gpus"] if gpu["healthy"] and not gpu["pods"]]
@@ -135,8 +166,8 @@ def _drawn(cluster: ClusterView, view: JSON, number: Callable[[str], int]) -> JS
         pods, index = gpu["pods"], gpu["index"]
         free = "reserved" if index in planned else rest
         gpu["state"] = "unhealthy" if not gpu["healthy"] else "held" if pods else free
-        gpu["holder"] = number(pods[0]["pod"]) if pods else None
         gpu["island"] = islands[index]
+        gpu |= holders.of(pods[0]["pod"]) if pods else NO_HOLDER
     return view | {"source": cluster.gpus.topologies[view["node"]].source}
 
 
@@ -148,7 +179,7 @@ def drawing(content: Content, name: str, without: Iterable[str] = ()) -> tuple[J
     pods = (cluster.pod(*pod.split("/", 1)) for pod in without)
     uids = frozenset([pod.uid for pod in pods if pod is not None])
     for view in _maps(content, [name], uids):
-        return _drawn(cluster, view, holders.number) | {"numa": cluster.gpus.topologies[name].numa}, holders
+        return _drawn(cluster, view, holders) | {"numa": cluster.gpus.topologies[name].numa}, holders
     return None
 
 
@@ -173,7 +204,7 @@ def node_view(content: Content, query: Query) -> JSON:
     topology = cluster.gpus.topologies[name]
     groups = {level: Groups(cluster, level).of(cluster.nodes[name]) for level in ("rack", "model")}
     return view | groups | {
-        "holders": holders.names(),
+        **holders.as_json(),
         "holdings": _holdings(view),
         "nics": topology.as_json()["nics"],
         "detail": topology.detail,
@@ -203,9 +234,9 @@ def _holdings(node: Mapping[str, Any]) -> list[JSON]:
     by_pod: dict[str, JSON] = {}
     for gpu in node["gpus"]:
         for pod in gpu["pods"]:
-            holding = by_pod.setdefault(pod["pod"], {**pod, "gpus": [], "holder": gpu["holder"]})
+            holding = by_pod.setdefault(pod["pod"], {**pod, "gpus": [], **{key: gpu[key] for key in NO_HOLDER}})
             holding["gpus"].append(gpu["index"])
-    rest = [{**pod, "gpus": None, "how": "unknown", "holder": None} for pod in node["unplaced"]]
+    rest = [{**pod, "gpus": None, "how": "unknown", **NO_HOLDER} for pod in node["unplaced"]]
     return [*({**holding, "count": len(holding["gpus"])} for holding in by_pod.values()), *rest]
 
 

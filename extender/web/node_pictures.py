@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from extender.web.node_pages import Holders, drawing
+from extender.web.node_pages import NO_HOLDER, Holders, drawing
 from extender.web.pages import JSON, Content
 
 MOST_NODES: Final = 12
@@ -91,13 +91,13 @@ def before_and_after(
     return [first, _picture("after", node | {"gpus": after}, taken)]
 
 
-_FREE: Final[JSON] = {"state": "free", "pods": [], "holder": None}
+_FREE: Final[JSON] = {"state": "free", "pods": [], **NO_HOLDER}
 
 
 def _held(gpu: JSON, pod: str, holders: Holders) -> JSON:
     """The GPU as one that the pod holds, or would hold."""
     pods = [{"pod": pod, "priority": None, "terminating": False, "how": "planned"}]
-    return gpu | {"state": "held", "pods": pods, "holder": holders.number(pod)}
+    return gpu | {"state": "held", "pods": pods, **holders.of(pod)}
 
 
 def after_what_if(content: Content, answer: Mapping[str, Any]) -> list[JSON]:

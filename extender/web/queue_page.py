@@ -9,7 +9,9 @@ from itertools import islice
 from math import inf
 from typing import Any, Final, Literal
 
+from extender.ask.pending import saves_until
 from extender.cluster.cluster import ClusterView
+from extender.cluster.nodes import model_of
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.gangs import Ref
 from extender.objects.queueing import queue_of
@@ -92,6 +94,7 @@ def queue_view(content: Content, query: Query) -> JSON:
         "queue": only,
         "next_starts": next_starts(verbs.cluster, verbs.claims, report, now, wall),
         "queues": queues[:MOST],
+        "models": _shared_models(content, report),
         "queues_left_out": max(0, len(queues) - MOST),
         "waiting": waiting[:MOST],
         "incomplete": incomplete[:MOST],
@@ -101,18 +104,34 @@ def queue_view(content: Content, query: Query) -> JSON:
     }
 
 
+def _shared_models(content: Content, report: QueueReport | None) -> list[JSON]:
+    """What all queues use of each GPU model, and what there is of it: unlike the fleet, shares also count the GPUs of
+    nodes that take no pods, which pods still hold."""
+    used = Counter[str]()
+    for row in () if report is None else report.queues:
+        used.update(row["used_gpus"])
+    models = content.explainer.models() if used else ()
+    counted = [(model, sum(apart["gpus"] for apart in model["closed"])) for model in models]
+    return [
+        {"model": model["model"], "gpus": model["gpus"] + closed, "gpus_of_closed_nodes": closed,
+         "used_gpus": used[model["model"]]}
+        for model, closed in counted
+    ]  # fmt: skip
+
+
 def waiting_view(content: Content, query: Query) -> JSON:
-    """`?reason=`: for one reason."""
-    return pods_view(content.explainer.waiting(), query.get("reason", ""), content.report())
+    """`?reason=`: for one reason; `?namespace=`: of one namespace."""
+    namespace = query.get("namespace", "")
+    waiting = [row for row in content.explainer.waiting() if namespace in ("", row[0].namespace)]
+    return {"namespace": namespace, **pods_view(waiting, query.get("reason", ""), content.report())}
 
 
 def pods_view(waiting: Sequence[tuple[PodRecord, Why]], reason: str, report: QueueReport | None) -> JSON:
-    """The pods that wait, the highest priority and then the oldest first. `waiting`: as `Explainer.waiting` gives them;
-    `reason`: for one reason, "" all; `report`: states when they start."""
+    """The pods that wait, in the order of `waiting`: as `Explainer.waiting` gives them. `reason`: for one reason, ""
+    all; `report`: states when they start."""
     reasons = Counter(why.reason for _, why in waiting)
     starts = {} if report is None else report.start_texts()
     chosen = [(pod, why) for pod, why in waiting if reason in ("", why.reason)]
-    chosen.sort(key=lambda row: (-row[0].priority, row[0].created or 0.0, f"{row[0].namespace}/{row[0].name}"))
     return {
         "reason": reason,
         "reasons": dict(sorted(reasons.items())),
@@ -164,6 +183,8 @@ class Bar:
     is_pod: bool
     begin: float | None
     end: float | None
+    victims: int = 0
+    """Pods that leave before."""
     gpus: int = 0
     nodes: set[str] = field(default_factory=set)
     awaited: bool = False
@@ -187,7 +208,7 @@ class Bar:
         """The JSON form."""
         return {
             "kind": self.kind, "name": self.name, "is_pod": self.is_pod, "begin": self.begin, "end": self.end,
-            "gpus": self.gpus, "nodes": len(self.nodes), "awaited": self.awaited,
+            "victims": self.victims, "gpus": self.gpus, "nodes": len(self.nodes), "awaited": self.awaited,
             "last_awaited": self.last_awaited,
         }  # fmt: skip
 
@@ -249,15 +270,17 @@ def next_starts(cluster: ClusterView, claims: Claims, report: QueueReport | None
     for reservation in claims.reservations.current(now):
         pod = cluster.pods.get(reservation.uid)
         if pod is None or not pod.node:
-            bar = lanes.bar(reservation.node, "reserved", reservation.pod, None, None, pod=True)
+            saved = saves_until(cluster, reservation, now, wall)
+            bar = lanes.bar(reservation.node, "reserved", reservation.pod, None, saved, pod=True)
             bar.add(reservation.node, sum(reservation.amounts[FIRST_GPU:]))
+            bar.victims += sum(uid in cluster.pods for uid in reservation.victims)
     _endings(lanes, cluster, head, wall)
     shown, windows = lanes.shown(), [] if report is None else list(_windows(report, wall))
     return {
         "at": wall,
         "until": _until([bar for _, bars in shown[:MOST_LANES] for bar in bars[:MOST_BARS]], windows, wall),
         "windows": windows,
-        "head": None if report is None or head is None else _of_head(report, head, wall),
+        "head": None if report is None or head is None else _of_head(report, head, cluster, wall),
         "lanes": [
             {
                 "rack": rack,
@@ -283,8 +306,9 @@ def _windows(report: QueueReport, wall: float) -> Iterator[JSON]:
         yield {"gang": str(ref), "is_pod": ref.source == SINGLE, "text": dates.text(wall), "windows": windows}
 
 
-def _of_head(report: QueueReport, head: HeadReservation, wall: float) -> JSON:
-    """The head in a line: `text`, when it starts, and `why` its latest start is not known; "" where there is none."""
+def _of_head(report: QueueReport, head: HeadReservation, cluster: ClusterView, wall: float) -> JSON:
+    """The head in a line: `text`, when it starts, and `why` its latest start is not known; "" where there is none;
+    `expected`: the middle of the windows, seconds since 1970; `limits`: those of its queue, at its start."""
     why = ""
     if head.start is None:
         why = "pods before which it waits state no end, or have no place of their own yet"
@@ -299,16 +323,46 @@ def _of_head(report: QueueReport, head: HeadReservation, wall: float) -> JSON:
     dates = next((report.starts(waiting) for waiting in report.waiting if waiting.gang.ref == ref), None)
     return {
         "gang": str(ref), "is_pod": ref.source == SINGLE, "start": head.stated, "why": why, "awaited": awaited,
-        "text": "" if dates is None else dates.text(wall),
+        "text": "" if dates is None else dates.text(wall), "expected": None if dates is None else dates.expected,
+        "limits": _limits(report, head, cluster),
     }  # fmt: skip
+
+
+def _limits(report: QueueReport, head: HeadReservation, cluster: ClusterView) -> list[JSON]:
+    """By model that the head takes, and of which its queue has a limit: how many GPUs the queue holds now, how many of
+    them end before the head starts, and how many it takes. Held and not ended, with those, are within the limit."""
+    queue, models = head.gang.queue, cluster.settings.mix.model_labels
+    rules, used = cluster.settings.queue.queues.get(queue), Counter[str]()
+    for row in report.queues:
+        if row["name"] == queue:
+            used.update(row["used_gpus"])
+    ended, taken = Counter[str](), Counter[str]()
+    for ending in head.gone:
+        pod, node = cluster.pods.get(ending.uid), cluster.nodes.get(cluster.names[ending.row])
+        if pod is not None and node is not None and queue_of(pod) == queue:
+            ended[model_of(node, models)] += pod.gpu_count
+    for node_name, gpus in _seat_gpus(head):
+        if (node := cluster.nodes.get(node_name)) is not None:
+            taken[model_of(node, models)] += gpus
+    return [
+        {"model": model, "limit": limit, "held": used[model], "ended": ended[model], "taken": taken[model]}
+        for model, limit in sorted({} if rules is None else rules.limit_gpus.items())
+        if taken[model]
+    ]
+
+
+def _seat_gpus(head: HeadReservation) -> Iterator[tuple[str, int]]:
+    """The node of each seat that the head gets, and its GPUs."""
+    placed = head.seats.placed
+    for at, (pod, node) in enumerate(zip(head.seats.pods, placed.nodes, strict=True)):
+        yield node, sum(placed.amounts[at][FIRST_GPU:]) if placed.amounts else pod.gpu_count
 
 
 def _head(lanes: Lanes, head: HeadReservation) -> None:
     """The seats that the head gets."""
-    start, placed, ref = head.stated, head.seats.placed, head.gang.ref
+    start, ref = head.stated, head.gang.ref
     end = None if start is None else head.gang.end(start)
-    for at, (pod, node) in enumerate(zip(head.seats.pods, placed.nodes, strict=True)):
-        gpus = sum(placed.amounts[at][FIRST_GPU:]) if placed.amounts else pod.gpu_count
+    for node, gpus in _seat_gpus(head):
         lanes.bar(node, "head", str(ref), start, end, pod=ref.source == SINGLE).add(node, gpus)
 
 

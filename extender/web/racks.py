@@ -17,11 +17,18 @@ from extender.objects.records import NodeRecord
 from extender.queue.levels import keys_of
 from extender.web.pages import JSON, Content
 
+RESERVED_BY: Final = {
+    "seat": "a seat of the queue",
+    "reservation": "an eviction makes room for it",
+    "nomination": "kube-scheduler nominated the node",
+    "assumed": "placed here, not bound yet",
+}
+"""What the words mean by which GPUs are reserved."""
 LEVELS: Final = ("rack", "clique", "block", "zone", "model")
 """What nodes are grouped by."""
 Reserved = Mapping[str, list[JSON]]
 """GPUs that are kept for pods that are not on their nodes yet: seats of the queue, reservations, assumed pods."""
-SUMMED: Final = ("gpus", "used_gpus", "free_gpus", "closed_gpus", "unhealthy_gpus")
+SUMMED: Final = ("gpus", "held_gpus", "reserved_gpus", "free_gpus", "closed_gpus", "unhealthy_gpus")
 """What the cell of a rack has of those of its nodes."""
 NONE: Final = ""
 """The group of the nodes that state none."""
@@ -63,7 +70,8 @@ class NodeUse(NamedTuple):
         return {
             "name": self.name,
             "gpus": self.gpus,
-            "used_gpus": self.held + self.reserved,
+            "held_gpus": self.held,
+            "reserved_gpus": self.reserved,
             "free_gpus": 0 if self.closed else self.free,
             "closed_gpus": self.free if self.closed else 0,
             "unhealthy_gpus": self.unhealthy,

@@ -41,6 +41,8 @@ from extender.policy.labels import label
 from extender.queue.levels import short_names
 from extender.times import rfc3339, time_of_day
 from extender.web import drawing
+from extender.web.node_pages import HUES
+from extender.web.racks import RESERVED_BY
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -113,6 +115,8 @@ def templates() -> Mapping[str, Template]:
         "widths": drawing.widths,
         "strip": drawing.strip,
         "how_known": HOW,
+        "hues": HUES,
+        "reserved_by": RESERVED_BY,
         "node_reasons": node_reasons.MEANINGS,
         "pod_reasons": pending.MEANINGS,
         "stated": STATED,

@@ -56,7 +56,7 @@ def test_the_node_that_lacks_least_decides_and_not_most_nodes() -> None:
     world.pod("p", 2, links="required")
     shown = explained(world)
     assert shown["reasons"] == {"gpus-held": 3, "links-held": 1}
-    assert shown["sentence"].startswith("waits: 1 node has 2 GPUs free but not linked")
+    assert shown["sentence"].startswith("waits: 1 node has enough free GPUs, but no linked set of 2 GPUs")
     assert waiting(world)["default/p"][0] == shown["why"]["reason"] == "links-held"
     assert [entry["reason"] for entry in get(world, "/debug/top").json["waiting"]] == ["links-held"]
 

@@ -45,7 +45,7 @@ def test_no_table_of_a_view_scrolls(page: Page, view: str) -> None:
 def test_the_table_of_racks_does_not_scroll(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands in place of the map of each node where nodes are many."""
     monkeypatch.setattr(fleet_page, "FEW_NODES", 0)
-    page.goto("/?by=rack&colour=queue")
+    page.goto("/?by=rack&holder=queue")
     expect(page.locator("[aria-labelledby=racks] tbody tr")).to_have_count(3)
     assert _table_faults(page) == {}
 

@@ -43,7 +43,7 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, cli: Cli) -> None:
     file = written(tmp_path, workload("train", 2, links="required", priority=5))
     words = ["default/train", "--cluster", file, "--now", NOW]
     assert explained(words, cli) == (
-        "default/train waits: 1 node has 2 GPUs free but not linked\n"
+        "default/train waits: 1 node has enough free GPUs, but no linked set of 2 GPUs\n"
         "  nearest: n1, 1 of 2 linked GPUs\n"
         "  nodes: 1 in all; none fits\n"
         "    1 node: the free GPUs are not linked, evicting pods of lower priority would make them so\n"

@@ -156,4 +156,4 @@ def test_the_sentence_says_that_the_free_gpus_have_no_nic_each(world: World) -> 
     pod = world.pod("p", 2, annotations=wish("required"))
     assert refused(world.filter(pod)) == {"n": reasons.NICS_HELD.text}
     shown: JSON = world.call("/debug/explain?pod=default/p", method="GET").json
-    assert "1 node has 2 GPUs free but not each with a NIC" in shown["sentence"]
+    assert "1 node has enough free GPUs, but not 2 GPUs with a NIC each" in shown["sentence"]

@@ -43,7 +43,8 @@ def test_a_pod_that_waits_and_its_way_out(scene: SceneFactory, capsys: pytest.Ca
     cluster.pod("pair", 2, links="required")
     cluster.unschedulable("pair", "gpu-extender: the free GPUs are not linked")
     shown = explained("pair", "waits")
-    assert "1 node has 2 GPUs free but not linked; it may not evict: no pod of a priority below" in shown["sentence"]
+    why = "1 node has enough free GPUs, but no linked set of 2 GPUs; it may not evict: no pod of a priority below"
+    assert why in shown["sentence"]
     assert "nearest: p1, 1 of 2 linked GPUs" in shown["sentence"]
     assert [one["verb"] for one in shown["decisions"]][-1] == "filter"
     ways = {way["kind"]: way for way in shown["ways_out"]}

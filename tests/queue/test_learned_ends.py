@@ -177,7 +177,7 @@ def test_learned_ends_decide_in_place_of_declared_ones(declared: str, ran: float
     head = next(waits for waits in report.waiting if waits.code == "head")
     assert head.start is None  # a learned end is not the latest one
     assert report.head is not None
-    shown = _of_head(report, report.head, report.wall)
+    shown = _of_head(report, report.head, world.cluster, report.wall)
     assert (shown["start"], "learned" in shown["why"]) == (None, True)
 
 

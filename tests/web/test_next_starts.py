@@ -101,7 +101,7 @@ def test_seats_and_reservations_come_first() -> None:
         "r1": [("ends", "default/early", 1, 1, 0.0, 0.5 * HOUR)],
     }
     text = world.call("/queue", method="GET", accept="text/html").body.decode()
-    for sentence in ("starts now, until 10:00", "starts when evicted pods have ended", "reserved until its victims"):
+    for sentence in ("starts now, until 10:00", "starts when evicted pods have ended", "reserved until it is bound"):
         assert sentence in text
 
 
@@ -122,10 +122,24 @@ def test_the_head_and_what_it_waits_for() -> None:
     [last] = [bar for bar in awaited if bar["last_awaited"]]
     assert last["end"] == max(bar["end"] for bar in awaited) == pytest.approx(head["start"], abs=60)
     text = world.call("/queue", method="GET", accept="text/html").body.decode()
+    assert text.count("expected 12:24, latest start 14:11, states no end") == 4  # two racks, twice
+    assert head["limits"] == [{"model": "H100", "limit": 8, "held": 4, "ended": 4, "taken": 8}]
+    assert "of the 4 that it holds now, all have ended by then, so the head may take 8" in text
     assert text.count("ends by 14:11, the last end that the head waits for") == 2  # in the drawing and in the table
     assert "latest start 14:11" in text
     assert "latest 14:11 if" in text
     assert f"{head['awaited']} pods on its nodes have to end first" in text
+
+
+def test_a_preemption_is_drawn_until_its_victim_has_saved() -> None:
+    world = scene()
+    answer = world.call("/queue.json", method="GET").json
+    [bar] = [bar for lane in answer["next_starts"]["lanes"] for bar in lane["bars"] if bar["kind"] == "reserved"]
+    [reservation] = world.call("/preemptions.json", method="GET").json["reservations"]
+    assert (bar["end"], bar["victims"]) == (reservation["saving_until"], len(reservation["victims_left"]))
+    assert bar["end"] == WALL + 600
+    text = world.call("/queue", method="GET", accept="text/html").body.decode()
+    assert "reserved until its victim has saved its work, by 08:10, and terminated" in text
 
 
 def test_each_stated_end_is_in_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import chain
 from random import Random
+from time import gmtime, strftime
 from typing import Any, Final
 
 import pytest
@@ -125,7 +126,11 @@ def test_gpus_are_counted_alike(world: World) -> None:
         assert sum(rack["whole_nodes"] for rack in racks) == summary["whole_nodes"], level
     by_model = {rack["name"]: summed([rack]) for rack in data(world, "/?by=model")["racks"]}
     assert by_model == {model["model"]: summed([model]) for model in fleet["models"]}
-    assert summary["gpus_of_closed_nodes"] == sum(one["gpus"] for one in closed)
+    for key in ("gpus", "free_gpus"):
+        assert summary[f"{key}_of_closed_nodes"] == sum(one[key] for one in closed)
+    cells = [cell for group in fleet["heat"]["groups"] for cell in group["cells"] if cell["takes_pods"]]
+    assert summed(cells) == counts
+    assert sum(cell["value"] for cell in cells) == summary["allocated_gpus"]
 
 
 def test_a_node_states_the_same_everywhere(world: World) -> None:
@@ -144,7 +149,8 @@ def test_a_node_states_the_same_everywhere(world: World) -> None:
         assert states == Counter(gpu["state"] for gpu in drawings[name]["gpus"]), name
         assert (cell["free_gpus"], cell["closed_gpus"]) == (node["free"], node["closed_gpus"]), name
         assert cell["takes_pods"] == node["schedulable"], name
-        assert cell["gpus"] == cell["used_gpus"] + cell["free_gpus"] + cell["closed_gpus"], name
+        assert cell["gpus"] == sum(cell[f"{part}_gpus"] for part in ("held", "reserved", "free", "closed")), name
+        assert (cell["value"], cell["reserved_gpus"]) == (cell["held_gpus"], node["reserved_gpus"]), name
         assert cell["unhealthy_gpus"] == states["unhealthy"], name
         whole = sum(node["resources"].values()) == len(node["gpus"]) - states["unhealthy"]  # else shares of them
         if whole and not states["unknown"]:
@@ -224,6 +230,58 @@ def test_queues_hold_what_nodes_state(name: str) -> None:
         held[node["model"]] += sum(holding["count"] for holding in node["holdings"])
         held[node["model"]] += sum(one["count"] for one in node["reserved"] if one["by"] in ("seat", "nomination"))
     assert used == +held
+    there = Counter[str]()
+    models = data(world, "/")["models"]
+    for model in models:
+        there[model["model"]] = model["gpus"] + sum(apart["gpus"] for apart in model["closed"])
+    shared = data(world, "/queue")["models"] if used else []
+    assert {one["model"]: one["gpus"] for one in shared} == (there if used else {})
+    assert Counter({one["model"]: one["used_gpus"] for one in shared}) == used
+    for queue in data(world, "/queue")["queues"]:
+        largest = max((number / there[model] for model, number in queue["used_gpus"].items()), default=0.0)
+        assert queue["share"] == pytest.approx(largest / queue["weight"], abs=1e-5), queue["name"]
+
+
+def test_what_waits_is_in_one_order(world: World) -> None:
+    """On /waiting and the fleet, among what capacity explains, and in the queue."""
+    pods = data(world, "/waiting")["pods"]
+    place = {one["pod"]: at for at, one in enumerate(pods)}
+    places = [place[one["pod"]] for one in data(world, "/capacity")["unblock"]]
+    assert places == sorted(places)
+    assert [one["priority"] for one in pods if one["queue"] is None] == sorted(
+        (one["priority"] for one in pods if one["queue"] is None), reverse=True
+    )
+    queue = data(world, "/queue")
+    gangs = sorted((*queue["waiting"], *queue["incomplete"]), key=lambda gang: gang["position"])
+    listed = dict.fromkeys(
+        (gang["position"] for one in pods if one["queue"] is not None
+         for gang in gangs if f"queue: {gang['reason']}" == one["reason"] and _is_of(world, one["pod"], gang)),
+    )  # fmt: skip
+    assert list(listed) == [gang["position"] for gang in gangs if gang["position"] in listed]
+
+
+def _is_of(world: World, name: str, gang: JSON) -> bool:
+    pod = world.cluster.pod(*name.split("/"))
+    assert pod is not None
+    ref = world.cluster.gangs.ref(pod)
+    return bool(gang["gang"] == (name if ref is None else str(ref)))
+
+
+def test_a_head_states_one_expected_start(world: World) -> None:
+    """Its bars begin at its latest start, or are drawn from the expected one on, which the sentence states too."""
+    view = data(world, "/queue")
+    plan = view["next_starts"]
+    if plan["head"] is None:
+        return
+    head = plan["head"]
+    [waits] = [one for one in view["waiting"] if one["gang"] == head["gang"]]
+    assert head["text"] == ("" if waits["start"] is None else waits["start"]["text"])
+    bars = [bar for lane in plan["lanes"] for bar in lane["bars"] if bar["kind"] == "head"]
+    assert {bar["begin"] for bar in bars} <= {head["start"]}
+    if head["expected"] is not None:
+        assert f"expected {strftime('%H:%M', gmtime(head['expected']))} UTC" in head["text"]
+    for one in head["limits"]:
+        assert one["held"] - one["ended"] + one["taken"] <= one["limit"], one
 
 
 def test_queues_are_counted_alike(world: World) -> None:

@@ -169,8 +169,8 @@ def test_the_fleet_counts_every_gpu_once(world: World) -> None:
     assert (summary["gpus"], summary["gpus_of_closed_nodes"]) == (88, 7) == (
         sum(rack["gpus"] for rack in fleet["racks"]), sum(rack["closed"]["gpus"] for rack in fleet["racks"]),
     )  # fmt: skip
-    assert "67 of 88 GPUs; 7 more on nodes that take no pods" in html(world, "/")
-    assert "2 of 24 free; 7 more on nodes that take no pods" in html(world, "/")
+    assert "67 of 88 GPUs; 7 more on nodes that take no pods, 1 of them held by no pod" in html(world, "/")
+    assert "2 of 24 GPUs free; 7 more on nodes that take no pods, 1 of them held by no pod" in html(world, "/")
     text = html(world, "/")
     for node in world.cluster.nodes:
         assert f">{node}</a>" in text
@@ -180,16 +180,66 @@ def test_a_group_is_a_rack_a_zone_or_a_model(world: World) -> None:
     assert [one["name"] for one in data(world, "/?by=model")["racks"]] == ["A100", "H100", "V100"]
     assert [one["name"] for one in data(world, "/?by=zone")["racks"]] == [""]  # no node states one
     assert len(data(world, "/nodes?by=zone")["nodes"]) == 12
-    assert get(world, "/?by=colour").status == 400
-    assert get(world, "/?colour=red").status == 400
+    assert get(world, "/?by=holder").status == 400
+    assert get(world, "/?holder=red").status == 400
 
 
-def test_a_colour_is_a_pod_a_gang_or_a_queue(world: World) -> None:
-    names = {what: data(world, f"/?colour={what}")["holders"] for what in ("pod", "gang", "queue")}
+def test_a_letter_is_a_pod_a_gang_or_a_queue(world: World) -> None:
+    names = {what: data(world, f"/?holder={what}")["holders"] for what in ("pod", "gang", "queue")}
     assert "research/run-1" in names["gang"]
     assert set(names["queue"]) == {"research", "vision", "speech"}
     bound = {f"{pod.namespace}/{pod.name}" for pod in world.cluster.pods.values() if pod.node}
     assert set(names["pod"]) == bound
+
+
+def test_a_colour_is_a_namespace_the_same_in_all_views(world: World) -> None:
+    fleet = data(world, "/")
+    colours = fleet["colours"]
+    assert list(colours) == ["research", "speech", "vision"]
+    assert len(set(colours.values())) == 3
+    drawn = [node for nodes in fleet["maps"] for node in nodes] + [data(world, "/node?node=v100-3")]
+    drawn += [one["picture"]["node"] for one in data(world, "/capacity")["drawings"]]
+    for node in drawn:
+        for gpu in node["gpus"]:
+            expected = colours[gpu["pods"][0]["pod"].partition("/")[0]] if gpu["pods"] else None
+            assert gpu["colour"] == expected, (node["node"], gpu["index"])
+    assert set(data(world, "/?holder=queue")["colours"]) == {"research", "speech", "vision"}
+    for path in ("/", "/nodes?in=rack-1", "/node?node=v100-3"):
+        assert "colour of the namespace:" in html(world, path)
+        assert "so they repeat" not in html(world, path)
+
+
+def test_more_namespaces_than_colours_share_them() -> None:
+    world = World()
+    for n in range(9):
+        world.node(f"n{n}", 1)
+        world.pod(f"p{n}", 1, f"n{n}", namespace=f"team-{n}")
+    assert data(world, "/")["colours"] == {f"team-{n}": n % 7 for n in range(9)}
+    assert "there are 7 colours, so they repeat" in html(world, "/")
+
+
+def test_a_node_that_takes_no_pods_states_no_free_gpus(world: World) -> None:
+    for path in ("/", "/nodes?in=rack-1"):
+        [row] = re.findall(r'<tr role="row">\s*<th scope="row" role="rowheader"><a href="/node\?node=v100-3".*?</tr>',
+                           html(world, path), re.S)  # fmt: skip
+        assert '<td role="cell" class="n">–<span class="unit"> free</span></td>' in row
+    assert "0 free" not in html(world, "/node?node=v100-3")
+
+
+def test_filters_are_all_stated(world: World) -> None:
+    shown = " ".join(re.sub(r"<[^>]+>", "", html(world, "/?namespace=vision&find=run-1")).split())
+    assert "Only namespace vision. Headings state what this filter leaves as it is. Names with “run-1” are" in shown
+    assert "Names with “run-1” are listed" in html(world, "/?find=run-1").replace("<b>", "").replace("</b>", "")
+    assert "filter leaves" not in html(world, "/?find=run-1")
+
+
+def test_links_of_a_namespace_lead_to_as_many_pods(world: World) -> None:
+    text = html(world, "/?namespace=vision")
+    for link, number in re.findall(r'<a href="(/waiting\?[^"]*)">(?:All )?(\d+) pod', text):
+        assert len(data(world, unescape(link))["pods"]) == int(number), link
+    assert "/waiting?namespace=vision" in text
+    assert "The first 5 of 11 in order" in html(world, "/")
+    assert "All 11 pods that wait" in html(world, "/")
 
 
 def test_a_node_states_how_each_holding_is_known(world: World) -> None:
@@ -286,7 +336,7 @@ def test_the_funnel_agrees_with_the_reasons(world: World) -> None:
     preemptor = data(world, f"/pod?pod={PREEMPTOR}")  # it asks for the same, and what is reserved is its own
     assert preemptor["funnel"] == shown["funnel"]
     assert preemptor["reasons"] == {"node-selector": 7, "cordoned": 1, "links-busy": 4}
-    assert "waits: 3 nodes have 2 GPUs free but not linked" in shown["sentence"]
+    assert "waits: 3 nodes have enough free GPUs, but no linked set of 2 GPUs" in shown["sentence"]
     assert "Each counts nodes as the cluster was then. Now 0 nodes fit." in html(world, f"/pod?pod={WAITS}")
 
 
@@ -496,13 +546,14 @@ def test_the_map_has_a_cell_for_each_node(world: World) -> None:
     for name, cell in shown.items():
         node = data(world, f"/node?node={name}")
         states = [gpu["state"] for gpu in node["gpus"]]
-        assert cell["used_gpus"] == states.count("held") + states.count("reserved") == cell["value"], name
-        assert cell["used_gpus"] + cell["free_gpus"] + cell["closed_gpus"] == cell["gpus"], name
+        assert cell["held_gpus"] == states.count("held") == cell["value"], name
+        assert cell["reserved_gpus"] == states.count("reserved"), name
+        assert sum(cell[f"{part}_gpus"] for part in ("held", "reserved", "free", "closed")) == cell["gpus"], name
         assert cell["unhealthy_gpus"] == states.count("unhealthy"), name
     assert shown["v100-3"]["closed_gpus"] > shown["v100-3"]["free_gpus"] == 0
     text = unescape(html(world, "/"))
     for name, cell in shown.items():
-        assert f"{name}: {cell['used_gpus']} of {cell['gpus']} GPUs in use" in text
+        assert f"{name}: {cell['held_gpus']} of {cell['gpus']} GPUs allocated" in text
     assert len(re.findall(r'<a class="cell s4"', text)) == sum(c["value"] == c["gpus"] for c in shown.values())
 
 
@@ -599,7 +650,7 @@ def test_filters_are_in_the_address(world: World, monkeypatch: pytest.MonkeyPatc
         assert re.search(rf'<input [^>]*name="{name}"[^>]* value="{typed}"', text), name
     assert "<option selected>zone</option>" in text
     pages = [unescape(link) for link in links(world, "/?namespace=vision") if "page=2" in link]
-    assert pages == ["/?by=rack&colour=pod&page=2&namespace=vision"]
+    assert pages == ["/?by=rack&holder=pod&page=2&namespace=vision"]
 
 
 def test_the_search_finds_nodes_and_pods(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -757,8 +808,18 @@ def test_what_costs_much_is_kept_for_some_seconds() -> None:
 
 def test_prices_add_up_to_one(world: World) -> None:
     types = data(world, "/prices")["types"]
-    assert sum(one["price"] for one in types) == pytest.approx(1.0)
-    assert [one["price"] for one in types] == sorted([one["price"] for one in types], reverse=True)
+    prices = [one["price"] or 0.0 for one in types]
+    assert sum(prices) == pytest.approx(1.0)
+    assert prices == sorted(prices, reverse=True)
+
+
+def test_a_type_without_slots_has_no_price(world: World) -> None:
+    types = data(world, "/prices")["types"]
+    gone = [one for one in types if not one["slots_left"]]
+    assert gone
+    assert {one["price"] for one in gone} == {None}
+    assert all(one["price"] for one in types if one["slots_left"])
+    assert html(world, "/prices").count("none left") == len(gone)
 
 
 def test_types_that_differ_in_their_links_have_different_names(world: World) -> None:
@@ -886,7 +947,7 @@ def test_what_tenants_write_stays_text() -> None:
     world.node(HOSTILE, 4, links=pairs(4), labels=labels)
     world.pod(HOSTILE, 1, HOSTILE, held=[0], labels={"gpu-extender.io/gang": HOSTILE}, start=WALL)
     world.filter(world.pod("waits", 8, namespace=HOSTILE))
-    paths = ["/", "/?colour=gang", "/?by=model", "/waiting", "/capacity", "/prices", "/decisions", "/queue"]
+    paths = ["/", "/?holder=gang", "/?by=model", "/waiting", "/capacity", "/prices", "/decisions", "/queue"]
     paths += ["/node?" + urlencode({"node": HOSTILE}), "/nodes?" + urlencode({"in": HOSTILE})]
     paths += ["/pod?" + urlencode({"pod": f"{HOSTILE}/waits"}), "/waiting?" + urlencode({"reason": HOSTILE})]
     paths += ["/advice?" + urlencode({"pod": f"{HOSTILE}/waits"}), "/advice", "/whatif?" + urlencode({"pod": HOSTILE})]
@@ -928,7 +989,7 @@ def test_more_groups_than_a_page_lists(monkeypatch: pytest.MonkeyPatch) -> None:
         world.node(f"n{n:02}", 1, labels={RACK: f"r{n:02}"})
     first, last = data(world, "/"), data(world, "/?page=4")
     assert (len(first["racks"]), first["pages"], last["racks"][-1]["name"]) == (10, 4, "r39")
-    assert '?by=rack&amp;colour=pod&amp;page=2"' in html(world, "/")
+    assert '?by=rack&amp;holder=pod&amp;page=2"' in html(world, "/")
     assert data(world, "/?page=5")["racks"] == []
 
 

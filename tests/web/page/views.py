@@ -7,7 +7,7 @@ from typing import Final
 from tests.web.page.scene import ASKED, ENDED, PREEMPTOR, WAITS
 
 VIEWS: Final = {
-    "fleet": "/?colour=gang",
+    "fleet": "/?holder=gang",
     "fleet-by-zone": "/?by=zone",
     "fleet-none": "/?model=none-such",
     "fleet-filtered": "/?namespace=vision&find=run-1",
