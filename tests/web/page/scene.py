@@ -43,7 +43,7 @@ ASKED = "vision/run-4-a100-1-4"
 CLASSES = {"production": 1000, "service": 500, "research": 100, "batch": 5}
 PARTS = ((50, 0.5), (80, 1.0), (95, 1.6))
 """Of half the width of an 80 % window, by confidence in percent."""
-STARTS = {"llm": (3.6, 5.2, None), "sweep": (5.5, 9.0, Delay(1_500, WALL - 5_400, "node v100-3 was cordoned"))}
+STARTS = {"llm": (3.6, 5.2, None), "sweep": (5.5, 9.0, Delay(1_500, WALL - 600, "node v100-3 was cordoned"))}
 """When gangs start: a window in hours from now, and why it moved."""
 SWITCHED = [[0 if a == b else 18 for b in range(8)] for a in range(8)]
 TEAMS = ("research", "vision", "speech")
