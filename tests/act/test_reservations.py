@@ -497,7 +497,7 @@ def entries_raw(objects: Objects) -> dict[str, str]:
 FORGED: dict[str, tuple[dict[str, Any], str]] = {
     "more GPUs than the pod asks for": ({"amounts": {GPU: 8, "pods": 1}}, "asks for other GPUs"),
     "no GPUs": ({"amounts": {"pods": 1}}, "asks for other GPUs"),
-    "a higher priority": ({"priority": 1_000_000}, "has priority 9, not 1000000"),
+    "a higher priority": ({"priority": 1_000_000}, "has priority 9, not 1,000,000"),
     "a lower priority": ({"priority": 2}, "has priority 9, not 2"),
     "another pod's name": ({"pod": "kube-system/dns"}, "its pod is default/urgent"),
     "victims of its own priority": ({"victims": ["uid-w0", "uid-equal"]}, "victim default/equal has priority 9"),
