@@ -188,7 +188,7 @@ def test_a_running_pod_says_what_may_evict_it_and_at_what_cost() -> None:
     assert "may be evicted by: serve (1 waiting)" in text
     assert "cost of its eviction now: highest priority of a victim 400" in text
     page = world.call("/pod?pod=default/old", method="GET", accept="text/html")
-    assert b"Priorities that may evict it" in page.body
+    assert b"PriorityClasses that may evict it" in page.body
     assert b"serve (1 waiting)" in page.body
     times = Times(lambda: world.now, lambda: world.wall)
     content = Content(world.verbs, Explainer(world.verbs, times, lambda: None), times, lambda: None)
