@@ -20,8 +20,9 @@ KILLS ?= 38
 unexport PYTHONDONTWRITEBYTECODE
 TIMES ?= 3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
-ALL_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 6) # of all tests in one run: on a control plane most of the time is waiting
+ALL_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4) # of all tests in one run: on a control plane most of the time is waiting
 KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_SAVING_CHAOS=$(ASKED) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) GPU_EXTENDER_METAMORPHIC_CASES=100 GPU_EXTENDER_MODEL_EPISODES=2000 GPU_EXTENDER_PREEMPT_BLOCKS=20 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py tests/e2e/test_saving_chaos.py tests/metamorphic tests/model tests/decide/test_preempt.py
+DRAWN = GPU_EXTENDER_CASES=5 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -o faulthandler_timeout=0 tests/act/queue tests/ask tests/cluster tests/preemption tests/queue
 # After pytest. 5 is its status when ARGS names no test of this kind. In CI the tests that failed run again, alone, and the
 # output names them: where the machine stood still for seconds they pass then; where the code is wrong they fail again.
 OR = $(if $(ARGS),|| [ $$? -eq 5 ],|| { [ $$? -eq 1 ] && [ -n "$$CI" ] && echo "run again, alone:" && $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none --tb=short $(1); })
@@ -66,8 +67,8 @@ collected: setup # pytest writes the bytecode of all tests: the workers, which b
 checked: setup ## the core tests on a build with bounds checks, overflow checks and the address sanitizer
 	@.ci/checked -q -n $(WORKERS) --dist worksteal
 
-soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, and GANGS gangs of the queue, and ASKED preemptors whose victims save first, an hour (ROUNDS=800 pods, GANGS=500, ASKED=450); HOURS=8: one server for so long, its last hour against its second (REAL=1: played in one hour)
-	@$(if $(HOURS),$(BIN)/python -m tests.steady --hours $(HOURS) $(if $(REAL),--real $(REAL)) $(if $(SEED),--seed $(SEED)),$(KILLED))
+soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, and GANGS gangs of the queue, and ASKED preemptors whose victims save first, and more random cases, an hour (ROUNDS=800 pods, GANGS=500, ASKED=450); HOURS=8: one server for so long, its last hour against its second (REAL=1: played in one hour)
+	@$(if $(HOURS),$(BIN)/python -m tests.steady --hours $(HOURS) $(if $(REAL),--real $(REAL)) $(if $(SEED),--seed $(SEED)),$(KILLED) && $(DRAWN))
 
 fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECONDS=60, or with CASES=1000000 until so many; SEED= REPLAY=FILE)
 	@$(BIN)/python -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(FUZZED)) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))

@@ -1,13 +1,11 @@
 """Ways out of the queue against trying every raise and every level, on random clusters.
 
 A way is carried out on a copy of the settings or of the objects; it helps if the queue starts the gang then.
-GPU_EXTENDER_WAYS_CASES=2000 tries so many; the default is a few hundred.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -20,10 +18,11 @@ from extender.ask import offline
 from extender.objects.queueing import DOMAIN, GATE
 from extender.settings import Settings
 from tests.ask.asking import events
+from tests.cases import cases
 from tests.queue.drawn import BLOCK, RACK
 from tests.world import GPU, JSON, WALL, machine, pairs, workload
 
-CASES = int(os.environ.get("GPU_EXTENDER_WAYS_CASES", "300")) // 2
+CASES = cases(150)
 LINKS = "gpu-extender.io/links"
 MODEL = "nvidia.com/gpu.product"
 MOST_RAISED = 12

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 from tests.ask.asking import explained
+from tests.cases import cases
 from tests.world import JSON, World, pairs
 
-CASES = int(os.environ.get("GPU_EXTENDER_WAYS_CASES", "300")) // 3
+CASES = cases(100)
 
 
 def random_world(rng: random.Random) -> tuple[World, JSON]:

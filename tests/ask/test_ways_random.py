@@ -1,11 +1,7 @@
-"""The verdict and every way out against brute force, on random clusters.
-
-GPU_EXTENDER_WAYS_CASES=2000 tries so many; the default is a few hundred.
-"""
+"""The verdict and every way out against brute force, on random clusters."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -14,11 +10,12 @@ from extender.ask import offline
 from tests.ask.applied import applied
 from tests.ask.asking import events
 from tests.ask.test_whatif import ARBITRARY, asked, random_cluster, random_preemptor, told
+from tests.cases import cases
 from tests.oracles.ways import Ways
 from tests.oracles.whatif import Brute
 from tests.world import GPU, JSON, WALL, rfc3339
 
-CASES = int(os.environ.get("GPU_EXTENDER_WAYS_CASES", "300"))
+CASES = cases(300)
 NAMES = {GPU: "gpus", "cpu": "cpu", "memory": "memory"}
 GIB = 1 << 30
 

@@ -1,9 +1,8 @@
-"""What-if: against trying everything on a thousand random clusters (LONG_WHATIF: so many), and by the command line."""
+"""What-if: against trying everything on a thousand random clusters, and by the command line."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -17,11 +16,12 @@ from extender.ask.whatif import engine, question
 from extender.cli import main
 from extender.settings import ResourceSettings, Settings
 from tests.ask.asking import events, file
+from tests.cases import cases
 from tests.oracles.whatif import Brute
 from tests.world import DGX1V, GPU, JSON, WALL, machine, pairs, rfc3339, workload
 
 ARBITRARY = Settings(resources=(ResourceSettings(name=GPU, device_plugin="arbitrary"),))
-CASES = int(os.environ.get("LONG_WHATIF", "1000"))
+CASES = cases(1000)
 PREFIX = "gpu-extender.io/"
 FULL = [[2 if a != b else 0 for b in range(4)] for a in range(4)]
 

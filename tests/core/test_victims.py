@@ -179,7 +179,7 @@ def random_case(rng: Random, candidates: int, most_pods: int) -> Case:
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=min(2500, 25 * settings().max_examples))
+@settings(max_examples=min(2500, 8 * settings().max_examples))
 @given(seeds, st.integers(0, 3))
 def test_the_twin_finds_the_same(seed: int, nodes: int) -> None:
     case = random_case(Random(seed), nodes, most_pods=10)

@@ -1,11 +1,7 @@
-"""Plans for gangs against brute force: the least cost of all sets of victims with which all pods can be placed.
-
-GPU_EXTENDER_GANG_CASES=2000 tries so many small clusters of each kind; the default is a few.
-"""
+"""Plans for gangs against brute force: the least cost of all sets of victims with which all pods can be placed."""
 
 from __future__ import annotations
 
-import os
 import random
 from array import array
 from collections import Counter
@@ -27,10 +23,11 @@ from extender.preemption.gang_plan import (
 )
 from extender.settings import Settings
 from extender.settings.fields import LossCeiling
+from tests.cases import cases
 from tests.oracles.gang_evictions import Case, Oracle, Running, Wanted
 from tests.world import WALL, World, pairs
 
-CASES = int(os.environ.get("GPU_EXTENDER_GANG_CASES", "40"))
+CASES = cases(40)
 MOST_VICTIMS = 9
 WAIT = 60
 ASKING = Settings.model_validate(

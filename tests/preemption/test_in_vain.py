@@ -15,6 +15,7 @@ from extender.policy.rules import Links
 from extender.settings import Settings
 from extender.topologies import catalogue
 from extender.topologies.annotation import encode
+from tests.cases import cases
 from tests.world import JSON, WALL, World, refused, workload
 
 
@@ -32,7 +33,7 @@ MACHINES = {  # those that are wired alike once
 }
 LINKS = [reason.text for reason in Links.reasons]
 CERTAIN = 2
-CASES = 60
+CASES = cases(20)
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Case:
         return self.world.cluster.tables.shapes.certain(shape, free, self.size) == CERTAIN
 
 
-def cases(machine: str) -> Iterator[Case]:
+def drawn(machine: str) -> Iterator[Case]:
     draw, graph = random.Random(machine), MACHINES[machine]
     for _ in range(CASES):
         case = Case(World(Settings(scheduler_version="1.38")), min(draw.randint(2, graph.gpus), draw.randint(2, 6)))
@@ -84,7 +85,7 @@ def test_what_filter_says_of_an_eviction_and_who_is_evicted_makes_room(machine: 
     """evictable: somebody may go, or goes already, and then it fits; held: nobody who may. links-never is said of the
     machine: that a few of its sets would do for as long as nobody else ends (5 of 6 GPUs of a DGX-1) is no hope."""
     planned = 0
-    for case in cases(machine):
+    for case in drawn(machine):
         pod = case.world.set("Pod", case.pod)
         answer = case.world.filter(pod)
         if answer["NodeNames"]:

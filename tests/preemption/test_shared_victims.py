@@ -13,6 +13,7 @@ from itertools import combinations
 import pytest
 
 from extender.settings import ResourceSettings, Settings
+from tests.cases import cases
 from tests.world import GPU, WALL, World, workload
 
 SHARED, MIG, LARGE = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
@@ -20,7 +21,7 @@ SETTINGS = Settings(
     resources=tuple(ResourceSettings(name=name, device_plugin="nvidia") for name in (GPU, SHARED, MIG, LARGE))
 )
 PRIORITY = 5  # the preemptor's
-CASES = 400
+CASES = cases(100)
 
 
 @dataclass(frozen=True)

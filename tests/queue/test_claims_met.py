@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Generator, Sequence
 from contextlib import nullcontext
@@ -21,13 +20,14 @@ from extender.sim.machines import machine
 from tests.act.queue.rig import gated, settings
 from tests.ask.whatif.asking import snapshot
 from tests.ask.whatif.test_claims import claimant, parts
+from tests.cases import cases
 from tests.cluster.dra import drawn_claims as drawn
 from tests.cluster.dra.world import DraWorld
 from tests.queue.test_eviction_plan import of_head
 from tests.world import JSON, rfc3339
 from tests.world import machine as node_object
 
-CASES = int(os.environ.get("CLAIM_GANGS", "120"))
+CASES = cases(120)
 NAMES = ("n1", "n2", "n3")
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -13,6 +12,7 @@ import pytest
 from extender.cluster.nodes import model_of
 from extender.objects.queueing import GATE
 from extender.queue.placement import NodeChoice, NoPlace, Placed
+from tests.cases import cases
 from tests.queue.drawn import JSON, Best, Case, Oracle, gang, rack, random_case
 from tests.queue.gangs import waiting
 from tests.queue.late_owners import RACK
@@ -20,7 +20,7 @@ from tests.queue.test_apart import SETTINGS, domains, start, wait
 from tests.queue.test_placement import ended, idle
 from tests.world import World, pairs
 
-CASES = int(os.environ.get("GPU_EXTENDER_PLACEMENTS", "300"))
+CASES = cases(300)
 PRODUCT, REPLICAS, COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.replicas", "nvidia.com/gpu.count"
 ONE = NodeChoice(mixes=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -15,12 +14,12 @@ from extender.objects.queueing import Domain
 from extender.objects.records import Event
 from extender.queue import filling
 from extender.queue.placement import JointPlacement, NoPlace, Placed, Steps, not_modelled
+from tests.cases import cases
 from tests.cluster.dra.world import DraWorld
 from tests.queue.drawn import BLOCK, JSON, RACK, Case, apart, check, gang, rack, random_case
 from tests.world import machine, pairs, workload
 
-CASES = int(os.environ.get("GPU_EXTENDER_PLACEMENTS", "300"))
-"""Random cases; 10,000 take three minutes."""
+CASES = cases(300)
 REQUIRED, PREFERRED = Domain("rack", True), Domain("rack", False)
 
 

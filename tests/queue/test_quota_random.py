@@ -1,12 +1,11 @@
 """Random clusters of two GPU models with limits, guarantees and mixed gangs, against a brute force: once nothing starts
 any more, no gang waits that has a place within the quotas beside all that is seated and reserved.
 
-GPU_EXTENDER_QUOTA_CASES says how many clusters; `python -m tests.queue.test_quota_random` prints what they were.
+`python -m tests.queue.test_quota_random` prints what they were.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,10 +21,11 @@ from extender.queue.plan import Planner
 from extender.queue.usage import FoundPlace
 from extender.settings import Settings
 from tests.act.queue.rig import gated
+from tests.cases import cases
 from tests.queue.test_plan import HEAD
 from tests.world import World, pairs, rfc3339
 
-CASES = int(os.environ.get("GPU_EXTENDER_QUOTA_CASES", "150"))
+CASES = cases(150)
 MODELS = ("A100", "H100")
 PRODUCT = "nvidia.com/gpu.product"
 QUEUES = ("a", "b", "c")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.act.queue.rig import PODS, Rig, rig, run, settings, world_of
 from tests.act.queue.test_absent import own
+from tests.cases import cases
 from tests.kube.objects import Objects
 from tests.queue.late_owners import OWNERS, LateOwner
 from tests.world import JSON, World, pairs
@@ -93,7 +94,7 @@ class Run:
         assert all(count <= 8 for count in held.values()), held
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(cases(8)))
 def test_late_gangs_under_drawn_events(seed: int) -> None:
     drawn = Run(seed)
 

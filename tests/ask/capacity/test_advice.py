@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
 from typing import Any
 
@@ -14,10 +13,11 @@ from extender.objects.queueing import GATE
 from tests.ask.capacity.clusters import MODEL, answered, drawn
 from tests.ask.capacity.test_capacity import capacity
 from tests.ask.test_whatif import random_preemptor
+from tests.cases import cases
 from tests.oracles.whatif import Brute
 from tests.world import JSON, WALL, World, machine, pairs, workload
 
-CASES = int(os.environ.get("GPU_EXTENDER_CAPACITY_CASES", "200"))
+CASES = cases(200)
 FULL8 = [[2 if a != b else 0 for b in range(8)] for a in range(8)]
 
 

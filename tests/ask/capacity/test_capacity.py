@@ -1,9 +1,8 @@
-"""Capacity against trying everything on random clusters (GPU_EXTENDER_CAPACITY_CASES: so many), and by the command."""
+"""Capacity against trying everything on random clusters, and by the command."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import time
@@ -19,10 +18,11 @@ from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.ask.asking import file, page
 from tests.ask.capacity.clusters import MODEL, ZONE, Counted, answered, drawn
+from tests.cases import cases
 from tests.cli.canned import Canned, answer, serving
 from tests.world import JSON, World, machine, pairs, workload
 
-CASES = int(os.environ.get("GPU_EXTENDER_CAPACITY_CASES", "200"))
+CASES = cases(200)
 
 
 def capacity(world: World) -> JSON:

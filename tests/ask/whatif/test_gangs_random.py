@@ -1,19 +1,17 @@
-"""Gangs of up to 8 pods over up to 20 nodes: the verdict is that of trying everything, on random clusters.
-
-GPU_EXTENDER_WHATIF_CASES: so many clusters."""
+"""Gangs of up to 8 pods over up to 20 nodes: the verdict is that of trying everything, on random clusters."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any
 
 from tests.ask.whatif.asking import ask, way
+from tests.cases import cases
 from tests.oracles.gangs_together import Node, Pod, fits
 from tests.world import JSON, WALL, machine, workload
 
-CASES = int(os.environ.get("GPU_EXTENDER_WHATIF_CASES", "150"))
+CASES = cases(150)
 RACK = "cloud.provider.com/topology-rack"
 PRIORITY = 5
 

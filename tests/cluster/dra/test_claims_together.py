@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from itertools import product
 
@@ -11,9 +10,10 @@ from extender.cluster.dra.claims_together import ClaimsTogether, covers
 from extender.objects.decode import record
 from extender.objects.records import PodRecord
 from extender.sim import claims as dra
+from tests.cases import cases
 from tests.cluster.dra import drawn_claims as drawn
 
-CASES = int(os.environ.get("CLAIM_CASES", "60"))
+CASES = cases(60)
 MOST = 4
 
 
