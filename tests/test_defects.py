@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,13 +11,12 @@ from extender.act.controller import Controller, Frozen, Supervisor
 from extender.act.watches import Watches
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
-from extender.kube.client import ApiServer
 from extender.kube.lists import WATCHED_KINDS
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.objects.tolerant import Invalid, ObjectFaults
 from extender.settings import Settings
-from tests.kube.api_server import Request, Script, Writer, listed, serving, watched
+from tests.kube.api_server import Request, Script, Writer, client_of, listed, watched
 from tests.waiting import eventually, run_bounded
 from tests.world import World, logged, workload
 
@@ -214,12 +212,9 @@ def test_watches_that_failed_run_again_and_what_went_meanwhile_is_gone() -> None
             kind = next(source.kind for source in WATCHED_KINDS if source.path == request.path)
             await listed(kind=kind)(request, writer)
 
-    async def headers() -> Mapping[str, str]:
-        return {}
-
     async def run() -> list[list[str]]:
         nonlocal connections
-        async with serving(Script([answer])) as url, ApiServer(url, headers=headers) as server:
+        async with client_of(Script([answer])) as server:
             cluster = Cluster(Settings())
             watches = Watches(server, cluster)
             seen: list[list[str]] = []

@@ -11,8 +11,8 @@ from extender.kube.client import ApiServer
 from extender.kube.own_objects import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
 from extender.metrics import Metrics
 from extender.objects.failure_cause import ADMISSION
-from tests.act.test_reservations import connected, no_headers
-from tests.kube.api_server import Request
+from tests.act.test_reservations import connected
+from tests.kube.api_server import Request, no_headers
 from tests.kube.objects import Objects
 from tests.waiting import run_bounded
 from tests.world import World, logged, workload

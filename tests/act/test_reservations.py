@@ -17,7 +17,7 @@ from extender.reservations.reservations import Reservation
 from extender.server import calls
 from extender.settings import Settings
 from extender.times import Clock
-from tests.kube.api_server import Request, Script, serving
+from tests.kube.api_server import Request, Script, client_of, no_headers
 from tests.kube.objects import Objects
 from tests.waiting import eventually, run_bounded
 from tests.world import GPU, World, logged
@@ -35,10 +35,6 @@ def world(store: str = "configmap", deadline: float = 5.0, *, evicts: bool = Fal
         made.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1))
     made.pod("urgent", 4, priority=9)
     return made
-
-
-async def no_headers() -> Mapping[str, str]:
-    return {}
 
 
 def store(made: World, server: ApiServer | None = None) -> ReservationStore:
@@ -59,7 +55,7 @@ def keeper(made: World, server: ApiServer | None = None) -> ReservationStore:
 
 @asynccontextmanager
 async def connected(objects: Objects) -> AsyncIterator[ApiServer]:
-    async with serving(Script([objects.answer])) as url, ApiServer(url, headers=no_headers, timeout=5) as server:
+    async with client_of(Script([objects.answer]), timeout=5) as server:
         yield server
 
 

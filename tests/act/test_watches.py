@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from extender.act.watches import Watches
@@ -15,6 +13,7 @@ from extender.objects.records import Event, PriorityClassRecord
 from extender.server import calls
 from extender.settings import Settings
 from extender.times import Clock
+from tests.kube.api_server import no_headers
 from tests.world import World, logged, workload
 
 
@@ -24,10 +23,6 @@ class Now:
 
     def __call__(self) -> float:
         return self.now
-
-
-async def no_headers() -> Mapping[str, str]:
-    return {}
 
 
 def live(clock: Now, staleness: float = 10.0) -> tuple[Watches, dict[str, State]]:

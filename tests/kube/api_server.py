@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from extender.kube.client import ApiServer, Headers
 from tests.waiting import in_thread, wait_for
 
 
@@ -151,6 +152,18 @@ async def serving(script: Script) -> AsyncIterator[str]:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
         await server.wait_closed()
+
+
+async def no_headers() -> Mapping[str, str]:
+    """Of a client without credentials."""
+    return {}
+
+
+@contextlib.asynccontextmanager
+async def client_of(script: Script, *, headers: Headers = no_headers, **options: Any) -> AsyncIterator[ApiServer]:
+    """A client of a server that follows the script."""
+    async with serving(script) as url, ApiServer(url, headers=headers, **options) as server:
+        yield server
 
 
 async def _request(reader: asyncio.StreamReader) -> Request:

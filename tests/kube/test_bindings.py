@@ -10,9 +10,9 @@ from typing import TypeVar
 import pytest
 
 from extender.kube import pod_writes
-from extender.kube.client import ApiError, ApiServer, NoAnswer
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.pod_writes import Bindings, BindResult, Turns
-from tests.kube.api_server import Answer, Script, failed, hung_up, serving, watched, whole
+from tests.kube.api_server import Answer, Script, client_of, failed, hung_up, watched, whole
 from tests.waiting import run_bounded
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def asked(answer: Answer, ask: Callable[[Bindings], Awaitable[T]], timeout: floa
         return {"Authorization": "Bearer t"}
 
     async def run() -> T:
-        async with serving(script) as url, ApiServer(url, headers=headers, timeout=timeout) as server:
+        async with client_of(script, headers=headers, timeout=timeout) as server:
             return await ask(Bindings(server, frozenset({"nvidia.com/gpu"})))
 
     return run_bounded(run()), script

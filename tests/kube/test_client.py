@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extender.kube.client import REMEMBERED_SECONDS, ApiError, ApiServer, CredentialsError, Forbidden, NoAnswer
-from tests.kube.api_server import Script, failed, serving, whole
+from tests.kube.api_server import Script, client_of, failed, serving, whole
 from tests.waiting import run_bounded
 
 
@@ -176,16 +176,12 @@ def test_hostile_words_fill_no_memory() -> None:
     assert noted.problem().count(",") < 64
 
 
-async def _no_headers() -> Mapping[str, str]:
-    return {}
-
-
 @pytest.mark.parametrize("kept", [False, True])
 def test_connections_of_its_own_note_it_too(kept: bool) -> None:
     async def run() -> str:
         message = RBAC.format("patch", "pods/status", "")
         script = Script([failed(403, message)])
-        async with serving(script) as url, ApiServer(url, headers=_no_headers) as server:
+        async with client_of(script) as server:
             client = server.apart(1) if kept else server
             with pytest.raises(ApiError):
                 await client.patch("/api/v1/namespaces/x/pods/p/status", b"{}")

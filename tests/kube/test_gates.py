@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
@@ -14,7 +14,7 @@ from extender.kube.gates import Tally
 from extender.objects.queueing import GATE, WANTS_NODES
 from extender.objects.records import PodRecord
 from tests.kube import hostile
-from tests.kube.api_server import failed, hung_up, serving, whole
+from tests.kube.api_server import client_of, failed, hung_up, whole
 from tests.kube.gated import GatedCluster, gated
 from tests.waiting import run_bounded
 
@@ -28,11 +28,9 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(cluster: GatedCluster, ask: Callable[[ApiServer], Awaitable[T]]) -> T:
-    async def headers() -> Mapping[str, str]:
-        return {}
 
     async def run() -> T:
-        async with serving(cluster.script()) as url, ApiServer(url, headers=headers, timeout=5) as server:
+        async with client_of(cluster.script(), timeout=5) as server:
             return await ask(server)
 
     return run_bounded(run())

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import aclosing
 
 import pytest
 
-from extender.kube.client import ApiError, ApiServer
+from extender.kube.client import ApiError
 from extender.kube.lists import DEVICE_CLASSES, NODES, PODS, list_all, pages
 from extender.objects.records import Event
-from tests.kube.api_server import Request, Script, Writer, failed, listed, serving
+from tests.kube.api_server import Request, Script, Writer, client_of, failed, listed
 from tests.waiting import eventually, run_bounded
 from tests.world import GPU, machine, workload
 
 
 def fetch(script: Script) -> list[Event]:
-    async def headers() -> Mapping[str, str]:
-        return {}
 
     async def run() -> list[Event]:
-        async with serving(script) as url, ApiServer(url, headers=headers) as server:
+        async with client_of(script) as server:
             return await list_all(server, frozenset({GPU}), (PODS, NODES, DEVICE_CLASSES))
 
     return run_bounded(run())
@@ -69,11 +66,8 @@ def test_a_page_is_bounded_in_bytes_as_a_watched_one_is(monkeypatch: pytest.Monk
 def test_the_next_page_comes_while_one_is_worked_on_and_none_after_the_end() -> None:
     script = Script([listed(machine("a"), token="b", kind="Node"), listed(machine("b"), token="c", kind="Node")])
 
-    async def headers() -> Mapping[str, str]:
-        return {}
-
     async def run() -> None:
-        async with serving(script) as url, ApiServer(url, headers=headers) as server:
+        async with client_of(script) as server:
             async with aclosing(pages(server, NODES)) as read:
                 async for _ in read:
                     await eventually(lambda: len(script.requests) == 2)  # and this page is not done yet
@@ -89,15 +83,8 @@ def test_a_page_that_fails_ahead_is_reported_after_the_one_before() -> None:
     script = Script([listed(machine("a"), token="b", kind="Node"), failed(500, "no more")])
     seen: list[int] = []
 
-    async def headers() -> Mapping[str, str]:
-        return {}
-
     async def run() -> None:
-        async with (
-            serving(script) as url,
-            ApiServer(url, headers=headers) as server,
-            aclosing(pages(server, NODES)) as read,
-        ):
+        async with client_of(script) as server, aclosing(pages(server, NODES)) as read:
             async for page in read:
                 seen.append(len(page.items))
                 await eventually(lambda: len(script.requests) == 2)

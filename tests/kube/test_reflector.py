@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from extender.kube.client import ApiServer
 from extender.kube.lists import DEVICE_CLASSES, DRA, GROUPS, NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
 from extender.kube.watching import WatchPace, WatchTiming
@@ -23,11 +22,11 @@ from tests.kube.api_server import (
     Request,
     Script,
     Writer,
+    client_of,
     failed,
     hung_up,
     line,
     listed,
-    serving,
     watched,
     whole,
 )
@@ -99,7 +98,7 @@ def reflect(
 
     async def run() -> tuple[Seen, Script, Reflector]:
         seen = Seen(naps)
-        async with serving(script) as url, ApiServer(url, headers=headers) as server:
+        async with client_of(script, headers=headers) as server:
             reflector = Reflector(
                 server, source, seen, frozenset({"nvidia.com/gpu"}), pace,
                 WatchTiming(seen.clock, seen.sleep, random.Random(seed)),
@@ -249,11 +248,8 @@ def test_a_watch_that_lived_ends_the_row_of_failures() -> None:
     clock = Seen(3)
     script = Script([failed(500), failed(500), listed(), lived(watched(end="close")), watched()])
 
-    async def headers() -> Mapping[str, str]:
-        return {}
-
     async def run() -> None:
-        async with serving(script) as url, ApiServer(url, headers=headers) as server:
+        async with client_of(script) as server:
             reflector = Reflector(
                 server, PODS, clock, frozenset(), None, WatchTiming(clock.clock, clock.sleep, random.Random(1))
             )
@@ -400,10 +396,7 @@ async def living(
     """A reflector in real time, until the end of the block."""
     script, seen = Script(answers), Live()
 
-    async def headers() -> Mapping[str, str]:
-        return {}
-
-    async with serving(script) as url, ApiServer(url, headers=headers) as server:
+    async with client_of(script) as server:
         reflector = Reflector(
             server, source, seen, frozenset({"nvidia.com/gpu"}), pace, WatchTiming(seen.clock, chance=random.Random(1))
         )
@@ -752,12 +745,9 @@ def test_state_while_the_watch_is_open() -> None:
     holder: list[Reflector] = []
     script = Script([listed(pod("a")), watched(line("ADDED", pod("b", 11)))])
 
-    async def headers() -> Mapping[str, str]:
-        return {}
-
     async def run() -> None:
         seen = Noting(1)
-        async with serving(script) as url, ApiServer(url, headers=headers) as server:
+        async with client_of(script) as server:
             holder.append(
                 Reflector(server, PODS, seen, frozenset(), None, WatchTiming(seen.clock, seen.sleep, random.Random(1)))
             )

@@ -11,15 +11,11 @@ import pytest
 import uvloop
 
 from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, NoAnswer
-from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
+from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, no_headers, serving, watched, whole
 from tests.waiting import eventually, run_bounded
 
 PATH = "/api/v1/namespaces/a/configmaps/m"
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
-
-
-async def no_headers() -> Mapping[str, str]:
-    return {}
 
 
 def run(

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from extender.kube.client import ApiError, ApiServer, NoAnswer
+from extender.kube.client import ApiError, NoAnswer
 from extender.kube.reviews import ListPods, PathRight, Reviews, User
-from tests.kube.api_server import Answer, Script, failed, hung_up, serving, whole
+from tests.kube.api_server import Answer, Script, client_of, failed, hung_up, whole
 from tests.waiting import run_bounded
 
 T = TypeVar("T")
@@ -21,11 +21,8 @@ def asked(answer: Answer, ask: Callable[[Reviews], Awaitable[T]]) -> tuple[T, An
     """(what came of one question, the body that was sent)."""
     script = Script([answer])
 
-    async def headers() -> Mapping[str, str]:
-        return {}
-
     async def run() -> T:
-        async with serving(script) as url, ApiServer(url, headers=headers, timeout=5) as server:
+        async with client_of(script, timeout=5) as server:
             return await ask(Reviews(server))
 
     result = run_bounded(run())

@@ -11,17 +11,13 @@ import uvloop
 
 from extender.kube import client
 from extender.kube.client import STREAM_BUFFER, ApiError, ApiServer, NoAnswer, Silent, Stream, Transport
-from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
+from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, no_headers, serving, watched, whole
 from tests.waiting import run_bounded
 
 PATH = "/api/v1/pods"
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 Loop = Callable[[], asyncio.AbstractEventLoop]
-
-
-async def no_headers() -> Mapping[str, str]:
-    return {}
 
 
 def run(

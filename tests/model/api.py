@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.sim.cluster import FINISHED, SimClock
+from tests.kube.api_server import no_headers
 from tests.kube.objects import Objects
 from tests.world import JSON
 
@@ -168,10 +169,8 @@ class Connection(ApiServer):
     before or after they are carried out."""
 
     def __init__(self, api: Api, chance: random.Random) -> None:
-        async def headers() -> Mapping[str, str]:
-            return {}
 
-        super().__init__("http://api", headers=headers)
+        super().__init__("http://api", headers=no_headers)
         self._api, self._chance = api, chance
         self.dead, self.losing = False, 0
 
