@@ -105,7 +105,7 @@ clean: ## remove what was made here (the control plane's binaries stay in the us
 # The command and what it imports: made anew only when the dependencies change. setuptools compiles the core.
 $(VENV)/.ready: pyproject.toml requirements.lock
 	@python=$$(.ci/python "$(PYTHON)") && { test -x $(BIN)/python || $$python -m venv $(VENV); }
-	@echo "setup: installing what $(if $(NEWEST),pyproject.toml allows,requirements.lock has), and compiling the core"
+	@echo "setup: installing what $(if $(NEWEST),pyproject.toml allows,requirements.lock has), and compiling the core (some minutes)"
 	@$(NAMED) build project > $(VENV)/.requirements
 	@$(PIP) $(LOCKED) --requirement $(VENV)/.requirements
 	@$(PIP) --no-build-isolation --no-deps --editable .

@@ -67,7 +67,7 @@ def shown() -> Iterator[Shown]:
 
 
 def test_the_day_comes_out_as_told(shown: Shown) -> None:
-    assert "all scenes came out as told" in shown.text, shown.text
+    assert "all scenes came out as they state" in shown.text, shown.text
     for scene in SCENES:
         assert re.search(rf"{HEADER}  {scene}", shown.text, re.MULTILINE), scene
 
@@ -111,7 +111,7 @@ def test_the_queue_needs_no_time_that_the_day_does_not_give(
     monkeypatch.setattr("extender.act.queue.controller.REST", 1e9)
     code, out = played(capsys)
     assert code == 0, out
-    assert "all scenes came out as told" in out
+    assert "all scenes came out as they state" in out
 
 
 def giving(answer: object) -> Any:
@@ -124,18 +124,22 @@ def giving(answer: object) -> Any:
 @pytest.mark.parametrize(
     ("spoiled", "instead", "said"),
     [
-        ("policy.rules.Links.fill", lambda *_: None, "not as told: pretrain waits"),
-        ("policy.costs.WorkLost.term", lambda _, victims: ("sum", array("q", [0] * len(victims.pods))), "not as told"),
+        ("policy.rules.Links.fill", lambda *_: None, "not as stated: pretrain waits"),
+        (
+            "policy.costs.WorkLost.term",
+            lambda _, victims: ("sum", array("q", [0] * len(victims.pods))),
+            "not as stated",
+        ),
         ("cluster.cluster.Cluster._set_pod", lambda *_: 1 / 0, "could not apply a write"),
-        ("act.queue.seat_store.SeatStore.keep", giving(""), "not as told: seats of all are written"),
-        ("act.queue.release.Release._state_seat", giving(None), "not as told: seats of all are written"),
+        ("act.queue.seat_store.SeatStore.keep", giving(""), "not as stated: seats of all are written"),
+        ("act.queue.release.Release._state_seat", giving(None), "not as stated: seats of all are written"),
         (
             "act.queue.allocator.DeviceAllocator.settle",
             giving(True),
-            "not as told: the claim is allocated before the gate",
+            "not as stated: the claim is allocated before the gate",
         ),
         ("act.saving.SaveRequests.ready", giving(True), "did not ask train/pretrain to save its work"),
-        ("ask.ways.request.with_links", lambda pod: pod, "not as told: dgx1 has enough GPUs"),
+        ("ask.ways.request.with_links", lambda pod: pod, "not as stated: dgx1 has enough GPUs"),
     ],
 )
 def test_a_server_that_is_wrong_is_found_out(
@@ -146,7 +150,7 @@ def test_a_server_that_is_wrong_is_found_out(
     code, out = played(capsys)
     assert code == 1
     assert said in out
-    assert "all scenes came out as told" not in out
+    assert "all scenes came out as they state" not in out
 
 
 def fetched(url: str) -> tuple[int, str]:

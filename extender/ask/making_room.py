@@ -26,7 +26,7 @@ from extender.ask.capacity import divided
 from extender.ask.machines import Fleet
 from extender.ask.move_rule import MoveRule
 from extender.ask.suppose import SupposedCluster
-from extender.ask.text import count
+from extender.ask.text import count, no_such_node
 from extender.ask.whatif.drains import created_again, eviction_cost
 from extender.ask.whatif.single import warning
 from extender.cluster.cluster import ClusterView
@@ -259,7 +259,7 @@ def room(supposed: SupposedCluster, asked: WantedRoom, wall: float) -> Room:
     cluster.at(wall)
     fleet = machines.read(supposed.judge)
     if asked.node and asked.node not in cluster.nodes:
-        raise NotFound("the cluster has no such node", path=f"node {asked.node}")
+        raise NotFound(no_such_node(cluster.nodes, asked.node), path=f"node {asked.node}")
     if asked.node and asked.node not in fleet.gpus:
         raise BadInput("it offers no whole GPUs", path=f"node {asked.node}")
     if asked.at and asked.at <= wall:

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from extender.ask.judge import Judge, over
+from extender.ask.text import no_such_node
 from extender.ask.ways import machines
 from extender.ask.whatif.question import MOST_ADDED, Added, Changes
 from extender.cluster.cluster import Cluster, ClusterView
@@ -156,7 +157,7 @@ class SupposedCluster:
         for name in (*changes.cordon, *changes.drain):
             node = nodes.get(name)
             if node is None:
-                raise NotFound("the cluster has no such node", path=f"node {name}")
+                raise NotFound(no_such_node(nodes, name), path=f"node {name}")
             self.set_nodes([msgspec.structs.replace(node, unschedulable=True)])
         for name in changes.drain:
             self.evict(evicted_by_drain(self.cluster, name))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from extender.cluster.device_plugins import partial
+from extender.objects.annotations import nearest
 from extender.objects.parts import GPU_PARTS
 from extender.objects.resources import cpus, gib
 from extender.policy.labels import label
@@ -59,6 +60,12 @@ def no_such_pod(cluster: ClusterView, namespace: str, name: str) -> str:
     return "the cluster has no such pod, or it has ended" + (f" (did you mean {listed}?)" if near else "")
 
 
+def no_such_node(known: Collection[str], name: str) -> str:
+    """That no node has this name, with the one that is most like it."""
+    near = nearest(name, known)
+    return "the cluster has no such node" + (f" (did you mean {near}?)" if near else "")
+
+
 def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
     """That the pod asks for no GPU, for a part of one from another scheduler, or for other devices alone; a claim,
     template or class that does not exist may have been meant to."""
@@ -103,6 +110,15 @@ def terms(cost: Sequence[Mapping[str, Any]]) -> str:
 def terms_alone(cost: Sequence[Mapping[str, Any]]) -> str:
     """The terms of one pod's eviction, whichever pod takes its place: those without a value depend on that pod."""
     return terms([term for term in cost if term["value"] is not None])
+
+
+def proof(certificate: Mapping[str, Any], *, evicts: bool) -> str:
+    """What the search for victims proves. `evicts`: it found some."""
+    searched = f"(searched: {count(certificate['nodes_examined'], 'node')})"
+    if certificate["proved"]:
+        return f"proved: no {'other victims cost less' if evicts else 'eviction that is allowed makes room'} {searched}"
+    may = "other victims may cost less" if evicts else "an eviction may make room"
+    return f"not proved: {may}, the search ended at its limit {searched}"
 
 
 def no_victim_counts(term: Mapping[str, Any]) -> bool:

@@ -43,10 +43,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--held",
         choices=("auto", "always", "never"),
         default="auto",
-        help="say on pods what they hold (default: auto, where kubelet is older than 1.36)",
+        help="write on pods what they hold (default: auto, where kubelet is older than 1.36)",
     )
     parser.add_argument("--topology-file", metavar="FILE", type=Path, help="leave the view here for the relay")
-    parser.add_argument("--mode-file", metavar="FILE", type=Path, help="where the relay says whether it holds plans")
+    parser.add_argument("--mode-file", metavar="FILE", type=Path, help="where the relay states whether it holds plans")
     parser.add_argument(
         "--interval", type=float, default=10.0, metavar="SECONDS", help="between looks (default: %(default)s)"
     )

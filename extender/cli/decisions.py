@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from extender.ask.text import count, ids, named_gpus, result_text, value
+from extender.ask.text import count, ids, named_gpus, proof, result_text, value
 from extender.cli.options import add_output, show
 from extender.cli.screen import aligned
 from extender.cli.sources import add_server, ask, pod_of
@@ -203,9 +203,7 @@ def _victims(decision: dict[str, Any]) -> Iterator[str]:
             f"{count(victim['gpu_count'], 'GPU')} ({held})"
         )
     if certificate := decision.get("certificate"):
-        how = "proved the cheapest" if certificate["proved"] else "the cheapest before the search budget was spent"
-        nodes, steps = count(certificate["nodes_examined"], "node"), count(certificate["sets_examined"], "search step")
-        yield f"  {how}: {nodes}, {steps}"
+        yield f"  {proof(certificate, evicts=True)}"
         if other := certificate["runner_up"]:
             yield f"  next best: {_place(other)}"
     if cost := decision.get("cost"):

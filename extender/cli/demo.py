@@ -1,5 +1,5 @@
 """Play a day on a simulated cluster, over HTTP, and then serve it until Ctrl-C. Nothing leaves this machine. Exit code
-1 when a scene does not come out as it is told.
+1 when a scene does not come out as it states.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Demo:
                     while traffic and not ended.wait(STEP_SECONDS):
                         traffic.step()
             except NotAsTold as broken:
-                self._fail(f"not as told: {broken}")
+                self._fail(f"not as stated: {broken}")
             except (CallFailed, TimeoutError, RuntimeError) as error:
                 if not ended.is_set():
                     self._fail(f"the server does not answer: {error}")
@@ -177,7 +177,9 @@ class Demo:
             if ended.wait(self.pace):
                 return False
         self.console.print()
-        self.console.print(Text("✓ all scenes came out as told, by what the simulated kubelets handed out", "green"))
+        self.console.print(
+            Text("✓ all scenes came out as they state, by what the simulated kubelets handed out", "green")
+        )
         if not self.once:
             self.console.print(
                 Text(f"serving on {url} until Ctrl-C: open it in a browser to see the day's cluster", "bold")

@@ -46,9 +46,8 @@ def run(options: argparse.Namespace) -> int:
     page = "/debug/map" + (f"?{asked}" if asked else "")
     answer = answer_of(options, page, lambda offline, settings, events, wall: _read(options, settings, events))
     if not answer["nodes"]:
-        what = "no node of this rack" if options.rack and not options.node else "no such node"
-        all_nodes = "; without a name all are listed" if asked else ""
-        raise NotFound(f"{what} offers GPUs{all_nodes}", path=options.node or options.rack or "the cluster")
+        where = f"node {options.node}" if options.node else f"rack {options.rack}" if options.rack else "the cluster"
+        raise NotFound("no node offers GPUs" if not options.node else "it offers no GPUs", path=where)
     show(answer, options.output, partial(_lines, drawn=options.node is not None))
     if options.output == "text":
         note(answer["warnings"], "warning: ")

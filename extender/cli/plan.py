@@ -201,13 +201,13 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
         yield f"  gone by {answer['at']}, as declared by duration or deadline: {which}"
     for place in answer["places"]:
         yield f"  place: {short(place['node'])}, {count(place['pods'], 'pod')}"
-    steps, bound = count(certificate["steps"], "search step"), certificate["bound_gpu_seconds"]
+    found, bound = answer["verdict"] != "cannot", certificate["bound_gpu_seconds"]
     if certificate["proved"]:
-        yield f"  proved: {'' if answer['verdict'] == 'cannot' else 'no moves cost less: '}{steps}"
+        yield f"  proved: no moves {'cost less' if found else 'help'}"
     elif bound is None:
-        yield f"  not proved: {steps}"
+        yield f"  not proved: other moves may {'cost less' if found else 'help'}, the search ended at its limit"
     else:
-        yield f"  not proved: no moves lose less than {gpu_hours(bound)} of work; the search ended after {steps}"
+        yield f"  not proved: no moves lose less than {gpu_hours(bound)} of work, and the search ended at its limit"
     for pod in answer["stays"]:
         yield f"  stays: {short(pod['namespace'])}/{short(pod['name'])}: {pod['reason']}"
     elsewhere, named = " on other nodes" if answer["stays"] else "", Counter(pod["reason"] for pod in answer["stays"])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from http.client import BadStatusLine, HTTPException, RemoteDisconnected
 from pathlib import Path
-from ssl import SSLError
+from ssl import SSLCertVerificationError, SSLError
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -123,6 +123,9 @@ def _answer(
         reason = getattr(error, "reason", None) or error
         if isinstance(reason, SSLError) and reason.reason in NO_TLS:
             raise Unreachable(f"it does not speak TLS: write http://{urlsplit(server).netloc}", path=server) from None
+        if isinstance(reason, SSLCertVerificationError):
+            why = f"its certificate is not trusted ({reason.verify_message}): SSL_CERT_FILE names that of its authority"
+            raise Unreachable(why, path=server) from None
         if scheme == "http" and isinstance(reason, RemoteDisconnected | BadStatusLine | ConnectionResetError):
             raise Unreachable(
                 f"it closes the connection without an answer. If it speaks TLS, write https://{urlsplit(server).netloc}",

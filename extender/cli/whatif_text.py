@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from extender.ask.text import count, ids, lacks, named_gpus, short, way
+from extender.ask.text import count, ids, lacks, named_gpus, proof, short, way
 from extender.cli.decisions import cost_table, rejections
 from extender.cli.gpu_picture import legend_of, picture
 from extender.cli.screen import Line, aligned, indented
@@ -103,10 +103,8 @@ def _victims(victims: list[Json]) -> Iterator[Line]:
 
 def _proof(result: Json) -> Iterator[str]:
     certificate = result["certificate"]
-    looked = f"{count(certificate['nodes_examined'], 'node')}, {count(certificate['sets_examined'], 'search step')}"
     if result["verdict"] == "evict":
-        proved = certificate["proved"]
-        yield f"{'proved the cheapest' if proved else 'the best found, not proved, the budget ended'}: {looked}"
+        yield proof(certificate, evicts=True)
         if other := certificate["runner_up"]:
             victims = count(len(other["victims"]), "victim")
             lost = label(certificate["lost_on"] or "")
@@ -114,7 +112,7 @@ def _proof(result: Json) -> Iterator[str]:
         else:
             yield "no other node is possible"
     elif result["verdict"] == "cannot" and not result["forbidden"] and "quota" not in result["reasons"]:
-        yield f"{'proved' if certificate['proved'] else 'not proved, the budget ended'}: {looked}"
+        yield proof(certificate, evicts=False)
 
 
 def _refusals(result: Json) -> Iterator[Line]:

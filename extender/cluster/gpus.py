@@ -186,7 +186,7 @@ class GpuStore:
         left_out = self._allowance.take(now)
         if left_out is not None:
             log.warning(
-                "what is said about a node's GPUs does not fit together",
+                "what a node states about its GPUs does not fit together",
                 node=node,
                 believed=topology.detail,
                 disagreements=list(topology.disagreements) or None,

@@ -58,7 +58,7 @@ def _read(library: Any) -> Reading:
         raise BadTopology(f"{len(handles)} GPUs; at most {MOST_GPUS} are read", path="amdsmi")
     links, speed, counted = _links(library, handles)
     linked = any(map(any, links))
-    uncounted = "the driver does not tell how many links a pair has; 1 is taken for each (name the product)"
+    uncounted = "the driver does not report how many links a pair has; 1 is taken for each (name the product)"
     size = range(len(handles))
     buses = [library.amdsmi_get_gpu_device_bdf(handle).lower() for handle in handles]
     return Reading(

@@ -61,7 +61,7 @@ def complete(reading: Reading, product: str | None, gbps: float | None) -> Topol
     if reading.known_links() is None:
         raise BadTopology("not all links are known", path="links", code="links-unknown")
     if reading.linked and not reading.gbps:
-        raise BadTopology("how fast a link is is not told: --product or --gbps", path="gbps", code="gbps-unknown")
+        raise BadTopology("the speed of a link is unknown: give --product or --gbps", path="gbps", code="gbps-unknown")
     seen = reading.topology()
     return replace(decode(encode(seen)), nics=seen.nics)  # so that what is read is what was written
 

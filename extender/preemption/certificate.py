@@ -95,7 +95,7 @@ def next_best(certificate: Mapping[str, Any]) -> str:
     if other:
         where = f"{how_many(len(other['victims']))} {place_of(other)}"
         lost_on = label(certificate["lost_on"] or "")
-        return f"next best{'' if proved else ' of what was searched'}: {where}, lost on {lost_on}"
+        return f"next best{'' if proved else ' of what was searched'}: {where}, loses by: {lost_on}"
     if "domains_examined" in certificate:
         return "no cheaper plan exists" if proved else "a cheaper plan may exist: the search budget ended first"
     if not proved:

@@ -167,7 +167,7 @@ class QueueLeader:
         """Why no instance releases pods, and what to do."""
         if not self.enabled:
             return f"queue.enabled was false when this server started; set it, then restart the servers ({RESTART})"
-        return f"no instance holds the Lease {self.lease}; the log of the servers says why"
+        return f"no instance holds the Lease {self.lease}; the log of the servers states why"
 
     def _why(self) -> str:
         return f" ({self.problem})" if self.problem else ""

@@ -293,7 +293,7 @@ def _read(block: _Block, names: dict[str, str], *, hidden: bool, legend: bool) -
     missing = [name for name in gpus if name not in table.cells and f"row {name}" not in damaged]
     if missing:
         rows = f"row {missing[0]}: is" if len(missing) == 1 else f"rows {', '.join(missing)}: are"
-        warnings.append(Warned("rows-missing", f"{rows} missing; what the other rows say of them is used"))
+        warnings.append(Warned("rows-missing", f"{rows} missing; the values of the other rows are used"))
 
     column = {name: place for place, name in enumerate(block.cells)}
 

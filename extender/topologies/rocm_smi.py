@@ -111,7 +111,7 @@ def _table(title: str, lines: list[str], cell: str, warnings: list[Warned]) -> t
         rows[gpu] = [word for _, word in sorted(zip(columns, cells, strict=True))]
     missing = [f"GPU{gpu}" for gpu in columns if gpu not in rows]
     if missing and rows:
-        message = f"rows {', '.join(missing)} of {title!r} are not there; what the other rows say of them is used"
+        message = f"rows {', '.join(missing)} of {title!r} are not there; the values of the other rows are used"
         warnings.append(Warned("rows-missing", message))
     return (len(columns), rows) if rows else None
 

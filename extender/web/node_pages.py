@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 from extender.ask.judge import Judge, over
 from extender.ask.pending import pods_that_wait
 from extender.ask.stock import stock
+from extender.ask.text import no_such_node
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dump import node_map
 from extender.errors import BadRequest, NotFound
@@ -199,7 +200,8 @@ def node_view(content: Content, query: Query) -> JSON:
     name, cluster = query.get("node", ""), content.verbs.cluster
     drawn = drawing(content, name)
     if drawn is None:
-        raise NotFound("the cluster has no such node, or it offers no GPUs", path=name)
+        why = "the node offers no GPUs" if name in cluster.nodes else no_such_node(cluster.nodes, name)
+        raise NotFound(why, path=name)
     view, holders = drawn
     topology = cluster.gpus.topologies[name]
     groups = {level: Groups(cluster, level).of(cluster.nodes[name]) for level in ("rack", "model")}
@@ -256,8 +258,11 @@ def _islands(links: Sequence[Sequence[int]] | None, count: int) -> list[int]:
 
 
 def node_maps(judge: Judge, now: float, only: str | None = None, rack: str | None = None) -> JSON:
-    """`kind: Map`: the nodes by name; `now`: by the server's clock; `only`: one of them, `rack`: those of a rack."""
+    """`kind: Map`: the nodes by name; `now`: by the server's clock; `only`: one of them, `rack`: those of a rack.
+    NotFound: there is no node `only`."""
     cluster = judge.cluster
+    if only is not None and only not in cluster.nodes:
+        raise NotFound(no_such_node(cluster.nodes, only), path=f"node {only}")
     racks_of_nodes = Groups(cluster, "rack")
     known = {name: cluster.nodes.get(name) for name in (sorted(cluster.gpus.topologies) if only is None else (only,))}
     racks_by_name = {name: racks_of_nodes.of(node) or None for name, node in known.items() if node is not None}

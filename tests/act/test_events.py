@@ -181,7 +181,7 @@ def test_a_preemption_tells_its_victims_and_its_preemptor() -> None:
     for note in (told[0][3], told[1][3]):
         assert note.startswith(f"plan {plan.id}: ")
         assert "cost: highest priority of a victim 1, work lost 0.01 GPU-hours, " in note
-        assert note.endswith("next best: 1 pod on node n2, lost on work lost")
+        assert note.endswith("next best: 1 pod on node n2, loses by: work lost")
     assert "has to leave node n1 for default/urgent (priority 9)" in told[0][3]
     assert "1 pod to leave node n1 for this one: default/n1-w0;" in told[1][3]
 
@@ -193,8 +193,8 @@ def test_what_else_was_possible_is_told_as_far_as_it_is_known() -> None:
         certificate = {"runner_up": runner_up, "proved": proved, "nodes_examined": nodes, "lost_on": "victims"}
         return price_text({"cost": [], "certificate": certificate})
 
-    assert text(other, True, 9) == "cost: unknown; next best: 2 pods on node n2, lost on victims"
-    assert text(other, False, 9).endswith("next best of what was searched: 2 pods on node n2, lost on victims")
+    assert text(other, True, 9) == "cost: unknown; next best: 2 pods on node n2, loses by: victims"
+    assert text(other, False, 9).endswith("next best of what was searched: 2 pods on node n2, loses by: victims")
     assert text(None, False, 9).endswith("; no other node was found before the search budget ended")
     assert text(None, True, 1).endswith("; no other node came into question")
     assert text(None, True, 2).endswith("; on the other node examined no eviction is enough")
@@ -207,8 +207,8 @@ def test_what_else_was_possible_for_a_gang_is_told_by_domain() -> None:
         return price_text({"cost": [], "certificate": certificate})
 
     other = {"domain": {"level": "rack", "value": "s"}, "victims": [1, 2]}
-    assert text(other, True) == "cost: unknown; next best: 2 pods in rack=s, lost on victims"
-    assert text(other | {"domain": None}, True) == "cost: unknown; next best: 2 pods on other nodes, lost on victims"
+    assert text(other, True) == "cost: unknown; next best: 2 pods in rack=s, loses by: victims"
+    assert text(other | {"domain": None}, True) == "cost: unknown; next best: 2 pods on other nodes, loses by: victims"
     assert text(None, True) == "cost: unknown; no cheaper plan exists"
     assert text(None, False) == "cost: unknown; a cheaper plan may exist: the search budget ended first"
     assert price_text({}) == "cost: unknown"

@@ -82,7 +82,7 @@ def test_why_another_eviction_was_dearer_is_told_in_words() -> None:
     assert world.preempt(pod, {"n1": ["on-n1"], "n2": ["on-n2"]}) == {"n1": ["on-n1"]}
     world.pod("on-n1", 4, "n1", start=WALL - 60, held=(0, 1, 2, 3), terminating=WALL + 30)
     sentence = explained(world, "default/on-n1")["sentence"]
-    assert "; next best: 1 pod on node n2, lost on work lost; " in sentence
+    assert "; next best: 1 pod on node n2, loses by: work lost; " in sentence
 
 
 def test_the_page_of_a_victim_says_what_evicted_it() -> None:

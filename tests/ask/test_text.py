@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from extender.ask.text import count, named_gpus, short
+import pytest
+
+from extender.ask.explanation import BETTER
+from extender.ask.text import count, named_gpus, proof, short
+from extender.settings import Settings
 
 
 def test_plurals() -> None:
@@ -19,3 +23,20 @@ def test_long_names_lose_their_middle() -> None:
 
 def test_gpus_that_are_not_known() -> None:
     assert (named_gpus([3]), named_gpus([0, 1, 3])) == ("GPU 3", "GPUs 0-1,3")
+
+
+@pytest.mark.parametrize(
+    ("proved", "evicts", "said"),
+    [
+        (True, True, "proved: no other victims cost less (searched: 1 node)"),
+        (True, False, "proved: no eviction that is allowed makes room (searched: 1 node)"),
+        (False, True, "not proved: other victims may cost less, the search ended at its limit (searched: 1 node)"),
+        (False, False, "not proved: an eviction may make room, the search ended at its limit (searched: 1 node)"),
+    ],
+)
+def test_a_proof_states_what_it_proves(proved: bool, evicts: bool, said: str) -> None:
+    assert proof({"proved": proved, "nodes_examined": 1}, evicts=evicts) == said
+
+
+def test_each_scorer_has_words_for_people() -> None:
+    assert {scorer.name for scorer in Settings().scorers} <= BETTER.keys()

@@ -207,14 +207,17 @@ def test_http_and_https_mixed_up(tmp_path: Path, cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
-            connection, _ = listener.accept()
-            with contextlib.suppress(ssl.SSLError, ConnectionError), tls.wrap_socket(connection, server_side=True):
-                pass
+            for _ in range(2):
+                connection, _ = listener.accept()
+                with contextlib.suppress(ssl.SSLError, ConnectionError), tls.wrap_socket(connection, server_side=True):
+                    pass
 
         threading.Thread(target=answer, daemon=True).start()
         port = listener.getsockname()[1]
         said = cli.err(["top", "--server", f"http://127.0.0.1:{port}"], 1)
-    assert f"If it speaks TLS, write https://127.0.0.1:{port}" in said
+        assert f"If it speaks TLS, write https://127.0.0.1:{port}" in said
+        said = cli.err(["top", "--server", f"https://127.0.0.1:{port}"], 1)
+    assert "its certificate is not trusted (self-signed certificate): SSL_CERT_FILE names" in said
 
 
 def test_a_server_that_is_not_ready_or_not_there_names_the_way_out(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:

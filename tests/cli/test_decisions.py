@@ -70,7 +70,7 @@ def test_decisions_tells_people(server: str, capsys: pytest.CaptureFixture[str])
         "  result: evict on b, 3 nodes to choose from\n"
         "  evict: ml/old, priority 1, 2 GPUs (0-1)\n"
         "  evict: ml/older, priority 1, 1 GPU (not known which)\n"
-        "  proved the cheapest: 3 nodes, 12 search steps\n"
+        "  proved: no other victims cost less (searched: 3 nodes)\n"
         "  next best: c\n"
         "  cost       this  next best\n"
         "  victims  2 pods    unknown  decides\n"

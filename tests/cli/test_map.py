@@ -103,6 +103,13 @@ def test_what_is_not_there_is_an_error(words: list[str], file: str, cli: Cli) ->
     assert json.loads(cli.err(["map", *words, "--cluster", file, "-o", "json"], 1))["error"]["code"] == "not-found"
 
 
+@pytest.mark.parametrize("words", [["map", "cpu-onyl"], ["plan", "--node", "cpu-onyl"]])
+def test_a_misspelt_node_is_suggested(words: list[str], file: str, cli: Cli) -> None:
+    said = cli.err([*words, "--cluster", file], 1)
+    assert "the cluster has no such node (did you mean cpu-only?)" in said
+    assert "node cpu-onyl" in said
+
+
 def test_an_address_that_cannot_be_read_is_an_error(cli: Cli) -> None:
     assert json.loads(cli.err(["map", "--server", "http://[::", "-o", "json"], 1))["error"]["path"] == "--server"
 

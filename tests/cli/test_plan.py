@@ -63,7 +63,7 @@ def test_what_stays_is_counted_once_and_the_proof_says_what_the_verdict_says() -
     cannot = {"verdict": "cannot", "shape": None, "node": "n7", "stays": stays, "not_moved": left}
     lines = list(map(str, _lines(MOVES | cannot)))
     assert lines[0] == "node n7: not emptied"
-    assert lines[1] == "  proved: 1 search step"
+    assert lines[1] == "  proved: no moves help"
     assert lines[-2:] == [
         "  not moved on other nodes: 1 pod: no owner that creates a new pod",
         "  not moved on other nodes: 1 pod: of equal or higher priority",

@@ -61,6 +61,7 @@ def test_each_phrase_of_the_issue_would_be_found(phrase: str) -> None:
         "It waits so many seconds.", "A choice of ours.", "The server asks that one.", "None is to be had.",
         "It waits. Of a gang it has two.", "What is left is free.", "It waits; what is left. What are bounds is set.",
         "It can not be.", "Nobody knows.", "It is dear.", "It has to go.",
+        "The log says why.", "It is told.",
     ],
 )  # fmt: skip
 def test_each_of_the_words_would_be_found(phrase: str) -> None:

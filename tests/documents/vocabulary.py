@@ -62,6 +62,7 @@ WORDS = {
     r"\b(?<!-)(?:[Ss]omebody|[Nn]obody)\b": "the account, user or component",
     r"\b(?:is|are) dear(?:er|est)?\b": "costs more",
     r"\bhas to go\b": "is evicted",
+    r"\b(?:[Ss]ays?|[Tt]ells?)\b|\b(?:is|are|as|not) (?:told|said)\b": "states, reports or returns",
 }
 """What must not occur, by what to write instead."""
 

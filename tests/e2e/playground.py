@@ -7,6 +7,7 @@ container runs. gpu-extender answers the scheduler as `manifests/` configures it
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from tests.e2e import builders, queueing
-from tests.e2e.build import ControlPlaneUnavailable, build, build_kubectl
+from tests.e2e.build import ControlPlaneUnavailable, build, build_kubectl, cache_root
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.extender_process import ExtenderProcess
 from tests.e2e.kubelet import SimulatedKubelets
@@ -52,6 +53,17 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def _port(stack: ExitStack) -> int | None:
+    """PORT where it is free and no other playground has taken it, else None. It is taken until `stack` ends: until the
+    server listens, it looks free to two that start together."""
+    lock = stack.enter_context((cache_root() / "playground.lock").open("w"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return None
+    return PORT if _is_free(PORT) else None
+
+
 def scheduler_config(url: str) -> dict[str, Any]:
     """`manifests/kube-scheduler-config.yaml` for a scheduler that runs alone, with bind, asking `url`."""
     config = _load(CONFIG)
@@ -78,7 +90,7 @@ def start(stack: ExitStack) -> tuple[ControlPlane, ExtenderProcess]:
         control_plane.kubeconfig(),
         control_plane.reaper,
         config={**_load(MANIFESTS / "gpu-extender.yaml"), **SETTINGS},
-        port=PORT if _is_free(PORT) else None,
+        port=_port(stack),
     )
     stack.callback(server.kill)
     server.start()

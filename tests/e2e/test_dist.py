@@ -98,7 +98,7 @@ def test_every_module_imports_in_an_empty_environment(image: Path) -> None:
 
 def test_the_demo_runs_from_the_wheel(image: Path) -> None:
     """Every answer of the server in it is checked by the demo itself."""
-    assert "all scenes came out as told" in inside(image, "gpu-extender", "demo", "--once")
+    assert "all scenes came out as they state" in inside(image, "gpu-extender", "demo", "--once")
 
 
 def test_the_list_of_components_has_what_is_installed(image: Path) -> None:

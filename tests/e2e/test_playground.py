@@ -7,10 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.e2e import playground
+from tests.e2e.process import free_port
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -23,29 +26,39 @@ def shell(binaries: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a second terminal, with what `make cluster` prints pasted into it."""
     printed = tmp_path / "printed"
     with printed.open("w") as out:
-        playground = subprocess.Popen(
+        program = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.playground"], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT
         )
     try:
 
         def exports() -> dict[str, str]:
-            assert playground.poll() is None, printed.read_text()
+            assert program.poll() is None, printed.read_text()
             return dict(EXPORT.findall(printed.read_text())) if "gpu-extender top" in printed.read_text() else {}
 
         found = wait_for(exports, 600, "the playground prints what to paste")
         yield os.environ | {name: value.replace("$PATH", os.environ["PATH"]) for name, value in found.items()}
     finally:
-        playground.terminate()  # not SIGINT: what a shell runs in the background ignores it, and so do its children
+        program.terminate()  # not SIGINT: what a shell runs in the background ignores it, and so do its children
         try:
-            assert playground.wait(60) == 0
+            assert program.wait(60) == 0
         finally:
-            playground.kill()
+            program.kill()
 
 
 def kubectl(shell: dict[str, str], *words: str, text: str = "") -> str:
     ran = subprocess.run(["kubectl", *words], env=shell, input=text, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+def test_two_that_start_together_have_different_ports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(playground, "PORT", free_port())
+    monkeypatch.setenv("GPU_EXTENDER_CACHE", str(tmp_path))
+    with ExitStack() as first, ExitStack() as second:
+        assert playground._port(first) == playground.PORT
+        assert playground._port(second) is None
+    with ExitStack() as later:
+        assert playground._port(later) == playground.PORT
 
 
 def test_the_pod_and_the_gang_of_the_readme_start(shell: dict[str, str]) -> None:
