@@ -52,7 +52,7 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
     rows = [_cells(queue) for queue in answer["queues"]]
     yield from aligned(rows, "<>>><<<", ("queue", "waiting", "share", "weight", "holds", "guaranteed", "limit"))
     if rows:
-        yield "  holds: all GPU pods of the queue, also those without its gate"
+        yield "  holds: all GPU pods of the queue, also those without its gate, on all nodes, also on cordoned ones"
         yield ""
     if starts := answer.get("starts"):
         yield "starts now, in order:"

@@ -104,7 +104,7 @@ def test_the_queue_is_told_to_people(server: str, capsys: Captured) -> None:
         "queue  waiting  share  weight  holds               guaranteed  limit",
         "ml           1  0.250       2  8 x H100, 4 x A100  16 x H100",
         "lab          2  0.000       1  no GPU                          4 x A100",
-        "  holds: all GPU pods of the queue, also those without its gate",
+        "  holds: all GPU pods of the queue, also those without its gate, on all nodes, also on cordoned ones",
         "",
         "waiting, in order:",
         "  1  ml/train (job)  queue ml, priority 5, for 1m35s",

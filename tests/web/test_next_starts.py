@@ -139,7 +139,7 @@ def test_a_preemption_is_drawn_until_its_victim_has_saved() -> None:
     assert (bar["end"], bar["victims"]) == (reservation["saving_until"], len(reservation["victims_left"]))
     assert bar["end"] == WALL + 600
     text = world.call("/queue", method="GET", accept="text/html").body.decode()
-    assert "reserved until its victim has saved its work, by 08:10, and terminated" in text
+    assert "reserved until its victim has saved its work, by 08:10:00 UTC, and terminated" in text
 
 
 def test_each_stated_end_is_in_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
