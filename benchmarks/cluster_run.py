@@ -25,8 +25,7 @@ from extender.decide.verbs import Verbs
 from extender.objects import decode, records
 from extender.objects.records import Event
 from extender.settings import Settings
-from extender.sim.device_plugin import PluginPanicked, SimDevicePlugin
-from extender.sim.machines import GPU, SimMachine, SimNode, machine
+from extender.sim.machines import GPU, PluginPanicked, SimDevicePlugin, SimMachine, SimNode, machine
 from extender.topologies.annotation import RELAY
 
 MEAN_SECONDS = 3600.0

@@ -15,7 +15,7 @@ seeds that replay these parts, from 1. Arrivals are stretched to the load and sh
 4 hours, as in `benchmarks.queue`. Users state one to ten times the run time, rounded up. A job of more than eight GPUs
 is a gang of pods of a node each; none has more than half of the GPUs.
 
-Which gang starts is decided by the product's order and backfill (`extender/queue/order.py`, `backfill.py`), each user a
+Which gang starts is decided by the product's order and backfill (`extender/queue/usage.py`, `backfill.py`), each user a
 queue of its own as namespaces are by default; where is decided by the rivals' placement (`queue_sim/places.py`), not by
 the simpler room of the windows. Each replay begins with nothing learned. A gang gets its windows when it first waits;
 all that counts is that first window. Gangs that start within a minute do not count, nor the first 15 % of a replay.
@@ -63,14 +63,12 @@ from benchmarks.queue_sim.world import Account, Arm, World
 from extender.cluster.slices import Sliced, finish
 from extender.objects.gangs import Ref
 from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, start_all
-from extender.queue.endings import OVERRUN_SECONDS, Ending
 from extender.queue.gang import WaitingGang
-from extender.queue.gang_runs import FRESH_SECONDS
-from extender.queue.order import fair_shares, order
+from extender.queue.gang_runs import FRESH_SECONDS, OVERRUN_SECONDS, Ending
 from extender.queue.placement import Placed
 from extender.queue.runtimes import RunClass, RunTime, RunTimeBounds, RunTimes
 from extender.queue.sampled import DatedSeats, HopefulGang, RunningGang, Scene, SizedGang
-from extender.queue.usage import FoundPlace
+from extender.queue.usage import FoundPlace, fair_shares, order
 from extender.queue.windows import FUTURES, LEAST_WAIT, LEVELS, StartWindows, Windows
 from extender.reservations.advance import Held, seat
 from extender.settings import Settings

@@ -13,8 +13,7 @@ from benchmarks.openb_trace import WHOLE, Pod
 from ext_core import score
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable, PodTable
-from extender.cluster.demand import ANYWHERE, DemandMix, MachineModels, Weigher
-from extender.cluster.pod_kinds import Kind
+from extender.cluster.demand import ANYWHERE, DemandMix, Kind, MachineModels, Weigher
 from extender.cluster.tables import Tables
 from extender.objects.selectors import Requirement
 from extender.policy.contracts import PodRequest

@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from benchmarks import preemption_links as links
-from extender.sim.device_plugin import Arbitrary, PluginPanicked
 from extender.sim.in_tree import beyond_budgets, preference, taken_back
-from extender.sim.machines import GPU, SimMachine, SimNode, machine
+from extender.sim.machines import GPU, Arbitrary, PluginPanicked, SimMachine, SimNode, machine
 
 NOW = 1_800_000_000.0
 # Whole-GPU pods by GPUs asked for, in two variants of the trace.

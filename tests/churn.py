@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from extender.kube.feed import Feed
+from extender.kube.reflector import Feed
 from extender.kube.watching import WatchPace
 from extender.objects import decode
 from extender.objects.records import Event, Kind, Record

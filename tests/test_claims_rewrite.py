@@ -8,7 +8,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from extender.kube import gates
+from extender.kube import pod_writes
 from extender.objects.queueing import GATE
 from extender.sim.claims import DRIVER, claim
 from tests.test_queue_manifests import MANIFESTS, documents, named
@@ -52,7 +52,7 @@ def test_the_policy_is_about_the_same_pods_as_that_of_the_queue() -> None:
     selector, wanted = (spec["matchConstraints"]["namespaceSelector"] for spec in (ours, queue))
     assert selector["matchExpressions"] == wanted["matchExpressions"]
     assert selector["matchLabels"] == {**wanted["matchLabels"], "gpu-extender.io/claims": "enabled"}
-    assert POLICY["metadata"]["name"] == BINDING["spec"]["policyName"] == gates.POLICIES[1]
+    assert POLICY["metadata"]["name"] == BINDING["spec"]["policyName"] == pod_writes.POLICIES[1]
 
 
 def test_templates_are_for_namespaces_and_not_of_the_component() -> None:

@@ -17,14 +17,12 @@ from extender.cluster.dra.claims import ResourceClaims
 from extender.cluster.dra.resource_slices import Slices
 from extender.cluster.dra.store import DraStore
 from extender.cluster.eligibility import Eligibility
-from extender.cluster.gangs import Gangs
+from extender.cluster.gangs import Gangs, Workloads
 from extender.cluster.gpus import GpuStore
 from extender.cluster.node_health import NodeHealth
 from extender.cluster.nodes import NodeRows
 from extender.cluster.numbered import Requirements
-from extender.cluster.placements import Placements, Repelling
-from extender.cluster.pods import PodRows
-from extender.cluster.workloads import Workloads
+from extender.cluster.pods import Placements, PodRows, Repelling
 
 CORE = Path(__file__).parent.parent / "ext_core"
 ALLOWED = {"ext_core", "libc", "posix", "cython", "cpython", "Python.h"}

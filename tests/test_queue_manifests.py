@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from extender.act.queue.replicas import SIGNS
 from extender.act.queue.seat_store import SHARDS
 from extender.cli import gates as gates_command
-from extender.kube import gates
+from extender.kube import pod_writes
 from extender.objects.queueing import GANG, GATE
 from extender.settings import Settings
 
@@ -64,7 +64,7 @@ def test_the_policy_is_about_our_gpus_scheduler_gate_and_labels() -> None:
 
 def test_the_policy_is_bound_by_what_the_command_looks_for() -> None:
     [binding] = of_kind("MutatingAdmissionPolicyBinding")
-    assert POLICY["metadata"]["name"] == binding["spec"]["policyName"] == gates.POLICIES[0]
+    assert POLICY["metadata"]["name"] == binding["spec"]["policyName"] == pod_writes.POLICIES[0]
 
 
 def test_the_cron_job_calls_a_command_that_exists() -> None:

@@ -44,10 +44,9 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.advance import MOST_ENTRIES, AdvanceEntry, WantedRoom, entries
 from extender.objects.records import PodRecord
-from extender.queue.endings import stated
+from extender.queue.gang_runs import stated
 from extender.queue.report import first_names
-from extender.reservations.advance import Held, users
-from extender.reservations.moves import PlannedMove
+from extender.reservations.advance import Held, PlannedMove, users
 from extender.times import Clock
 
 LOOK_SECONDS: Final = 1.0

@@ -16,8 +16,7 @@ from extender.kube.own_objects import ConfigMap
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.stored_texts import Damaged, Newer, decoded
-from extender.reservations.advance import TOP, Held, seat
-from extender.reservations.moves import PlannedMove, turn_of
+from extender.reservations.advance import TOP, Held, PlannedMove, seat, turn_of
 from extender.reservations.seats import Seat
 from extender.times import rfc3339
 

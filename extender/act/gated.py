@@ -15,7 +15,7 @@ from typing import Final
 from extender.act.controller import Controller, repeat
 from extender.act.events import EventRecorder, FewEvents
 from extender.cluster.cluster import ClusterView
-from extender.kube import gates
+from extender.kube import pod_writes
 from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.log import Allowance, get_log
 from extender.metrics import Degraded
@@ -144,7 +144,9 @@ class GateRemoval(Controller):
         if all(uid in self._refused for uid in self._cluster.placements.queued):
             return True
         try:
-            tally = await gates.remove_gates(self._server, lambda pod: pod.uid not in self._refused, lambda tally: None)
+            tally = await pod_writes.remove_gates(
+                self._server, lambda pod: pod.uid not in self._refused, lambda tally: None
+            )
         except (ApiError, NoAnswer) as error:
             log.warning("our scheduling gates are not removed", err=str(error), retry_seconds=RETRY_SECONDS)
             return False

@@ -45,9 +45,23 @@ from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import owner_key
 from extender.preemption.candidates import Preemptor
 from extender.preemption.certificate import how_many
-from extender.reservations.advance import ANY_POD, CLOCK_SECONDS, Eligibility, Held, places_of, present, seat
+from extender.reservations.advance import (
+    ANY_POD,
+    CLOCK_SECONDS,
+    MOVE,
+    Eligibility,
+    Held,
+    MovedPod,
+    PlannedMove,
+    move_of,
+    owner_of,
+    place_name,
+    places_of,
+    present,
+    seat,
+    turn_of,
+)
 from extender.reservations.claims import Claims, Counted, uniform
-from extender.reservations.moves import MOVE, MovedPod, PlannedMove, move_of, owner_of, place_name, turn_of
 from extender.reservations.seats import Seat
 from extender.times import Backoff, Backoffs, Clock, rfc3339
 

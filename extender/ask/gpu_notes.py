@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
+from extender.cluster.gangs import mixes_models
 from extender.cluster.nodes import model_of
-from extender.cluster.workloads import mixes_models
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_whole

@@ -17,7 +17,7 @@ from extender.decide.hold_back import HoldBack, put_last
 from extender.decide.verbs import Verbs
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Preemptor
-from extender.preemption.outbid import Leave, Outbid
+from extender.preemption.preemption import Leave, Outbid
 from extender.preemption.search import OTHER, VictimSearch, amounts_short, others_short
 from extender.reservations.claims import NONE, Claims
 

@@ -46,7 +46,7 @@ from extender.preemption.search import loss
 from extender.queue.gang import formed
 from extender.queue.levels import domain_of_node, keys_of
 from extender.queue.report import first_names
-from extender.reservations.moves import MovedPod, PlannedMove
+from extender.reservations.advance import MovedPod, PlannedMove
 
 MOST_TRIES: Final = 16
 """Searches of one answer: after each our filter has rejected a place."""

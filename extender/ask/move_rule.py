@@ -13,9 +13,9 @@ from extender.objects.advance import WantedRoom
 from extender.objects.records import PodRecord
 from extender.policy.pod_request import owner_key
 from extender.preemption.draining import stays
-from extender.queue.endings import stated
+from extender.queue.gang_runs import stated
 from extender.queue.placement import not_modelled
-from extender.reservations.moves import PlannedMove
+from extender.reservations.advance import PlannedMove
 
 LONGEST_OWNER: Final = 512
 """Characters of the key of an owner: it is part of the name of a next place. Kubernetes bounds no kind."""

@@ -31,10 +31,9 @@ from extender.queue.gang import SINGLE, WaitingGang, together, waits
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
 from extender.queue.places import NO_ROWS, Places
 from extender.queue.plan import Planner, QueueHead
-from extender.queue.quota import OverQuota
 from extender.queue.report import QueueReport, Waiting, first_names
 from extender.queue.starts import GangStart
-from extender.queue.usage import Models, QueueHoldings
+from extender.queue.usage import Models, OverQuota, QueueHoldings
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent
 

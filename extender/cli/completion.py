@@ -15,8 +15,7 @@ from io import StringIO
 from typing import Any, Final
 
 from extender import cli
-from extender.cli.kubectl import OFFERED, parser_of
-from extender.cli.kubectl_calls import SWITCHES, VALUES, Flags, Kubectl, split, value_of
+from extender.cli.kubectl import OFFERED, SWITCHES, VALUES, Flags, Kubectl, parser_of, split, value_of
 from extender.errors import ExtenderError
 
 EXAMPLES = (

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from extender.cli.options import add_output, known, show, warned, write
 from extender.errors import BadInput, NotFound
 from extender.settings import Settings, fields, read_settings
-from extender.settings.checks import did_you_mean
+from extender.settings.fields import did_you_mean
 
 EXAMPLES = (
     "gpu-extender config validate settings.yaml",

@@ -49,10 +49,10 @@ from extender.server.serve import config
 from extender.server.writes import ApiBinder
 from extender.settings import Settings
 from extender.sim import cluster, evening
-from extender.sim.calls import CallFailed, Extender
 from extender.sim.cluster import FINISHED, ConfigMaps, SimChange, SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
 from extender.sim.kubelet import Kubelets
+from extender.sim.scheduler import CallFailed, Extender
 from extender.times import Clock
 
 EXAMPLES = (

@@ -19,9 +19,9 @@ from typing import Any
 from extender.ask.text import count
 from extender.cli.sources import add_kubeconfig, by_api_server
 from extender.errors import BadInput
-from extender.kube import gates
+from extender.kube import pod_writes
 from extender.kube.client import ApiServer
-from extender.kube.gates import Tally
+from extender.kube.pod_writes import Tally
 from extender.objects.progress import duration, duration_text
 from extender.objects.queueing import GATE
 from extender.objects.records import PodRecord
@@ -69,17 +69,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _off(server: ApiServer) -> int:
-    names = await gates.delete_bindings(server)
+    names = await pod_writes.delete_bindings(server)
     for name in names:
         print(f"deleted MutatingAdmissionPolicyBinding {name}: new pods get no gate")
     if not names:
-        print(f"no binding of {' or '.join(gates.POLICIES)} exists: new pods get no gate")
+        print(f"no binding of {' or '.join(pod_writes.POLICIES)} exists: new pods get no gate")
     sys.stdout.flush()
     settled = time.monotonic() + (SETTLE if names else 0.0)
     pods, progress = 0, _progress()
     for _ in range(SWEEPS):
         begun = time.monotonic()
-        tally = await gates.remove_gates(server, lambda pod: True, progress)
+        tally = await pod_writes.remove_gates(server, lambda pod: True, progress)
         pods += tally.pods
         if tally.refused:
             print(f"removed the gate {GATE} from {count(pods, 'pod')}")
@@ -97,13 +97,13 @@ async def _off(server: ApiServer) -> int:
 
 
 async def _open(server: ApiServer, older_than: int, namespace: str) -> int:
-    limits = _limits({} if namespace else await gates.age_limits(server))
+    limits = _limits({} if namespace else await pod_writes.age_limits(server))
     now = time.time()
 
     def old(pod: PodRecord) -> bool:
         return now - (pod.created or 0.0) > limits.get(pod.namespace, older_than)
 
-    tally = await gates.remove_gates(server, old, _progress(), namespace)
+    tally = await pod_writes.remove_gates(server, old, _progress(), namespace)
     for name, pods in sorted(tally.removed.items()):
         age = duration_text(int(limits.get(name, older_than)))
         print(f"removed the gate {GATE} from {count(pods, 'pod')} of namespace {name}: older than {age}")
@@ -122,8 +122,8 @@ def _limits(stated: dict[str, str]) -> dict[str, float]:
         seconds = math.inf if text.strip() == NEVER else duration(text)
         if seconds is None:
             print(
-                f"gpu-extender: namespace {name}: {gates.AGE_LIMIT}: {text[:40]!r} is no duration and not `{NEVER}`; "
-                "--older-than counts",
+                f"gpu-extender: namespace {name}: {pod_writes.AGE_LIMIT}: {text[:40]!r} is no duration and not "
+                f"`{NEVER}`; --older-than counts",
                 file=sys.stderr,
             )
         else:

@@ -23,7 +23,7 @@ from extender.cli.sources import WORK_SECONDS, add_now, add_sources, answer_of, 
 from extender.errors import BadInput, Unreachable
 
 if TYPE_CHECKING:
-    from extender.cli.kubectl_calls import Kubectl
+    from extender.cli.kubectl import Kubectl
 
 EXAMPLES = (
     "gpu-extender plan --for 8",

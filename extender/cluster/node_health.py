@@ -3,7 +3,7 @@
 A node whose GPU pods fail at kubelet's admission, or die (or their containers do) within a minute of being bound, looks
 the emptiest of all and draws the next pod, and the next. So each failure is doubt that halves every five minutes; three
 within ten minutes (settings: failingNodes) reject the node: for the pods of one namespace, or for all
-(extender.cluster.pod_failures). Whose failure it is, kubelet's report says (extender.objects.failure_cause).
+(extender.cluster.pod_failures). Whose failure it is, kubelet's report says (extender.objects.pods).
 
 A GPU pod that started after the latest failure and still runs a minute later, or is seen to have run to its end, clears
 its own namespace's failures on the node, and those that kubelet reports: a device was handed to it. It does not clear

@@ -4,7 +4,7 @@ A tenant is a namespace. What a pod of a tenant did wrong is held against that t
 the image, the command, the owner and the service account, so it can make its pods fail wherever it likes. A failure
 counts for the pods of all tenants in two cases:
 
-- kubelet or the container runtime reports it, and no pod can cause it (extender.objects.failure_cause);
+- kubelet or the container runtime reports it, and no pod can cause it (extender.objects.pods);
 - pods of several independent parties failed on the node lately. Two parties are independent if nothing is common to
   them that may be to blame: namespace, owner, image, service account.
 

@@ -12,10 +12,9 @@ from functools import partial
 import msgspec
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.demand import Forecast
+from extender.cluster.demand import Forecast, Kind
 from extender.cluster.node_health import HealthColumns, NodeHealth, _Start
 from extender.cluster.pod_failures import Failure
-from extender.cluster.pod_kinds import Kind
 from extender.objects import records, schema
 from extender.objects.records import Event, NodeRecord, Record
 

@@ -3,7 +3,7 @@
 - The view is stale: it promises no links.
 - Just after a start pods that were answered before it may be in flight; waiting pods of a higher priority come first.
 - Pods are evicted for the pod on another node: it waits for that node, and takes none that was freed for other pods.
-- The node was freed for a preemptor of a lower priority, and the pod leaves it (`preemption/outbid.py`).
+- The node was freed for a preemptor of a lower priority, and the pod leaves it (`preemption.Leave`).
 - The devices that are left do not meet the claims of the pod, as far as these are not counted as GPUs.
 - The pod has a seat on another node: its gang was placed as a whole.
 - GPUs are held for the pod on other nodes, by an advance reservation.
@@ -30,7 +30,7 @@ from extender.policy import reasons
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.preemption.candidates import CERTAIN, Preemptor
-from extender.preemption.outbid import Leave
+from extender.preemption.preemption import Leave
 from extender.reservations.assumed import Attempt, Freshness
 from extender.reservations.claims import Claims, uniform
 from extender.reservations.release import Releases

@@ -15,8 +15,7 @@ from extender.decide.preempt import Preempt
 from extender.policy.pod_request import PodRequests
 from extender.policy.policy import Policy
 from extender.preemption.cost_inputs import SearchTime
-from extender.preemption.outbid import Leave, Outbid
-from extender.preemption.preemption import Preemption
+from extender.preemption.preemption import Leave, Outbid, Preemption
 from extender.preemption.search import VictimSearch
 from extender.reservations.assumed import AssumedPods, Attempts, Freshness
 from extender.reservations.claims import Claims

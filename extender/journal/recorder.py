@@ -22,10 +22,20 @@ from extender.cluster.saved import Saved, save
 from extender.decide.decisions import Answer, Answered, Asked, BindCall, BindIntent, Call, WrittenCall
 from extender.decide.verbs import Verbs
 from extender.journal import entries
-from extender.journal.calls import NAMING, CallTimes, Packer, candidates_of, kept, pod_of, watched
-from extender.journal.entries import Entry, Remembered, Start, UnderWay
-from extender.journal.files import Header
-from extender.journal.writer import Item, Writer
+from extender.journal.entries import (
+    NAMING,
+    CallTimes,
+    Entry,
+    Packer,
+    Remembered,
+    Start,
+    UnderWay,
+    candidates_of,
+    kept,
+    pod_of,
+    watched,
+)
+from extender.journal.files import Header, Item, Writer
 from extender.metrics import Metrics
 from extender.objects.records import Event
 from extender.reservations.assumed import Freshness

@@ -7,13 +7,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from extender.cluster import workloads
 from extender.cluster.cluster import ClusterView
+from extender.cluster.demand import links_of, nics_of
 from extender.cluster.device_plugins import partial
 from extender.cluster.dra.node_gpus import tolerances
+from extender.cluster.gangs import SiblingKey, mixes_models, siblings, way
 from extender.cluster.listener import Listener
 from extender.cluster.other_resources import plain
-from extender.cluster.pod_kinds import links_of, nics_of
 from extender.objects import gangs
 from extender.objects.gangs import leaderworkerset
 from extender.objects.queueing import duration_of
@@ -105,8 +105,8 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
             or pod.required_affinity
             or pod.hard_spread
         ),
-        placement=workloads.way(pod, cluster.settings.placement),
-        mixes=workloads.mixes_models(pod, cluster.settings.placement),
+        placement=way(pod, cluster.settings.placement),
+        mixes=mixes_models(pod, cluster.settings.placement),
         planned=pod.planned,
         tolerances=tolerances(pod.claim_specs),
         claim_specs=pod.claim_specs if pod.gpus == pod.claimed and not _is_partly_known(pod) else (),
@@ -187,7 +187,7 @@ def _beside(pod: PodRecord, request: PodRequest, cluster: ClusterView, flying: P
 
 
 def _siblings(pod: PodRecord, cluster: ClusterView, underway: dict[str, str]) -> tuple[int, ...]:
-    key = workloads.siblings(pod)
+    key = siblings(pod)
     if key is None:
         return ()
     node_of = {uid: node for uid, node in underway.items() if _is(cluster.pods.get(uid), key)}
@@ -196,8 +196,8 @@ def _siblings(pod: PodRecord, cluster: ClusterView, underway: dict[str, str]) ->
     return tuple(sorted(cluster.row(node) for node in node_of.values()))
 
 
-def _is(pod: PodRecord | None, key: workloads.SiblingKey) -> bool:
-    return pod is not None and workloads.siblings(pod) == key
+def _is(pod: PodRecord | None, key: SiblingKey) -> bool:
+    return pod is not None and siblings(pod) == key
 
 
 def _group(

@@ -17,7 +17,7 @@ from ext_core import gather
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
 from extender.cluster.cluster import Cluster
-from extender.cluster.dra.claims_together import covers
+from extender.cluster.dra.claim_fits import covers
 from extender.cluster.slices import Pace, Sliced
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest

@@ -31,12 +31,10 @@ from typing import Final, Literal, NamedTuple
 
 from extender.cluster.slices import RUN, Sliced, pauses
 from extender.objects.gangs import OUR_SIZE, Ref
-from extender.queue.endings import Ending, LearnedEnd, prefixes
 from extender.queue.gang import WaitingGang
-from extender.queue.order import behind
+from extender.queue.gang_runs import Ending, LearnedEnd, prefixes
 from extender.queue.placement import whatever_ends
-from extender.queue.quota import OverQuota
-from extender.queue.usage import FoundPlace
+from extender.queue.usage import FoundPlace, OverQuota, behind
 
 MOST_DATES: Final = 8
 """Dates before which a start is searched apart from those after them."""

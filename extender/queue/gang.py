@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
+from extender.cluster.gangs import mixes_models
 from extender.cluster.slices import STEP, Sliced, collected, finish, in_order, pauses
-from extender.cluster.workloads import mixes_models
 from extender.objects import gangs
 from extender.objects.queueing import (
     GATE,

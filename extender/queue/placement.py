@@ -13,7 +13,7 @@ Rules: those of filter (`Policy.judge`, once for each role), node selector, requ
 free CPU, memory, pod slots and other resources, required anti-affinity by node of and against bound pods and among the
 gang's own pods. NOT modelled, see `not_modelled`: required pod affinity, anti-affinity over other topologies, spread
 constraints, volumes, host ports. GPUs that are shared are filled first-fit, which may miss a place for pods with
-different shares. Claims (DRA) that GPUs by number do not tell are met by the devices of each node: `refusals.py`.
+different shares. Claims (DRA) that GPUs by number do not tell are met by the devices of each node: `units.py`.
 
 A quota is part of the search: an `Allowance` is how many GPUs the gang may take of the nodes of a model together.
 
@@ -60,8 +60,7 @@ from extender.policy.roles import (
 )
 from extender.queue.filling import NO_LIMITS, NODES, SearchBudget, SearchLimits, Solution, solve
 from extender.queue.levels import Layout, PlacementLevel, inside, nodes, unread, value_of
-from extender.queue.refusals import MOST_SEARCHES, ClaimDoubt, ClaimRefusals
-from extender.queue.units import Sized, Units, asking, depends
+from extender.queue.units import MOST_SEARCHES, ClaimDoubt, ClaimRefusals, Sized, Units, asking, depends
 
 MOST_DOMAINS: Final = 32
 """Domains that are searched for the most pods that fit, where not all do."""

@@ -11,7 +11,7 @@ from math import inf
 from typing import Final
 
 from extender.cluster.cluster import Cluster, ClusterView
-from extender.cluster.pod_kinds import is_particular
+from extender.cluster.demand import is_particular
 from extender.cluster.slices import RUN, STEP, Sliced, collected, pauses
 from extender.objects import gangs
 from extender.objects.advance import START_AT, starts_at
@@ -29,26 +29,35 @@ from extender.queue.backfill import (
     Waits,
     schedule,
 )
-from extender.queue.endings import (
+from extender.queue.gang import WaitingGang, together, waits
+from extender.queue.gang_runs import (
     Ending,
     Endings,
+    GangRuns,
     LearnedEnd,
     is_rejected,
     is_schedulable,
     put,
     seated,
+    started_ends,
     without_gpus,
 )
-from extender.queue.gang import WaitingGang, together, waits
-from extender.queue.gang_runs import GangRuns, started_ends
-from extender.queue.order import fair_shares, order
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed, whatever_ends
 from extender.queue.places import Counted, Part, Places
-from extender.queue.quota import PLAIN, OverQuota
 from extender.queue.report import QueueReport, Waiting, first_names
 from extender.queue.runtimes import RunTimes
 from extender.queue.starts import GangStart, Starts
-from extender.queue.usage import DecayedUse, FoundPlace, Models, QueueHoldings, least
+from extender.queue.usage import (
+    PLAIN,
+    DecayedUse,
+    FoundPlace,
+    Models,
+    OverQuota,
+    QueueHoldings,
+    fair_shares,
+    least,
+    order,
+)
 from extender.reservations.advance import AdvanceReservations
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent

@@ -34,12 +34,11 @@ from typing import Any, Final, NamedTuple
 from extender.cluster.slices import RUN, STEP, Sliced, pauses
 from extender.objects.gangs import Ref
 from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, start_all
-from extender.queue.endings import OVERRUN_SECONDS, Ending
 from extender.queue.gang import WaitingGang
-from extender.queue.order import fair_shares, order
+from extender.queue.gang_runs import OVERRUN_SECONDS, Ending
 from extender.queue.placement import Placed
 from extender.queue.runtimes import RunTime
-from extender.queue.usage import FoundPlace
+from extender.queue.usage import FoundPlace, fair_shares, order
 from extender.reservations.advance import CLOCK_SECONDS, SEAT_SECONDS, Held, limits
 from extender.settings import QueueLimits
 

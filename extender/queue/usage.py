@@ -1,27 +1,28 @@
-"""How many GPUs there are, how many each queue holds, and how many its gangs wait for: by model."""
+"""How many GPUs there are, how many each queue holds, and how many its gangs wait for, by model; what the quota of a
+queue allows, and in which order gangs are considered."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Final
+from itertools import starmap
+from typing import Any, Final, Literal
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.cluster.nodes import NO_MODEL, model_of
-from extender.cluster.slices import RUN, Sliced, pauses
+from extender.cluster.slices import RUN, STEP, Sliced, collected, in_order, pauses
 from extender.cluster.tables import FIRST_GPU
 from extender.objects import gangs
 from extender.objects.queueing import queue_of
 from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import NodeTerm, Toleration
 from extender.policy.contracts import PodRequest
-from extender.queue.endings import Ending
 from extender.queue.gang import WaitingGang
+from extender.queue.gang_runs import Ending
 from extender.queue.placement import GpuAllowance, Placed
-from extender.queue.quota import Amounts, OverQuota, Quota
 from extender.reservations.seats import Seat
 from extender.settings import QueueLimits
 
@@ -49,7 +50,7 @@ class DecayedUse:
     def __init__(self) -> None:
         self._mean: Mapping[str, Mapping[str, float]] = {}
         self._held: Amounts = {}  # since `_at`
-        self._at = -inf
+        self._at = -math.inf
         self._paused = False
 
     def pause(self) -> None:
@@ -60,11 +61,15 @@ class DecayedUse:
         """By queue and model. `held`: now; `now`: seconds; `half_life`: seconds after which use counts half, 0: what is
         held now."""
         if not half_life:
-            self._mean, self._held, self._at = {}, {}, -inf
+            self._mean, self._held, self._at = {}, {}, -math.inf
             return held
         passed = 0.0 if self._paused else max(0.0, now - self._at)
         weight_before = 0.5 ** (passed / half_life)
-        parts = ((1.0, held),) if self._at == -inf else ((weight_before, self._mean), (1.0 - weight_before, self._held))
+        parts = (
+            ((1.0, held),)
+            if self._at == -math.inf
+            else ((weight_before, self._mean), (1.0 - weight_before, self._held))
+        )
         means: dict[str, dict[str, float]] = {}
         for weight, part in parts:
             for queue, counts in part.items():
@@ -201,6 +206,121 @@ class FoundPlace:
         for at, (pod, node) in enumerate(zip(self.pods, self.placed.nodes, strict=True)):
             by_node[node] += sum(amounts[at][FIRST_GPU:]) if amounts else pod.gpu_count
         return models.of(by_node)
+
+
+# -- whether a queue may hold more GPUs: its limit, its guarantee, and what it may borrow
+
+
+Amounts = Mapping[str, Mapping[str, int]]
+"""GPUs by queue and model."""
+Rule = Literal["limit", "guarantee", "lent"]
+
+
+@dataclass(frozen=True, slots=True)
+class OverQuota:
+    """Why a gang may not start: its queue holds `held` GPUs of the model, would hold `asked` more, and may hold
+    `most`."""
+
+    queue: str
+    # "limit"; "guarantee" (the queue may not borrow); "lent" (the rest of what is free is kept for queues that wait
+    # within their guarantees)
+    rule: Rule
+    model: str
+    asked: int
+    held: int
+    most: int
+
+    @property
+    def text(self) -> str:
+        """One sentence for people."""
+        after = f"queue {self.queue} would hold {self.held + self.asked} GPUs of model {self.model}"
+        if self.rule == "limit":
+            return f"{after}, its limit is {self.most}"
+        if self.rule == "guarantee":
+            return f"{after}, its guarantee is {self.most} and it may not borrow"
+        return f"{after}, other queues and their guarantees leave it {self.most}"
+
+
+PLAIN: Final = QueueLimits()
+"""The rules of a queue that the settings do not name."""
+_NONE: Final[Mapping[str, int]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What all queues hold now."""
+
+    rules: Mapping[str, QueueLimits]  # by queue, the default where absent
+    capacity: Mapping[str, int]  # the GPUs of the cluster by model
+    held: Amounts  # GPUs of bound and released pods
+    wanted: Amounts  # GPUs that complete gangs wait for
+
+    def refused(self, queue: str, asked: Mapping[str, int]) -> OverQuota | None:
+        """Why the queue may not hold `asked` more GPUs, by model; None: it may. Models in the order of their names."""
+        for model, count in sorted(asked.items()):
+            bound = self._bound(queue, model) if count > 0 else None
+            if bound is not None:
+                rule, most = bound
+                now = self.held.get(queue, _NONE).get(model, 0)
+                if now + count > most:
+                    return OverQuota(queue, rule, model, count, now, most)
+        return None
+
+    def more(self, queue: str) -> dict[str, int]:
+        """How many more GPUs the queue may hold of each model of the cluster; any number of those that are absent."""
+        held = self.held.get(queue, _NONE)
+        bounds = ((model, self._bound(queue, model)) for model in sorted(self.capacity))
+        return {model: max(0, bound[1] - held.get(model, 0)) for model, bound in bounds if bound is not None}
+
+    def lends(self, queue: str, asked: Mapping[str, int], other: str) -> dict[str, int]:
+        """How many more GPUs of each model the queue `other` may hold, so that `queue` may still hold `asked` more of
+        what it borrows; any number of models that are absent."""
+        lent: dict[str, int] = {}
+        for model, count in sorted(asked.items()):
+            reserved = self._kept(queue, model) if queue != other else 0
+            if reserved and not self.within_guarantee(queue, {model: count}):
+                # What the other queue takes within its guarantee is kept for it already.
+                lent[model] = max(0, self._free(model) - reserved - count) + self.unmet(other, model)
+        return lent
+
+    def within_guarantee(self, queue: str, asked: Mapping[str, int]) -> bool:
+        """Whether the queue holds no more than its guarantee once it holds `asked` more GPUs, by model."""
+        rules, held = self.rules.get(queue, PLAIN), self.held.get(queue, _NONE)
+        return all(held.get(model, 0) + count <= rules.guaranteed_gpus.get(model, 0) for model, count in asked.items())
+
+    def before(self, queue: str, asked: Mapping[str, int]) -> list[str]:
+        """The other queues that wait within their guarantees for GPUs of a model of which the queue borrows once it
+        holds `asked` more. Their gangs may start before those of this queue."""
+        held, guaranteed = self.held.get(queue, _NONE), self.rules.get(queue, PLAIN).guaranteed_gpus
+        borrows = [m for m, count in asked.items() if count and held.get(m, 0) + count > guaranteed.get(m, 0)]
+        return sorted(other for other in self.rules.keys() - {queue} if any(self.unmet(other, m) for m in borrows))
+
+    def unmet(self, queue: str, model: str) -> int:
+        """How many GPUs of its guarantee the queue waits for."""
+        held = self.held.get(queue, _NONE).get(model, 0)
+        wanted = self.wanted.get(queue, _NONE).get(model, 0)
+        return max(0, min(self.rules.get(queue, PLAIN).guaranteed_gpus.get(model, 0) - held, wanted))
+
+    def _bound(self, queue: str, model: str) -> tuple[Rule, int] | None:
+        """(rule, the most GPUs of the model that the queue may hold); None: any number."""
+        rules = self.rules.get(queue, PLAIN)
+        limit, guaranteed = rules.limit_gpus.get(model), rules.guaranteed_gpus.get(model, 0)
+        bounds: list[tuple[Rule, int]] = [] if limit is None else [("limit", limit)]
+        if not rules.borrow:
+            bounds.append(("guarantee", guaranteed))
+        elif reserved := self._kept(queue, model):
+            # What other queues wait for within their guarantees is not lent.
+            now = self.held.get(queue, _NONE).get(model, 0)
+            bounds.append(("lent", max(guaranteed, now + max(0, self._free(model) - reserved))))
+        return min(bounds, key=lambda bound: bound[1], default=None)
+
+    def _kept(self, queue: str, model: str) -> int:
+        """GPUs of the model that other queues wait for within their guarantees: they are not lent."""
+        return sum(self.unmet(other, model) for other in self.rules.keys() - {queue})
+
+    def _free(self, model: str) -> int:
+        """GPUs of the model that no queue holds."""
+        return self.capacity.get(model, 0) - sum(held.get(model, 0) for held in self.held.values())
 
 
 # -- What all queues hold, now and at another moment, and what a gang may take by the quota of its queue
@@ -355,3 +475,80 @@ def _add(amounts: dict[str, dict[str, int]], queue: str, gpus: Mapping[str, int]
     counts = amounts.setdefault(queue, {})
     for model, count in gpus.items():
         counts[model] = counts.get(model, 0) + count
+
+
+# -- in which order waiting gangs are considered: by priority, fair share and age
+
+
+SHORTEST: Final = 60.0
+"""Seconds; shorter run times count as this."""
+
+
+def dominant_share(held: Mapping[str, float], capacity: Mapping[str, int]) -> float:
+    """The largest part that `held` is of any GPU model, 0 to 1. `held`, `capacity`: GPUs by model.
+
+    Dominant resource fairness (Ghodsi et al., NSDI 2011) with the GPU models as its resources.
+    """
+    return max((count / capacity[model] for model, count in held.items() if capacity.get(model)), default=0.0)
+
+
+def fair_shares(
+    held: Mapping[str, Mapping[str, float]], capacity: Mapping[str, int], rules: Mapping[str, QueueLimits]
+) -> dict[str, float]:
+    """By queue that holds GPUs: its dominant share divided by its weight. `held`: by queue and model, now or on
+    average."""
+    return {queue: dominant_share(counts, capacity) / rules.get(queue, PLAIN).weight for queue, counts in held.items()}
+
+
+def order(
+    gangs: Iterable[WaitingGang], shares: Mapping[str, float], *, now: float, patience: float
+) -> Sliced[list[WaitingGang]]:
+    """The gangs in the order in which they are considered: the higher priority, then those that run and lack pods, then
+    the queue with the lower share, then the older gang, then by ref. In slices.
+
+    What a gang that lost a pod holds is idle until it has another. A gang that has waited for `patience` seconds goes
+    before all of its priority that have not, the oldest first: fair share does not starve it. `shares`: by queue, 0
+    where absent; `now`: seconds since the epoch.
+    """
+
+    def key(number: int, gang: WaitingGang) -> tuple[Any, ...]:
+        waited = now - gang.created >= patience
+        share = 0.0 if waited else shares.get(gang.queue, 0.0)
+        return -gang.priority, not _begun(gang), not waited, share, gang.created, gang.ref, number, gang
+
+    return (yield from _by(key, gangs, RUN))
+
+
+def behind(gangs: Iterable[WaitingGang], now: float) -> Sliced[list[WaitingGang]]:
+    """The gangs behind the one that waits for its place, in the order in which they are tried: the higher priority,
+    then those that run and lack pods, then the higher response, then as they are given. In slices.
+
+    The response is how long a gang has waited, of how long it runs at most, times the square root of its GPUs. Short
+    gangs fit into gaps that long ones do not (highest response ratio next, Brinch Hansen, 1971). Of gangs that are
+    alike the larger one is first: it has fewer gaps to choose from. A gang that states no run time has response 0."""
+
+    def key(number: int, gang: WaitingGang) -> tuple[Any, ...]:
+        return -gang.priority, not _begun(gang), -response(gang, now), number, gang
+
+    return (yield from _by(key, gangs, STEP))
+
+
+def _by(
+    key: Callable[[int, WaitingGang], tuple[Any, ...]], gangs: Iterable[WaitingGang], every: int
+) -> Sliced[list[WaitingGang]]:
+    """In the order of the keys, whose last is the gang."""
+    keyed = yield from collected(starmap(key, enumerate(gangs)), every)
+    return [entry[-1] for entry in (yield from in_order(keyed))]
+
+
+def _begun(gang: WaitingGang) -> bool:
+    """Whether it runs, and lacks pods."""
+    return bool(gang.members) and gang.lacking > 0
+
+
+def response(gang: WaitingGang, now: float) -> float:
+    """See `behind`. `now`: seconds since the epoch."""
+    end = gang.end(now)
+    if end is None:
+        return 0.0
+    return max(0.0, now - gang.created) / max(SHORTEST, end - now) * math.sqrt(gang.gpus)

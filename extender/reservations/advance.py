@@ -13,11 +13,14 @@ from array import array
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import chain, compress
 from math import inf
 from operator import add, le
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU
@@ -25,9 +28,67 @@ from extender.objects.gangs import ends_at
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import owner_key
-from extender.reservations.moves import turn_of
 from extender.reservations.reservations import SILENT, Journal
 from extender.reservations.seats import ABSENT, Seat
+
+# -- moves of running pods that make room for an advance reservation, as they are planned and kept
+
+
+MOVE: Final = "/move-"
+"""Between the name of a reservation and the number of a move in the name of a place."""
+LONGEST_NUMBER: Final = 9
+
+
+class MovedPod(msgspec.Struct, frozen=True, array_like=True):
+    """A pod that moves."""
+
+    uid: str
+    pod: str
+    """namespace/name, for people."""
+    to: str
+    """Its next node."""
+
+
+class PlannedMove(msgspec.Struct, frozen=True, array_like=True):
+    """Pods that leave their nodes together: one, or all of a gang."""
+
+    pods: tuple[MovedPod, ...]
+
+    @property
+    def key(self) -> str:
+        """What no other move has, of the same pods to other nodes neither."""
+        nodes = sha256("/".join(f"{pod.uid} {pod.to}" for pod in self.pods).encode()).hexdigest()[:8]
+        return f"{self.pods[0].uid}-{nodes}"
+
+
+def place_name(reservation: str, number: int, move: PlannedMove, owner: str = "") -> str:
+    """The name of what is held for the pods of one owner in a move; without the owner what the names of all places of
+    the move begin with. `number`: of the move, from 0 on."""
+    return f"{reservation}{MOVE}{number}.{move.key}/{owner}"
+
+
+def move_of(place: str) -> str:
+    """What the names of all places of its move begin with."""
+    reservation, _, rest = place.partition(MOVE)
+    return f"{reservation}{MOVE}{rest.partition('/')[0]}/"
+
+
+def owner_of(place: str) -> str:
+    """The owner in the name of a place."""
+    return place.partition(MOVE)[2].partition("/")[2]
+
+
+def turn_of(name: str) -> tuple[str, float]:
+    """(the reservation, the number of the move) of what is held; a reservation itself comes after all of its moves, and
+    one whose name states no number: tenants name gangs."""
+    reservation, found, rest = name.partition(MOVE)
+    number = rest.partition(".")[0]
+    is_number = number.isascii() and number.isdigit() and len(number) < LONGEST_NUMBER
+    return reservation, int(number) if found and is_number else inf
+
+
+# -- what is held
+
 
 TOP: Final = 2**31 - 1
 """The priority of seats that count for every request."""

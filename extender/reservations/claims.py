@@ -20,9 +20,9 @@ import msgspec
 from ext_core import fit
 from ext_core.rows import NodeFacts
 from extender.cluster.cluster import Cluster
+from extender.cluster.demand import is_particular
 from extender.cluster.dra.node_gpus import tolerated
 from extender.cluster.other_resources import OtherAmounts
-from extender.cluster.pod_kinds import is_particular
 from extender.cluster.statements import PLAN, mask_of, stated_mask
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.queueing import rank_of

@@ -31,7 +31,7 @@ from extender.ask.pending import PartialGang, WaitingPods
 from extender.journal.recorder import RecordedCluster
 from extender.objects.advance import WantedRoom
 from extender.queue.report import QueueReport, first_names
-from extender.reservations.moves import turn_of
+from extender.reservations.advance import turn_of
 from extender.server.acting import Outside
 from extender.server.deciding import Core
 from extender.server.shadow import ShadowWatch

@@ -14,8 +14,8 @@ from extender.act.save_history import SaveHistory
 from extender.ask.fleet import Trend
 from extender.cluster.cluster import Cluster
 from extender.decide.verbs import Verbs
+from extender.journal.files import Writer
 from extender.journal.recorder import RecordedCluster, Recorder, header_of
-from extender.journal.writer import Writer
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.queue.runtimes import RunTimes

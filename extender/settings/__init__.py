@@ -8,13 +8,13 @@ The names of scorers and cost terms are checked against the registries, which th
 stand above this package. docs/settings.md is printed by `python -m tests.pages`.
 """
 
-from extender.settings.checks import Known
 from extender.settings.fields import (
     ClaimBounds,
     ClaimSettings,
     DecisionSettings,
     FailingNodes,
     Hold,
+    Known,
     LimitSettings,
     ListenerSettings,
     Mix,

@@ -16,8 +16,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from extender.errors import BadSettings, Problem
-from extender.settings.checks import Known, did_you_mean
-from extender.settings.fields import API_VERSION, KIND, ServerSettings, Settings
+from extender.settings.fields import API_VERSION, KIND, Known, ServerSettings, Settings, did_you_mean
 
 SIZE_LIMIT: Final = 1 << 20
 """Bytes of a settings file. A real one has one or two KiB."""

@@ -14,13 +14,12 @@ from rich.text import Text
 
 from extender.objects.save_request import SAVE_REQUESTED, SAVED
 from extender.sim import claims
-from extender.sim.calls import Extender
 from extender.sim.claims import Driver, DynamicResources, allocated
 from extender.sim.cluster import SimChange, SimCluster
 from extender.sim.day import ANY_ARCH, GATE, MORNING, NODES, RACK, DayServer, Scene, expect, fleet, ids, node_map
 from extender.sim.kubelet import Kubelets
 from extender.sim.machines import SimNode, SimPod, machine
-from extender.sim.scheduler import Scheduler
+from extender.sim.scheduler import Extender, Scheduler
 
 NODE, MACHINE = "dra", "dgx1-v100"
 FEW, MANY = 1, 4  # GPUs of an evaluation, and of the training

@@ -15,8 +15,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from extender.sim.cluster import FINISHED, SimCluster
-from extender.sim.device_plugin import PluginPanicked, SimDevicePlugin
-from extender.sim.machines import GPU, SimMachine, gpu_uuids
+from extender.sim.machines import GPU, PluginPanicked, SimDevicePlugin, SimMachine, gpu_uuids
 from extender.topologies.annotation import RELAY
 
 Object = dict[str, Any]

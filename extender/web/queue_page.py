@@ -17,8 +17,8 @@ from extender.objects.gangs import Ref
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
 from extender.queue.backfill import HeadReservation
-from extender.queue.endings import seated, stated
 from extender.queue.gang import SINGLE
+from extender.queue.gang_runs import seated, stated
 from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat

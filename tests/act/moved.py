@@ -20,8 +20,7 @@ from extender.kube.pod_writes import Evicted, PodEvictions
 from extender.objects.advance import WantedRoom
 from extender.objects.records import Event, PodRecord
 from extender.policy.pod_request import owner_key
-from extender.reservations.advance import Held, present, seat
-from extender.reservations.moves import PlannedMove
+from extender.reservations.advance import Held, PlannedMove, present, seat
 from extender.times import Clock, rfc3339
 from tests.world import GPU, JSON, World, workload
 

@@ -21,8 +21,7 @@ from extender.kube.own_objects import ConfigMap, Lease
 from extender.objects.advance import CONFIG_MAP, WantedRoom
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
-from extender.reservations.advance import Held, seat
-from extender.reservations.moves import PlannedMove
+from extender.reservations.advance import Held, PlannedMove, seat
 from extender.server import asking
 from extender.settings import Settings
 from extender.times import Clock

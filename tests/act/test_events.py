@@ -10,7 +10,7 @@ from extender.act.events import BURST, EventRecorder, named, price_text
 from extender.kube.client import ApiServer
 from extender.kube.own_objects import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
 from extender.metrics import Metrics
-from extender.objects.failure_cause import ADMISSION
+from extender.objects.pods import ADMISSION
 from tests.act.test_reservations import connected
 from tests.kube.api_server import Request, no_headers
 from tests.kube.objects import Objects

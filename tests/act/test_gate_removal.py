@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from extender.act.gated import RETRY_SECONDS, GateRemoval
-from extender.kube import gates
-from extender.kube.gates import Tally
+from extender.kube import pod_writes
+from extender.kube.pod_writes import Tally
 from extender.objects.queueing import GATE
 from extender.objects.records import PodRecord
 from tests.waiting import run_bounded
@@ -34,7 +34,7 @@ def test_a_pod_whose_gate_stays_delays_no_other(monkeypatch: pytest.MonkeyPatch)
                 made.pod(pod.name, 1)
         return tally
 
-    monkeypatch.setattr(gates, "remove_gates", removed)
+    monkeypatch.setattr(pod_writes, "remove_gates", removed)
     server: Any = None
     removal = GateRemoval(server, made.cluster, lambda: made.now)
     gated = {"schedulingGates": [{"name": GATE}]}

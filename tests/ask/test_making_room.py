@@ -14,7 +14,7 @@ from extender.cli import main
 from extender.errors import BadInput, NotFound
 from extender.objects.advance import WantedRoom
 from extender.objects.records import Event
-from extender.reservations.moves import MovedPod, PlannedMove
+from extender.reservations.advance import MovedPod, PlannedMove
 from extender.settings import Settings
 from tests.ask.whatif.test_drains import cost, held, node
 from tests.world import JSON, WALL, rfc3339

@@ -13,7 +13,7 @@ from extender.cli.shadow import _lines
 from extender.decide import wire
 from extender.decide.decisions import Written
 from extender.kube.client import ApiServer
-from extender.kube.feed import Feed
+from extender.kube.reflector import Feed
 from extender.objects import records
 from extender.objects.records import Event
 from extender.server.shadow import ShadowWatch

@@ -12,7 +12,7 @@ from urllib.request import Request
 import pytest
 
 from extender.cli import kubectl, sources
-from extender.cli.kubectl_calls import NAMESPACE, Installed, Replica, Tunnel
+from extender.cli.kubectl import NAMESPACE, Installed, Replica, Tunnel
 from extender.errors import Unreachable
 from tests.cli.canned import Cli
 from tests.web.page.served import served

@@ -13,13 +13,13 @@ import pytest
 
 from extender.cli import gates as command
 from extender.cli import main
-from extender.kube import gates
+from extender.kube import pod_writes
 from extender.objects.queueing import GATE
 from tests.cli.canned import Cli
 from tests.kube.api_server import Request, Writer, failed, serving_in_thread
 from tests.kube.gated import GatedCluster, gated
 
-BINDING = {"metadata": {"name": "gpu-extender-queue"}, "spec": {"policyName": gates.POLICIES[0]}}
+BINDING = {"metadata": {"name": "gpu-extender-queue"}, "spec": {"policyName": pod_writes.POLICIES[0]}}
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def ago(**time: float) -> str:
 
 
 def annotated(name: str, limit: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "annotations": {gates.AGE_LIMIT: limit}}}
+    return {"metadata": {"name": name, "annotations": {pod_writes.AGE_LIMIT: limit}}}
 
 
 def test_off_deletes_the_binding_and_removes_every_gate_of_ours(
@@ -123,7 +123,7 @@ def test_progress_of_long_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "PROGRESS_SECONDS", 0.0)
-    monkeypatch.setattr(gates, "_PAGE", 600)
+    monkeypatch.setattr(pod_writes, "_PAGE", 600)
     assert called(GatedCluster([gated(f"p{number}") for number in range(1_200)]), tmp_path, "off") == 0
     said = capsys.readouterr()
     assert said.err.splitlines()[:2] == [

@@ -16,8 +16,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender import cli
-from extender.cli import kubectl, kubectl_calls
-from extender.cli.kubectl_calls import (
+from extender.cli import kubectl
+from extender.cli.kubectl import (
     HOSTNAME_LENGTH,
     NAMESPACE,
     Flags,
@@ -128,9 +128,9 @@ def documents(name: str) -> list[Any]:
 
 def test_the_defaults_are_those_of_the_manifests_and_the_settings() -> None:
     elected = documents("kube-scheduler-config.yaml")[0]["leaderElection"]
-    assert (elected["resourceNamespace"], elected["resourceName"]) == (NAMESPACE, kubectl_calls.SCHEDULER)
+    assert (elected["resourceNamespace"], elected["resourceName"]) == (NAMESPACE, kubectl.SCHEDULER)
     settings = Settings()
-    assert (settings.queue.lease, settings.evictions.lease) == (kubectl_calls.QUEUE, kubectl_calls.EVICTIONS)
+    assert (settings.queue.lease, settings.evictions.lease) == (kubectl.QUEUE, kubectl.EVICTIONS)
     assert settings.server.port == kubectl.PORT
     [role] = [made for made in documents("reader.yaml") if made["kind"] == "Role"]
     [leases] = [rule for rule in role["rules"] if "leases" in rule["resources"]]
@@ -143,7 +143,7 @@ def test_the_defaults_are_those_of_the_manifests_and_the_settings() -> None:
 def test_each_pod_that_runs_a_server_is_found_by_its_labels(name: str) -> None:
     [workload] = [made for made in documents(name) if made["kind"] in ("Deployment", "Pod")]
     pod = workload if workload["kind"] == "Pod" else workload["spec"]["template"]
-    ours, servers = kubectl_calls.LABELS.split(",", 1)
+    ours, servers = kubectl.LABELS.split(",", 1)
     component, listed = servers.split(" in ")
     labels = pod["metadata"]["labels"]
     assert f"app.kubernetes.io/name={labels['app.kubernetes.io/name']}" == ours
@@ -164,7 +164,7 @@ class Listed:
 
 def test_shadow_asks_the_observer_and_the_others_ask_it_last() -> None:
     observer = pod("a")
-    observer["metadata"]["labels"] = {kubectl_calls.COMPONENT: kubectl_calls.OBSERVER}
+    observer["metadata"]["labels"] = {kubectl.COMPONENT: kubectl.OBSERVER}
 
     def asked(*pods: dict[str, Any], observer: bool = False) -> str:
         return find(Listed(*pods), NAMESPACE, ["gpu-scheduler"], observer).pod  # type: ignore[arg-type]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.demand import ANYWHERE, OTHERS, DemandMix, MachineModels, Weigher
-from extender.cluster.pod_kinds import Kind, kind_of, where_of
+from extender.cluster.demand import ANYWHERE, OTHERS, DemandMix, Kind, MachineModels, Weigher, kind_of, where_of
 from extender.objects import records
 from extender.objects.selectors import Requirement
 from tests.cluster.dra.world import DraWorld

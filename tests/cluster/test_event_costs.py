@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.cluster import held, ledger, shared_ledger
+from extender.cluster import cluster, ledger, shared_ledger
 from extender.cluster.statements import Holding
 from extender.objects import gangs
 from extender.objects.records import PodRecord
@@ -29,7 +29,7 @@ def costs(monkeypatch: pytest.MonkeyPatch, world: World) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, call)
 
-    counting(held, "PodRow", "rows")
+    counting(cluster, "PodRow", "rows")
     counting(ledger, "read", "ledgers")
     counting(gangs, "ref", "refs")
     counting(Selector, "matches", "selectors")

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ext_core.rows import PodRow
-from extender.cluster.cluster import Cluster
-from extender.cluster.held import SPARED, TERMINATING
+from extender.cluster.cluster import SPARED, TERMINATING, Cluster
 from extender.objects import decode, gangs
 from extender.objects.progress import saved_ms, start_ms
 from extender.objects.queueing import GATE

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from extender.cluster.placements import Repelling
+from extender.cluster.pods import Repelling
 from extender.objects import records
 from extender.objects.records import PodRecord
 from extender.objects.selectors import Labels, PodTerm

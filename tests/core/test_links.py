@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ext_core import fit
 from ext_core.links import LinkShapes
-from extender.sim.device_plugin import AmdBestEffort, NvidiaBestEffort, PluginPanicked
+from extender.sim.machines import AmdBestEffort, NvidiaBestEffort, PluginPanicked
 from tests.oracles import rings
 from tests.reference import links as reference
 

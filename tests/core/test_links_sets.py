@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ext_core.links import LinkShapes
-from extender.sim.device_plugin import NvidiaBestEffort, PluginPanicked
+from extender.sim.machines import NvidiaBestEffort, PluginPanicked
 from tests.core.test_links import LEVELS, MACHINES, ids, intern, machine, mask
 from tests.reference.links import Graph
 

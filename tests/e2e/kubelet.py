@@ -21,7 +21,6 @@ from typing import Any, Literal
 from extender.kube.client import ApiError, NoAnswer
 from extender.node import plans
 from extender.node.plans import graph
-from extender.sim.device_plugin import SimDevicePlugin, device_plugin
 from extender.sim.kubelet import (
     AdmissionRejected,
     KubeletDevices,
@@ -29,7 +28,15 @@ from extender.sim.kubelet import (
     container_status,
     container_statuses,
 )
-from extender.sim.machines import TOPOLOGY, SimMachine, gpu_uuids, machine, topology_annotation
+from extender.sim.machines import (
+    TOPOLOGY,
+    SimDevicePlugin,
+    SimMachine,
+    device_plugin,
+    gpu_uuids,
+    machine,
+    topology_annotation,
+)
 from tests.e2e import builders
 from tests.e2e.api import Api, Object, Watch, WatchExpired
 from tests.sim.truth import HarnessTruth

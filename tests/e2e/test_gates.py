@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from extender.kube.gates import AGE_LIMIT
+from extender.kube.pod_writes import AGE_LIMIT
 from extender.objects.queueing import GATE
 from tests.e2e import builders
 from tests.e2e.api import Api, Object

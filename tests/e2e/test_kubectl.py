@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from extender.cli.kubectl import OFFERED
-from extender.cli.kubectl_calls import SWITCHES, VALUES
+from extender.cli.kubectl import OFFERED, SWITCHES, VALUES
 from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.build import build_kubectl

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import kubectl as plugin
-from extender.cli.kubectl_calls import SCHEDULER, Kubectl, find, split
+from extender.cli.kubectl import SCHEDULER, Kubectl, find, split
 from tests.e2e import builders, containers_by_hand
 from tests.e2e.api import Api, Object
 from tests.e2e.build import build_kubectl

@@ -1,7 +1,7 @@
 """A vendor's device plugin on the real gRPC API, which behaves as the stock one and knows nothing of us.
 
 It serves first and registers then, registers again when kubelet's socket is made anew, and prefers devices by the model
-of `extender.sim.device_plugin`. As a process: `python -m tests.e2e.vendor_plugin FOLDER '{"machine": "dgx1-v100"}'`.
+of `extender.sim.machines`. As a process: `python -m tests.e2e.vendor_plugin FOLDER '{"machine": "dgx1-v100"}'`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import Any
 import grpc
 
 from extender.node import kubelet_api
-from extender.sim.device_plugin import Arbitrary, SimDevicePlugin, device_plugin
-from extender.sim.machines import gpu_uuids, machine
+from extender.sim.machines import Arbitrary, SimDevicePlugin, device_plugin, gpu_uuids, machine
 
 SERVICE = "v1beta1.DevicePlugin"
 OPTIONS = (("grpc.default_authority", "localhost"),)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from extender.journal.files import Writer
 from extender.journal.recorder import RecordedCluster, Recorder, header_of
 from extender.journal.report import ReplayReport
-from extender.journal.writer import Writer
 from extender.metrics import Metrics
 from extender.settings import Settings
 from tests.replay.player import Player

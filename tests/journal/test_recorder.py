@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from extender.journal import calls, entries, files, recorder, writer
+from extender.journal import entries, files, recorder
 from extender.journal.files import Input, Output
 from extender.metrics import Metrics
 from tests.journal import recorded
@@ -155,8 +155,8 @@ def test_a_restart_goes_on_in_the_same_directory(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(files, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(files, "FLUSH_SECONDS", 0.0)
     full = threading.Event()
     block = Output.block
 
@@ -262,20 +262,20 @@ def test_check_sums_are_those_of_the_sent_bytes(made: Recorded) -> None:
 
 
 def test_what_waits_for_the_writer_keeps_no_bytes_of_a_request(made: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    items: list[writer.Item] = []
+    items: list[files.Item] = []
     seen: list[Any] = []
-    put, entry = writer.Writer.put, calls.Packer.entry
+    put, entry = files.Writer.put, entries.Packer.entry
 
-    def puts(self: writer.Writer, item: writer.Item) -> bool:
+    def puts(self: files.Writer, item: files.Item) -> bool:
         items.append(item)
         return put(self, item)
 
-    def packs(self: calls.Packer, call: Any, *more: Any, stated: bool) -> Any:
+    def packs(self: entries.Packer, call: Any, *more: Any, stated: bool) -> Any:
         seen.append(call)
         return entry(self, call, *more, stated=stated)
 
-    monkeypatch.setattr(writer.Writer, "put", puts)
-    monkeypatch.setattr(calls.Packer, "entry", packs)
+    monkeypatch.setattr(files.Writer, "put", puts)
+    monkeypatch.setattr(entries.Packer, "entry", packs)
     for name in ("n0", "n1", "n2"):
         made.world.node(name)
     pod = made.world.pod("asks", 1)

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from extender.kube import gates
+from extender.kube import pod_writes
 from extender.kube.client import ApiError, ApiServer, NoAnswer
-from extender.kube.gates import Tally
+from extender.kube.pod_writes import Tally
 from extender.objects.queueing import GATE, WANTS_NODES
 from extender.objects.records import PodRecord
 from tests.kube import hostile
@@ -39,7 +39,7 @@ def asked(cluster: GatedCluster, ask: Callable[[ApiServer], Awaitable[T]]) -> T:
 def removed(
     cluster: GatedCluster, wanted: Callable[[PodRecord], bool] = lambda pod: True, namespace: str = ""
 ) -> Tally:
-    return asked(cluster, lambda server: gates.remove_gates(server, wanted, lambda tally: None, namespace))
+    return asked(cluster, lambda server: pod_writes.remove_gates(server, wanted, lambda tally: None, namespace))
 
 
 def test_our_gate_is_removed_and_those_of_others_stay() -> None:
@@ -69,10 +69,10 @@ def test_only_the_pods_that_are_wanted_in_one_namespace() -> None:
 
 
 def test_many_pods_in_pages_at_most_eight_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "_PAGE", 50)
+    monkeypatch.setattr(pod_writes, "_PAGE", 50)
     cluster = GatedCluster([gated(f"p{number}") for number in range(120)])
     now, most, shown = 0, 0, []
-    remove = gates._remove
+    remove = pod_writes._remove
 
     async def counted(server: ApiServer, pod: PodRecord, tally: Tally) -> None:
         nonlocal now, most
@@ -81,14 +81,14 @@ def test_many_pods_in_pages_at_most_eight_at_a_time(monkeypatch: pytest.MonkeyPa
         await remove(server, pod, tally)
         now -= 1
 
-    monkeypatch.setattr(gates, "_remove", counted)
+    monkeypatch.setattr(pod_writes, "_remove", counted)
     tally = asked(
         cluster,
-        lambda server: gates.remove_gates(server, lambda pod: True, lambda tally: shown.append(tally.pods)),
+        lambda server: pod_writes.remove_gates(server, lambda pod: True, lambda tally: shown.append(tally.pods)),
     )
     assert tally.pods == 120
     assert shown == [50, 100, 120]
-    assert most == gates.PARALLEL == 8
+    assert most == pod_writes.PARALLEL == 8
     assert set(map(tuple, cluster.gates().values())) == {()}
 
 
@@ -107,7 +107,7 @@ def test_a_server_that_keeps_failing_is_an_error_after_some_tries() -> None:
     cluster.faults = {"p": [failed(503, "away") for _ in range(50)]}
     with pytest.raises(ApiError, match="503"):
         removed(cluster)
-    assert len(cluster.asked) == 1 + gates.TRIES
+    assert len(cluster.asked) == 1 + pod_writes.TRIES
     cluster.faults = {"p": [hung_up() for _ in range(50)]}
     with pytest.raises(NoAnswer):
         removed(cluster)
@@ -132,7 +132,7 @@ def test_what_is_refused_is_named_and_the_others_lose_their_gate() -> None:
 
 
 def test_a_list_that_is_continued_too_late_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "_PAGE", 1)
+    monkeypatch.setattr(pod_writes, "_PAGE", 1)
     cluster = GatedCluster([gated("p"), gated("q"), gated("r")], lists=[failed(410, "expired")])
     assert removed(cluster).pods == 3
     assert set(map(tuple, cluster.gates().values())) == {()}
@@ -148,7 +148,7 @@ def test_a_pod_that_is_nested_too_deep_is_read_and_hides_no_other() -> None:
 
 def test_names_cannot_leave_their_place_in_the_path() -> None:
     cluster = GatedCluster([])
-    asked(cluster, lambda server: gates.remove_gates(server, lambda pod: True, lambda tally: None, "a/../b?c"))
+    asked(cluster, lambda server: pod_writes.remove_gates(server, lambda pod: True, lambda tally: None, "a/../b?c"))
     assert cluster.asked[0].path == "/api/v1/namespaces/a%2F..%2Fb%3Fc/pods"
 
 
@@ -156,29 +156,29 @@ def test_the_bindings_of_our_policies_are_deleted_whatever_their_name() -> None:
     def binding(name: str, policy: str) -> dict[str, object]:
         return {"metadata": {"name": name}, "spec": {"policyName": policy}}
 
-    queue, claims = gates.POLICIES
+    queue, claims = pod_writes.POLICIES
     cluster = GatedCluster(bindings=[binding("gpu-extender-queue", queue), binding("x", "other"), binding("y", claims)])
-    assert asked(cluster, gates.delete_bindings) == ["gpu-extender-queue", "y"]
+    assert asked(cluster, pod_writes.delete_bindings) == ["gpu-extender-queue", "y"]
     assert cluster.deleted == ["gpu-extender-queue", "y"]
     cluster.bindings = []
-    assert asked(cluster, gates.delete_bindings) == []
+    assert asked(cluster, pod_writes.delete_bindings) == []
 
 
 def test_a_cluster_without_the_policies_api_has_no_binding() -> None:
     cluster = GatedCluster()
     cluster._other = lambda request: failed(404)  # type: ignore[method-assign]
-    assert asked(cluster, gates.delete_bindings) == []
+    assert asked(cluster, pod_writes.delete_bindings) == []
     cluster._other = lambda request: failed(403, "forbidden")  # type: ignore[method-assign]
     with pytest.raises(ApiError, match="403"):
-        asked(cluster, gates.delete_bindings)
+        asked(cluster, pod_writes.delete_bindings)
 
 
 def test_the_age_limits_of_namespaces() -> None:
     cluster = GatedCluster(
         namespaces=[
-            {"metadata": {"name": "a", "annotations": {gates.AGE_LIMIT: "30m", "x": "y"}}},
+            {"metadata": {"name": "a", "annotations": {pod_writes.AGE_LIMIT: "30m", "x": "y"}}},
             {"metadata": {"name": "b"}},
             {"metadata": {"name": "c", "annotations": None}},
         ]
     )
-    assert asked(cluster, gates.age_limits) == {"a": "30m"}
+    assert asked(cluster, pod_writes.age_limits) == {"a": "30m"}

@@ -11,7 +11,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster.cluster import Cluster
-from extender.kube.feed import Relist
 from extender.kube.lists import (
     BUDGETS,
     DEVICE_CLASSES,
@@ -22,7 +21,7 @@ from extender.kube.lists import (
     PRIORITY_CLASSES,
     WatchedKind,
 )
-from extender.kube.reflector import Reflector
+from extender.kube.reflector import Reflector, Relist
 from extender.objects import tolerant
 from extender.objects.records import Event, PodRecord
 from extender.settings import Settings

@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 
 from extender.kube import late
 from extender.kube.client import ApiServer
-from extender.kube.feed import Decoder
 from extender.kube.lists import PODS
-from extender.kube.reflector import Reflector
+from extender.kube.reflector import Decoder, Reflector
 from extender.kube.watching import WatchPace, WatchTiming
 from extender.objects.records import Event, PodRecord
 from extender.times import Rests

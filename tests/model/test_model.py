@@ -14,7 +14,7 @@ from extender.act.queue.release import Release
 from extender.act.queue.replicas import Replicas
 from extender.queue import backfill, gang, plan
 from extender.queue.backfill import TakenSeats, Trial, Waits
-from extender.queue.quota import Quota
+from extender.queue.usage import Quota
 from extender.reservations.seats import Seats
 from tests.fuzz import engine
 from tests.fuzz.__main__ import show

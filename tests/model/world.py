@@ -17,11 +17,10 @@ from extender.objects.queueing import GATE
 from extender.queue.gang import WaitingGang
 from extender.reservations.seats import Seat
 from extender.settings import Settings
-from extender.sim.calls import CallFailed, Extender
 from extender.sim.cluster import FINISHED, SimClock, SimCluster
 from extender.sim.kubelet import Kubelets
 from extender.sim.machines import SimMachine
-from extender.sim.scheduler import Scheduler
+from extender.sim.scheduler import CallFailed, Extender, Scheduler
 from tests.fuzz.engine import Broken, Step
 from tests.model import tenants
 from tests.model.api import Api, pod_path

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from extender.cluster.pod_kinds import MODES
+from extender.cluster.demand import MODES
 from extender.objects import annotations as names
 from extender.objects import records
 from extender.objects.annotations import NAMES, PREFIX

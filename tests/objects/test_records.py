@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.placements import Repelling
+from extender.cluster.pods import Repelling
 from extender.objects import decode, records
 from extender.objects.records import Owner, PodClaimRef, PodRecord, QuotaFacts, RecordError
 from extender.objects.selectors import NodeTerm, Requirement, Taint, Toleration, shared_tolerations

@@ -16,7 +16,7 @@ import pytest
 
 from ext_core import gather
 from ext_core.ask import Ask
-from extender.cluster import held
+from extender.cluster import cluster
 from extender.objects import decode
 from extender.objects.records import Event
 from extender.preemption import cost_inputs
@@ -200,7 +200,7 @@ def test_no_row_names_an_id_that_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
     world.pod("p", 1, "n", spec=toleration(1))
     first = world.cluster.requirements.number("uid-p")
     with monkeypatch.context() as patch:
-        patch.setattr(held, "start_ms", lambda pod: 1 / 0)
+        patch.setattr(cluster, "start_ms", lambda pod: 1 / 0)
         world.pod("p", 1, "n", spec=toleration(2))
         world.pod("q", 0, "n", spec=toleration(3))
     assert world.cluster.requirements.number("uid-p") == first  # used again

@@ -22,11 +22,10 @@ from extender.queue.backfill import (
     Waits,
     schedule,
 )
-from extender.queue.endings import OVERRUN_SECONDS, Ending, Endings, prefixes, put
 from extender.queue.gang import WaitingGang
+from extender.queue.gang_runs import OVERRUN_SECONDS, Ending, Endings, prefixes, put
 from extender.queue.placement import Placed
-from extender.queue.quota import OverQuota
-from extender.queue.usage import FoundPlace
+from extender.queue.usage import FoundPlace, OverQuota
 from tests.objects.test_gangs import obj, owned
 from tests.queue.gangs import gang
 from tests.world import WALL, World, rfc3339, workload

@@ -8,7 +8,7 @@ import pytest
 
 from extender.cluster.slices import finish
 from extender.queue.gang import WaitingGang
-from extender.queue.order import behind, dominant_share, fair_shares, order, response
+from extender.queue.usage import behind, dominant_share, fair_shares, order, response
 from extender.settings import QueueLimits
 from tests.queue.gangs import gang
 from tests.world import WALL

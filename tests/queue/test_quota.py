@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.queue.quota import OverQuota, Quota
+from extender.queue.usage import OverQuota, Quota
 from extender.settings import QueueLimits
 
 CAPACITY = {"m": 100, "x": 8}

@@ -14,9 +14,8 @@ from extender.cluster.slices import Sliced, finish
 from extender.objects.gangs import Ref
 from extender.queue import sampled
 from extender.queue.backfill import QueueSituation, TakenSeats, Trial, schedule
-from extender.queue.endings import Ending
 from extender.queue.gang import WaitingGang
-from extender.queue.order import fair_shares, order
+from extender.queue.gang_runs import Ending
 from extender.queue.placement import Placed
 from extender.queue.runtimes import RunTime
 from extender.queue.sampled import (
@@ -31,7 +30,7 @@ from extender.queue.sampled import (
     _Room,
     future,
 )
-from extender.queue.usage import FoundPlace
+from extender.queue.usage import FoundPlace, fair_shares, order
 from extender.reservations.advance import Held, seat
 
 

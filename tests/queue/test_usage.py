@@ -5,8 +5,7 @@ from __future__ import annotations
 from extender.cluster.slices import finish
 from extender.objects.queueing import GATE, QUEUE
 from extender.queue.placement import GpuAllowance
-from extender.queue.quota import OverQuota
-from extender.queue.usage import MOST_QUEUES, DecayedUse, Models, QueueHoldings
+from extender.queue.usage import MOST_QUEUES, DecayedUse, Models, OverQuota, QueueHoldings
 from extender.settings import QueueLimits
 from tests.queue.gangs import waiting
 from tests.queue.test_gang import pod

@@ -13,8 +13,7 @@ import pytest
 from extender.objects.records import Event, PodRecord
 from extender.policy import reasons
 from extender.policy.pod_request import owner_key
-from extender.reservations.advance import AdvanceReservations, Eligibility, Held, present, seat
-from extender.reservations.moves import turn_of
+from extender.reservations.advance import AdvanceReservations, Eligibility, Held, present, seat, turn_of
 from extender.reservations.seats import Seat
 from tests.world import JSON, WALL, World, pairs, refused, workload
 

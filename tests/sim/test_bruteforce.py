@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.sim import bruteforce
+from extender.sim import day
 from extender.sim.day import build
 from extender.sim.machines import SimPod, machine
 
@@ -19,10 +19,10 @@ def test_who_saved_last_is_the_cheapest() -> None:
     uid = cluster.create(SimPod("urgent", "a", 4, links="required", priority=1).object())
     urgent = cluster.pod(uid)
     assert urgent is not None
-    found = bruteforce.cheapest(cluster, kubelets, urgent)
+    found = day.cheapest(cluster, kubelets, urgent)
     assert list(found) == ["hgx"]  # all other nodes need no eviction, or have nobody to evict
     # 4 GPUs x 600 s since the checkpoint; the other has 4 x 3,600 s to lose
-    assert found["hgx"] == bruteforce.BruteForceEviction((0, 0, 2_400, 30, 1), "hgx", frozenset({uids["saved"]}))
+    assert found["hgx"] == day.BruteForceEviction((0, 0, 2_400, 30, 1), "hgx", frozenset({uids["saved"]}))
 
 
 def test_a_budget_outweighs_all_work() -> None:
@@ -36,12 +36,12 @@ def test_a_budget_outweighs_all_work() -> None:
     clock.advance(3_600)
     urgent = cluster.pod(cluster.create(SimPod("urgent", "a", 4, priority=1).object()))
     assert urgent is not None
-    assert bruteforce.cheapest(cluster, kubelets, urgent)["hgx"].victims == {other}
+    assert day.cheapest(cluster, kubelets, urgent)["hgx"].victims == {other}
 
 
 def test_what_the_plugin_may_hand_out() -> None:
     cube = machine("dgx1-v100")
-    assert bruteforce.always_linked(cube, frozenset(range(8)), 4)
-    assert not bruteforce.always_linked(cube, frozenset({0, 2, 4, 5}), 4)
-    assert not bruteforce.always_linked(cube, frozenset({0, 2}), 4)  # too few
-    assert bruteforce.always_linked(cube, frozenset({0, 1, 2, 3}), 2)  # 0-3 or 1-2
+    assert day.always_linked(cube, frozenset(range(8)), 4)
+    assert not day.always_linked(cube, frozenset({0, 2, 4, 5}), 4)
+    assert not day.always_linked(cube, frozenset({0, 2}), 4)  # too few
+    assert day.always_linked(cube, frozenset({0, 1, 2, 3}), 2)  # 0-3 or 1-2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import extender.topologies
-from extender.sim.device_plugin import (
+from extender.sim.machines import (
     NvidiaBestEffort,
     PluginPanicked,
     SimDevicePlugin,

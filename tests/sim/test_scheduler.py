@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from extender.sim.calls import CallFailed, Extender
 from extender.sim.cluster import SimClock, SimCluster
 from extender.sim.machines import SimNode, SimPod, machine
-from extender.sim.scheduler import ATTEMPTS, Scheduler
+from extender.sim.scheduler import ATTEMPTS, CallFailed, Extender, Scheduler
 from tests.sim.test_cluster import START
 from tests.waiting import in_thread
 

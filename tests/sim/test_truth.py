@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from extender.sim.device_plugin import Arbitrary, NvidiaBestEffort
 from extender.sim.kubelet import PLAN, AdmissionRejected, KubeletDevices, allocate, parse_plan
-from extender.sim.machines import machine, topology_annotation
+from extender.sim.machines import Arbitrary, NvidiaBestEffort, machine, topology_annotation
 from tests.e2e.builders import GPU, Object, container, pod
 from tests.e2e.kubelet import relay
 from tests.sim.truth import HarnessTruth

@@ -22,7 +22,7 @@ from extender.objects import gangs
 from extender.objects.queueing import GATE, PINNED, rank_of
 from extender.objects.records import PodRecord, RecordError
 from extender.queue.absent import StandIns, present
-from extender.queue.endings import is_rejected, is_schedulable
+from extender.queue.gang_runs import is_rejected, is_schedulable
 from extender.reservations.seats import Seat, Seats
 from extender.times import Clock
 

@@ -17,7 +17,7 @@ from extender.ask.text import count, short
 from extender.errors import BadInput
 from extender.objects.progress import duration
 from extender.settings import Settings
-from extender.settings.checks import did_you_mean
+from extender.settings.fields import did_you_mean
 from extender.settings.reading import Place, SettingsDocument, parse_document, path_of
 
 VERSION, KIND = "kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration"

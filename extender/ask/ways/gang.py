@@ -29,7 +29,7 @@ from extender.ask.text import amount, count
 from extender.ask.ways import Way, in_order, machines, term
 from extender.ask.ways import wait as waits
 from extender.ask.ways.request import most_gpus, with_gpus, with_links
-from extender.cluster.pod_kinds import LINKS, links_of
+from extender.cluster.demand import LINKS, links_of
 from extender.objects.queueing import DOMAIN, Domain
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.roles import NODE
@@ -38,8 +38,8 @@ from extender.preemption.candidates import ends
 from extender.preemption.gang_plan import cost_of
 from extender.queue.levels import keys_of
 from extender.queue.placement import NoPlace, Placed
-from extender.queue.quota import PLAIN, OverQuota
 from extender.queue.report import first_names
+from extender.queue.usage import PLAIN, OverQuota
 from extender.reservations.seats import Seat
 from extender.settings import QueueLimits
 

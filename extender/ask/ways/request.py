@@ -16,8 +16,8 @@ from extender.ask.judge import Judge
 from extender.ask.nodes import JudgedNodes
 from extender.ask.text import amount
 from extender.ask.ways import Way, term
+from extender.cluster.demand import LINKS
 from extender.cluster.gpus import MOST_GPUS
-from extender.cluster.pod_kinds import LINKS
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 

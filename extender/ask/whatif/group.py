@@ -34,8 +34,8 @@ from extender.preemption.gang_plan import cost_of, gang_certificate
 from extender.queue.absent import present
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import Placed
-from extender.queue.refusals import ClaimDoubt
 from extender.queue.report import QueueReport
+from extender.queue.units import ClaimDoubt
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from extender.cluster.dra.pools import Candidate, Pool
+from extender.cluster.dra.resource_slices import Candidate, Pool
 from extender.objects.cel import Verdict
 from extender.objects.records import Attribute, Capacity, ClaimSpec, Constraint, DeviceChoice, DeviceRequest
 from extender.objects.resources import LARGEST, QuantityError, nano

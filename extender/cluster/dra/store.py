@@ -23,10 +23,8 @@ from msgspec.structs import replace
 from extender.cluster.device_plugins import partial
 from extender.cluster.dra import node_gpus
 from extender.cluster.dra.allocator import Result
-from extender.cluster.dra.claim_fits import MOST_KEPT, ClaimFits, Specs
+from extender.cluster.dra.claim_fits import MOST_KEPT, ClaimFits, ClaimsTogether, Specs
 from extender.cluster.dra.claims import ALL, EXTENDED, Key, PlannedClaims, is_plain, numbers
-from extender.cluster.dra.claims_together import ClaimsTogether
-from extender.cluster.dra.pools import NodePools
 from extender.cluster.dra.resource_slices import (
     AMD,
     EVERY,
@@ -34,6 +32,7 @@ from extender.cluster.dra.resource_slices import (
     NVIDIA,
     WHOLE,
     Mark,
+    NodePools,
     Selected,
     Slices,
     TaintRules,

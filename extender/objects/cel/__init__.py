@@ -17,9 +17,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 from extender.objects.cel.program import ABSORBED, FIRST_SLOT, MOST_SPENT, SPENT, Program, program_of
-from extender.objects.cel.properties import EVERYTHING, DeviceKind, DeviceProperties, Place
 from extender.objects.cel.syntax import parse
-from extender.objects.cel.values import EvaluationError, Unsupported
+from extender.objects.cel.values import EVERYTHING, DeviceKind, DeviceProperties, EvaluationError, Place, Unsupported
 
 __all__ = ["DeviceKind", "DeviceProperties", "Selector", "Verdict", "judge", "selector", "selects"]
 

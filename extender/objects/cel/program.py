@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from extender.objects.cel.library import FUNCTIONS, Overload, Type, pattern, type_of
-from extender.objects.cel.properties import EVERYTHING, DeviceProperties
 from extender.objects.cel.syntax import Call, Identifier, Index, ListOf, Literal, MapOf, Node, Select
-from extender.objects.cel.values import NONE, EvaluationError, Optional, Unsupported
+from extender.objects.cel.values import EVERYTHING, NONE, DeviceProperties, EvaluationError, Optional, Unsupported
 
 Run = Callable[[list[Any]], Any]
 SPENT: Final = 0

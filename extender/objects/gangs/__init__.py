@@ -40,12 +40,11 @@ import msgspec
 from msgspec.structs import replace
 
 from extender.objects import schema
-from extender.objects.gangs.any_owner import any_owner
 from extender.objects.gangs.builtin import Job, StatefulSet
 from extender.objects.gangs.grove import Grove
 from extender.objects.gangs.jobset import JobSet
 from extender.objects.gangs.leaderworkerset import LeaderWorkerSet
-from extender.objects.gangs.other_owners import OTHER_OWNERS
+from extender.objects.gangs.other_owners import OTHER_OWNERS, any_owner
 from extender.objects.gangs.pod_groups import Coscheduling, Kubernetes, Kueue, Ours, Volcano
 from extender.objects.gangs.ray import Ray
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Section, owner_object, pods, record_of
@@ -397,7 +396,7 @@ def creators() -> list[str]:
 def read_owner(
     source: schema.Source, gpus: frozenset[str], others: Mapping[tuple[str, str, str, str], Any] | None = None
 ) -> OwnerPods:
-    """An object that creates pods; one of an unknown kind is read by the usual places (`any_owner.py`). `others`: the
+    """An object that creates pods; one of an unknown kind is read by the usual places (`any_owner`). `others`: the
     objects of a question beside it. RecordError where it cannot be read."""
     owner = owner_object(source)._replace(others=others or {})
     if isinstance(source, Mapping) and "spec" not in source:  # KAITO states its fields at the top

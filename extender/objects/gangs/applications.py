@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from extender.objects.gangs import templates
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, of_container, of_spec, patched, role_at
 from extender.objects.gangs.serving import GPU, named_gpus
 
 # -- Spark
@@ -44,8 +43,8 @@ def _spark_role(spec: Section, part: str, count: int) -> Role:
     requests = {"cpu": section.raw("coreRequest") or section.raw("cores"), "memory": _spark_memory(spec, section)}
     resources = {"limits": limits, "requests": {name: amount for name, amount in requests.items() if amount}}
     container = f"spark-kubernetes-{part}"
-    stated = templates.of_container(resources, {**spec.fields, **section.fields}, container)
-    template = templates.patched(section.raw("template") or {}, stated)
+    stated = of_container(resources, {**spec.fields, **section.fields}, container)
+    template = patched(section.raw("template") or {}, stated)
     return Role(template, section.path, count, name=part, labels={"spark-role": part})
 
 
@@ -112,7 +111,7 @@ def _virtual(spec: Section, count: int) -> Role:
         "requests": {name: amount for name, amount in requests.items() if amount is not None},
         "limits": {**stated.section("limits").fields, **limits}, "claims": claims,
     }  # fmt: skip
-    return Role(templates.of_container(resources, spec.fields, "compute"), spec.path, count)
+    return Role(of_container(resources, spec.fields, "compute"), spec.path, count)
 
 
 # -- Knative
@@ -138,7 +137,7 @@ def _revision(spec: Any, path: str, notes: Section) -> OwnerRoles:
     initial = _number_of(notes.text(INITIAL_SCALE))
     stated = [_number_of(notes.text(key)) for key in MIN_SCALES]
     count = max(1 if initial is None else initial, *(number or 0 for number in stated))
-    return OwnerRoles((Role(templates.of_spec(spec), path, count),))
+    return OwnerRoles((Role(of_spec(spec), path, count),))
 
 
 def _number_of(text: str) -> int | None:
@@ -154,9 +153,7 @@ def slurm_node_set(owner: OwnerObject) -> OwnerRoles:
     slurmd = spec.raw("slurmd")
     template = spec.raw("template") or {}
     if slurmd is not None:
-        template = templates.patched(
-            {"spec": {"containers": [{**spec.section("slurmd").fields, "name": "slurmd"}]}}, template
-        )
+        template = patched({"spec": {"containers": [{**spec.section("slurmd").fields, "name": "slurmd"}]}}, template)
     per_node = spec.text("scalingMode").lower() == "daemonset"
     count = 1 if per_node else spec.count("replicas")
     return OwnerRoles((Role(template, spec.at("template"), count, per_node=per_node),))
@@ -175,7 +172,7 @@ def vllm_runtime(owner: OwnerObject) -> OwnerRoles:
     if terms := spec.raw("nodeSelectorTerms"):
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         fields["affinity"] = {"nodeAffinity": required}
-    template = templates.of_container({"limits": named_gpus(spec.section("resources").fields)}, fields)
+    template = of_container({"limits": named_gpus(spec.section("resources").fields)}, fields)
     return OwnerRoles((Role(template, spec.path, count),))
 
 
@@ -188,7 +185,7 @@ def kubeai_model(owner: OwnerObject) -> OwnerRoles:
     domain = profile.partition("-gpu")[0] if "-gpu" in profile else ""
     limits = {f"{domain}.com/gpu": number or "1"} if domain else {}
     text = f"resource profile {profile} of Model {owner.name} is read as {number or 1} x {domain or 'no'} GPU"
-    return OwnerRoles((Role(templates.of_container({"limits": limits}), spec.path, count),), assumed=(text,))
+    return OwnerRoles((Role(of_container({"limits": limits}), spec.path, count),), assumed=(text,))
 
 
 AZURE_GPUS: Final = {
@@ -241,7 +238,7 @@ def _workspace(owner: OwnerObject, spec: Section, groups: int) -> OwnerRoles:
     of = "" if profile or part else f", all of {machine}"
     text = f"a pod of {owner.kind} {owner.name} is read as asking for {stated}{of}"
     fields = {"nodeSelector": machines.section("labelSelector").raw("matchLabels")}
-    role = Role(templates.of_container({"limits": limits}, fields), machines.path, count, groups=groups)
+    role = Role(of_container({"limits": limits}, fields), machines.path, count, groups=groups)
     return OwnerRoles((role,), assumed=(text,))
 
 

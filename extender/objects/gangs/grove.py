@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from extender.objects.gangs import templates
-from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
+from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section, of_spec
 from extender.objects.gangs.source import GangSource, Ref
 from extender.objects.records import PartDomain, PodRecord
 from extender.objects.schema import RecordError
@@ -153,7 +152,7 @@ def _role(clique: Section, name: str) -> tuple[Role, int]:
     """(the pods of a clique, how many of them must run). The operator writes the priority of the set on PodGangs alone:
     for kube-scheduler that of the clique's pods counts."""
     spec = clique.section("spec")
-    template = templates.of_spec(spec.raw("podSpec"), clique.raw("labels"), clique.raw("annotations"))
+    template = of_spec(spec.raw("podSpec"), clique.raw("labels"), clique.raw("annotations"))
     count = min(spec.count("replicas"), MOST + 1)
     least = spec.number("minAvailable")
     role = Role(template, spec.at("podSpec"), count, name=name, index_label=INDEX, labels={CLIQUE: name})

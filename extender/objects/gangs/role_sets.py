@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from extender.objects.gangs import templates
 from extender.objects.gangs.pod_groups import COSCHEDULING_GROUP, VOLCANO_GROUP, in_pod_group
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, of_container, patched
 from extender.objects.gangs.serving import groups_of
 from extender.objects.schema import RecordError
 
@@ -56,8 +55,8 @@ def _rbg_role(rbg: str, section: Section, shared: Mapping[str, Any]) -> Iterator
     if not group:
         yield Role(template, place.at("template"), replicas, name=name, labels=labels)
         return
-    head = templates.patched(template, group.raw("leaderTemplatePatch") or group.raw("patchLeaderTemplate") or {})
-    worker = templates.patched(template, group.raw("workerTemplatePatch") or group.raw("patchWorkerTemplate") or {})
+    head = patched(template, group.raw("leaderTemplatePatch") or group.raw("patchLeaderTemplate") or {})
+    worker = patched(template, group.raw("workerTemplatePatch") or group.raw("patchWorkerTemplate") or {})
     path = place.at("template")
     for role in groups_of(f"{rbg}-{name}", replicas, (head, path), (worker, path), group.number("size") or 1):
         yield role.with_labels(labels)
@@ -76,7 +75,7 @@ def _rbg_template(place: Section, shared: Mapping[str, Any]) -> Any:
     if name not in shared:
         raise RecordError(place.at("templateRef.name"), f"there is no role template {name!r}")
     patch = reference.raw("patch") or place.raw("templatePatch")
-    return templates.patched(shared[name], patch) if patch else shared[name]
+    return patched(shared[name], patch) if patch else shared[name]
 
 
 # -- AIBrix and Kthena
@@ -147,7 +146,7 @@ def model_booster(owner: OwnerObject) -> OwnerRoles:
         groups = backend.count("minReplicas" if backend.raw("replicas") is None else "replicas")
         for worker in backend.sections("workers"):
             count = groups * (worker.number("replicas") or 0) * (worker.number("pods") or 0)
-            template = templates.of_container(worker.raw("resources"), {**worker.fields, **backend.fields})
+            template = of_container(worker.raw("resources"), {**worker.fields, **backend.fields})
             roles.append(Role(template, worker.path, count, name=worker.text("type") or "server"))
     return OwnerRoles(tuple(roles))
 

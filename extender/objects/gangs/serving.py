@@ -9,9 +9,19 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from extender.objects.gangs import templates
 from extender.objects.gangs.leaderworkerset import GROUP, NAME, SIZE, WORKER
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, owner_object
+from extender.objects.gangs.roles import (
+    CONTAINER,
+    OwnerObject,
+    OwnerRoles,
+    Role,
+    Section,
+    of_container,
+    of_spec,
+    owner_object,
+    patched,
+    pod_fields,
+)
 from extender.objects.gangs.source import number
 
 GPU: Final = "nvidia.com/gpu"
@@ -61,13 +71,13 @@ def _component(owner: OwnerObject, part: str, section: Section, assumed: list[st
             text = f"{owner.kind} {owner.name} states no resources, and its runtime is not in the question"
             assumed.append(f"{text}: it is read as asking for none")
     if resources:
-        base = templates.patched(base, {"containers": [{"name": _MODEL_CONTAINER, "resources": resources}]})
-    head = templates.patched(base, spec)
+        base = patched(base, {"containers": [{"name": _MODEL_CONTAINER, "resources": resources}]})
+    head = patched(base, spec)
     least = section.number("minReplicas")
     replicas = 1 if least is None else least
     stated = [section.section("workerSpec")] + ([] if runtime is None else [runtime.section("workerSpec")])
     if section.raw("workerSpec") is None:
-        yield Role(templates.of_spec(head), section.path, replicas, name=part, labels={"component": part})
+        yield Role(of_spec(head), section.path, replicas, name=part, labels={"component": part})
         return
     size = next((n for worker in stated if (n := worker.number("pipelineParallelSize"))), DEFAULT_SIZE)
     parallel = next((n for worker in stated if (n := worker.number("tensorParallelSize"))), None)
@@ -76,9 +86,9 @@ def _component(owner: OwnerObject, part: str, section: Section, assumed: list[st
     pods = _with_gpus(head, gpus, instead=instead)
     # Without containers of its own, a worker is read as the head.
     beside = {key: value for key, value in head.items() if key != "containers"} if worker.get("containers") else head
-    workers = _with_gpus(templates.patched(beside, worker), gpus, instead=instead)
-    yield Role(templates.of_spec(pods), section.path, 1, name=part, labels={"component": part})
-    yield Role(templates.of_spec(workers), stated[0].path, size - 1, name=f"{part}-worker", labels={"component": part})
+    workers = _with_gpus(patched(beside, worker), gpus, instead=instead)
+    yield Role(of_spec(pods), section.path, 1, name=part, labels={"component": part})
+    yield Role(of_spec(workers), stated[0].path, size - 1, name=f"{part}-worker", labels={"component": part})
 
 
 _MODEL_CONTAINER: Final = "kserve-container"
@@ -144,8 +154,8 @@ def llm_inference_service(owner: OwnerObject) -> OwnerRoles:
         if base is None:
             assumed.append(f"LLMInferenceServiceConfig {name} of {owner.name} is not in the question")
         else:
-            merged = templates.patched(merged, dict(base.spec.fields))
-    whole = Section(templates.patched(merged, spec), owner.spec.path)
+            merged = patched(merged, dict(base.spec.fields))
+    whole = Section(patched(merged, spec), owner.spec.path)
     workloads = [("", whole)] + ([("prefill", whole.section("prefill"))] if whole.raw("prefill") is not None else [])
     roles: list[Role] = []
     for part, workload in workloads:
@@ -176,16 +186,16 @@ def _with_claim(template: Any, claim: str, container: str) -> Any:
     """The template with a claim of this template of claims for the container of that name."""
     reference = {"name": claim, "resourceClaimTemplateName": claim}
     named = {"name": container, "resources": {"claims": [{"name": claim}]}}
-    return templates.patched(template, {"spec": {"resourceClaims": [reference], "containers": [named]}})
+    return patched(template, {"spec": {"resourceClaims": [reference], "containers": [named]}})
 
 
 def _workload(name: str, workload: Section) -> tuple[Role, ...]:
     meta = workload.raw("labels"), workload.raw("annotations")
     replicas = workload.count("replicas")
-    head = templates.of_spec(workload.raw("template") or workload.raw("worker"), *meta), workload.at("template")
+    head = of_spec(workload.raw("template") or workload.raw("worker"), *meta), workload.at("template")
     if workload.raw("worker") is None:
         return (Role(*head, replicas, name=name),)
-    worker = templates.of_spec(workload.raw("worker"), *meta), workload.at("worker")
+    worker = of_spec(workload.raw("worker"), *meta), workload.at("worker")
     stated = workload.section("parallelism")
     data, local = stated.number("data") or 0, stated.number("dataLocal") or 0
     size = stated.number("pipeline") or 1
@@ -233,7 +243,7 @@ def _nim(owner: OwnerObject, spec: Section, name: str) -> OwnerRoles:
     fields = {**spec.fields, "resourceClaims": claims} if claims else spec.fields
     if claims:
         resources = {**spec.section("resources").fields, "claims": [{"name": claim["name"]} for claim in claims]}
-    template = templates.of_container(resources, fields, labels=spec.raw("labels"), annotations=spec.raw("annotations"))
+    template = of_container(resources, fields, labels=spec.raw("labels"), annotations=spec.raw("annotations"))
     parallel = nodes.section("parallelism")
     gpus = parallel.number("tensor") or nodes.number("gpusPerPod")
     template["spec"] = _with_gpus(template["spec"], gpus)
@@ -318,11 +328,11 @@ def _dynamo_service(group: str, name: str, service: Section) -> tuple[Role, ...]
         main = stated.section("mainContainer").fields
         beside = [container.fields for container in stated.sections("containers")]
         resources = _dynamo_resources(service.section("resources"))
-        container = {**main, "name": templates.CONTAINER, **({"resources": resources} if resources else {})}
-        pod = templates.of_spec({**spec, "containers": [container, *beside]})
+        container = {**main, "name": CONTAINER, **({"resources": resources} if resources else {})}
+        pod = of_spec({**spec, "containers": [container, *beside]})
     if device := service.section("device"):
-        limits = {"name": templates.CONTAINER, "resources": {"limits": device.section("resources").fields}}
-        pod = templates.patched(pod, {"spec": {**templates.pod_fields(device.fields), "containers": [limits]}})
+        limits = {"name": CONTAINER, "resources": {"limits": device.section("resources").fields}}
+        pod = patched(pod, {"spec": {**pod_fields(device.fields), "containers": [limits]}})
     nodes = service.section("multinode").number("nodeCount") or 1
     path, replicas = service.path, service.count("replicas")
     if nodes == 1:
@@ -359,7 +369,7 @@ def ome_service(owner: OwnerObject) -> OwnerRoles:
     roles: list[Role] = []
     for part in ("engine", "decoder", "router", "predictor"):
         base = runtime.section(f"{part}Config")
-        stated = Section(templates.patched(base.fields, owner.spec.section(part).fields), owner.spec.at(part))
+        stated = Section(patched(base.fields, owner.spec.section(part).fields), owner.spec.at(part))
         if stated or owner.spec.raw(part) is not None:
             roles += _ome_part(f"{owner.name}-{part}", part, stated)
     text = f"the runtime of {owner.kind} {owner.name} is not in the question, and a part of it states no resources"
@@ -380,7 +390,7 @@ def _ome_pod(stated: Section) -> dict[str, Any]:
     """The pod specification beside the runner, whose container comes first."""
     runner = {"name": "ome-container", **stated.section("runner").fields}
     spec = {key: value for key, value in stated.fields.items() if key not in _OF_OME}
-    return templates.of_spec(templates.patched({"containers": [runner]}, spec), stated.raw("labels"))
+    return of_spec(patched({"containers": [runner]}, spec), stated.raw("labels"))
 
 
 _OF_OME: Final = frozenset({"runner", "leader", "worker", "size", "minReplicas", "maxReplicas", "model", "labels"})

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from extender.objects.gangs import templates
 from extender.objects.gangs.jobset import JobSet
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
+from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, patched, role_at
 from extender.objects.gangs.source import GangSource
 
 PREFIX: Final = "training.kubeflow.org/"
@@ -132,7 +131,7 @@ def _trained(job: Section, trainer: Section, nodes: int, *, named: bool) -> Mapp
         names = [container.text("name") for container in containers]
         name = TRAINER[1] if TRAINER[1] in names or not names else names[0]
         spec["template"] = {"spec": {"containers": [{"name": name, "resources": resources}]}}
-    return templates.patched(job.fields, {"template": {"spec": spec}})  # type: ignore[no-any-return]
+    return patched(job.fields, {"template": {"spec": spec}})  # type: ignore[no-any-return]
 
 
 def _overridden(owner: OwnerObject, job: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -145,10 +144,10 @@ def _overridden(owner: OwnerObject, job: Mapping[str, Any]) -> Mapping[str, Any]
                 continue
             fields = override.fields if field == "podSpecOverrides" else override.section("spec").fields
             inner = {key: value for key, value in fields.items() if key != "targetJobs"}
-            job = templates.patched(job, {"template": {"spec": {"template": {"spec": inner}}}})
+            job = patched(job, {"template": {"spec": {"template": {"spec": inner}}}})
     for patch in spec.sections("runtimePatches"):
         inside = patch.section("trainingRuntimeSpec").section("template").section("spec")
         for change in inside.sections("replicatedJobs"):
             if change.text("name") == job.get("name"):
-                job = templates.patched(job, change.fields)
+                job = patched(job, change.fields)
     return job

@@ -7,8 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from extender.objects.gangs import templates
-from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section
+from extender.objects.gangs.roles import (
+    MOST,
+    OwnerObject,
+    OwnerRoles,
+    Role,
+    Section,
+    of_spec,
+    patched,
+    pod_fields,
+)
 from extender.objects.schema import RecordError
 
 ARGO: Final = "argoproj.io"
@@ -36,7 +44,7 @@ class _Argo:
         self.owner, self.assumed = owner, dict[str, None]()
         self.spec = self._referred(spec, "workflowTemplateRef")
         defaults = self.spec.section("templateDefaults").fields
-        self.base = templates.patched(templates.pod_fields(self.spec.fields), defaults)  # of each template
+        self.base = patched(pod_fields(self.spec.fields), defaults)  # of each template
         self.leaves: dict[tuple[str, str], Section] = {}
         self.counted: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
         self.named: dict[str, dict[str, Section]] = {}  # the templates of a specification by its path
@@ -61,7 +69,7 @@ class _Argo:
         if other is None:
             self.assumed[f"{kind} {reference.text('name')} is not in the question: its pods are not read"] = None
             return section
-        return Section(templates.patched(other.spec.fields, section.fields), section.path)
+        return Section(patched(other.spec.fields, section.fields), section.path)
 
     def _pods(self, spec: Section, name: str, depth: int) -> Counter[tuple[str, str]]:
         """How often each template that is a pod is called by the template, which a recursion calls once."""
@@ -130,17 +138,17 @@ class _Argo:
         return 1
 
     def _role(self, template: Section, count: int) -> Role:
-        fields = Section(templates.patched(self.base, template.fields), template.path)
+        fields = Section(patched(self.base, template.fields), template.path)
         stated = [fields.section(kind) for kind in ("container", "script")]
         stated = [container for container in stated if container] + fields.section("containerSet").sections(
             "containers"
         )
         containers = [{"name": f"main-{number}", **container.fields} for number, container in enumerate(stated)]
         containers += [sidecar.fields for sidecar in fields.sections("sidecars")]
-        spec = {**templates.pod_fields(fields.fields), "containers": containers}
+        spec = {**pod_fields(fields.fields), "containers": containers}
         spec["initContainers"] = fields.raw("initContainers")
         meta = template.section("metadata")
-        pod = templates.of_spec(spec, meta.raw("labels"), meta.raw("annotations"))
+        pod = of_spec(spec, meta.raw("labels"), meta.raw("annotations"))
         return Role(self._resolved(pod, template), template.path, count, name=template.text("name"))
 
     def _resolved(self, pod: dict[str, Any], template: Section) -> Any:
@@ -241,7 +249,7 @@ def _task(owner: OwnerObject, section: Section, assumed: list[str]) -> Section |
 
 def _task_role(task: Section, pod: Section, resources: Any, name: str = "", count: int = 1) -> Role:
     base = task.section("stepTemplate").fields
-    steps = [templates.patched(base, step.fields) for step in task.sections("steps")]
+    steps = [patched(base, step.fields) for step in task.sections("steps")]
     steps += [sidecar.fields for sidecar in task.sections("sidecars")]
     containers = [
         {
@@ -254,8 +262,8 @@ def _task_role(task: Section, pod: Section, resources: Any, name: str = "", coun
     if resources and containers:
         containers = [{**container, "resources": {}} for container in containers]
         containers[0]["resources"] = resources
-    spec = {**templates.pod_fields(pod.fields), "containers": containers}
-    return Role(templates.of_spec(spec), task.path, count, name=name)
+    spec = {**pod_fields(pod.fields), "containers": containers}
+    return Role(of_spec(spec), task.path, count, name=name)
 
 
 def _combinations(matrix: Section) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from extender.cluster.dra.allocator import Allocation, allocate
 from extender.cluster.dra.claims import ResourceClaims
-from extender.cluster.dra.pools import Candidate, gather
+from extender.cluster.dra.resource_slices import Candidate, gather
 from extender.objects import cel
 from extender.objects.cel import Verdict
 from extender.objects.decode import record

@@ -6,7 +6,7 @@ import random
 from itertools import product
 
 from extender.cluster.dra.allocator import Allocation
-from extender.cluster.dra.claims_together import ClaimsTogether, covers
+from extender.cluster.dra.claim_fits import ClaimsTogether, covers
 from extender.objects.decode import record
 from extender.objects.records import PodRecord
 from extender.sim import claims as dra
