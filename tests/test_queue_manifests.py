@@ -11,8 +11,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from extender.act.queue.replicas import SIGNS
-from extender.act.queue.seat_store import SHARDS
+from extender.act.queue.seat_store import SHARDS, SIGNS
 from extender.cli import gates as gates_command
 from extender.kube import pod_writes
 from extender.objects.queueing import GANG, GATE

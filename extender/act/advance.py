@@ -32,7 +32,7 @@ from extender.act.events import EventRecorder
 from extender.act.moves import DELETED, MovesState, why_closed
 from extender.act.queue.dated import DatedGangs
 from extender.act.saving import SaveRequests
-from extender.ask.move_rule import MoveRule
+from extender.ask.making_room import MoveRule
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.cluster.tables import FIRST_GPU

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from extender.act.controller import Controller, repeat
-from extender.act.learned import LearnedStore
+from extender.act.document import LearnedStore
 from extender.act.queue.release import Reads
 from extender.cluster.cluster import ClusterView
 from extender.cluster.listener import Listener

@@ -22,8 +22,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from extender.act.document import Seconds
-from extender.act.learned import LearnedStore
+from extender.act.document import LearnedStore, Seconds
 from extender.cluster.cluster import Cluster
 from extender.kube.own_objects import ConfigMap
 from extender.objects.records import Event, SaveAnswersRecord

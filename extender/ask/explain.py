@@ -19,11 +19,10 @@ from extender.ask import (
     unchecked,
 )
 from extender.ask import nodes as judged_nodes
-from extender.ask.capacity import advice, capacity, nodes_wanted
+from extender.ask.capacity import advice, capacity, example, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict, before, latest, runs
 from extender.ask.fleet import FleetCounts, FleetPoint
 from extender.ask.judge import over
-from extender.ask.largest import example
 from extender.ask.machines import Look, read
 from extender.ask.nodes import JudgedNodes
 from extender.ask.pending import WaitingPods

@@ -7,8 +7,8 @@ the search, which is then made again; the bound of the first one stays true.
 A move begins when the pods of the one before run again: so each needs only the budgets of its own pods. Work is counted
 as preemption counts it (`search.loss`), GPUs that move come second, then pods.
 
-Where the room is for a time, pods that are declared to end before (`queue.endings`) leave their GPUs to the shape. Pods
-that move do not count on these: they move before.
+Where the room is for a time, pods that are declared to end before (`queue.gang_runs`) leave their GPUs to the shape.
+Pods that move do not count on these: they move before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import msgspec
 from extender.ask import machines
 from extender.ask.capacity import divided
 from extender.ask.machines import Fleet
-from extender.ask.move_rule import MoveRule
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, no_such_node
 from extender.ask.whatif.drains import created_again, eviction_cost
@@ -37,6 +36,7 @@ from extender.objects.advance import WantedRoom
 from extender.objects.queueing import opened
 from extender.objects.records import Event, PodRecord
 from extender.objects.save_request import time_text
+from extender.policy.pod_request import owner_key
 from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted, repelled
 from extender.preemption.candidates import Preemptor
 from extender.preemption.cost_inputs import CostCeiling, ceiling_of
@@ -44,7 +44,9 @@ from extender.preemption.draining import stays
 from extender.preemption.moves import MOST_STEPS, NEVER, Movable, MovablePod, Move, MoveSearch, MoveSearchResult, Shape
 from extender.preemption.search import loss
 from extender.queue.gang import formed
+from extender.queue.gang_runs import stated
 from extender.queue.levels import domain_of_node, keys_of
+from extender.queue.placement import not_modelled
 from extender.queue.report import first_names
 from extender.reservations.advance import MovedPod, PlannedMove
 
@@ -499,3 +501,77 @@ class _Searching:
                        for pods in (self.movers.pods[move.unit] for move in result.moves or ())):  # fmt: skip
             text = "a Job counts an evicted pod as failed, unless its podFailurePolicy ignores DisruptionTarget"
             yield warning("job-failures", f"{count(jobs, 'move')} of pods of Jobs: {text}")
+
+
+# -- which running pods may move to make room, as `plan` decides it, and as it is decided again before each eviction
+
+
+LONGEST_OWNER: Final = 512
+"""Characters of the key of an owner: it is part of the name of a next place. Kubernetes bounds no kind."""
+
+
+@dataclass(slots=True, frozen=True)
+class MoveRule:
+    """Which pods of one cluster may move for one question. Times are seconds since 1970."""
+
+    cluster: ClusterView
+    wall: float
+    at: float = 0.0
+    """Pods that are declared to end until then are gone; 0.0: none is."""
+    most_priority: int | None = None
+    """Pods of this priority and above stay; None: of no priority."""
+
+    @classmethod
+    def of(cls, cluster: ClusterView, asked: WantedRoom, wall: float) -> MoveRule:
+        """That of a question. BadInput."""
+        if not asked.priority_class:
+            return cls(cluster, wall, asked.at)
+        known = cluster.priority_classes.get(asked.priority_class)
+        if known is None:
+            raise BadInput("the cluster has no such PriorityClass", path=f"priority-class {asked.priority_class}")
+        return cls(cluster, wall, asked.at, known.value)
+
+    def ended(self, nodes: Iterable[str] | None = None) -> set[str]:
+        """Uids of the pods that end before `at`. `nodes`: None: all."""
+        ends = stated(self.cluster, self.wall, nodes) if self.at else ()
+        return {pod.uid for pod, end in ends if end is not None and end <= self.at}
+
+    def why(self, pods: Iterable[PodRecord]) -> str:
+        """Why pods that move together do not move, "" where nothing of them hinders it."""
+        return next(filter(None, map(self._stays, pods)), "")
+
+    def why_not_now(self, move: PlannedMove) -> str:
+        """Why pods of a move that is planned would not be planned to move any more. What budgets allow for the moment
+        is not asked: the eviction waits for them."""
+        known = [self.cluster.pods.get(moved.uid) for moved in move.pods]
+        pods = [pod for pod in known if pod is not None and pod.node and not (pod.finished or pod.terminating)]
+        if pods and self.ended({pod.node for pod in pods}).issuperset(pod.uid for pod in pods):
+            return "declared to end before"
+        return self.why(pods) or self.fails(pods)
+
+    def fails(self, pods: Iterable[PodRecord]) -> str:
+        """That a Job would fail by these evictions, "" where none does."""
+        objects = self.cluster.gangs.objects
+        owners = Counter((pod.namespace, pod.owner.kind, pod.owner.name) for pod in pods if pod.owner is not None)
+        for (namespace, kind, name), number in owners.items():
+            job = objects.get(("batch", "Job", namespace, name)) if kind == "Job" else None
+            if job is not None and job.failures_left is not None and number > job.failures_left:
+                return "its Job fails by evictions, and creates no more pods (backoffLimit, podFailurePolicy)"
+        return ""
+
+    def _stays(self, pod: PodRecord) -> str:
+        cluster = self.cluster
+        if why := stays(pod):
+            return why
+        if pod.owner is None:
+            return "no owner that creates a new pod"
+        if len(owner_key(pod)) > LONGEST_OWNER:
+            return "its owner's kind is too long to be kept"
+        if self.most_priority is not None and pod.priority >= self.most_priority:
+            return "of equal or higher priority"
+        if cluster.limits.protected_ms(pod) > int(self.wall * 1000):
+            return "protected (protect-for, preemption.minimumRunSeconds)"
+        if pod.claims or pod.claim_refs or pod.class_requests:
+            return "its devices are allocated to claims, which are not modelled here"
+        unknown = not_modelled(pod, cluster.device_classes.values(), claims=False)
+        return f"its next place cannot be checked in full: {', '.join(unknown)}" if unknown else ""

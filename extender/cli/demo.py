@@ -27,8 +27,7 @@ from extender import log
 from extender.act.controller import EVICTIONS, QUEUE, ClusterSource, Leadership
 from extender.act.evictions import Evictor, OwnEvictions
 from extender.act.queue.controller import QueueController
-from extender.act.queue.replicas import SIGNS
-from extender.act.queue.seat_store import SHARDS
+from extender.act.queue.seat_store import SHARDS, SIGNS
 from extender.act.reservations import ReservationStore
 from extender.act.saving import SaveRequests
 from extender.ask.forks import Forks

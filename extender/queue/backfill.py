@@ -11,7 +11,7 @@ In each case what the queues hold then leaves both within their quotas. A gang w
 before a head that borrows: the head is then reserved other seats. Where that is foreseen and delays the head, its start
 is not stated (`Reservation.stated`). It is not stated either while a released gang has lost seats: that gang is placed
 again before the head, wherever there is room.
-Of the gangs behind the head those with the highest response are tried first (`order.behind`).
+Of the gangs behind the head those with the highest response are tried first (`usage.behind`).
 
 So what the head waits for becomes never more by the queue's own doing: it starts at the latest once the pods before
 which it waits have ended (Mu'alem and Feitelson, IEEE TPDS 2001, for a machine without places).

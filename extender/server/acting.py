@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from extender.act.advance import SPREAD_SECONDS, AdvanceController, Keeping
 from extender.act.advance_store import STATE, AdvanceStore
 from extender.act.controller import ADVANCE, EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
+from extender.act.document import LearnedStore
 from extender.act.ended_runs import EndedRuns, RunTimesStore
 from extender.act.events import EventRecorder
 from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
 from extender.act.gated import GateRemoval, UnledPods
-from extender.act.learned import LearnedStore
 from extender.act.moves import Moves
 from extender.act.parked import ParkedPods
 from extender.act.queue.allocator import DeviceAllocator, Fences
@@ -27,8 +27,7 @@ from extender.act.queue.dated import DatedGangs
 from extender.act.queue.evicting import Acting
 from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import AT_ONCE, Reads, Release
-from extender.act.queue.replicas import SIGNS, Replicas
-from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
+from extender.act.queue.seat_store import SHARDS, SIGNS, Replicas, SeatEntries, SeatStore
 from extender.act.queue.start_dates import DatesTask, LiveDates, WindowStore
 from extender.act.reservations import ReservationStore
 from extender.act.save_history import SaveHistoryStore

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from extender.ask.shadow import Comparison, Effects, compare
-from extender.ask.shadow_report import Eviction, Report
+from extender.ask.shadow import Comparison, Effects, Eviction, Report, compare
 from extender.decide import wire
 from extender.decide.decisions import Answer
 from extender.decide.verbs import Verbs

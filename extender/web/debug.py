@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.ask.judge import over
-from extender.ask.shadow_report import Report
+from extender.ask.shadow import Report
 from extender.cluster import dump
 from extender.cluster.cluster import ClusterView
 from extender.metrics import Degraded

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, get_args
 
+from extender.ask.fleet import stock
 from extender.ask.judge import Judge, over
 from extender.ask.pending import pods_that_wait
-from extender.ask.stock import stock
 from extender.ask.text import no_such_node
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dump import node_map

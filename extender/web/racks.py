@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from extender.ask.fleet import stock
 from extender.ask.judge import over
-from extender.ask.stock import stock
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
 from extender.cluster.statements import gpus_of

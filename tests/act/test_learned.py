@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.act.learned import LearnedStore
+from extender.act.document import LearnedStore
 from extender.cluster.demand import is_newer
 from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ext_core.rows import NOT_ASKED
-from extender.act.learned import LearnedStore
+from extender.act.document import LearnedStore
 from extender.act.save_history import (
     FORMAT,
     HALF_LIFE_SECONDS,

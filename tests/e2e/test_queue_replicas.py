@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from extender.act.queue.replicas import BEAT_SECONDS, KNOWN_SECONDS, WAIT_SECONDS
+from extender.act.queue.seat_store import BEAT_SECONDS, KNOWN_SECONDS, WAIT_SECONDS
 from tests import plain
 from tests.e2e import builders
 from tests.e2e.api import Api, Object

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from extender.act.queue.release import Release
-from extender.act.queue.replicas import Replicas
+from extender.act.queue.seat_store import Replicas
 from extender.queue import backfill, gang, plan
 from extender.queue.backfill import TakenSeats, Trial, Waits
 from extender.queue.usage import Quota

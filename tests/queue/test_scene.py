@@ -7,8 +7,7 @@ import pytest
 from extender.cluster.slices import finish
 from extender.objects.queueing import GATE
 from extender.queue.runtimes import RunTimes, class_of
-from extender.queue.sampled import Scene
-from extender.queue.scene import Scenes
+from extender.queue.sampled import Scene, Scenes
 from extender.reservations.advance import Held
 from extender.reservations.seats import Seat
 from extender.settings import QueueLimits

@@ -9,7 +9,7 @@ Theory of operation
    with DryRun. If one is not allowed, no pod is evicted: the seats are given back, and that pod is spared for a while.
 4. Victims that are asked to save their work first (`preemption.mostWaitSeconds` of the gang's first pod) are waited for
    (saving.py). Then the gang's pods are nominated, so that pods which kube-scheduler places alone keep off, too. When
-   every instance knows the seats (replicas.py), the victims are evicted through the Eviction API. A victim without
+   every instance knows the seats (`Replicas`), the victims are evicted through the Eviction API. A victim without
    whose end the seats hold by now is not evicted.
 5. Before a victim that holds devices by claims (DRA) is evicted, these are kept from kube-scheduler (`Fences`). The
    victim is gone once its claims are deallocated. One that would free no devices any more is not evicted.
@@ -34,8 +34,7 @@ from extender.act.queue.allocator import Fences
 from extender.act.queue.growth import Growth
 from extender.act.queue.release import Reads, Release
 from extender.act.queue.repair import Repairs
-from extender.act.queue.replicas import Replicas
-from extender.act.queue.seat_store import SeatStore
+from extender.act.queue.seat_store import Replicas, SeatStore
 from extender.act.queue.start_dates import LiveDates
 from extender.act.queue.tell import Teller
 from extender.act.saving import Need, SaveRequests

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from extender.act.controller import Controller, repeat
-from extender.act.learned import LearnedStore
+from extender.act.document import LearnedStore
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import Sliced, Timed, pauses
 from extender.kube.own_objects import ConfigMap
@@ -19,7 +19,7 @@ from extender.queue.backfill import Code
 from extender.queue.dates import DateBook, StartDates, Window
 from extender.queue.report import QueueReport
 from extender.queue.runtimes import RunTimes
-from extender.queue.scene import Scenes
+from extender.queue.sampled import Scenes
 from extender.queue.windows import FORMAT, LEAST_WAIT, StartWindows, Windows
 from extender.reservations.claims import Claims
 from extender.times import Clock

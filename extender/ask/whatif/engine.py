@@ -10,23 +10,25 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from ext_core import fit
+from ext_core import columns, fit
 from extender.ask import invalid_metadata, place, unchecked
 from extender.ask.place import QueueLook, by_itself
 from extender.ask.quotas import used
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import gpu_part
-from extender.ask.whatif import daemons, group, single
+from extender.ask.whatif import group, single
 from extender.ask.whatif.admission import Owners, admit, known, node_of
 from extender.ask.whatif.drains import Drain
 from extender.ask.whatif.question import MOST_PODS, Question
 from extender.ask.whatif.quotas import Admission, refuse_group, refuse_single
 from extender.ask.whatif.single import warning
 from extender.cluster.cluster import Cluster, ClusterView
+from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.errors import BadInput
 from extender.objects import gangs
 from extender.objects.queueing import INDICES, is_queued
 from extender.objects.records import Event, PodRecord
+from extender.objects.selectors import NodeTerm, Requirement, Toleration
 from extender.queue.gang import WaitingGang, formed
 from extender.queue.gang import single as queued_alone
 from extender.queue.report import first_names
@@ -126,7 +128,7 @@ def answer(
         answered.warn([*moved.warnings, *unchecked.other_schedulers(drain.pods, snapshot.settings)])
         answered.warn(_unchecked(answered))
         return answered
-    question = daemons.on_nodes(cluster, question)
+    question = daemon_pods(cluster, question)
     answered.warn(warning("assumed", text) for text in question.assumed)
     pods = _admitted(cluster, question, answered)
     answered.warn(unchecked.skipped_slices(cluster, pods))
@@ -418,3 +420,74 @@ def _holdings(cluster: ClusterView) -> list[dict[str, Any]]:
             for holding in sorted(cluster.gpus.ledgers[name].holdings, key=lambda holding: holding.uid)
         ]
     return holdings
+
+
+# -- the pods of a DaemonSet: one for each node that its template admits, pinned to it as its controller pins them
+
+
+TOLERATIONS: Final = (
+    Toleration("node.kubernetes.io/not-ready", "Exists", "", "NoExecute"),
+    Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute"),
+    Toleration("node.kubernetes.io/disk-pressure", "Exists", "", "NoSchedule"),
+    Toleration("node.kubernetes.io/memory-pressure", "Exists", "", "NoSchedule"),
+    Toleration("node.kubernetes.io/pid-pressure", "Exists", "", "NoSchedule"),
+    Toleration("node.kubernetes.io/unschedulable", "Exists", "", "NoSchedule"),
+)
+"""What the controller adds (kubernetes.io, DaemonSet, "Taints and tolerations")."""
+
+
+def daemon_pods(cluster: ClusterView, question: Question) -> Question:
+    """The question with the pods of DaemonSets on the nodes of the cluster, but for nodes where they are already.
+    BadInput: there are too many."""
+    if not question.per_node:
+        return question
+    pods: list[PodRecord] = []
+    nowhere: list[str] = []
+    for pod in question.pods:
+        if (pod.namespace, pod.name) not in question.per_node:
+            pods.append(pod)
+        else:
+            names = _admitting(cluster, _tolerating(pod))
+            pods += _daemon_pod(cluster, pod, names)
+            nowhere += [] if names else [f"no node admits the pods of {_daemon_name(pod)}: it creates none"]
+        if len(pods) + len(question.named) > MOST_PODS:
+            path = f"pod {pod.namespace}/{pod.name}"
+            raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
+    return replace(question, pods=tuple(pods), assumed=(*question.assumed, *nowhere))
+
+
+def _daemon_name(pod: PodRecord) -> str:
+    owner = pod.owner
+    return pod.name if owner is None else f"{owner.kind} {pod.namespace}/{owner.name}"
+
+
+def _tolerating(pod: PodRecord) -> PodRecord:
+    return msgspec.structs.replace(pod, daemon=True, tolerations=(*pod.tolerations, *TOLERATIONS))
+
+
+def _daemon_pod(cluster: ClusterView, pod: PodRecord, names: Iterable[str]) -> Iterator[PodRecord]:
+    """`names`: of the nodes that admit it."""
+    owner = pod.owner
+    running = {
+        other.node
+        for other in cluster.pods.values()
+        if owner is not None
+        and other.owner is not None
+        and (other.owner.kind, other.owner.name, other.namespace) == (owner.kind, owner.name, pod.namespace)
+    }
+    tolerating = _tolerating(pod)
+    prefix = pod.name if owner is None else owner.name
+    for name in names:
+        if name not in running:
+            pin = NodeTerm(fields=(Requirement("metadata.name", "In", (name,)),))
+            yield msgspec.structs.replace(tolerating, name=f"{prefix}-{name}", node_terms=(pin,))
+
+
+def _admitting(cluster: ClusterView, pod: PodRecord) -> list[str]:
+    """The nodes for which the controller makes a pod; what a node has left does not count."""
+    eligibility = cluster.eligibility
+    try:
+        program = eligibility.program(pod.node_selector, pod.node_terms, pod.tolerations, MOST_PARTS)
+    except TooLong:
+        raise BadInput("its node selector has too many parts", path=f"pod {pod.namespace}/{pod.name}") from None
+    return sorted(cluster.names[row] for row in columns.kept(cluster.rows.all(), eligibility.rows(program)))

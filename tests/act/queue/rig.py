@@ -14,8 +14,7 @@ from extender.act.queue.controller import QueueController
 from extender.act.queue.evicting import Acting
 from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import Release
-from extender.act.queue.replicas import SIGNS, Replicas
-from extender.act.queue.seat_store import SHARDS, SeatEntries, SeatStore
+from extender.act.queue.seat_store import SHARDS, SIGNS, Replicas, SeatEntries, SeatStore
 from extender.act.save_history import SaveHistory
 from extender.act.saving import SaveRequests
 from extender.kube.client import ApiServer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.act import document
-from extender.act.queue.replicas import SIGNS
+from extender.act.queue.seat_store import SIGNS
 from extender.objects.queueing import GATE
 from tests.act.queue.rig import OTHER_GATE, PODS, SETTINGS, Rig, fails_after, gated, rig
 from tests.kube.objects import Objects

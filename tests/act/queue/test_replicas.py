@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.act.queue.replicas import BEAT_SECONDS, GONE_SECONDS, KNOWN_SECONDS, SIGNS, WAIT_SECONDS
+from extender.act.queue.seat_store import BEAT_SECONDS, GONE_SECONDS, KNOWN_SECONDS, SIGNS, WAIT_SECONDS
 from tests.act.queue.rig import SETTINGS, SIGNS_PATH, Rig, rig
 from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
