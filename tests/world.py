@@ -29,8 +29,8 @@ from extender.errors import Busy
 from extender.objects import decode, records
 from extender.objects.records import Event
 from extender.server import acting, deciding, wiring
+from extender.server.calls import Binder
 from extender.server.gate import Asks
-from extender.server.writes import Binder
 from extender.settings import Settings
 from extender.times import Clock
 from extender.topologies import Topology

@@ -24,10 +24,9 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.preemption.candidates import Preemptor
 from extender.preemption.gang_plan import GangSearch, GangSearchResult
-from extender.queue import absent
 from extender.queue.backfill import why_incomplete
 from extender.queue.eviction_plan import EvictionPlanner, unsearched
-from extender.queue.gang import SINGLE, WaitingGang, together, waits
+from extender.queue.gang import SINGLE, WaitingGang, seated_absent, together, waits
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
 from extender.queue.places import NO_ROWS, Places
 from extender.queue.plan import Planner, QueueHead
@@ -322,7 +321,7 @@ def _queues(judge: Judge, report: QueueReport | None, *, ruled: bool) -> QueueHo
     nowhere, whatever ends, keeps no guarantee."""
     cluster = judge.cluster
     models = finish(Models.read(cluster))
-    late = absent.seated(cluster, judge.claims.seats)
+    late = seated_absent(cluster, judge.claims.seats)
     held = finish(models.held({seat.uid: seat.node for seat in judge.claims.seats}, late))
     queues = QueueHoldings(cluster, models, cluster.settings.queue.queues if ruled else {}, held, late)
     never = {entry.gang.ref for entry in (() if report is None else report.waiting) if entry.code in NEVER}

@@ -13,8 +13,7 @@ from extender.cluster.slices import finish
 from extender.objects import quotas
 from extender.objects.quotas import Excess, QuotaUse
 from extender.objects.records import PodRecord
-from extender.queue.absent import existing
-from extender.queue.gang import together
+from extender.queue.gang import existing, together
 from extender.reservations.seats import is_absent
 
 REASON: Final = "quota"

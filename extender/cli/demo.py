@@ -43,9 +43,9 @@ from extender.objects import decode
 from extender.objects.records import Event, Kind, PodRecord
 from extender.server import acting, deciding, wiring
 from extender.server.acting import KeptSeats, QueueRequests, queue_over
+from extender.server.calls import ApiBinder
 from extender.server.deciding import Core
 from extender.server.serve import config
-from extender.server.writes import ApiBinder
 from extender.settings import Settings
 from extender.sim import cluster, evening
 from extender.sim.cluster import FINISHED, ConfigMaps, SimChange, SimCluster

@@ -25,9 +25,8 @@ from extender.cluster.gangs import Gangs, OwnerIndex, Workloads
 from extender.cluster.listener import Faults
 from extender.cluster.nodes import NodeRows, Nodes
 from extender.cluster.numbered import Numbered, Requirements, set_or_drop, take_out
-from extender.cluster.other_resources import OtherResources
 from extender.cluster.statements import HELD, PLAN
-from extender.cluster.tables import Amounts
+from extender.cluster.tables import Amounts, OtherResources
 from extender.objects import gangs
 from extender.objects.progress import SAVES
 from extender.objects.queueing import is_queued

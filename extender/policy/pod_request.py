@@ -13,7 +13,7 @@ from extender.cluster.device_plugins import partial
 from extender.cluster.dra.node_gpus import tolerances
 from extender.cluster.gangs import SiblingKey, mixes_models, siblings, way
 from extender.cluster.listener import Listener
-from extender.cluster.other_resources import plain
+from extender.cluster.tables import plain
 from extender.objects import gangs
 from extender.objects.gangs import leaderworkerset
 from extender.objects.queueing import duration_of

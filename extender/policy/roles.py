@@ -14,9 +14,8 @@ from ext_core import columns
 from ext_core.rows import Role
 from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
-from extender.cluster.other_resources import MOST as MOST_OTHERS
-from extender.cluster.other_resources import by_name, named
 from extender.cluster.slices import Sliced, finish, pauses
+from extender.cluster.tables import MOST_OTHERS, by_name, named
 from extender.objects.records import PodRecord
 from extender.objects.selectors import PodTerm, Taint, untolerated
 from extender.policy.contracts import PodRequest

@@ -17,9 +17,8 @@ from ext_core import fit, gather, victims
 from ext_core.links import LinkShapes
 from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
-from extender.cluster.other_resources import by_name
 from extender.cluster.statements import Holding
-from extender.cluster.tables import FIRST_GPU, MOST_AMOUNT
+from extender.cluster.tables import FIRST_GPU, MOST_AMOUNT, by_name
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import LeftoverFragmentation, VictimsStranded

@@ -32,8 +32,7 @@ from extender.preemption.gang_plan import (
     cost_of,
     gang_certificate,
 )
-from extender.queue.absent import StandIns
-from extender.queue.gang import WaitingGang
+from extender.queue.gang import StandIns, WaitingGang
 from extender.queue.levels import Layout
 from extender.queue.placement import (
     GpuAllowance,

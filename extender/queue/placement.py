@@ -37,9 +37,8 @@ from ext_core.places import whole
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.claim_fits import Specs
 from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
-from extender.cluster.other_resources import plain
 from extender.cluster.slices import STEP, Sliced, at_once, finish
-from extender.cluster.tables import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU, plain
 from extender.objects.parts import GPU_PARTS
 from extender.objects.queueing import KUEUE_SLICES, Domain
 from extender.objects.records import DeviceClassRecord, PodRecord

@@ -19,7 +19,6 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
 from extender.policy.roles import LabelClasses
-from extender.queue.absent import StandIns, alone
 from extender.queue.backfill import (
     HeadReservation,
     QueueSituation,
@@ -29,7 +28,7 @@ from extender.queue.backfill import (
     Waits,
     schedule,
 )
-from extender.queue.gang import WaitingGang, together, waits
+from extender.queue.gang import StandIns, WaitingGang, alone, together, waits
 from extender.queue.gang_runs import (
     Ending,
     Endings,

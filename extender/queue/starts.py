@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.other_resources import plain
 from extender.cluster.slices import Sliced
+from extender.cluster.tables import plain
 from extender.objects.gangs import Ref
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
-from extender.queue.absent import StandIns, present
-from extender.queue.gang import WaitingGang
+from extender.queue.gang import StandIns, WaitingGang, present
 from extender.queue.placement import JointPlacement, Placed
 from extender.reservations.claims import Claims, of_others
 from extender.reservations.seats import Seat, is_absent

@@ -20,8 +20,7 @@ from ext_core.joint import Joint
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.claim_fits import ClaimsTogether, Counts, RefusedCounts
 from extender.cluster.dra.node_gpus import most, resource_by_claims, size, taken, tolerances, with_number
-from extender.cluster.other_resources import by_name, named
-from extender.cluster.tables import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU, by_name, named
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.roles import LabelClasses, PodRole, Unplaceable

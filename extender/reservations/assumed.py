@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from extender.cluster.other_resources import OtherAmounts
+from extender.cluster.tables import OtherAmounts
 from extender.policy.contracts import PodRequest
 from extender.reservations.reservations import SILENT, Journal
 

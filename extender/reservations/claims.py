@@ -22,9 +22,8 @@ from ext_core.rows import NodeFacts
 from extender.cluster.cluster import Cluster
 from extender.cluster.demand import is_particular
 from extender.cluster.dra.node_gpus import tolerated
-from extender.cluster.other_resources import OtherAmounts
 from extender.cluster.statements import PLAN, mask_of, stated_mask
-from extender.cluster.tables import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU, OtherAmounts
 from extender.objects.queueing import rank_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest

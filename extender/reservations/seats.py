@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from extender.cluster.numbered import take_out
-from extender.cluster.other_resources import OtherAmounts
-from extender.cluster.tables import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU, OtherAmounts
 from extender.reservations.reservations import SILENT, Journal
 
 ABSENT: Final = "absent:"
@@ -48,7 +47,7 @@ class Seat(NamedTuple):
     awaits: tuple[str, ...] = ()
     """Uids of pods of the node that are evicted for the gang: before they are gone no pod of it is released."""
     others: OtherAmounts = ()
-    """What the pod asks for of other resources (`other_resources.plain`)."""
+    """What the pod asks for of other resources (`tables.plain`)."""
 
     @property
     def absent(self) -> bool:

@@ -48,9 +48,9 @@ from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import QueueLeader
+from extender.server.calls import ApiBinder, Binder
 from extender.server.deciding import Core, cluster_of
 from extender.server.gate import Asks
-from extender.server.writes import ApiBinder, Binder
 from extender.settings import Settings
 from extender.times import Clock
 

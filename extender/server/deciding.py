@@ -21,10 +21,9 @@ from extender.metrics import Metrics
 from extender.queue.runtimes import RunTimes
 from extender.queue.windows import StartWindows
 from extender.reservations.assumed import Freshness
-from extender.server.calls import Calls, Hears, Outage, Readiness, Settling
+from extender.server.calls import Calls, Hears, Outage, Readiness, Settling, Writes
 from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.shadow import Shadow, ShadowCalls, ShadowWatch, VerbCalls
-from extender.server.writes import Writes
 from extender.settings import Settings
 from extender.times import Clock
 

@@ -26,8 +26,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.roles import Unplaceable, admitted
 from extender.preemption.search import Loss, loss
-from extender.server.calls import Calls
-from extender.server.writes import Writes
+from extender.server.calls import Calls, Writes
 from extender.times import Clock
 
 MOST_PODS: Final = 2_000

@@ -29,7 +29,7 @@ from extender.objects.tolerant import Invalid
 from extender.server import acting, asking, deciding
 from extender.server.acting import Outside
 from extender.server.asking import Views
-from extender.server.calls import Hears
+from extender.server.calls import Hears, Writes
 from extender.server.certificates import Certificates
 from extender.server.connections import Connections, lost
 from extender.server.deciding import Core, cluster_of
@@ -37,7 +37,6 @@ from extender.server.endpoint import Endpoint
 from extender.server.gate import Asks, Reviewer, gated, guarded
 from extender.server.scheduler_probe import SchedulerProbe
 from extender.server.shadow import VerbCalls
-from extender.server.writes import Writes
 from extender.settings import ServerSettings, Settings, Tls
 from extender.web.health import MOST_NAMED
 from extender.web.metrics_page import MetricsPage

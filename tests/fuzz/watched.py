@@ -30,8 +30,8 @@ from extender.kube.client import ApiServer
 from extender.kube.lists import WATCHED_KINDS
 from extender.kube.pod_writes import Bindings
 from extender.server import acting, deciding, wiring
+from extender.server.calls import ApiBinder
 from extender.server.wiring import Server
-from extender.server.writes import ApiBinder
 from extender.settings import Hold, Settings
 from extender.times import Clock
 from tests.fuzz import accounts, objects

@@ -10,9 +10,8 @@ import pytest
 from extender.cluster.slices import finish
 from extender.objects import gangs
 from extender.objects.gangs.roles import MOST_LATE
-from extender.queue import absent as stand_in_lists
-from extender.queue.absent import StandIns, present
-from extender.queue.gang import WaitingGang, waits
+from extender.queue import gang as stand_in_lists
+from extender.queue.gang import StandIns, WaitingGang, present, waits
 from extender.reservations.seats import is_absent
 from tests.objects.test_gangs import LWS, obj, owned
 from tests.queue.gangs import waiting

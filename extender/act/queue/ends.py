@@ -11,8 +11,7 @@ from extender.act.queue.release import Reads, Release
 from extender.act.queue.seat_store import SeatStore
 from extender.act.queue.tell import Teller
 from extender.cluster.cluster import Cluster
-from extender.cluster.other_resources import plain
-from extender.cluster.tables import FIRST_GPU
+from extender.cluster.tables import FIRST_GPU, plain
 from extender.decide.evicted import QUEUE, Cause
 from extender.decide.verbs import Verbs
 from extender.kube.pod_writes import PodEvictions
@@ -21,7 +20,7 @@ from extender.metrics import Metrics
 from extender.objects import gangs
 from extender.objects.queueing import GATE, PINNED, rank_of
 from extender.objects.records import PodRecord, RecordError
-from extender.queue.absent import StandIns, present
+from extender.queue.gang import StandIns, present
 from extender.queue.gang_runs import is_rejected, is_schedulable
 from extender.reservations.seats import Seat, Seats
 from extender.times import Clock

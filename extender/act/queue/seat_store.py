@@ -29,9 +29,9 @@ import msgspec
 from extender.act.controller import done, each
 from extender.act.document import Amount, Changes, Entries, KeptDocument, Name, Priority, Seconds
 from extender.cluster.cluster import Cluster
-from extender.cluster.other_resources import OtherAmounts
 from extender.cluster.slices import Pace, Sliced
 from extender.cluster.statements import PLAN
+from extender.cluster.tables import OtherAmounts
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
 from extender.log import get_log

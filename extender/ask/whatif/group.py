@@ -31,8 +31,7 @@ from extender.objects.records import PodRecord
 from extender.policy.roles import Unplaceable, roles_of
 from extender.preemption import certificate
 from extender.preemption.gang_plan import cost_of, gang_certificate
-from extender.queue.absent import present
-from extender.queue.gang import WaitingGang
+from extender.queue.gang import WaitingGang, present
 from extender.queue.placement import Placed
 from extender.queue.report import QueueReport
 from extender.queue.units import ClaimDoubt

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from extender.queue.absent import SETTLED_SECONDS
+from extender.queue.gang import SETTLED_SECONDS
 from extender.reservations.seats import is_absent
 from tests.act.queue.rig import Rig, gated, rig, world_of
 from tests.objects.test_gangs import OURS, obj, owned
