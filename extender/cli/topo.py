@@ -15,7 +15,7 @@ from extender.cli import screen
 from extender.cli.options import add_output, write
 from extender.cli.screen import HeaderLine, Line
 from extender.errors import BadTopology
-from extender.topologies import annotation, load
+from extender.topologies import annotation, catalogue, load
 from extender.topologies.reading import Reading, with_product
 
 EXAMPLES = (
@@ -108,7 +108,8 @@ def reading_of(options: argparse.Namespace, file: str) -> Reading:
         try:
             data = sys.stdin.buffer.read(load.MOST_BYTES + 1) if file == "-" else _bytes(Path(file))
         except OSError as error:
-            raise BadTopology(error.strerror or str(error), path=file, code="unreadable") from None
+            hint = f": write {load.PREFIX}{file}" if any(entry.id == file for entry in catalogue.entries()) else ""
+            raise BadTopology(f"{error.strerror or error}{hint}", path=file, code="unreadable") from None
         try:
             reading = load.read(data)
         except BadTopology as error:

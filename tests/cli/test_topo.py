@@ -119,3 +119,7 @@ def test_wrong_usage_is_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["topo", *words])
     assert end.value.code == 2
+
+
+def test_a_machine_of_the_catalogue_is_no_file(cli: Cli) -> None:
+    assert "No such file or directory: write catalogue:dgx1-v100" in cli.err(["topo", "dgx1-v100"], 1)
