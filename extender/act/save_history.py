@@ -12,7 +12,8 @@ Theory of operation
    and the page show (`ask/fleet.py`).
 5. A namespace keeps MOST_OWNERS, those that say most: with more names a tenant displaces its own. With MOST_NAMESPACES
    a further one is not remembered until one is forgotten: none displaces another.
-6. It is stored as a text (dump, load). Two instances may both have learned: of each count the latest is kept.
+6. It is stored as a text (dump, load): of each namespace as many owners as SAVE_ANSWERS_BYTES have room for. Two
+   instances may both have learned: of each count the latest is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from extender.act.document import LearnedStore, Seconds
 from extender.cluster.cluster import Cluster
 from extender.kube.own_objects import ConfigMap
 from extender.objects.records import Event, SaveAnswersRecord
-from extender.objects.stored_texts import decoded, is_newer
+from extender.objects.stored_texts import SAVE_ANSWERS_BYTES, decoded, is_newer, shortened
 from extender.times import Clock
 
 HALF_LIFE_SECONDS: Final = 7 * 86_400.0
@@ -123,8 +124,16 @@ class SaveHistory:
 
     def dump(self) -> str:
         """The text to store."""
-        namespaces = dict(sorted(self._namespaces.items()))
-        return msgspec.json.encode(_Stored(FORMAT, namespaces), order="sorted").decode()
+        now = self.wall()
+
+        def most(owners: int) -> str:
+            namespaces = {
+                name: Answers(of.saved, of.ignored, of.at, of.asked, _most(of.owners, owners, now))
+                for name, of in sorted(self._namespaces.items())
+            }
+            return msgspec.json.encode(_Stored(FORMAT, namespaces), order="sorted").decode()
+
+        return shortened(most, MOST_OWNERS, SAVE_ANSWERS_BYTES)
 
     def load(self, text: str) -> None:
         """Take over what is stored; what a clock that was ahead has written counts as of now. Raises Damaged."""

@@ -13,6 +13,7 @@ from extender.cluster.tables import FIRST_GPU, MOST_AMOUNT, ExpectedTypes, SlotT
 from extender.objects.records import PodRecord
 from extender.objects.resources import cpus, gib
 from extender.objects.selectors import Operator, Requirement
+from extender.objects.stored_texts import MIX_BYTES, shortened
 from extender.settings import Mix as MixSettings
 
 
@@ -209,6 +210,7 @@ class MachineModels:
 # before are not counted at all. Without a text the mix starts from the pods that exist.
 
 MIX_VERSION: Final = "gpu-extender.io/v1"
+MOST_UIDS: Final = 1_000  # that are stored
 WAITING: Final = 3  # beyond the kinds in use, so many times as many are counted, in case they grow
 GROWTH: Final = 2.0  # a kind takes another's place when it weighs more than so many times as much
 MOST_EXPONENT: Final = 512.0
@@ -333,22 +335,32 @@ class DemandMix:
         return used, [(kind, near) for kind in waiting if (near := self._near[kind]) is not None]
 
     def dump(self) -> str:
-        """The mix as JSON, all kinds with what they weigh now."""
+        """The mix as JSON, the kinds with what they weigh now. Where MIX_BYTES have no room for all kinds, those that
+        weigh least for their length are left out: tenants choose how long they are."""
         now = 2.0 ** -((self._latest - self._base) / self.half_life) if self._latest is not None else 1.0
-        return json.dumps(
+        kinds = {
+            kind: json.dumps(
+                [*kind[:5], [[list(requirement) for requirement in term] for term in kind.where], kind.linked,
+                 self._mass[kind] * now, kind in self._used],
+                separators=(",", ":"),
+            )
+            for kind in sorted(self._mass)
+        }  # fmt: skip
+        by_worth = sorted(kinds, key=lambda kind: (-self._mass[kind] / len(kinds[kind]), kind))
+        head = json.dumps(
             {
                 "apiVersion": MIX_VERSION,
                 "kind": "Mix",
                 "until": self._latest,
-                "uids": sorted(self._latest_uids),
-                "kinds": [
-                    [*kind[:5], [[list(requirement) for requirement in term] for term in kind.where], kind.linked,
-                     self._mass[kind] * now, kind in self._used]
-                    for kind in sorted(self._mass)
-                ],
+                "uids": sorted(self._latest_uids)[:MOST_UIDS],
             },
             separators=(",", ":"),
-        )  # fmt: skip
+        )
+
+        def most(count: int) -> str:
+            return f'{head[:-1]},"kinds":[{",".join([kinds[kind] for kind in sorted(by_worth[:count])])}]}}'
+
+        return shortened(most, len(kinds), MIX_BYTES)
 
     @classmethod
     def load(cls, text: str | bytes, half_life_seconds: float, most: int = 256) -> DemandMix:

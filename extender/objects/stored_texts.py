@@ -1,11 +1,17 @@
-"""Texts that were stored: which format they have, and what they state."""
+"""Texts that are stored: which format they have, what they state, and how long they are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
 
+MIX_BYTES: Final = 135_000
+SAVE_ANSWERS_BYTES: Final = 225_000
+RUN_TIMES_BYTES: Final = 375_000
+START_WINDOWS_BYTES: Final = 165_000
+"""At most so many bytes have the texts of what is learned. They share a ConfigMap, which may have 1 MiB."""
 T = TypeVar("T")
 
 
@@ -15,6 +21,14 @@ class Damaged(ValueError):
 
 class Newer(Damaged):
     """A text of a version to come: it is not read, and not written over."""
+
+
+def shortened(text_of: Callable[[int], str], entries: int, most: int) -> str:
+    """The text of so many entries, or of as many as have `most` bytes. `text_of`: the text of so many, those that are
+    worth most."""
+    while len((text := text_of(entries)).encode()) > most and entries:
+        entries = entries * 3 // 4
+    return text
 
 
 class _Format(msgspec.Struct):

@@ -21,7 +21,8 @@ Theory of operation
    scores of gangs of like size (split conformal prediction), those of other namespaces weighed as in 4. A run that was
    stopped counts as one that outlives every bound. Where no run of the class is known, or too few scores, there is no
    bound: what is declared counts.
-6. It is stored as one text (dump, load). No clock is read here, and nothing is drawn.
+6. It is stored as one text (dump, load): of each namespace the latest runs, as many as RUN_TIMES_BYTES have room for.
+   No clock is read here, and nothing is drawn.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import msgspec
 
 from extender.objects import gangs
 from extender.objects.records import PodRecord
-from extender.objects.stored_texts import decoded
+from extender.objects.stored_texts import RUN_TIMES_BYTES, decoded, shortened
 
 HALF_LIFE_SECONDS: Final = 14 * 86_400.0
 RECENT: Final = 0.92
@@ -420,8 +421,12 @@ class RunTimes:
 
     def dump(self) -> str:
         """The text to store."""
-        stored = _Stored(FORMAT, dict(sorted(self._namespaces.items())), list(map(list, self._scores)))
-        return msgspec.json.encode(stored).decode()
+
+        def latest(runs: int) -> str:
+            namespaces = {name: of[max(0, len(of) - runs) :] for name, of in sorted(self._namespaces.items())}
+            return msgspec.json.encode(_Stored(FORMAT, namespaces, list(map(list, self._scores)))).decode()
+
+        return shortened(latest, OF_NAMESPACE, RUN_TIMES_BYTES)
 
     def load(self, text: str) -> None:
         """Take over what is stored, before what was learned here. Damaged: it is nothing of the kind."""

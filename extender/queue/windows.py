@@ -15,7 +15,9 @@ Theory of operation
    of the class of sizes, half that of all. So in the long run windows hold as often as is stated, also where users lie,
    the mix drifts, and the gangs of one rush miss together. A gang that outlives its window counts at once.
    However many gangs a namespace starts, for others its scores weigh as its runs do (`runtimes.parts`), and it changes
-   the logarithm of a factor by OF_ONE_FACTOR at most. Its own windows have all of what it has learned.
+   the logarithm of a factor by OF_ONE_FACTOR at most. A namespace that has MANY of all scores could still put what is
+   beyond an end: none of its scores counts as further out than all of the others. The windows of one that `is_many`
+   have all of what it has learned.
 4. Not known: a level of which fewer gangs have started than it takes to see one beyond its ends, and a gang of which
    half of the futures do not see the start. A gang is scored by its first window alone, if it waits LEAST_WAIT.
 5. Memory: OF_CLASS scores of each class, factors of OF_FACTORS namespaces, and MOST_OPEN gangs that have a window and
@@ -67,6 +69,8 @@ UNSEEN: Final = 0.5
 """Spreads: so far beyond all scores a quantile is that is e times as rare as they show."""
 MOST_WAIT: Final = math.log(10 * 366 * 86_400.0)
 """Of which a window may speak, in logarithms of seconds: ten years, so that its end has a date."""
+MANY: Final = (1.0 - LEVELS[-1] / 100.0) / 2.0
+"""The part of all scores that is beyond an end of the widest window."""
 LEAST_HALF: Final = 0.02  # spreads: a window is not narrower on each side
 SOON: Final = 30.0
 """Seconds that are added to waits before their logarithm is taken."""
@@ -215,7 +219,7 @@ class StartWindows:
                 scores.append(known.score)
                 weights.append(weight * math.exp(-abs(known.middle - middle) / NEAR_MIDDLE))
                 weight *= recent[name]
-        weighed = sorted(zip(scores, counted(names, weights, own), strict=True))
+        weighed = sorted(zip(_within(names, scores, own), counted(names, weights, own), strict=True))
         below, total = OWN / 2.0, OWN + sum([weight for _, weight in weighed])
         ordered: list[tuple[float, float]] = []
         for score, weight in weighed:
@@ -295,6 +299,26 @@ def _window(
     scores = center - widened * max(LEAST_HALF, center - low), center + widened * max(LEAST_HALF, high - center)
     ends = [now + math.exp(min(MOST_WAIT, middle + score * spread)) - SOON for score in scores]
     return StartWindow(max(now, ends[0]), max(now, ends[1]))
+
+
+def _within(names: Sequence[str], scores: Sequence[float], own: str) -> list[float]:
+    """The scores, those of a namespace with MANY within the range of all others. `names`: of their namespaces; `own`:
+    of this one they stay as they are."""
+    of_each: dict[str, list[float]] = {}
+    for name, score in zip(names, scores, strict=True):
+        of_each.setdefault(name, []).append(score)
+    first = sorted((min(of), name) for name, of in of_each.items())[:2]
+    last = sorted(((max(of), name) for name, of in of_each.items()), reverse=True)[:2]
+    ranges: dict[str, tuple[float, float]] = {}
+    for name in {first[0][1], last[0][1]} - {own} if len(of_each) > 1 else ():
+        count = len(of_each[name])
+        if count > MANY * len(names) and len(names) - count >= max(EVIDENCE.values()):
+            ranges[name] = first[first[0][1] == name][0], last[last[0][1] == name][0]
+    if not ranges:
+        return list(scores)
+    anywhere = (-math.inf, math.inf)
+    within = [ranges.get(name, anywhere) for name in names]
+    return [max(low, min(high, score)) for (low, high), score in zip(within, scores, strict=True)]
 
 
 def _bounded(factor: float) -> float:

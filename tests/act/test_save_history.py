@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ext_core.rows import NOT_ASKED
-from extender.act.document import LearnedStore
+from extender.act.document import MOST_BYTES, LearnedStore
 from extender.act.save_history import (
     FORMAT,
     HALF_LIFE_SECONDS,
@@ -23,7 +23,14 @@ from extender.cli.top import _lines as top_lines
 from extender.cluster.saved import restore, save
 from extender.journal import entries
 from extender.objects.gangs import top_owner
-from extender.objects.stored_texts import Damaged, is_newer
+from extender.objects.stored_texts import (
+    MIX_BYTES,
+    RUN_TIMES_BYTES,
+    SAVE_ANSWERS_BYTES,
+    START_WINDOWS_BYTES,
+    Damaged,
+    is_newer,
+)
 from extender.preemption.cost_inputs import work_lost
 from extender.settings import Settings
 from extender.times import Clock
@@ -122,6 +129,10 @@ def test_members_of_a_gang_are_one_answer() -> None:
     assert case.world.cluster.save_answers["default"].owners == {"Training/gang": 730}
 
 
+def test_all_that_is_learned_has_room_in_one_configmap() -> None:
+    assert MIX_BYTES + SAVE_ANSWERS_BYTES + RUN_TIMES_BYTES + START_WINDOWS_BYTES <= MOST_BYTES
+
+
 def test_a_tenant_displaces_its_own_alone_and_the_text_is_bounded() -> None:
     case, chance = Case(), random.Random(7)
     case.note("victim", "quiet")
@@ -144,7 +155,13 @@ def test_a_tenant_displaces_its_own_alone_and_the_text_is_bounded() -> None:
         longest.passes(1 / 3)
         longest.note(f"{number}-".ljust(91, "x"), f"{number % MOST_NAMESPACES}-".ljust(63, "x"))
     assert sum(len(record.owners) for record in longest.world.cluster.save_answers.values()) == 3200
-    assert len(longest.history.dump().encode()) < 760_000  # the demand mix is in the same ConfigMap
+    text = longest.history.dump()
+    stored = json.loads(text)["namespaces"]
+    assert len(text.encode()) <= SAVE_ANSWERS_BYTES
+    assert len(stored) == MOST_NAMESPACES
+    assert {len(of["owners"]) for of in stored.values()} == {4}
+    numbers = [int(owner.partition("/")[2].partition("-")[0]) for of in stored.values() for owner in of["owners"]]
+    assert min(numbers) == (MOST_OWNERS - 4) * MOST_NAMESPACES  # the latest ones count most
 
 
 def test_an_owner_has_a_short_text_whatever_it_is_called() -> None:

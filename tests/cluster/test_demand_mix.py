@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from extender.cluster.demand import ANYWHERE, OTHERS, DemandMix, Kind, MachineModels, Weigher, kind_of, where_of
 from extender.objects import records
 from extender.objects.selectors import Requirement
+from extender.objects.stored_texts import MIX_BYTES
 from tests.cluster.dra.world import DraWorld
 from tests.world import AMD, GPU, World, workload
 
@@ -147,6 +148,22 @@ def test_memory_is_bounded() -> None:
     for cpu in range(100):
         mix.see(kind(1, cpu))
     assert len(json.loads(mix.dump())["kinds"]) <= 8
+
+
+def test_long_kinds_of_a_tenant_are_left_out_of_the_text_first() -> None:
+    mix = DemandMix(DAY)
+    for number in range(200):
+        for _ in range(3):
+            mix.see(kind(1, number), f"uid-{number}", 100.0)
+    for number in range(700):
+        label = Requirement("model", "NotIn", tuple(f"{number:04}{value:03}".ljust(63, "x") for value in range(16)))
+        for _ in range(2):
+            mix.see(kind(2, number, where=((label,),)), f"late-{number}".ljust(36, "x"), 100.0)
+    text = mix.dump()
+    stored = DemandMix.load(text, DAY)
+    assert len(text.encode()) <= MIX_BYTES
+    assert sum(not one.where for one in stored._mass) == 200
+    assert 0 < sum(bool(one.where) for one in stored._mass) < 700
 
 
 def test_bad_bounds() -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extender.objects.stored_texts import Damaged, is_newer
+from extender.objects.stored_texts import RUN_TIMES_BYTES, Damaged, is_newer
 from extender.queue import runtimes
 from extender.queue.runtimes import (
     BELIEF,
     FORMAT,
     MOST_NAMESPACES,
-    MOST_TEXT,
     OF_ALL,
     OF_NAMESPACE,
     RECENT,
@@ -209,7 +210,14 @@ def test_memory_is_bounded_and_the_longest_text_can_be_stored() -> None:
     assert len(learned._laws) <= runtimes.MOST_LAWS
     assert min(learned._namespaces) == f"{2 * MOST_NAMESPACES:063}"  # those that ended longest ago are forgotten
     text = learned.dump()
-    assert len(text) < MOST_TEXT
+    assert len(text.encode()) <= RUN_TIMES_BYTES
+    stored = json.loads(text)["namespaces"]
+    assert len(stored) == MOST_NAMESPACES
+    assert all(12 < len(runs) < OF_NAMESPACE for runs in stored.values())
+    assert all(
+        runs == [list(run) for run in msgspec.to_builtins(learned._namespaces[name][-len(runs) :])]
+        for name, runs in stored.items()
+    )
     other = RunTimes()
     other.load(text)
     assert other.dump() == text
