@@ -37,6 +37,11 @@ _Time = datetime.datetime | None
 _Test = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 _Tolerates = Literal["", "Equal", "Exists", "Lt", "Gt"]
 _Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+MOST_ENTRIES: Final = 1024
+"""In one field of a pod or of an owner, which cannot be read where it has more (`tolerant.py`). In memory an entry of a
+pod is up to 20 times as large as its text."""
+_AtMost = msgspec.Meta(max_length=MOST_ENTRIES)
+_PodMap = Annotated[dict[str, str | None], _AtMost] | None
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | None
 
 
@@ -135,7 +140,7 @@ class PreferredTerm(Wire):
 class PodAffinity(Wire):
     """spec.affinity.podAffinity or podAntiAffinity."""
 
-    required: list[PodAffinityTerm] | None = msgspec.field(
+    required: Annotated[list[PodAffinityTerm], _AtMost] | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
     preferred: list[PreferredTerm] | None = msgspec.field(
@@ -153,7 +158,7 @@ class NodeTerm(Wire):
 class NodeSelector(Wire):
     """A node selector."""
 
-    node_selector_terms: list[NodeTerm] | None = None
+    node_selector_terms: Annotated[list[NodeTerm], _AtMost] | None = None
 
 
 class NodeAffinity(Wire):
@@ -234,12 +239,12 @@ class PodSpec(Wire):
     resources: Requirements | None = None
     host_network: _Flag = None
     volumes: list[Volume] | None = None
-    resource_claims: list[PodClaim] | None = None
+    resource_claims: Annotated[list[PodClaim], _AtMost] | None = None
     affinity: Affinity | None = None
-    node_selector: _Map = None
-    tolerations: list[Toleration] | None = None
+    node_selector: _PodMap = None
+    tolerations: Annotated[list[Toleration], _AtMost] | None = None
     topology_spread_constraints: list[Spread] | None = None
-    scheduling_gates: list[Gate] | None = None
+    scheduling_gates: Annotated[list[Gate], _AtMost] | None = None
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
 

@@ -15,9 +15,8 @@ from extender.cluster.tables import MOST_AMOUNT, MOST_SUM
 from extender.decide.decisions import Written
 from extender.errors import BadCluster
 from extender.objects import decode, tolerant
-from extender.objects.gangs import MOST_ENTRIES
 from extender.objects.records import Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
-from extender.objects.schema import RecordError
+from extender.objects.schema import MOST_ENTRIES, RecordError
 from tests.kube import hostile
 from tests.world import GPU, JSON, World, machine, pairs, topology, workload
 
@@ -397,3 +396,46 @@ def test_a_deep_annotation_is_an_error_that_says_where(tmp_path: Path, capsys: p
     assert cli.main(["check", "--cluster", str(file), "-o", "json"]) == 1
     assert "Traceback" not in (said := capsys.readouterr().err)
     assert json.loads(said)["error"]["path"]
+
+
+def many(number: int) -> dict[str, JSON]:
+    """Fields of a specification with so many entries."""
+    key = [{"key": f"k{i}", "operator": "Exists"} for i in range(number)]
+    terms = [{"topologyKey": "zone", "labelSelector": {"matchExpressions": [test]}} for test in key]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    nodes = {"nodeSelectorTerms": [{"matchExpressions": [test]} for test in key]}
+    return {
+        "tolerations": {"tolerations": key},
+        "nodeSelector": {"nodeSelector": {f"k{i}": "v" for i in range(number)}},
+        "podAntiAffinity": {"affinity": {"podAntiAffinity": {required: terms}}},
+        "podAffinity": {"affinity": {"podAffinity": {required: terms}}},
+        "nodeSelectorTerms": {"affinity": {"nodeAffinity": {required: nodes}}},
+        "schedulingGates": {"schedulingGates": [{"name": f"g{i}"} for i in range(number)]},
+        "resourceClaims": {"resourceClaims": [{"name": f"c{i}", "resourceClaimName": f"c{i}"} for i in range(number)]},
+    }
+
+
+@pytest.mark.parametrize("field", many(0))
+def test_a_field_with_very_many_entries_costs_its_pod_alone(field: str) -> None:
+    """Each entry took up to 20 times its text: a hundred pods of a tenant were more than the memory of the server."""
+    few, more = (many(number)[field] for number in (MOST_ENTRIES, MOST_ENTRIES + 1))
+    assert not decode.record("Pod", json.dumps(workload("p", 2, spec=few)).encode(), GPUS).partial  # type: ignore[union-attr]
+    world = World()
+    world.node("n", 8)
+    world.node("m", 2)
+    for number in range(3):
+        held(world, reading("Pod", workload(f"p{number}", 2, node="n", spec=more)).record)
+    pod = world.cluster.pods["uid-p0"]
+    assert pod.partial
+    assert (pod.node, pod.gpus) == ("n", ((GPU, 2),))
+    entries = pod.tolerations, pod.node_selector, pod.affinity_terms, pod.node_terms or (), pod.claim_refs
+    assert not any(entries)
+    assert (len(pod.anti_affinity_terms), len(pod.gates)) == ("ffinity" in field or "Terms" in field, 0)
+    answer = world.filter(workload("waits", 2, spec=more))
+    assert answer["NodeNames"] is None
+    assert field in answer["Error"]
+    assert set(world.filter(workload("honest", 2))["NodeNames"]) == {"m", "n"}
+    assert world.filter(workload("large", 3))["NodeNames"] == []
+    waits = reading("Pod", workload("waits", 2, spec=more)).record
+    assert isinstance(waits, PodRecord)
+    assert waits.gates == (("",) if field == "schedulingGates" else ())  # one that nobody opens

@@ -63,7 +63,7 @@ from extender.objects.gangs.training import Training
 from extender.objects.parts import api_group
 from extender.objects.queueing import role_of
 from extender.objects.records import GroupRecord, Owner, PodRecord
-from extender.objects.schema import RecordError, read
+from extender.objects.schema import MOST_ENTRIES, RecordError, read
 
 __all__ = [
     "GROUP_KINDS", "MOST", "OUR_MINIMUM", "OUR_SIZE", "SOURCES", "Gang", "Members", "ObjectKey", "Objects",
@@ -83,8 +83,6 @@ GROUP_KINDS: Final = {kind: source for source in SOURCES.values() for kind in so
 NO_SPEC: Final = {"apiVersion", "kind", "metadata", "status"}
 MOST_ROLES: Final = 20_000
 """Roles of one owner, those of each of its replicas counted."""
-MOST_ENTRIES: Final = 1024
-"""Objects in one field of a watched owner: each takes about 20 us, on the event loop, at each change of the owner."""
 OWNER_TEXT: Final = 100  # characters of what names an owner: tenants choose names
 HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends here
 
@@ -285,6 +283,7 @@ def group(source: schema.Source, api: str = "", kind: str = "", *, gpus: frozens
     `gpus`: the resources that count as GPUs in its templates."""
     owner = owner_object(source, api, kind)
     for key, value in owner.spec.fields.items():
+        # Each object takes about 20 us, on the event loop, at each change of the owner.
         if isinstance(value, list | dict) and len(value) > MOST_ENTRIES and _has_objects(value):
             raise RecordError(f"spec.{key}", f"it has more than {MOST_ENTRIES} entries, and none is read")
     stated = GROUP_KINDS.get((owner.api, owner.kind), _UNKNOWN).read(owner)
