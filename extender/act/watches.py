@@ -17,7 +17,7 @@ from extender.kube.watching import State, WatchPace, WatchTiming
 from extender.log import get_log
 from extender.objects.records import Event, PodRecord
 from extender.objects.tolerant import LONGEST_NAME, Invalid, ObjectFaults
-from extender.times import Clock
+from extender.times import Clock, Rests
 
 VITAL = ("Pod", "Node")
 JUDGED = (*VITAL, "PodDisruptionBudget")  # what evictions are decided by; what else counts, as gangs, may be older
@@ -44,6 +44,7 @@ class Watches(ClusterSource):
         self._chance = chance or random.Random()
         clock = clock or Clock()
         self._clock, self._wall = clock.monotonic, clock.wall
+        self._rests = Rests()
         self._reflectors = [self._reflector(watched) for watched in WATCHED_KINDS]
         # Of what must be watched at any time:
         self._states: dict[str, State] = {
@@ -147,7 +148,7 @@ class Watches(ClusterSource):
         pace = WatchPace.prompt(self.staleness) if watched.prompt else WatchPace()
         if watched.kind == "Pod" and self._cluster.settings.shadow:
             pace = replace(pace, costly=self._is_compared)
-        timing = WatchTiming(self._clock, chance=self._chance)
+        timing = WatchTiming(self._clock, chance=self._chance, rests=self._rests)
         return Reflector(self._server, watched, self, self._cluster.gpu_names, pace, timing)
 
     def _is_compared(self, event: Event) -> bool:

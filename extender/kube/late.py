@@ -1,8 +1,9 @@
-"""Long events about the pods of one namespace take a tenth of the time at most.
+"""Long events about the objects of one namespace take a tenth of the time at most.
 
-What an event about a pod costs grows with its bytes, and its tenant decides how many there are. After a long event the
-namespace rests: its further long events wait, the latest of each pod alone. What decides which GPUs are held does not
-wait: an event that shows a pod on a node, terminated or being deleted for the first time is read at once.
+What an event costs grows with its bytes, and tenants decide how many there are. After a long event the namespace rests:
+its further long events wait, the latest of each object alone, and the version before counts. What decides which GPUs
+are held does not wait: an event that shows a pod on a node, terminated or being deleted for the first time is read at
+once, and so are all about claims, whose length the API server bounds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from extender.objects.records import Identity, PodRecord, Record
 from extender.times import Rests
 
 LONG: Final = 2**14  # bytes: what is shorter takes 2 ms at most
+LATE_KINDS: Final = frozenset({"Pod", "FailedPod", "PodDisruptionBudget", "Group", "ResourceQuota"})
 log = get_log()
 
 
@@ -27,26 +29,25 @@ class LateEvents:
         self,
         watched: WatchedKind,
         known: Callable[[tuple[str, str]], Record | None],
+        rests: Rests,
         allowance: Allowance,
         clock: Callable[[], float],
     ) -> None:
-        """`known`: the record of a namespace and name; `allowance`: of log lines; `clock`: seconds."""
-        self._watched, self._known, self._allowance, self._clock = watched, known, allowance, clock
-        self._rests = Rests()
+        """`known`: the record of a namespace and name; `rests`: of all kinds; `allowance`: of log lines; `clock`:
+        seconds."""
+        self._watched, self._known, self._rests, self._allowance, self._clock = watched, known, rests, allowance, clock
         self._lines: dict[str, dict[str, bytes]] = {}  # by namespace and name; none is empty
 
     def take(self, line: bytes) -> tuple[str, Identity] | None:
         """None where the event is to be read now. Else what stands for it: the bookmark of an event that waits, or a
         deletion without what the pod was in the end."""
-        if len(line) < LONG or self._watched.kind not in ("Pod", "FailedPod"):
+        if len(line) < LONG or self._watched.kind not in LATE_KINDS:
             return None
         event = decode.brief(line)
         if event is None or not self._rests.rests(event.identity.namespace, self._clock()):
             return None
         which = event.identity
-        known = self._known((which.namespace, which.name))
-        place = decode.place(known) if isinstance(known, PodRecord) else (which.uid, "", False, event.place[3])
-        if event.place != place:
+        if self._moves(event):
             return None
         if event.type == "DELETED":
             self.forget(which)
@@ -55,13 +56,22 @@ class LateEvents:
         if names is None:
             names = self._lines[which.namespace] = {}
             self._state(which.namespace)
-        names[which.name] = line  # a former one of the pod is not read, and keeps its turn
+        names[which.name] = line  # a former one of the object is not read, and keeps its turn
         return "BOOKMARK", which
+
+    def _moves(self, event: decode.BriefChange) -> bool:
+        """Whether it shows a pod at another place than before."""
+        if self._watched.kind not in ("Pod", "FailedPod"):
+            return False
+        known = self._known((event.identity.namespace, event.identity.name))
+        if isinstance(known, PodRecord):
+            return event.place != decode.place(known)
+        return event.place[:3] != (event.identity.uid, "", False)
 
     def took(self, which: Record | Identity, line: bytes, seconds: float) -> None:
         """An event was read, in so many seconds. What waits of its object is older."""
         self.forget(which)
-        if len(line) >= LONG:
+        if len(line) >= LONG and self._watched.kind in LATE_KINDS:
             self._rests.took(getattr(which, "namespace", ""), seconds, self._clock())
 
     def due(self) -> Iterator[bytes]:
@@ -90,7 +100,7 @@ class LateEvents:
         left_out = self._allowance.take(self._clock())
         if left_out is not None:
             log.warning(
-                "long events about pods of a namespace wait: they get a tenth of the time",
+                "long events about a namespace wait: they get a tenth of the time",
                 kind=self._watched.name,
                 namespace=namespace[:63],
                 bytes=LONG,

@@ -412,7 +412,7 @@ class Reflector:
         self._allowance = Allowance()
         self._decoder = Decoder(watched, gpus, self.state, self._allowance, timing.clock)
         self._feed = Feed(watched.kind, sink, self._pace, timing.clock, self._defect)
-        self._late = LateEvents(watched, self._feed.known, self._allowance, timing.clock)
+        self._late = LateEvents(watched, self._feed.known, timing.rests, self._allowance, timing.clock)
         self._retries = Retries(self._pace, timing)
         self._version = ""
         """From where to watch; "" when a list must come first."""

@@ -14,16 +14,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from extender.objects.records import Event
-from extender.times import Backoff
+from extender.times import Backoff, Rests
 
 
 @dataclass(frozen=True)
 class WatchTiming:
-    """The time that a reflector sees, and its chance."""
+    """The time that a reflector sees, and its chance. `rests`: of namespaces, shared by all reflectors."""
 
     clock: Callable[[], float] = time.monotonic  # seconds
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep  # waits so many
     chance: random.Random = field(default_factory=random.Random)
+    rests: Rests = field(default_factory=Rests)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def change(kind: Kind, line: bytes, gpus: frozenset[str]) -> WatchChange | None:
 
 
 class BriefChange(NamedTuple):
-    """What a watch event about a pod states of where it is."""
+    """What a watch event states of where a pod is."""
 
     type: str
     identity: Identity
@@ -45,7 +45,8 @@ class BriefChange(NamedTuple):
 
 
 def brief(line: bytes) -> BriefChange | None:
-    """A watch event about a pod, at a fraction of what `change` costs. None: it is another, or cannot be read."""
+    """A watch event about a pod, at a fraction of what `change` costs; or about another object, whose place makes no
+    sense. None: it is another event, or cannot be read."""
     try:
         try:
             wire = _BRIEF.decode(line)

@@ -460,7 +460,7 @@ class BriefPod(Wire):
 
 
 class BriefPodChange(Wire):
-    """A watch event about a Pod, read as little of as can be."""
+    """A watch event, read as little of as can be."""
 
     type: _Change
     object: BriefPod
