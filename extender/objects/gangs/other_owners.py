@@ -13,12 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from extender.objects.gangs import applications, workflows
-from extender.objects.gangs.builtin import job_role
-from extender.objects.gangs.grove import pod_clique_set
-from extender.objects.gangs.jobset import job_set
-from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP, of_tasks, volcano_domain
-from extender.objects.gangs.ray import ray_cluster_fleet, ray_job, ray_service
-from extender.objects.gangs.role_sets import (
+from extender.objects.gangs.applications import (
     model_booster,
     model_serving,
     role_based_group,
@@ -26,6 +21,11 @@ from extender.objects.gangs.role_sets import (
     role_set,
     storm_service,
 )
+from extender.objects.gangs.builtin import job_role
+from extender.objects.gangs.grove import pod_clique_set
+from extender.objects.gangs.jobset import job_set
+from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP, of_tasks, volcano_domain
+from extender.objects.gangs.ray import ray_cluster_fleet, ray_job, ray_service
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section, of_container, of_spec, role_at
 from extender.objects.gangs.serving import (
     dynamo_component,
