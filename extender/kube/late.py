@@ -18,6 +18,7 @@ from extender.objects.records import Identity, PodRecord, Record
 from extender.times import Rests
 
 LONG: Final = 2**14  # bytes: what is shorter takes 2 ms at most
+MOST_BYTES: Final = 2**25  # that wait: what comes beyond it is read at once
 LATE_KINDS: Final = frozenset({"Pod", "FailedPod", "PodDisruptionBudget", "Group", "ResourceQuota"})
 log = get_log()
 
@@ -37,6 +38,7 @@ class LateEvents:
         seconds."""
         self._watched, self._known, self._rests, self._allowance, self._clock = watched, known, rests, allowance, clock
         self._lines: dict[str, dict[str, bytes]] = {}  # by namespace and name; none is empty
+        self._size = 0  # bytes of all of them
 
     def take(self, line: bytes) -> tuple[str, Identity] | None:
         """None where the event is to be read now. Else what stands for it: the bookmark of an event that waits, or a
@@ -47,7 +49,8 @@ class LateEvents:
         if event is None or not self._rests.rests(event.identity.namespace, self._clock()):
             return None
         which = event.identity
-        if self._moves(event):
+        waits = self._lines.get(which.namespace, {}).get(which.name, b"")
+        if self._moves(event) or self._size - len(waits) + len(line) > MOST_BYTES:
             return None
         if event.type == "DELETED":
             self.forget(which)
@@ -57,6 +60,7 @@ class LateEvents:
             names = self._lines[which.namespace] = {}
             self._state(which.namespace)
         names[which.name] = line  # a former one of the object is not read, and keeps its turn
+        self._size += len(line) - len(waits)
         return "BOOKMARK", which
 
     def _moves(self, event: decode.BriefChange) -> bool:
@@ -78,23 +82,26 @@ class LateEvents:
         """The events that are to be read now. `took` is called for each before the next is asked for."""
         for namespace in list(self._lines):
             while namespace in self._lines and not self._rests.rests(namespace, self._clock()):
-                names = self._lines[namespace]
-                name = next(iter(names))
-                line = names.pop(name)
-                if not names:
-                    del self._lines[namespace]
-                yield line
+                yield self._pop(namespace, next(iter(self._lines[namespace])))
 
     def forget(self, which: Record | Identity) -> None:
         """What waits of this object is not read any more."""
         namespace = getattr(which, "namespace", "")
-        names = self._lines.get(namespace)
-        if names is not None and names.pop(which.name, None) is not None and not names:
+        if which.name in self._lines.get(namespace, ()):
+            self._pop(namespace, which.name)
+
+    def _pop(self, namespace: str, name: str) -> bytes:
+        names = self._lines[namespace]
+        line = names.pop(name)
+        self._size -= len(line)
+        if not names:
             del self._lines[namespace]
+        return line
 
     def clear(self) -> None:
         """A list shows all that waits."""
         self._lines.clear()
+        self._size = 0
 
     def _state(self, namespace: str) -> None:
         left_out = self._allowance.take(self._clock())

@@ -178,6 +178,8 @@ def test_random_events(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
                 assert (known.node, known.finished) == (node, is_now["status"]["phase"] == "Failed")
                 assert known.terminating == ("deletionTimestamp" in is_now["metadata"])
         assert seen.pods.keys() <= truth.keys()
+        kept = seen.reflector._late._lines
+        assert seen.reflector._late._size == sum(len(line) for lines in kept.values() for line in lines.values())
     for _ in range(10):
         seen.now += Rests.LONGEST
         seen.send()
@@ -185,6 +187,18 @@ def test_random_events(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         key: pod["metadata"]["resourceVersion"] for key, pod in truth.items()
     }
     assert not seen.reflector._late._lines
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of a MB of which nothing is kept as records may be hundreds."""
+    monkeypatch.setattr(late, "MOST_BYTES", 10 * late.LONG)
+    seen = Watched(monkeypatch)
+    for version in range(100):
+        seen.send(("MODIFIED", long(f"p{version % 20}", version)))
+        assert seen.reflector._late._size <= late.MOST_BYTES
+    assert len(seen.pods) >= 11
+    seen.reflector._late.clear()
+    assert seen.reflector._late._size == 0
 
 
 def test_the_other_kinds_of_a_tenant_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
