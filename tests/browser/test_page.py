@@ -98,7 +98,7 @@ def test_a_pod_is_found_by_its_name(page: Page) -> None:
 
 def test_a_link_can_be_sent_and_has_a_json_form(page: Page, url: str) -> None:
     page.goto("/?by=model&holder=gang")
-    expect(page.get_by_label("Colour by")).to_have_value("gang")
+    expect(page.get_by_label("One letter for each")).to_have_value("gang")
     page.get_by_label("Group by").select_option("rack")
     page.get_by_role("button", name="Show").click()
     address = page.url
