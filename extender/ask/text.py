@@ -114,7 +114,10 @@ def terms_alone(cost: Sequence[Mapping[str, Any]]) -> str:
 
 def proof(certificate: Mapping[str, Any], *, evicts: bool) -> str:
     """What the search for victims proves. `evicts`: it found some."""
-    searched = f"(searched: {count(certificate['nodes_examined'], 'node')})"
+    nodes = certificate["nodes_examined"]
+    searched = f"(searched: {count(nodes, 'node')})"
+    if not nodes and not evicts:
+        return "no node comes into question for an eviction"
     if certificate["proved"]:
         return f"proved: no {'other victims cost less' if evicts else 'eviction that is allowed makes room'} {searched}"
     may = "other victims may cost less" if evicts else "an eviction may make room"

@@ -7,7 +7,7 @@ from typing import Final
 
 from extender.ask.checks.finding import Finding, Posture, at, mapping, name_of, namespace_of, verb
 from extender.ask.pending import partial_gangs
-from extender.ask.text import count
+from extender.ask.text import count, gpu_hours
 from extender.objects.gangs import OUR_MINIMUM
 from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.progress import CHECKPOINT, INTERVAL, SAVES_ON_TERMINATION, duration, saved_ms, whole
@@ -89,7 +89,7 @@ def _not_saved(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
         yield Finding(
             "info" if serves else "warning", "no-checkpoint", name,
             f"{count(len(pods), 'pod')} with {count(gpus, 'GPU')} can be evicted and never reported a checkpoint: "
-            f"today that would lose {costs[name] / 3600:,.1f} GPU-hours",
+            f"today that would lose {gpu_hours(costs[name])}",
             f"Write the annotation {CHECKPOINT} when a checkpoint is saved, or protect them (protect-for).",
             (("pods", len(pods)), ("gpus", gpus), ("work_lost_gpu_seconds", costs[name])),
         )  # fmt: skip
@@ -110,7 +110,7 @@ def _not_reported(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
         "info", "checkpoint-not-reported", "cluster",
         f"{count(len(pods), 'pod')} with {count(gpus, 'GPU')} of {count(len(workloads), 'workload')} "
         f"{verb(len(pods), 'states', 'state')} how often work is saved, and not when it last was: all since the start "
-        f"counts as lost, today {loss / 3600:,.1f} GPU-hours",
+        f"counts as lost, today {gpu_hours(loss)}",
         f"Write the annotation {CHECKPOINT} beside {INTERVAL}.",
         (("pods", len(pods)), ("gpus", gpus), ("work_lost_gpu_seconds", loss)),
     )  # fmt: skip
