@@ -57,7 +57,7 @@ class Picture(NamedTuple):
 
 
 DOCUMENTED: Final = (
-    Picture("fleet", "/?holder=gang", ".pair"),
+    Picture("fleet", "/?holder=gang", ".chart"),
     Picture("pod", f"/pod?pod={WAITS}", ".side"),
     Picture("queue", "/queue", ".plan h3:first-of-type + ul"),
     Picture("preemption", "/preemptions", ".card"),
