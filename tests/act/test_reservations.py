@@ -37,18 +37,18 @@ def world(store: str = "configmap", deadline: float = 5.0, *, evicts: bool = Fal
     return made
 
 
-def store(made: World, server: ApiServer | None = None) -> ReservationStore:
+def store(made: World, server: ApiServer | None = None, clock: Clock | None = None) -> ReservationStore:
     """The store of the world's reservations. Without `server` it reads and writes nothing."""
     server = server or ApiServer("http://127.0.0.1:1", headers=no_headers)
     wanted = made.settings.reservations
     kept = ConfigMap(server, "kube-system", wanted.name) if wanted.store == "configmap" else None
-    clock = Clock(lambda: made.now, lambda: made.wall + made.now - 1000.0)
+    clock = clock or Clock(lambda: made.now, lambda: made.wall + made.now - 1000.0)
     return ReservationStore(made.verbs, made.metrics, kept, clock=clock)
 
 
-def keeper(made: World, server: ApiServer | None = None) -> ReservationStore:
+def keeper(made: World, server: ApiServer | None = None, clock: Clock | None = None) -> ReservationStore:
     """The same, which the world's server asks before it answers preempt."""
-    reservations = store(made, server)
+    reservations = store(made, server, clock)
     made.connect(keeper=reservations)
     return reservations
 

@@ -174,7 +174,7 @@ class Case:
         world.now, world.wall = 1000.0 + self.passed, WALL + self.passed
         clock = Clock(lambda: world.now, lambda: world.wall)
         async with connected(self.objects) as api:
-            reservations = keeper(world, api)
+            reservations = keeper(world, api, clock)
             lease = Lease(api, "kube-system", "gpu-extender-evictions", name, clock=clock)
             metrics = world.metrics
             leadership = Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)

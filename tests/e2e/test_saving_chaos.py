@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from extender.act.evictions import LEASE_SECONDS
-from extender.kube.client import ApiError
+from extender.kube.client import ApiError, NoAnswer
 from tests.e2e import builders
+from tests.e2e.api import Object
 from tests.e2e.chaos import Act, Chaos
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import ExtenderFactory
@@ -39,6 +40,7 @@ NODES, GPUS_OF_VICTIM, OF_A_KIND, PAIRS = 10, 4, 2, 2
 LOW = 10
 PRIORITIES = {"never": 1000, "high": 2000, "top": 3000}
 WAITS = {1000: 0, 2000: 6, 3000: 3}  # seconds, by priority
+TRIES = 20  # of a request of the test itself, which may get no answer
 GRACE_SECONDS = 0.5  # in which a pod that is deleted ends
 PACE = 1.0  # seconds between two preemptors
 STATED = os.environ.get("GPU_EXTENDER_SAVING_CHAOS", "")
@@ -93,14 +95,28 @@ class Preemptors:
         runs = {RUN_SECONDS: str(self.rng.choice((0.5, 1)))}
         with self.soak.calls:
             one.created = time.time()
-            self.soak.cluster.pod(
-                one.name, one.size, priority_class=self._classes[one.priority], cpu="100m", annotations=runs,
-                node_selector=selector,
+            pod = builders.pod(
+                one.name, self.soak.cluster.namespace, one.size, priority_class=self._classes[one.priority], cpu="100m",
+                annotations=runs, node_selector=selector,
             )  # fmt: skip
-        one.uid = self.soak.cluster.uids[one.name]
+            one.uid = self._created(pod)["metadata"]["uid"]
         self.ones[one.name] = one
         if self.rng.random() < 0.15:
             self._doomed.append((time.time() + self.rng.uniform(0.5, 4), one.name))
+
+    def _created(self, pod: Object) -> Object:
+        """A connection may end with the API server that was killed: the answer, or the request, is lost with it."""
+        cluster, name = self.soak.cluster, pod["metadata"]["name"]
+        for _ in range(TRIES):
+            try:
+                return cluster.api.create(pod)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                return cluster.get(name)
+            except NoAnswer:
+                time.sleep(0.2)
+        return cluster.api.create(pod)
 
     def delete_due(self, until: float) -> None:
         """Delete those whose users have lost patience."""
@@ -115,6 +131,8 @@ class Preemptors:
                     except ApiError as error:
                         if error.status != 404:  # evicted meanwhile, for one of higher priority
                             raise
+                    except NoAnswer:  # as in `_created`
+                        self._doomed.append((at, name))
             time.sleep(0.05)
 
     def each(self, numbers: Sequence[int], act: Act, chaos: Chaos) -> None:
