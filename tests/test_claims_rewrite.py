@@ -11,8 +11,9 @@ import pytest
 from extender.kube import pod_writes
 from extender.objects.queueing import GATE
 from extender.sim.claims import DRIVER, claim
-from tests.test_queue_manifests import MANIFESTS, documents, named
+from tests.test_manifests import MANIFESTS, documents
 from tests.test_queue_manifests import POLICY as QUEUE
+from tests.test_queue_manifests import named
 
 POLICY, BINDING = documents("claims-rewrite/policy.yaml")
 TEMPLATES = documents("claims-rewrite/templates.yaml")

@@ -10,18 +10,15 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from ruamel.yaml import YAML
 
-NODE = Path(__file__).parent.parent / "manifests" / "node"
+from tests.test_manifests import MANIFESTS, documents
+
+NODE = MANIFESTS / "node"
 KUBELET = "/var/lib/kubelet/device-plugins"
 RELAYED = "/var/lib/gpu-extender/device-plugins"
 
 
-def documents(name: str) -> list[Any]:
-    return list(YAML(typ="safe", pure=True).load_all((NODE / name).read_text()))
-
-
-OBJECTS = [made for name in ("policy.yaml", "agent.yaml", "relay.yaml") for made in documents(name)]
+OBJECTS = [made for name in ("policy.yaml", "agent.yaml", "relay.yaml") for made in documents(f"node/{name}")]
 DAEMONS = {
     made["metadata"]["name"].removeprefix("gpu-extender-"): made for made in OBJECTS if made["kind"] == "DaemonSet"
 }
@@ -53,7 +50,7 @@ def test_every_object_is_valid(made: dict[str, Any], release: str) -> None:
 
 
 def test_the_kustomization_has_them_all() -> None:
-    [made] = documents("kustomization.yaml")
+    [made] = documents("node/kustomization.yaml")
     assert made["resources"] == ["policy.yaml", "agent.yaml", "relay.yaml"]
 
 
@@ -143,7 +140,7 @@ VENDORS = {
 def test_the_patch_changes_one_folder_and_the_other_puts_it_back(vendor: str) -> None:
     volume, container, more = VENDORS[vendor]
     published = [{"name": "sys", "hostPath": {"path": "/sys"}}, {"name": volume, "hostPath": {"path": KUBELET, **more}}]
-    [patch], [back] = documents(f"vendor/{vendor}.patch.yaml"), documents(f"vendor/{vendor}.back.yaml")
+    [patch], [back] = documents(f"node/vendor/{vendor}.patch.yaml"), documents(f"node/vendor/{vendor}.back.yaml")
     patched = merged(published, patch)
     assert {one["name"]: one["hostPath"]["path"] for one in patched} == {"sys": "/sys", volume: RELAYED}
     assert merged(patched, back) == published

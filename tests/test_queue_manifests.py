@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
-from ruamel.yaml import YAML
 
 from extender.act.queue.seat_store import SHARDS, SIGNS
 from extender.cli import gates as gates_command
 from extender.kube import pod_writes
 from extender.objects.queueing import GANG, GATE
 from extender.settings import Settings
-
-MANIFESTS = Path(__file__).parent.parent / "manifests"
-
-
-def documents(name: str) -> list[Any]:
-    return list(YAML(typ="safe", pure=True).load_all((MANIFESTS / name).read_text()))
-
+from tests.test_manifests import MANIFESTS, documents
 
 [KUSTOMIZATION] = documents("queue/kustomization.yaml")
 OBJECTS = [made for name in KUSTOMIZATION["resources"] for made in documents(f"queue/{name}")]
