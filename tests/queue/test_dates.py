@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from extender.cluster.slices import finish
-from extender.queue.dates import MOST, DateBook, Delay, DelayCauses, StartDates, Window
 from extender.queue.gang import WaitingGang
+from extender.queue.report import MOST, DateBook, Delay, DelayCauses, StartDates, Window
 from tests.queue.gangs import gang
 
 NOON = 1_800_014_400.0  # 2027-01-15 12:00 UTC

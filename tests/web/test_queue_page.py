@@ -10,8 +10,7 @@ from msgspec import structs
 
 from extender.objects.queueing import GATE, Domain
 from extender.queue.backfill import Code
-from extender.queue.dates import Delay, StartDates, Window
-from extender.queue.report import QueueReport, Waiting
+from extender.queue.report import Delay, QueueReport, StartDates, Waiting, Window
 from extender.reservations.seats import Seat
 from extender.web.queue_page import queue
 from tests.queue.gangs import gang

@@ -16,8 +16,7 @@ from extender.metrics import Metrics
 from extender.objects.gangs import Ref
 from extender.objects.stored_texts import is_newer
 from extender.queue.backfill import Code
-from extender.queue.dates import DateBook, StartDates, Window
-from extender.queue.report import QueueReport
+from extender.queue.report import DateBook, QueueReport, StartDates, Window
 from extender.queue.runtimes import RunTimes
 from extender.queue.sampled import Scenes
 from extender.queue.windows import FORMAT, LEAST_WAIT, StartWindows, Windows

@@ -13,8 +13,7 @@ from extender.act.queue import start_dates
 from extender.act.queue.start_dates import DatesTask, LiveDates, WindowStore
 from extender.objects.gangs import Ref
 from extender.queue.backfill import Code
-from extender.queue.dates import StartDates
-from extender.queue.report import QueueReport, Waiting
+from extender.queue.report import QueueReport, StartDates, Waiting
 from extender.queue.runtimes import RunTimes, class_of
 from extender.queue.windows import FORMAT, FUTURES, StartWindows
 from extender.times import Clock

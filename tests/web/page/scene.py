@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from extender.ask.fleet import FleetPoint
 from extender.objects.queueing import GATE
 from extender.objects.save_request import SAVE_REQUESTED, SaveRequest
-from extender.queue.dates import Delay, StartDates, Window
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
-from extender.queue.report import QueueReport
+from extender.queue.report import Delay, QueueReport, StartDates, Window
 from extender.settings import Settings
 from tests.world import DGX1V, JSON, WALL, World, pairs, rfc3339, topology, workload
 
