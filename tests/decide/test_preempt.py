@@ -22,7 +22,7 @@ from extender.preemption import search
 from extender.settings import Settings
 from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, topology, workload
 
-BLOCKS = int(os.environ.get("GPU_EXTENDER_PREEMPT_BLOCKS", "4"))  # of 60 random clusters, each with a seed of its own
+BLOCKS = int(os.environ.get("GPU_EXTENDER_PREEMPT_BLOCKS", "2"))  # of 60 random clusters, each with a seed of its own
 NEW = Settings(scheduler_version="1.38")
 LINKS_BUSY = next(reason.text for reason in REASONS.values() if reason.key == "links-busy")
 
