@@ -567,7 +567,7 @@ def sets(case: Case, node: str) -> Iterator[tuple[JSON, ...]]:
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_the_answer_is_the_cheapest_of_all_sets_of_victims(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """240 random clusters that need an eviction, 1,200 in `make soak`, with observed positions, budgets and gangs; in
+    """120 random clusters that need an eviction, 1,200 in `make soak`, with observed positions, budgets and gangs; in
     half of them nodes are left out by their bounds."""
     monkeypatch.setattr(search, "FEW", block % 2 or search.FEW)
     monkeypatch.setattr(search, "FIRST", 1)
