@@ -25,6 +25,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.fragmentation import FULLNESS
 from extender.policy.roles import PodRole, judged, kernel_roles
 from extender.preemption.candidates import Preemptor
+from extender.preemption.certificate import MINIMUM_UNKNOWN
 from extender.queue.levels import Layout, PlacementLevel, inside
 from extender.queue.levels import nodes as each_node
 from extender.queue.report import QueueReport, Why
@@ -49,10 +50,12 @@ def capacity(
     explained.sort(key=lambda entry: places.get((entry[0].pod.namespace, entry[0].pod.name), len(places)))
     unblock = [_entry(*entry) for entry in explained]
     missing = unchecked.summary((entry["pod"], entry["not_checked"]) for entry in unblock)
+    about = (warning for entry in explained for warning in entry[0].warnings if warning["code"] == MINIMUM_UNKNOWN)
+    unsure = {warning["message"]: warning for warning in about}
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Capacity",
-        "warnings": [*divided(look.fleet.divided), *missing],
+        "warnings": [*divided(look.fleet.divided), *missing, *unsure.values()],
         "largest": largest(look),
         "gangs": in_domains,
         "pods": in_all,

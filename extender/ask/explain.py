@@ -43,6 +43,7 @@ from extender.objects.annotations import typos_of_pod
 from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
+from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor
 from extender.preemption.draining import leaves
 from extender.preemption.search import SearchResult
@@ -285,7 +286,7 @@ class Explainer:
             shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
         if asked := evictions.asked(pod, wall):
             shown = replace(shown, asked=asked)
-        elif shown.why is not None and shown.why.reason == pending.SAVING:
+        elif shown.why is not None and shown.why.reason == pending.SAVING and not _waits_for(shown):
             shown = replace(shown, sentence=f"{shown.sentence}; {shown.why.text}")
         earlier = self._evicted.latest(pod.namespace, pod.name)
         if earlier is not None and earlier.pod.uid != pod.uid:
@@ -373,6 +374,9 @@ class Explainer:
         denied = evictions.not_allowed(judge, asked, nodes) if helped.fits else None
         more = evict.above_ceiling(judge, search) if denied is None else f"it may not evict: {denied['why']}"
         text = explanation.whole(f"{why}; {more}" if more else why, helped.nearest, helped.ways, nodes)
+        if any(way.kind == "evict" for way in helped.ways) and search.best is not None:
+            unsure = certificate.warnings(judge.cluster, certificate.important(search.best.pods))
+            shown = replace(shown, warnings=[*shown.warnings, *unsure])
         return replace(
             shown, verdict=verdict, sentence=text, nearest=helped.nearest, ways=helped.ways, preemption=denied
         )
@@ -475,6 +479,11 @@ def _fits(shown: Explanation) -> str:
     gpus = "" if shown.gpus is None else f", {named_gpus(shown.gpus)}"
     why = f", {before(list(shown.best))}" if len(shown.best) > 1 else ", the only node"
     return f"fits on {shown.node}{gpus}{why}"
+
+
+def _waits_for(shown: Explanation) -> bool:
+    """Whether the sentence begins with what the pod waits for."""
+    return shown.verdict == "waits" and bool(shown.ways) and shown.ways[0].kind == "wait"
 
 
 def _said(shown: Explanation) -> str:

@@ -11,10 +11,10 @@ from ext_core import survey
 from ext_core.link_sets import LinkSets
 from extender.ask.fleet import SIZES
 from extender.ask.judge import Judge, Ranked
-from extender.ask.nearest import LINKED, OTHER_UNITS
+from extender.ask.nearest import OTHER_UNITS
 from extender.ask.node_reasons import REMEDIES, counted
 from extender.ask.nodes import NOT_LINKED, PASSING, RESERVED, JudgedNodes, Stage, deciding
-from extender.ask.text import amount, count, gpu_hours, named_gpus, needs, other_amount
+from extender.ask.text import LINKED, amount, count, gpu_hours, named_gpus, needs, other_amount
 from extender.ask.ways import Way
 from extender.ask.ways.evict import work_lost
 from extender.cluster.cluster import ClusterView
@@ -252,8 +252,8 @@ FUNNEL: Final = {
     "admitted": "no node admits it",
     "usable": "no node that admits it offers the GPUs that it asks for, or those fail",
     "enough-gpus": "no node has {gpus} free",
-    "linked": "no node has {gpus} free that are certain {certain}",
     "unreserved": "the free GPUs are reserved for other pods",
+    "linked": "no node has {gpus} free that are certain {certain}",
     "left": "the nodes with free GPUs lack CPU, memory, pod slots or another resource, or a pod there repels it",
 }
 """By the first stage that leaves no node."""
@@ -325,7 +325,7 @@ def cheapest(ways: Sequence[Way], *, caused: bool = True) -> str:
     own = next((way for way in ways[1:] if way.kind in OWN), None)
     if own is None and not first:
         own = next(iter(ways[1:]), None)
-    return first + ("" if own is None else f"; or {own.change}{_price(own)}")
+    return first + ("" if own is None else f"; {'or' if first else 'sooner:'} {own.change}{_price(own)}")
 
 
 def helped(ways: Sequence[Way]) -> str:
@@ -365,7 +365,9 @@ def _missing(missing: Sequence[Mapping[str, Any]]) -> str:
         if miss["what"] != LINKED
     ]
     parts = [f"{_listed(amounts)} short"] if amounts else []
-    return _listed(parts + [f"{miss['have']} of {miss['need']} linked GPUs" for miss in loose])
+    return _listed(
+        parts + [f"a linked set of {miss['have']} instead of {count(miss['need'], 'GPU')}" for miss in loose]
+    )
 
 
 def _listed(texts: Sequence[str]) -> str:

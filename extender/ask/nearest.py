@@ -9,7 +9,7 @@ from typing import Any, Final
 from ext_core import survey
 from extender.ask.judge import Judge
 from extender.ask.nodes import TOO_FEW, JudgedNodes
-from extender.ask.text import is_bytes
+from extender.ask.text import LINKED, is_bytes
 from extender.ask.ways.request import changed, with_gpus
 from extender.policy.rules import Links
 from extender.preemption.candidates import Preemptor
@@ -18,7 +18,6 @@ from extender.preemption.search import OTHER, others_short
 LINKS: Final = frozenset(reason.code for reason in Links.reasons)
 MOST_SIZES: Final = 32
 """Sizes of linked sets that are tried, from the pod's own downward."""
-LINKED: Final = "linked GPUs"
 UNITS: Final = ("millicores", "bytes", "pods")
 OTHER_UNITS: Final = ("units", "bytes of the resource")
 """Of resources that are no columns of the tables: in numbers, in bytes."""

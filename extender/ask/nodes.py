@@ -141,20 +141,20 @@ class _Rejections:
 
 
 def _funnel(seen: int, bare: Mapping[str, int], codes: Mapping[str, int], remaining: int) -> tuple[Stage, ...]:
-    """How many nodes each stage leaves. Up to `linked` claims do not count: whether GPUs are linked does not depend on
-    the pod that they are reserved for. What is neither of the GPUs of the node nor of their links is of other pods and
-    of time."""
-    counts = Counter(bare[name] if code else 0 for name, code in codes.items())
+    """How many nodes each stage leaves, each node left out by the reason that rejects it. Up to `enough-gpus` claims do
+    not count: too few GPUs only with them are reserved. What is neither of the GPUs of the node nor of their links is
+    of other pods and of time, as what is reserved."""
+    counts = Counter(codes.values())
+    reserved = sum(code in TOO_FEW and bare[name] not in TOO_FEW for name, code in codes.items())
     usable = len(codes) - sum(counts[code] for code in UNUSABLE)
-    enough = usable - sum(counts[code] for code in TOO_FEW)
-    linked = enough - sum(counts[code] for code in _UNLINKED)
+    linked = counts[0]
     stages = {
         "seen": seen,
         "admitted": len(codes),
         "usable": usable,
-        "enough-gpus": enough,
+        "enough-gpus": usable + reserved - sum(counts[code] for code in TOO_FEW),
+        "unreserved": linked + sum(counts[code] for code in _UNLINKED),
         "linked": linked,
-        "unreserved": sum(not code for code in codes.values()),
         "left": remaining,
     }
     return tuple(Stage(stage, count) for stage, count in stages.items())

@@ -48,6 +48,8 @@ RESULTS: Final = {
 """What came of a call, by its verb and its result, where that is no word for people. They fit into a narrow column."""
 STATED: Final = ("smaller", "add-nodes", "uncordon")
 """Kinds of ways out whose change names all that it costs."""
+LINKED: Final = "linked GPUs"
+"""What is missing where too few free GPUs are linked."""
 MOST_NAMES: Final = 3
 MOST_DEVICES: Final = 8
 """Kinds of devices that are named."""
@@ -206,6 +208,8 @@ def _lack(lack: Mapping[str, Any]) -> str:
         what = "pod slots"
     elif unit == "GPUs" and "/" in what and not partial(what):
         what = "GPUs"
+    elif what == LINKED:
+        what = "GPUs of a linked set"
     return f"{have:,} of {need:,} {what}"
 
 

@@ -123,7 +123,7 @@ class LeftoverFragmentation:
     """
 
     name = "leftover_fragmentation"
-    unit = "ring links x 1000"
+    unit = "links x 1000"
     floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:

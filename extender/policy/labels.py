@@ -11,8 +11,8 @@ LABELS: Final = {
     "work_lost_gpu_seconds": "work lost",
     "grace_seconds": "longest termination grace",
     "victims": "victims",
-    "freed_beyond_gpus": "GPUs freed beyond the number lacking",
-    "leftover_fragmentation": "fragmentation left over",
+    "freed_beyond_gpus": "GPUs freed beyond those missing",
+    "leftover_fragmentation": "links lost to later pods",
     "victims_stranded": "victims with no other place",
     "seconds": "time to wait",
 }

@@ -16,6 +16,8 @@ from extender.preemption.candidates import Eviction
 from extender.preemption.cost_inputs import stopped
 from extender.preemption.search import LOWEST, SearchResult
 
+MINIMUM_UNKNOWN = "gang-minimum-unknown"
+"""The code of a warning on a gang of which it is not known how many pods must run."""
 MOST_WARNED = 20  # claims of victims that do not count as written
 
 
@@ -145,7 +147,7 @@ def _unknown_minima(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dic
     }
     return [
         {
-            "code": "gang-minimum-unknown",
+            "code": MINIMUM_UNKNOWN,
             "message": f"how many pods of {ref.source} gang {ref} must run cannot be read ({gang.stated_by}): "
             + (f"all {gang.running} running members are taken to be needed" if gang.minimum else "none is needed"),
         }

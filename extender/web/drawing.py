@@ -18,6 +18,8 @@ INTO_SWITCH: Final = 2.0
 """Width of a line from a GPU to its switch."""
 BAR: Final = 300.0
 """Width of a whole bar."""
+MOST_LINKS: Final = 18
+"""Links of one GPU, at most."""
 STRIP: Final = 60
 """Columns of a timeline."""
 DAY: Final = 86_400
@@ -113,6 +115,11 @@ def bars(parts: Iterable[tuple[str, float]], whole: float | None = None) -> list
         drawn.append({"name": name, "value": value, "x": round(x, 2), "width": round(value * scale, 2)})
         x += value * scale
     return drawn
+
+
+def switched(node: Mapping[str, Any]) -> bool:
+    """Whether links between two GPUs must go through a switch: a GPU has fewer than all of them together."""
+    return node["link_scope"] == "pair" and any(sum(row) > MOST_LINKS for row in node["links"] or ())
 
 
 def compared(plans: Sequence[Mapping[str, Any]]) -> JSON:

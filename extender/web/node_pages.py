@@ -54,7 +54,7 @@ def one_of(query: Query, key: str, words: tuple[str, ...]) -> str:
     """The word that is asked for, the first without one. BadRequest."""
     word = query.get(key) or words[0]
     if word not in words:
-        raise BadRequest(f"{key}={word}: it may be {', '.join(words)}", path=key)
+        raise BadRequest(f"{key}={word} is not known: {key} may be {', '.join(words)}", path=key)
     return word
 
 

@@ -9,9 +9,8 @@ from typing import Any, Final
 import orjson
 
 from extender.ask.judge import Ranked
-from extender.ask.nearest import LINKED
 from extender.ask.pending import SAVING
-from extender.ask.text import named_gpus, seconds
+from extender.ask.text import LINKED, named_gpus, seconds
 from extender.decide.decisions import Decision
 from extender.errors import NotFound
 from extender.objects.records import PodRecord
@@ -33,7 +32,7 @@ NOTHING: Final[JSON] = {
     "reasons": {}, "nearest": None, "ways_out": [], "first": None, "second": None, "difference": [], "queue": None,
     "devices": None, "evicted": None, "preemption": None, "evictable_by": None, "cost_now": None, "not_checked": [],
     "nodes_by_reason": {}, "scores": [], "evictions": [], "preemptor": None,
-    "save_request": None,
+    "save_request": None, "requires": [],
 }  # fmt: skip
 """The fields of the view of a pod of which nothing but records is known."""
 LEFT_OUT: Final = {
@@ -76,8 +75,9 @@ def pod_view(content: Content, query: Query) -> JSON:
     """`?pod=NAMESPACE/NAME`: which. As /debug/explain, with `because`: why the best node is before the second,
     `drawings`: nodes to look at, `nodes_by_reason`: the first nodes of each reason, `scores`: the best two nodes by
     term, `evictions`: each plan that is known, by cost term, `preemptor`: the pod that they are for, where they are of
-    a decision, and `save_request`: what the pod is asked, which the sentence leaves out. A pod that has ended has the
-    verdict "ended", while the records of this server name it. BadRequest, NotFound."""
+    a decision, `requires`: what decides beside amounts, and `save_request`: what the pod is asked, which the sentence
+    leaves out. A pod that has ended has the verdict "ended", while the records of this server name it. BadRequest,
+    NotFound."""
     explainer, verbs = content.explainer, content.verbs
     name = pod_of(query)
     try:
@@ -92,6 +92,7 @@ def pod_view(content: Content, query: Query) -> JSON:
         "sentence": shown.sentence,  # without `asked`, which `save_request` states
         "because": explainer.because(shown),
         "gpus_asked": dict(pod.gpus),
+        "requires": list(_required(content, pod)),
         "drawings": _drawings(content, pod, answer),
         "nodes_by_reason": {key: list(names) for key, names in sorted(shown.rejected.items())},
         "scores": [_score(ranked) for ranked in shown.best],
@@ -100,6 +101,18 @@ def pod_view(content: Content, query: Query) -> JSON:
         "save_request": _save_request(content, pod),
         "decisions": latest,
     }
+
+
+def _required(content: Content, pod: PodRecord) -> Iterator[str]:
+    """What it requires beside amounts, in words."""
+    request = content.verbs.claims.request(pod, content.times.monotonic())
+    if request.wanted > 1 and request.links == "required":
+        yield "a linked set"
+    if request.wanted and request.nics == "required":
+        yield "a NIC for each GPU"
+    yield from (f"{key}={value}" for key, value in pod.node_selector)
+    if pod.node_terms is not None:
+        yield "its node affinity"
 
 
 def _save_request(content: Content, pod: PodRecord) -> JSON | None:
@@ -166,7 +179,7 @@ def _not_linked(shown: JSON, miss: Mapping[str, Any]) -> str:
         return ""
     most = f"at most {linked['have']} of them are linked" if linked["have"] > 1 else "no two of them are linked"
     are = "is" if len(free) == 1 else "are"
-    return f"{named_gpus(free)} {are} free, but {most}; the pod asks for {linked['need']} linked GPUs."
+    return f"{named_gpus(free)} {are} free, but {most}; the pod requires a linked set of {linked['need']} GPUs."
 
 
 def _full(pod: PodRecord) -> str:

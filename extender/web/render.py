@@ -112,6 +112,7 @@ def templates() -> Mapping[str, Template]:
         "ticks": drawing.ticks,
         "machines_text": growth.sentence,
         "verbs": VERBS,
+        "switched": drawing.switched,
         "widths": drawing.widths,
         "strip": drawing.strip,
         "how_known": HOW,

@@ -49,7 +49,7 @@ def test_a_pod_that_fits_states_why_it_waits_still() -> None:
 
 
 def test_what_is_reserved_and_not_linked_is_not_counted_as_linked() -> None:
-    """The first pod has reserved what is free: for the second one, which asks for the same, it is as little linked."""
+    """The first pod has reserved what is free: for the second one, which asks for the same, the node falls by that."""
     world = World()
     world.node("n1", 4, links=pairs(4))
     world.pod("old", 1, "n1", held=(0,), start=WALL - 60)
@@ -58,10 +58,11 @@ def test_what_is_reserved_and_not_linked_is_not_counted_as_linked() -> None:
     world.filter(first)
     assert world.preempt(first, {"n1": ["old"]}) == {"n1": ["old"]}
     world.pod("p", 2, priority=5, links="required")
-    funnels = [explained(world, f"default/{name}")["funnel"] for name in ("first", "p")]
-    assert funnels[0] == funnels[1]
-    assert {one["stage"]: one["nodes"] for one in funnels[0]}["linked"] == 0
-    assert explained(world)["reasons"] == {"gpus-reserved": 1}
+    for name, unreserved, reason in (("first", 1, "links-busy"), ("p", 0, "gpus-reserved")):
+        shown = explained(world, f"default/{name}")
+        stages = {one["stage"]: one["nodes"] for one in shown["funnel"]}
+        assert (stages["enough-gpus"], stages["unreserved"], stages["linked"]) == (1, unreserved, 0), name
+        assert shown["reasons"] == {reason: 1}
 
 
 def test_a_pod_that_runs_is_explained_by_the_decision_that_placed_it() -> None:
@@ -92,7 +93,7 @@ def test_an_assumed_pod_is_waited_for_and_no_longer_than_it_is_assumed() -> None
     assert way["spec"]["for"] == [{"what": "assumed", "pod": "default/first", "uid": "uid-first"}]
     assert "hopeless" not in shown["sentence"]
     stages = {one["stage"]: one["nodes"] for one in shown["funnel"]}
-    assert (stages["linked"], stages["unreserved"]) == (1, 0)
+    assert (stages["enough-gpus"], stages["unreserved"]) == (1, 0)
     world.now += 3.4
     assert explained(world)["verdict"] == "waits"
     world.now += 0.2

@@ -44,13 +44,13 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, cli: Cli) -> None:
     words = ["default/train", "--cluster", file, "--now", NOW]
     assert explained(words, cli) == (
         "default/train waits: 1 node has enough free GPUs, but no linked set of 2 GPUs\n"
-        "  nearest: n1, 1 of 2 linked GPUs\n"
+        "  nearest: n1, a linked set of 1 instead of 2 GPUs\n"
         "  nodes: 1 in all; none fits\n"
         "    1 node: the free GPUs are not linked, evicting pods of lower priority would make them so\n"
         "  ways out, the cheapest first, each verified by the filter:\n"
         "    1. evict default/older on n1 (only with evictions.enabled, which is off): work lost 0.5 GPU-hours, "
-        "longest termination grace 30 s, 1 victim, GPUs freed beyond the number lacking 1, fragmentation left over 8 "
-        "ring links, victims with no other place 1 pod\n"
+        "longest termination grace 30 s, 1 victim, GPUs freed beyond those missing 1, links lost to later pods 8, "
+        "victims with no other place 1 pod\n"
         "    2. set gpu-extender.io/links: preferred (it fits on n1)\n"
         "    3. ask for 1 GPU instead of 2 (it fits on n1)\n"
         "    4. add a node like n1 (4 GPUs)\n"

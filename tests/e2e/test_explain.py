@@ -45,7 +45,7 @@ def test_a_pod_that_waits_and_its_way_out(scene: SceneFactory, capsys: pytest.Ca
     shown = explained("pair", "waits")
     why = "1 node has enough free GPUs, but no linked set of 2 GPUs; it may not evict: no pod of a priority below"
     assert why in shown["sentence"]
-    assert "nearest: p1, 1 of 2 linked GPUs" in shown["sentence"]
+    assert "nearest: p1, a linked set of 1 instead of 2 GPUs" in shown["sentence"]
     assert [one["verb"] for one in shown["decisions"]][-1] == "filter"
     ways = {way["kind"]: way for way in shown["ways_out"]}
     assert {"relax-links", "smaller", "add-nodes"} <= set(ways)

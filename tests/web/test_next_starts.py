@@ -101,7 +101,7 @@ def test_seats_and_reservations_come_first() -> None:
         "r1": [("ends", "default/early", 1, 1, 0.0, 0.5 * HOUR)],
     }
     text = world.call("/queue", method="GET", accept="text/html").body.decode()
-    for sentence in ("starts now, until 10:00", "starts when evicted pods have ended", "reserved until it is bound"):
+    for sentence in ("starts now, until 10:00", "starts when evicted pods have ended", "takes them once it is bound"):
         assert sentence in text
 
 
@@ -139,7 +139,7 @@ def test_a_preemption_is_drawn_until_its_victim_has_saved() -> None:
     assert (bar["end"], bar["victims"]) == (reservation["saving_until"], len(reservation["victims_left"]))
     assert bar["end"] == WALL + 600
     text = world.call("/queue", method="GET", accept="text/html").body.decode()
-    assert "reserved until its victim has saved its work, by 08:10:00 UTC, and terminated" in text
+    assert "takes them once its victim has saved its work, by 08:10:00 UTC, and terminated" in text
 
 
 def test_each_stated_end_is_in_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:

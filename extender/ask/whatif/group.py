@@ -188,7 +188,7 @@ def _about(case: GangCase, gang: WaitingGang) -> Iterator[dict[str, str]]:
         yield warning("no-gate", text)
     if not gang.known:
         yield warning(
-            "gang-minimum-unknown",
+            certificate.MINIMUM_UNKNOWN,
             f"how many pods of {gang.ref.source} gang {gang.ref} must run cannot be read "
             f"({gangs.SOURCES[gang.ref.source].states}): all {len(gang.pods) + len(gang.members)} count as needed",
         )

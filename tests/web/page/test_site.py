@@ -262,6 +262,7 @@ def test_islands_are_gpus_that_links_connect(world: World) -> None:
 def test_the_lines_of_a_node_are_explained(world: World) -> None:
     text = html(world, "/node?node=v100-0")
     assert re.findall(r'stroke-width="([\d.]+)"/></svg> (\d links?)', text) == [("3.0", "1 link"), ("5.0", "2 links")]
+    assert "18 links between two GPUs, through a switch that all share" in html(world, "/node?node=h100-0")
     drawings = html(world, f"/pod?pod={WAITS}")
     keys = re.findall(r"</svg> \d+ links? between two GPUs</li>", drawings)
     assert len(keys) == drawings.count('aria-label="Signs"') == 2
@@ -331,12 +332,16 @@ def test_the_funnel_agrees_with_the_reasons(world: World) -> None:
     nodes = {stage["stage"]: stage["nodes"] for stage in shown["funnel"]}
     assert shown["reasons"] == {"node-selector": 7, "cordoned": 1, "links-busy": 3, "gpus-reserved": 1}
     assert nodes == {
-        "seen": 12, "admitted": 4, "usable": 4, "enough-gpus": 4, "linked": 0, "unreserved": 0, "left": 0,
+        "seen": 12, "admitted": 4, "usable": 4, "enough-gpus": 4, "unreserved": 3, "linked": 0, "left": 0,
     }  # fmt: skip
     preemptor = data(world, f"/pod?pod={PREEMPTOR}")  # it asks for the same, and what is reserved is its own
-    assert preemptor["funnel"] == shown["funnel"]
+    nodes = {stage["stage"]: stage["nodes"] for stage in preemptor["funnel"]}
+    assert (nodes["enough-gpus"], nodes["unreserved"], nodes["linked"]) == (4, 4, 0)
     assert preemptor["reasons"] == {"node-selector": 7, "cordoned": 1, "links-busy": 4}
     assert "waits: 3 nodes have enough free GPUs, but no linked set of 2 GPUs" in shown["sentence"]
+    assert shown["requires"] == ["a linked set", "nvidia.com/gpu.product=A100"]
+    for path in (f"/pod?pod={WAITS}", "/capacity"):  # whose gang the eviction may break
+        assert {one["code"] for one in data(world, path)["warnings"]} == {"gang-minimum-unknown"}, path
     assert "Each counts nodes as the cluster was then. Now 0 nodes fit." in html(world, f"/pod?pod={WAITS}")
 
 
@@ -372,8 +377,12 @@ def test_what_is_evicted_for_a_pod_is_drawn(world: World) -> None:
     text = html(world, f"/pod?pod={PREEMPTOR}")
     assert "Pods that save their work before they are evicted for it" in text  # none is evicted yet
     reserved = text.partition("<b>res.</b> ")[2].partition("</li>")[0]
-    fixed = "which ones is not fixed before its victims have terminated: no other pod takes one until then"
-    assert f">{PREEMPTOR}</a> (2 GPUs); {fixed}" in reserved
+    takes = "which takes 2 of the node's GPUs once its victims have terminated"
+    assert reserved.startswith("reserved: 4 kept free for ")
+    assert f">{PREEMPTOR}</a>, {takes} (planned: GPUs 4-5)" in reserved
+    for path in ("/", "/nodes?by=rack&in=rack-2", "/node?node=a100-1"):
+        text = html(world, path)
+        assert re.search(rf"4 kept free for <a[^>]*>{PREEMPTOR}</a>, {takes}<", text), path
 
 
 def test_a_pod_that_is_asked_to_save_shows_until_when_and_for_which_pod(world: World) -> None:
@@ -385,7 +394,7 @@ def test_a_pod_that_is_asked_to_save_shows_until_when_and_for_which_pod(world: W
     assert "It has not answered yet." in text
     assert text.count("sked to save") == 1
     assert "unknown" not in text  # what its eviction frees beyond a request, and leaves over, depends on the preemptor
-    lacks = "1 victim. How many GPUs it frees beyond the number lacking depends on the preemptor."
+    lacks = "1 victim. How many GPUs it frees beyond those missing depends on the preemptor."
     assert f"{lacks} Once it has saved, less of its work is lost: the preemption below counts that.</p>" in text
     assert f"chosen: evict {ASKED} on a100-1 once it has saved its work" in text
     assert data(world, f"/pod?pod={WAITS}")["save_request"] is None
@@ -418,7 +427,7 @@ def test_free_gpus_without_a_link_are_drawn() -> None:
     [drawn] = data(world, "/pod?pod=default/two")["drawings"]
     [shown] = drawn["pictures"]
     assert (drawn["what"], shown["marks"], shown["lacking"]) == ("unlinked", [None] * 4, [[1, 3]])
-    assert drawn["text"] == "GPUs 1,3 are free, but no two of them are linked; the pod asks for 2 linked GPUs."
+    assert drawn["text"] == "GPUs 1,3 are free, but no two of them are linked; the pod requires a linked set of 2 GPUs."
     text = html(world, "/pod?pod=default/two")
     assert drawn["text"] in text
     assert "without a link: 1 and 3" in text
