@@ -67,7 +67,7 @@ def capacity(
 
 def advice(judge: Judge, report: QueueReport | None, waiting: WaitingPods) -> dict[str, Any]:
     """What is never carried out: machines that would start waiting pods."""
-    return {"nodes": growth(judge, usual(judge, machines.read(judge)), waiting_units(report, waiting))}
+    return {"nodes": growth(judge, usual(judge, machines.read(judge)), waiting_units(report, waiting), report)}
 
 
 def nodes_wanted(judge: Judge, report: QueueReport | None, waiting: WaitingPods) -> dict[str, int]:
@@ -75,7 +75,7 @@ def nodes_wanted(judge: Judge, report: QueueReport | None, waiting: WaitingPods)
     those that have a nominated node, whose victims leave."""
     nominated = judge.cluster.placements.nominated
     units = [unit for unit in waiting_units(report, waiting) if not any(pod.uid in nominated for pod in unit)]
-    entries = growth(judge, usual(judge, machines.read(judge)), units) if units else ()
+    entries = growth(judge, usual(judge, machines.read(judge)), units, report) if units else ()
     return {entry["model"]: entry["nodes"] for entry in entries}
 
 

@@ -1,6 +1,7 @@
 """How many more machines of which model would start how many waiting pods.
 
-Pods that fit now, that a quota holds back, or whose gang has to be in one domain, are left out. What is left is packed
+Pods that fit now, for which pods are evicted, that a quota holds back, or whose gang has to be in one domain, are left
+out; and, in order, what would exceed the rules of its queue. What is left is packed
 into new, empty machines alone, the largest pods first; a gang whole or not at all. A pod that requires linked GPUs
 shares its machine only where any GPUs of it are linked. So the machines are enough; fewer may do.
 """
@@ -16,16 +17,20 @@ from ext_core import fit
 from extender.ask.admission import rejected
 from extender.ask.judge import Judge
 from extender.ask.machines import Machine, takes
-from extender.ask.pending import FITS
+from extender.ask.pending import EVICTING, FITS, SAVING
 from extender.ask.text import count, short
 from extender.ask.ways.machines import copy
 from extender.cluster.tables import FIRST_GPU
+from extender.objects.queueing import GATE, queue_of
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
 from extender.queue.report import QueueReport, Why
+from extender.queue.usage import Quota
 
 HELD_BY_QUEUE: Final = ("quota", "incomplete", "date")
+SERVED: Final = (FITS, EVICTING, SAVING)
+"""Why pods wait that start without more machines."""
 MOST_PODS: Final = 4_000
 """Pods that are packed."""
 MOST_OF_GANG: Final = 1_000
@@ -81,14 +86,18 @@ def waiting_units(report: QueueReport | None, waiting: Iterable[tuple[PodRecord,
         for entry in (() if report is None else report.waiting)
         if entry.code not in HELD_BY_QUEUE and not (entry.gang.domain is not None and entry.gang.domain.required)
     ]
-    return [*units, *((pod,) for pod, why in waiting if not pod.gated and why.reason != FITS)]
+    return [*units, *((pod,) for pod, why in waiting if not pod.gated and why.reason not in SERVED)]
 
 
-def growth(judge: Judge, machines: Iterable[Machine], units: Sequence[WaitingUnit]) -> list[dict[str, Any]]:
-    """For each model that would start some of them: how many machines start how many pods; by model."""
+def growth(
+    judge: Judge, machines: Iterable[Machine], units: Sequence[WaitingUnit], report: QueueReport | None = None
+) -> list[dict[str, Any]]:
+    """For each model that would start some of them: how many machines start how many pods; by model. `report`: states
+    what the queues hold."""
     entries = []
     for machine in machines:
-        packed = _pack(judge, machine, units)
+        held = {row["name"]: dict(row["used_gpus"]) for row in (() if report is None else report.queues)}
+        packed = _pack(judge, machine, units, held)
         if packed.pods:
             entries.append(
                 {
@@ -116,8 +125,10 @@ class _Ask:
     """Whether it needs the machine without other pods."""
 
 
-def _pack(judge: Judge, machine: Machine, units: Sequence[WaitingUnit]) -> _Packed:
-    """The units that machines of this kind start."""
+def _pack(judge: Judge, machine: Machine, units: Sequence[WaitingUnit], held: dict[str, dict[str, int]]) -> _Packed:
+    """The units that machines of this kind start. `held`: GPUs by queue and model; what the units take is added."""
+    # What is kept for other queues that wait is of the nodes that exist: none waits here.
+    quota = Quota(judge.cluster.settings.queue.queues, {}, held, {})
     node, known, pods = copy(judge.cluster.nodes[machine.like]), dict[Hashable, _Ask](), 0
     possible: list[tuple[WaitingUnit, list[_Ask]]] = []
     for unit in units:
@@ -130,7 +141,7 @@ def _pack(judge: Judge, machine: Machine, units: Sequence[WaitingUnit]) -> _Pack
             if key not in known:
                 known[key] = _ask(judge, machine, pod, node)
             asks.append(known[key])
-        if all(ask.fits for ask in asks):
+        if all(ask.fits for ask in asks) and _within(quota, held, unit, machine.model):
             possible.append((unit, sorted(asks, key=lambda ask: -ask.asked[-1])))
     possible.sort(key=lambda unit_asks: -unit_asks[1][0].asked[-1])
     packed, empty = _Packed(), (*machine.left, machine.gpus)
@@ -141,6 +152,20 @@ def _pack(judge: Judge, machine: Machine, units: Sequence[WaitingUnit]) -> _Pack
         packed.gpus += sum(count for pod in unit for _, count in pod.gpus)
         packed.gangs += len(unit) > 1
     return packed
+
+
+def _within(quota: Quota, held: dict[str, dict[str, int]], unit: WaitingUnit, model: str) -> bool:
+    """Whether the queue of the unit may hold its GPUs, of this model; they are added to `held`, which the quota is of.
+    Pods without the gate of the queue are in none."""
+    queue = next((queue_of(pod) for pod in unit if GATE in pod.gates), None)
+    if queue is None:
+        return True
+    gpus = sum(pod.gpu_count for pod in unit)
+    if quota.refused(queue, {model: gpus}) is not None:
+        return False
+    counts = held.setdefault(queue, {})
+    counts[model] = counts.get(model, 0) + gpus
+    return True
 
 
 def _ask(judge: Judge, machine: Machine, pod: PodRecord, node: NodeRecord) -> _Ask:

@@ -21,7 +21,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "incomplete": "pods of the gang are missing, or another controller holds them back",
     "quota": "its queue may hold no more",
     "never": "it fits nowhere, whatever ends",
-    "head": "it is first in order, and waits for its place",
+    "head": "it is first in the order of the queues, and waits for its place",
     "order": "the queue is strict, and it is not first",
     "place": "no place is free for all of its pods",
     "delays": "it would delay the first gang",

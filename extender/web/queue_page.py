@@ -198,11 +198,15 @@ class Bar:
         self.nodes.add(node)
 
     @property
-    def key(self) -> tuple[int, bool, float, str]:
+    def place(self) -> tuple[int, bool, float, str]:
         """What its place in its rack follows from: of ends, those that the head waits for come first."""
         at = self.end if self.kind == "ends" else self.begin
-        order = LAST_AWAITED if self.last_awaited else ORDER[self.kind]
-        return order, not self.awaited, inf if at is None else at, self.name
+        return ORDER[self.kind], not self.awaited, inf if at is None else at, self.name
+
+    @property
+    def key(self) -> tuple[int, bool, float, str]:
+        """As `place`, but the last end that the head waits for is not left out."""
+        return (LAST_AWAITED, *self.place[1:]) if self.last_awaited else self.place
 
     def as_json(self) -> JSON:
         """The JSON form."""
@@ -222,6 +226,8 @@ class Lanes:
         self._bars: dict[str, dict[tuple[Kind, str, float | None], Bar]] = {}
         self.unstated: dict[str, int] = {}
         """By rack, the GPUs of pods that do not state when they end."""
+        self.closed: dict[str, int] = {}
+        """By rack, the GPUs that pods hold on nodes that take no pods."""
 
     def rack(self, node: str) -> str:
         """The rack of a node, "" without one."""
@@ -284,9 +290,11 @@ def next_starts(cluster: ClusterView, claims: Claims, report: QueueReport | None
         "lanes": [
             {
                 "rack": rack,
-                "bars": [bar.as_json() for bar in bars[:MOST_BARS]],
+                "bars": [bar.as_json() for bar in sorted(bars[:MOST_BARS], key=lambda bar: bar.place)],
                 "bars_left_out": max(0, len(bars) - MOST_BARS),
+                "awaited_left_out": sum(bar.awaited for bar in bars[MOST_BARS:]),
                 "unstated_gpus": lanes.unstated.get(rack, 0),
+                "gpus_of_closed_nodes": lanes.closed.get(rack, 0),
             }
             for rack, bars in shown[:MOST_LANES]
         ],
@@ -370,9 +378,10 @@ def _endings(lanes: Lanes, cluster: ClusterView, head: HeadReservation | None, w
     """The running pods that state when they end; those of one gang at one time together."""
     awaited = frozenset(() if head is None else head.blocked_by)
     for pod, at in stated(cluster, wall):
-        gpus = cluster.gpu_amount(pod)
+        gpus, rack, node = cluster.gpu_amount(pod), lanes.rack(pod.node), cluster.nodes.get(pod.node)
+        if node is not None and node.closed:
+            lanes.closed[rack] = lanes.closed.get(rack, 0) + gpus
         if at is None:
-            rack = lanes.rack(pod.node)
             lanes.unstated[rack] = lanes.unstated.get(rack, 0) + gpus
             continue
         gang = cluster.workloads.gang_of(pod.uid)

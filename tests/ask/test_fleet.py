@@ -92,7 +92,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "A100      4         0     3      1      0  1 x 2\n"
         "\n"
         "waiting pods  GPUs  waiting because\n"
-        "           1     4  it is first in order, and waits for its place\n"
+        "           1     4  it is first in the order of the queues, and waits for its place\n"
     )
     assert main(["top", "--cluster", cluster]) == 0
     assert capsys.readouterr().out == text

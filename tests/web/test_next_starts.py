@@ -82,6 +82,18 @@ def test_ends_of_one_gang_at_one_time_are_one_bar() -> None:
     assert {lane["rack"]: lane["unstated_gpus"] for lane in shown(world)["lanes"]} == {"r0": 4, "r1": 0}
 
 
+def test_gpus_of_nodes_that_take_no_pods_are_named() -> None:
+    """The fleet counts them apart."""
+    world = two_racks()
+    runs(world, "single", 1, "n0", 2)
+    runs(world, "open", 4, "n1", None)
+    world.node("n1", 8, labels={RACK: "r0"}, unschedulable=True)
+    [lane] = shown(world)["lanes"]
+    assert (lane["unstated_gpus"], lane["gpus_of_closed_nodes"]) == (4, 4)
+    text = world.call("/queue", method="GET", accept="text/html").body.decode()
+    assert "(4 of the GPUs in use are on nodes that take no pods)" in text
+
+
 def test_seats_and_reservations_come_first() -> None:
     world = two_racks()
     runs(world, "early", 1, "n2", 1.5)
@@ -118,6 +130,10 @@ def test_the_head_and_what_it_waits_for() -> None:
     assert plan["at"] < head["start"] < plan["until"]
     awaited = [bar for lane in plan["lanes"] for bar in lane["bars"] if bar["awaited"]]
     assert awaited
+    of_last = next(lane for lane in plan["lanes"] if any(bar["last_awaited"] for bar in lane["bars"]))
+    ends = [bar["end"] for bar in of_last["bars"] if bar["awaited"]]
+    assert ends == sorted(ends)
+    assert of_last["awaited_left_out"] == 4
     assert all(bar["end"] <= head["start"] for bar in awaited)
     [last] = [bar for bar in awaited if bar["last_awaited"]]
     assert last["end"] == max(bar["end"] for bar in awaited) == pytest.approx(head["start"], abs=60)

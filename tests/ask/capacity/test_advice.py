@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from extender.ask import offline
 from extender.ask.growth import sentence
 from extender.objects.queueing import GATE
+from extender.settings import Settings
+from tests.ask.asking import events
 from tests.ask.capacity.clusters import MODEL, answered, drawn
 from tests.ask.capacity.test_capacity import capacity
 from tests.ask.test_whatif import random_preemptor
@@ -57,6 +60,25 @@ def test_a_gang_starts_whole_or_not_at_all(size: int, nodes: int) -> None:
     assert advised == ([(nodes, 2, 4 + size, 1)] if nodes else [])
     [gang] = found["unblock"]
     assert (gang["gang"], gang["pods"], gang["verdict"]) == ("default/g", 2, "gated")
+
+
+@pytest.mark.parametrize(("limit", "nodes"), [(None, 3), (20, 2), (12, 1), (11, 0)])
+def test_what_would_exceed_the_limit_of_its_queue_is_not_counted(limit: int | None, nodes: int) -> None:
+    """The queue holds 4 GPUs; a gang of 16 and one of 8 wait, in this order."""
+    rules = {} if limit is None else {"queues": {"default": {"limitGpus": {"H": limit}}}}
+    settings = Settings.model_validate({"queue": {"enabled": True, **rules}})
+    gate = {"schedulingGates": [{"name": GATE}]}
+    notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
+    pods = [
+        workload("other", 4, node="n0", phase="Running", labels={"gpu-extender.io/queue": "others"}),
+        workload("held", 4, node="n0", phase="Running"),
+        workload("a", 8, annotations=notes, spec=gate | {"priority": 5}),
+        workload("b", 8, annotations=notes, spec=gate | {"priority": 5}),
+        workload("c", 8, spec=gate),
+    ]
+    items = [{"kind": "Node"} | machine("n0", 8, links=FULL8, labels={MODEL: "H"})]
+    found = offline.capacity(settings, events([*items, *({"kind": "Pod"} | pod for pod in pods)]), WALL)
+    assert sum(one["nodes"] for one in found["advice"]["nodes"]) == nodes
 
 
 @pytest.mark.parametrize(("links", "nodes"), [(FULL8, 1), (pairs(8), 3)])

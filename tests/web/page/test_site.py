@@ -228,9 +228,10 @@ def test_a_node_that_takes_no_pods_states_no_free_gpus(world: World) -> None:
 
 def test_filters_are_all_stated(world: World) -> None:
     shown = " ".join(re.sub(r"<[^>]+>", "", html(world, "/?namespace=vision&find=run-1")).split())
-    assert "Only namespace vision. Headings state what this filter leaves as it is. Names with “run-1” are" in shown
+    stated = "A heading with “(whole cluster)” or “(all namespaces)” is not filtered."
+    assert f"Only namespace vision. {stated} Names with “run-1” are" in shown
     assert "Names with “run-1” are listed" in html(world, "/?find=run-1").replace("<b>", "").replace("</b>", "")
-    assert "filter leaves" not in html(world, "/?find=run-1")
+    assert "is not filtered" not in html(world, "/?find=run-1")
 
 
 def test_links_of_a_namespace_lead_to_as_many_pods(world: World) -> None:
