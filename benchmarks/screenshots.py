@@ -125,7 +125,7 @@ def _clip(page: Page, picture: Picture) -> FloatRect | None:
 def _complete(page: Page, manifest: str) -> None:
     """Waits until all of the view is there; asks what the form is to be asked."""
     if page.locator("[data-late]").count():
-        page.locator("#late-advice time").wait_for(timeout=WAIT_MS)
+        page.locator("#late-advice p.dim").first.wait_for(timeout=WAIT_MS)
     if manifest:
         page.get_by_label("Manifest").fill(manifest)
         page.get_by_role("button", name="Ask").click()
