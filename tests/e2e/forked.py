@@ -99,12 +99,17 @@ def main() -> None:
     for module in IMPORTED:
         importlib.import_module(module)
     gc.freeze()  # what is never collected is not copied
+    statuses: dict[int, int] = {}  # two threads of a test may ask for the end of one server: only one wait sees it
     while line := sys.stdin.readline():
         order = json.loads(line)
-        if ended := order.get("poll"):
-            pid, status = os.waitpid(ended, os.WNOHANG)
-            print(json.dumps(os.waitstatus_to_exitcode(status) if pid else None), flush=True)
-        elif not os.fork():
+        if asked := order.get("poll"):
+            pid, status = (0, 0) if asked in statuses else os.waitpid(asked, os.WNOHANG)
+            if pid:
+                statuses[pid] = os.waitstatus_to_exitcode(status)
+            print(json.dumps(statuses.get(asked)), flush=True)
+        elif pid := os.fork():
+            statuses.pop(pid, None)
+        else:
             return _run(**order)
     return None
 
