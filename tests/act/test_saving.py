@@ -252,7 +252,10 @@ async def test_it_is_asked_and_evicted_once_it_has_saved(case: Case, server: Ser
             "train",
             "; it is asked to save its work until 08:10:01 UTC, before it is evicted for default/urgent",
         ),
-        ("urgent", "; 1 pod on n0 saves its work before the eviction for it, until 08:10:00 UTC at the latest"),
+        (
+            "urgent",
+            "for default/train on n0, which saves its work before it is evicted (at most 540 s, then 30 s of grace)",
+        ),
     ):
         shown = server.world.call(f"/debug/explain?pod=default/{name}", method="GET").json
         assert text in shown["sentence"]
