@@ -446,17 +446,18 @@ def _text(requirement: Requirement) -> str:
 
 
 def links_of(pod: PodRecord) -> str:
-    """required, preferred or ignore. An invalid value counts as required."""
-    stated = pod.annotations.get(LINKS)
-    if stated is None:
-        return "preferred"
-    word = stated.strip().lower()
-    return word if word in MODES else "required"
+    """required, preferred or ignore; preferred where the pod states nothing."""
+    return _mode(pod, LINKS) or "preferred"
 
 
 def nics_of(pod: PodRecord) -> str:
-    """required, preferred or ignore; "" where the pod states nothing. An invalid value counts as required."""
-    stated = pod.annotations.get(NICS)
+    """required, preferred or ignore; "" where the pod states nothing."""
+    return _mode(pod, NICS)
+
+
+def _mode(pod: PodRecord, annotation: str) -> str:
+    """What the annotation states, "" for nothing. An invalid value counts as required."""
+    stated = pod.annotations.get(annotation)
     if stated is None:
         return ""
     word = stated.strip().lower()

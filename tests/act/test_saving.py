@@ -919,6 +919,20 @@ def ends_by_itself(server: Server, name: str) -> None:
     gone(server, name)
 
 
+async def more_is_evicted(server: Server) -> None:
+    """Of `two_victims` both have saved, and the API server rejects the eviction of the other one, from now on."""
+    case = server.case
+    assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
+    await turns(server, 0.2, 0.2)
+    for name in ("train", "more"):
+        case.answer(name)
+    case.objects.fail = lambda request: 429 if request.path.endswith("/train/eviction") else 0
+    await server.turn()
+    assert case.evicted() == ["more"]
+    terminates(server, "more")
+    gone(server, "more")
+
+
 def test_a_victim_that_ends_by_itself_is_no_first_eviction() -> None:
     """The preemptor may still fit elsewhere."""
     case = two_victims()
@@ -965,15 +979,7 @@ def test_no_other_victim_is_evicted_where_a_higher_priority_has_taken_what_the_f
     case = two_victims()
 
     async def test(server: Server) -> None:
-        assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
-        await turns(server, 0.2, 0.2)
-        for name in ("train", "more"):
-            case.answer(name)
-        case.objects.fail = lambda request: 429 if request.path.endswith("/train/eviction") else 0
-        await server.turn()
-        assert case.evicted() == ["more"]
-        terminates(server, "more")
-        gone(server, "more")
+        await more_is_evicted(server)
         case.store("boss", 2, "n0", priority=10, start=WALL + 1)
         case.objects.fail = lambda request: 0
         await turns(server, 5.5, 5.5)
@@ -990,15 +996,7 @@ def test_a_plan_that_has_begun_waits_for_a_device_plugin_that_is_away(back: bool
     case = two_victims()
 
     async def test(server: Server) -> None:
-        assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
-        await turns(server, 0.2, 0.2)
-        for name in ("train", "more"):
-            case.answer(name)
-        case.objects.fail = lambda request: 429 if request.path.endswith("/train/eviction") else 0
-        await server.turn()
-        assert case.evicted() == ["more"]
-        terminates(server, "more")
-        gone(server, "more")
+        await more_is_evicted(server)
         server.world.node("n0", 0, capacity=4)
         case.objects.fail = lambda request: 0
         await turns(server, *[6.0] * 9)
