@@ -14,7 +14,7 @@ from extender.ask import machines, unchecked
 from extender.ask.explanation import Explanation
 from extender.ask.growth import growth, waiting_units
 from extender.ask.judge import Judge
-from extender.ask.machines import Fleet, Look, probe, usual
+from extender.ask.machines import Fleet, Look, probe
 from extender.ask.pending import FITS, alike
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
@@ -45,12 +45,12 @@ def capacity(
     look at the queue, None where it is not known."""
     look = Look(judge, machines.read(judge), now)
     in_domains, in_all = gangs(look)
-    places = {(pod.namespace, pod.name): place for place, (pod, _) in enumerate(waiting)}
+    places = {pod.uid: place for place, (pod, _) in enumerate(waiting)}
     explained = [*_gangs(judge, report, explain), *_pods(waiting, explain)]
-    explained.sort(key=lambda entry: places.get((entry[0].pod.namespace, entry[0].pod.name), len(places)))
-    unblock = [_entry(*entry) for entry in explained]
+    explained.sort(key=lambda entry: places.get(entry.shown.pod.uid, len(places)))
+    unblock = [entry.as_json() for entry in explained]
     missing = unchecked.summary((entry["pod"], entry["not_checked"]) for entry in unblock)
-    about = (warning for entry in explained for warning in entry[0].warnings if warning["code"] == MINIMUM_UNKNOWN)
+    about = (warning for entry in explained for warning in entry.shown.warnings if warning["code"] == MINIMUM_UNKNOWN)
     unsure = {warning["message"]: warning for warning in about}
     return {
         "apiVersion": "gpu-extender.io/v1",
@@ -67,7 +67,7 @@ def capacity(
 
 def advice(judge: Judge, report: QueueReport | None, waiting: WaitingPods) -> dict[str, Any]:
     """What is never carried out: machines that would start waiting pods."""
-    return {"nodes": growth(judge, usual(judge, machines.read(judge)), waiting_units(report, waiting), report)}
+    return {"nodes": growth(judge, waiting_units(report, waiting), report)}
 
 
 def nodes_wanted(judge: Judge, report: QueueReport | None, waiting: WaitingPods) -> dict[str, int]:
@@ -75,8 +75,7 @@ def nodes_wanted(judge: Judge, report: QueueReport | None, waiting: WaitingPods)
     those that have a nominated node, whose victims leave."""
     nominated = judge.cluster.placements.nominated
     units = [unit for unit in waiting_units(report, waiting) if not any(pod.uid in nominated for pod in unit)]
-    entries = growth(judge, usual(judge, machines.read(judge)), units, report) if units else ()
-    return {entry["model"]: entry["nodes"] for entry in entries}
+    return {entry["model"]: entry["nodes"] for entry in growth(judge, units, report)}
 
 
 def divided(nodes: int) -> list[dict[str, str]]:
@@ -100,6 +99,23 @@ class _Explained(NamedTuple):
     gpus: int
     """Of all these pods together."""
 
+    def as_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        shown = self.shown
+        explained = shown.as_json()
+        return {
+            "gang": self.gang,
+            "pod": f"{shown.pod.namespace}/{shown.pod.name}",
+            "priority": shown.pod.priority,
+            "pods": self.pods,
+            "gpus": self.gpus,
+            "verdict": shown.verdict,
+            "sentence": shown.sentence,
+            "nearest": explained["nearest"],
+            "ways_out": explained["ways_out"],
+            "not_checked": explained["not_checked"],
+        }
+
 
 def _gangs(judge: Judge, report: QueueReport | None, explain: Explain) -> list[_Explained]:
     entries: list[_Explained] = []
@@ -122,25 +138,9 @@ def _pods(waiting: WaitingPods, explain: Explain) -> list[_Explained]:
         if not pod.gated and why.reason != FITS:
             kinds.setdefault(alike(pod), []).append(pod)
     return [
-        _Explained(explain(pods[0]), None, len(pods), len(pods) * sum(number for _, number in pods[0].gpus))
+        _Explained(explain(pods[0]), None, len(pods), len(pods) * pods[0].gpu_count)
         for pods in islice(kinds.values(), FIRST)
     ]
-
-
-def _entry(shown: Explanation, gang: str | None, pods: int, gpus: int) -> dict[str, Any]:
-    explained = shown.as_json()
-    return {
-        "gang": gang,
-        "pod": f"{shown.pod.namespace}/{shown.pod.name}",
-        "priority": shown.pod.priority,
-        "pods": pods,
-        "gpus": gpus,
-        "verdict": shown.verdict,
-        "sentence": shown.sentence,
-        "nearest": explained["nearest"],
-        "ways_out": explained["ways_out"],
-        "not_checked": explained["not_checked"],
-    }
 
 
 # -- what fits now, by our own filter: the largest single pod of each GPU model, whole nodes, and how many pods of each

@@ -1,9 +1,9 @@
 """How many more machines of which model would start how many waiting pods.
 
 Pods that fit now, for which pods are evicted, that a quota holds back, or whose gang has to be in one domain, are left
-out; and, in order, what would exceed the rules of its queue. What is left is packed
-into new, empty machines alone, the largest pods first; a gang whole or not at all. A pod that requires linked GPUs
-shares its machine only where any GPUs of it are linked. So the machines are enough; fewer may do.
+out. So is, in the order of the queue, each gang that would exceed the rules of its queue. What is left is packed into
+new, empty machines alone, the largest pods first; a gang whole or not at all. A pod that requires linked GPUs shares
+its machine only where any GPUs of it are linked. So the machines are enough; fewer may do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from ext_core import fit
 from extender.ask.admission import rejected
 from extender.ask.judge import Judge
-from extender.ask.machines import Machine, takes
+from extender.ask.machines import Machine, read, takes, usual
 from extender.ask.pending import EVICTING, FITS, SAVING
 from extender.ask.text import count, short
 from extender.ask.ways.machines import copy
@@ -26,7 +26,7 @@ from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
 from extender.queue.report import QueueReport, Why
-from extender.queue.usage import Quota
+from extender.queue.usage import Quota, add_gpus
 
 HELD_BY_QUEUE: Final = ("quota", "incomplete", "date")
 SERVED: Final = (FITS, EVICTING, SAVING)
@@ -89,14 +89,12 @@ def waiting_units(report: QueueReport | None, waiting: Iterable[tuple[PodRecord,
     return [*units, *((pod,) for pod, why in waiting if not pod.gated and why.reason not in SERVED)]
 
 
-def growth(
-    judge: Judge, machines: Iterable[Machine], units: Sequence[WaitingUnit], report: QueueReport | None = None
-) -> list[dict[str, Any]]:
-    """For each model that would start some of them: how many machines start how many pods; by model. `report`: states
-    what the queues hold."""
+def growth(judge: Judge, units: Sequence[WaitingUnit], report: QueueReport | None) -> list[dict[str, Any]]:
+    """For each model whose usual machine would start some of them: how many machines start how many pods; by model.
+    `report`: states what the queues hold."""
     entries = []
-    for machine in machines:
-        held = {row["name"]: dict(row["used_gpus"]) for row in (() if report is None else report.queues)}
+    held = {row["name"]: dict(row["used_gpus"]) for row in (() if report is None else report.queues)}
+    for machine in usual(judge, read(judge)) if units else ():
         packed = _pack(judge, machine, units, held)
         if packed.pods:
             entries.append(
@@ -149,7 +147,7 @@ def _pack(judge: Judge, machine: Machine, units: Sequence[WaitingUnit], held: di
         for ask in asks:
             packed.put(ask.asked, empty, alone=ask.alone)
         packed.pods += len(unit)
-        packed.gpus += sum(count for pod in unit for _, count in pod.gpus)
+        packed.gpus += sum(pod.gpu_count for pod in unit)
         packed.gangs += len(unit) > 1
     return packed
 
@@ -163,8 +161,7 @@ def _within(quota: Quota, held: dict[str, dict[str, int]], unit: WaitingUnit, mo
     gpus = sum(pod.gpu_count for pod in unit)
     if quota.refused(queue, {model: gpus}) is not None:
         return False
-    counts = held.setdefault(queue, {})
-    counts[model] = counts.get(model, 0) + gpus
+    add_gpus(held, queue, {model: gpus})
     return True
 
 

@@ -199,13 +199,17 @@ class FoundPlace:
         """Rows of the nodes, for each pod."""
         return self.placed.rows
 
-    def gpus(self, models: Models) -> dict[str, int]:
-        """How many GPUs of each model it takes."""
+    def gpus_by_node(self) -> Counter[str]:
+        """How many GPUs of each node it takes."""
         by_node: Counter[str] = Counter()
         amounts = self.placed.amounts
         for at, (pod, node) in enumerate(zip(self.pods, self.placed.nodes, strict=True)):
             by_node[node] += sum(amounts[at][FIRST_GPU:]) if amounts else pod.gpu_count
-        return models.of(by_node)
+        return by_node
+
+    def gpus(self, models: Models) -> dict[str, int]:
+        """How many GPUs of each model it takes."""
+        return models.of(self.gpus_by_node())
 
 
 # -- whether a queue may hold more GPUs: its limit, its guarantee, and what it may borrow
@@ -422,13 +426,13 @@ class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
             pod = self._cluster.pods.get(ending.uid) or self._late.get(ending.uid)
             if pod is not None and pod.gpus:
                 model = self.models.by_node.get(self._cluster.names[ending.row], NO_MODEL)
-                _add(held, queue_of(pod), {model: -pod.gpu_count})
+                add_gpus(held, queue_of(pod), {model: -pod.gpu_count})
         wanted = {queue: dict(counts) for queue, counts in self.wanted.items()}
         for queue, seats in taken:
             gpus = seats.gpus(self.models)
-            _add(held, queue, gpus)
+            add_gpus(held, queue, gpus)
             if queue in wanted:
-                _add(wanted, queue, {model: -count for model, count in gpus.items()})
+                add_gpus(wanted, queue, {model: -count for model, count in gpus.items()})
         return Quota(self.rules, self.models.capacity, held, wanted)
 
     def give_up(self, seats: Iterable[Seat]) -> None:
@@ -436,20 +440,20 @@ class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
         for seat in seats:
             pod = self._cluster.pods.get(seat.uid) or self._late.get(seat.uid)
             if pod is not None and pod.gpus and not pod.node and (model := self.models.by_node.get(seat.node)):
-                _add(self.held, queue_of(pod), {model: -pod.gpu_count})
+                add_gpus(self.held, queue_of(pod), {model: -pod.gpu_count})
         self._own.clear()
 
     def take(self, gang: WaitingGang, gpus: Mapping[str, int]) -> None:
         """The gang starts with so many GPUs of each model."""
-        _add(self.held, gang.queue, gpus)
+        add_gpus(self.held, gang.queue, gpus)
         for model in self._waits_for.pop(gang.ref, ()):
-            _add(self.wanted, gang.queue, {model: -gang.gpus})
+            add_gpus(self.wanted, gang.queue, {model: -gang.gpus})
         self._own.clear()
 
     def waits(self, gang: WaitingGang) -> None:
         """The gang is one that waits within its guarantee: of each model that it may get."""
         models = self._waits_for[gang.ref] = self.models.allowed(gang)
-        _add(self.wanted, gang.queue, dict.fromkeys(models, gang.gpus))
+        add_gpus(self.wanted, gang.queue, dict.fromkeys(models, gang.gpus))
 
 
 def least(bounds: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -471,7 +475,8 @@ def _holds(rooms: Collection[int], sizes: Sequence[int]) -> bool:
     return True
 
 
-def _add(amounts: dict[str, dict[str, int]], queue: str, gpus: Mapping[str, int]) -> None:
+def add_gpus(amounts: dict[str, dict[str, int]], queue: str, gpus: Mapping[str, int]) -> None:
+    """Add GPUs of a queue, by model, to `amounts`: by queue and model."""
     counts = amounts.setdefault(queue, {})
     for model, count in gpus.items():
         counts[model] = counts.get(model, 0) + count

@@ -349,7 +349,7 @@ def _limits(report: QueueReport, head: HeadReservation, cluster: ClusterView) ->
         pod, node = cluster.pods.get(ending.uid), cluster.nodes.get(cluster.names[ending.row])
         if pod is not None and node is not None and queue_of(pod) == queue:
             ended[model_of(node, models)] += pod.gpu_count
-    for node_name, gpus in _seat_gpus(head):
+    for node_name, gpus in head.seats.gpus_by_node().items():
         if (node := cluster.nodes.get(node_name)) is not None:
             taken[model_of(node, models)] += gpus
     return [
@@ -359,18 +359,11 @@ def _limits(report: QueueReport, head: HeadReservation, cluster: ClusterView) ->
     ]
 
 
-def _seat_gpus(head: HeadReservation) -> Iterator[tuple[str, int]]:
-    """The node of each seat that the head gets, and its GPUs."""
-    placed = head.seats.placed
-    for at, (pod, node) in enumerate(zip(head.seats.pods, placed.nodes, strict=True)):
-        yield node, sum(placed.amounts[at][FIRST_GPU:]) if placed.amounts else pod.gpu_count
-
-
 def _head(lanes: Lanes, head: HeadReservation) -> None:
     """The seats that the head gets."""
     start, ref = head.stated, head.gang.ref
     end = None if start is None else head.gang.end(start)
-    for node, gpus in _seat_gpus(head):
+    for node, gpus in head.seats.gpus_by_node().items():
         lanes.bar(node, "head", str(ref), start, end, pod=ref.source == SINGLE).add(node, gpus)
 
 

@@ -36,7 +36,7 @@ def test_a_machine_takes_the_pods_whose_devices_the_queue_allocates(names: tuple
     assert (left.planned, planned.planned) == (False, True)
     over = judge.over(made.verbs)
     [machine] = usual(over, machines.read(over))
-    [found] = growth(over, [machine], [(made.cluster.pods[f"uid-{name}"],) for name in names])
+    [found] = growth(over, [(made.cluster.pods[f"uid-{name}"],) for name in names], None)
     assert (found["nodes"], found["pods"]) == (1, 1)
     taken = {name: takes(over, machine, over.claims.alone(made.cluster.pods[f"uid-{name}"])) for name in names}
     assert taken == {"left": False, "planned": True}
