@@ -346,6 +346,13 @@ def test_the_funnel_agrees_with_the_reasons(world: World) -> None:
     assert "Each counts nodes as the cluster was then. Now 0 nodes fit." in html(world, f"/pod?pod={WAITS}")
 
 
+def test_a_warning_stands_below_the_sentence_of_its_pod(world: World) -> None:
+    shown, page = data(world, f"/pod?pod={WAITS}"), html(world, f"/pod?pod={WAITS}")
+    [warning] = shown["warnings"]
+    assert page.count('<p class="warning">') == 1
+    assert page.index('id="sentence"') < page.index(warning["message"]) < page.index('class="pictures"')
+
+
 def marked(picture: JSON, mark: str) -> list[int]:
     return [gpu for gpu, of_gpu in enumerate(picture["marks"]) if of_gpu == mark]
 
