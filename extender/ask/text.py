@@ -119,7 +119,7 @@ def proof(certificate: Mapping[str, Any], *, evicts: bool) -> str:
     nodes = certificate["nodes_examined"]
     searched = f"(searched: {count(nodes, 'node')})"
     if not nodes and not evicts:
-        return "no node comes into question for an eviction"
+        return "no node is a candidate for an eviction"
     if certificate["proved"]:
         return f"proved: no {'other victims cost less' if evicts else 'eviction that is allowed makes room'} {searched}"
     may = "other victims may cost less" if evicts else "an eviction may make room"

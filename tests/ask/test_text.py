@@ -39,7 +39,7 @@ def test_a_proof_states_what_it_proves(proved: bool, evicts: bool, said: str) ->
 
 
 def test_a_search_of_no_node_proves_nothing() -> None:
-    assert proof({"proved": True, "nodes_examined": 0}, evicts=False) == "no node comes into question for an eviction"
+    assert proof({"proved": True, "nodes_examined": 0}, evicts=False) == "no node is a candidate for an eviction"
 
 
 def test_each_scorer_has_words_for_people() -> None:

@@ -15,7 +15,7 @@ import pytest
 from extender.ask.fleet import EVERY_SECONDS, MOST_POINTS, FleetPoint
 from extender.ask.growth import sentence
 from extender.ask.node_reasons import MEANINGS, REMEDIES
-from extender.ask.text import value
+from extender.ask.text import proof, value
 from extender.decide.decisions import Decision
 from extender.policy import pod_request
 from extender.policy.labels import label
@@ -351,6 +351,13 @@ def test_a_warning_stands_below_the_sentence_of_its_pod(world: World) -> None:
     [warning] = shown["warnings"]
     assert page.count('<p class="warning">') == 1
     assert page.index('id="sentence"') < page.index(warning["message"]) < page.index('class="pictures"')
+
+
+def test_preemptions_state_what_their_search_proves_as_commands_do(world: World) -> None:
+    shown, page = data(world, "/preemptions")["preemptions"], html(world, "/preemptions")
+    proofs = [proof(one["certificate"], evicts=bool(one["victims"])) for one in shown if one["certificate"]]
+    assert proofs
+    assert all(f"{text.capitalize()}." in page for text in proofs)
 
 
 def marked(picture: JSON, mark: str) -> list[int]:
