@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -18,6 +19,11 @@ def test_every_file_is_in_the_package() -> None:
     files = {path for path in render.HERE.rglob("*.*") if path.suffix != ".py" and path.parent.name != "__pycache__"}
     assert files
     assert files <= found
+
+
+def test_a_hidden_link_is_shown_while_it_has_the_focus() -> None:
+    css = render.assets()["page.css"].content.decode()
+    assert re.findall(r"^(\.vh\S*) {", css, re.M) == [".vh:not(:focus)"]
 
 
 def test_letters() -> None:
