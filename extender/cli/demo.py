@@ -82,7 +82,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Plays the day; 0 when all went as it is told."""
+    """Plays the day; 0 when each scene came out as it states."""
     log.configure(level=logging.INFO if options.verbose else logging.ERROR)
     console = screen.console(110)
     with listen_anywhere(PORT) if options.port is None else _listen(options.port) as listening:

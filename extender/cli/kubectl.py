@@ -155,7 +155,8 @@ def _with_namespace(pod: str, kubectl: Kubectl) -> str:
 
 
 def _queued(pod: str, kubectl: Kubectl) -> bool:
-    """Whether the pod waits behind the gate of the queue. Who may not read it asks the scheduler's replica."""
+    """Whether the pod waits behind the gate of the queue. Without the right to read it, the replica of the
+    scheduler is asked."""
     namespace, _, name = pod.partition("/")
     try:
         gates = kubectl.get(
