@@ -34,7 +34,6 @@ from extender.decide.decisions import (
 from extender.decide.decisions import Asked as Asking
 from extender.decide.wire import Args, Binding, PreemptionArgs
 from extender.errors import BadInput
-from extender.journal import entries
 from extender.objects import records
 from extender.objects.records import Event, Kind, PodRecord, Record
 from extender.policy import pod_request
@@ -293,39 +292,11 @@ class NotRecorded(BadInput):
     code = "not-recorded"
 
 
-class Seen(Mapping[str, Offered]):
-    """Offered victims; `seen`: those that were looked at."""
+class _OnNodes(Mapping[str, Offered]):
+    """What is offered on nodes. Which nodes these are is asked for without a look at what is offered there."""
 
-    def __init__(self, offered: Mapping[str, Offered]) -> None:
-        self._offered = offered
-        self.seen: dict[str, Offered] = {}
-
-    def __getitem__(self, node: str) -> Offered:
-        offered = self.seen[node] = self._offered[node]
-        return offered
-
-    def __contains__(self, node: object) -> bool:
-        return node in self._offered
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._offered)
-
-    def __len__(self) -> int:
-        return len(self._offered)
-
-
-class _Offered(Mapping[str, Offered]):
-    """The recorded part of what was offered on the nodes of these names."""
-
-    def __init__(self, names: Iterable[str], recorded: Mapping[str, Offered]) -> None:
-        self._names, self._recorded = dict.fromkeys(names), recorded
-
-    def __getitem__(self, node: str) -> Offered:
-        if node in self._recorded:
-            return self._recorded[node]
-        if node in self._names:
-            raise NotRecorded(f"which pods kube-scheduler offered to evict on {node} is not in the record")
-        raise KeyError(node)
+    def __init__(self, names: Mapping[str, object]) -> None:
+        self._names = names
 
     def __contains__(self, node: object) -> bool:
         return node in self._names
@@ -335,6 +306,32 @@ class _Offered(Mapping[str, Offered]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+class Seen(_OnNodes):
+    """Offered victims; `seen`: those that were looked at."""
+
+    def __init__(self, offered: Mapping[str, Offered]) -> None:
+        super().__init__(offered)
+        self._offered = offered
+        self.seen: dict[str, Offered] = {}
+
+    def __getitem__(self, node: str) -> Offered:
+        offered = self.seen[node] = self._offered[node]
+        return offered
+
+
+class _Recorded(_OnNodes):
+    """The recorded part of what was offered on the nodes of these names."""
+
+    def __init__(self, names: Iterable[str], recorded: Mapping[str, Offered]) -> None:
+        super().__init__(dict.fromkeys(names))
+        self._recorded = recorded
+
+    def __getitem__(self, node: str) -> Offered:
+        if node in self._names and node not in self._recorded:
+            raise NotRecorded(f"which pods kube-scheduler offered to evict on {node} is not in the record")
+        return self._recorded[node]
 
 
 def watched(call: Asking) -> Asking:
@@ -469,7 +466,7 @@ class Packer:
             return Asked("written", now, wall, view, uid, reply, outcome=outcome)
         pod = pod_of(call)
         assert pod is not None
-        raw = bytes(entries.written(pod)) if stated else None
+        raw = bytes(written(pod)) if stated else None
         if isinstance(call, BindCall):
             return Asked("bind", now, wall, view, pod.uid, reply, raw, node=call.binding.node)
         if isinstance(call, PreemptCall):
@@ -516,7 +513,7 @@ class Unpacker:
                 raise NotRecorded("bind asked for no write now, and so there is no outcome of one")
             state, message = asked.outcome
             return WrittenCall(intent, Written(state, message))  # type: ignore[arg-type]  # it was one
-        pod = entries.pod_record(asked.stated) if asked.stated is not None else self._cluster.pods.get(asked.pod)
+        pod = pod_record(asked.stated) if asked.stated is not None else self._cluster.pods.get(asked.pod)
         if pod is None:
             raise NotRecorded(f"the pod {asked.pod} is not in the cluster")
         if asked.verb == "bind":
@@ -545,7 +542,7 @@ class Unpacker:
 
     def _preemption(self, asked: Asked, pod: PodRecord, rows: array[int]) -> PreemptionArgs:
         recorded = {node: Offered(tuple(uids), violations) for node, uids, violations in asked.offers}
-        offered = _Offered((self._cluster.names[row] for row in rows if row >= 0), recorded)
+        offered = _Recorded((self._cluster.names[row] for row in rows if row >= 0), recorded)
         nothing: Callable[[], Mapping[str, Offered]] = dict
         return PreemptionArgs(pod, Offers(rows, offered), nothing)
 
