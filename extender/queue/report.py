@@ -137,12 +137,10 @@ class QueueReport:
 # -- which instance releases pods from the queue, in words, as one server knows it
 
 
-CODE: Final = "not-the-leader"
+NOT_LEADER_CODE: Final = "not-the-leader"
 RESTART: Final = "kubectl -n gpu-extender-system rollout restart deployment gpu-scheduler"
-
-
 NOT_THE_LEADER: Final = {
-    "code": CODE,
+    "code": NOT_LEADER_CODE,
     "message": "this server does not release pods, so where a pod stands in the queue is not known here",
 }
 """Where there is no API server to ask."""
@@ -165,7 +163,7 @@ class QueueLeader:
             text = f"this server does not release pods: the Lease {self.lease} cannot be read{self._why()}"
         else:
             text = f"this server does not release pods: {self.absence()}"
-        return {"code": CODE, "message": text}
+        return {"code": NOT_LEADER_CODE, "message": text}
 
     def absence(self) -> str:
         """Why no instance releases pods, and what to do."""
@@ -190,7 +188,7 @@ def not_the_leader(leader: QueueLeader | None) -> dict[str, str]:
 #    the window of now is the date. A window that ends before the date does is the date from then on, and did not move.
 # 2. Why it moved is what has changed since the date was stated (`DelayCauses`), in this order: a gang came that is
 #    before it; a node left; a gang runs longer than was expected. Where none of these did it is not known.
-# 3. What happened longer than MOST changes ago is forgotten. It is no cause then.
+# 3. Of each kind of change the latest MOST_CHANGES are remembered. What is forgotten is no cause.
 
 
 SHOWN: Final = (80, 50)
@@ -198,7 +196,7 @@ SHOWN: Final = (80, 50)
 MEDIAN: Final = 50
 """The confidence of the window around whose middle a gang starts as likely before as after."""
 LEAST_MOVE: Final = 60.0  # seconds: sentences state minutes
-MOST: Final = 256  # changes of a kind that are remembered
+MOST_CHANGES: Final = 256  # of a kind that are remembered
 MINUTE: Final = 60
 
 
@@ -313,9 +311,9 @@ class DelayCauses:
         self._waiting: dict[Ref, _Came] = {}
         self._newest: list[tuple[int, _Came]] = []  # those that wait with their positions, the latest first
         self._positions: dict[Ref, int] = {}
-        self._started: deque[_Came] = deque(maxlen=MOST)
+        self._started: deque[_Came] = deque(maxlen=MOST_CHANGES)
         self._nodes: Collection[str] | None = None  # None: not looked at yet
-        self._left: deque[tuple[str, float]] = deque(maxlen=MOST)  # nodes
+        self._left: deque[tuple[str, float]] = deque(maxlen=MOST_CHANGES)  # nodes
         self._overdue: dict[str, float] = {}  # gangs that run, by name
 
     def look(self, order: Sequence[WaitingGang], nodes: Collection[str], overdue: Iterable[str], now: float) -> None:

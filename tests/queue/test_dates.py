@@ -9,7 +9,7 @@ import pytest
 
 from extender.cluster.slices import finish
 from extender.queue.gang import WaitingGang
-from extender.queue.report import MOST, DateBook, Delay, DelayCauses, StartDates, Window
+from extender.queue.report import MOST_CHANGES, DateBook, Delay, DelayCauses, StartDates, Window
 from tests.queue.gangs import gang
 
 NOON = 1_800_014_400.0  # 2027-01-15 12:00 UTC
@@ -165,7 +165,7 @@ def test_a_gang_without_a_window_has_no_date() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     changes = DelayCauses()
-    many = [gang(f"g{i}") for i in range(MOST + 10)]
-    changes.look(many, frozenset(map(str, range(MOST + 10))), (), NOON)
+    many = [gang(f"g{i}") for i in range(MOST_CHANGES + 10)]
+    changes.look(many, frozenset(map(str, range(MOST_CHANGES + 10))), (), NOON)
     changes.look([], frozenset(), (), NOON + 1)
-    assert len(changes._started) == len(changes._left) == MOST
+    assert len(changes._started) == len(changes._left) == MOST_CHANGES
