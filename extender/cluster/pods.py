@@ -100,7 +100,7 @@ class Pods:
             self.workloads.add(pod)
         self.uids[(pod.namespace, pod.name)] = pod.uid
         placements = self.placements
-        if pod.phase in ("Succeeded", "Failed"):
+        if pod.finished:
             self.rows.free(pod.uid)
             placements.settling.pop(pod.uid, None)
             return

@@ -14,7 +14,7 @@ from typing import Final
 from extender.kube.lists import WatchedKind
 from extender.log import Allowance, get_log
 from extender.objects import decode
-from extender.objects.records import Identity, PodRecord, Record
+from extender.objects.records import Identity, Key, PodRecord, Record, key_of
 from extender.times import Rests
 
 LONG: Final = 2**14  # bytes: what is shorter takes 2 ms at most
@@ -29,7 +29,7 @@ class LateEvents:
     def __init__(
         self,
         watched: WatchedKind,
-        known: Callable[[tuple[str, str]], Record | None],
+        known: Callable[[Key], Record | None],
         rests: Rests,
         allowance: Allowance,
         clock: Callable[[], float],
@@ -67,7 +67,7 @@ class LateEvents:
         """Whether it shows a pod at another place than before."""
         if self._watched.kind not in ("Pod", "FailedPod"):
             return False
-        known = self._known((event.identity.namespace, event.identity.name))
+        known = self._known(key_of(event.identity))
         if isinstance(known, PodRecord):
             return event.place != decode.place(known)
         return event.place[:3] != (event.identity.uid, "", False)
@@ -76,7 +76,7 @@ class LateEvents:
         """An event was read, in so many seconds. What waits of its object is older."""
         self.forget(which)
         if len(line) >= LONG and self._watched.kind in LATE_KINDS:
-            self._rests.took(getattr(which, "namespace", ""), seconds, self._clock())
+            self._rests.took(key_of(which)[0], seconds, self._clock())
 
     def due(self) -> Iterator[bytes]:
         """The events that are to be read now. `took` is called for each before the next is asked for."""
@@ -86,9 +86,9 @@ class LateEvents:
 
     def forget(self, which: Record | Identity) -> None:
         """What waits of this object is not read any more."""
-        namespace = getattr(which, "namespace", "")
-        if which.name in self._lines.get(namespace, ()):
-            self._pop(namespace, which.name)
+        namespace, name = key_of(which)
+        if name in self._lines.get(namespace, ()):
+            self._pop(namespace, name)
 
     def _pop(self, namespace: str, name: str) -> bytes:
         names = self._lines[namespace]

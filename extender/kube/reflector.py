@@ -40,7 +40,7 @@ from extender.kube.lists import WatchedKind, pages
 from extender.kube.watching import Retries, State, WatchPace, WatchTiming
 from extender.log import Allowance, get_log
 from extender.objects import decode, records, tolerant
-from extender.objects.records import Event, Identity, Kind, PodRecord, Record, RecordError
+from extender.objects.records import Event, Identity, Key, Kind, PodRecord, Record, RecordError, key_of
 
 # -- from the bytes of lists and watches to what the sink was given.
 #
@@ -143,13 +143,13 @@ class Decoder:
 
     def _readable(self, record: Record) -> None:
         if self._state.rejected:
-            self._state.rejected.pop(f"{getattr(record, 'namespace', '')}/{record.name}", None)
+            self._state.rejected.pop("/".join(key_of(record)), None)
 
     def _rejected(self, raw: msgspec.Raw, why: str) -> Record | Identity:
         reading = tolerant.read(self._watched.kind, raw, self._gpus, why, self._watched.group or ("", ""))
         which, state = reading.identity, self._state
         state.counters.reasons[reading.reason] += 1
-        key = f"{which.namespace}/{which.name}"
+        key = "/".join(key_of(which))
         known = state.rejected.get(key)
         if known is not None or len(state.rejected) < MOST_REJECTED:
             state.rejected[key] = reading.message
@@ -208,10 +208,6 @@ class Lines:
         if len(self._rest) > LONGEST_LINE:
             raise Relist(f"a watch line of more than {LONGEST_LINE} bytes")
         return lines
-
-
-Key = tuple[str, str]
-"""Namespace ("" where the kind has none) and name."""
 
 
 class Sink(Protocol):
@@ -357,11 +353,6 @@ class Feed:
                 self._sink.apply([event])
             except Exception as error:  # the sink fails over this very object: all others must be listed nevertheless
                 self._defect(error)
-
-
-def key_of(record: Record | Identity) -> Key:
-    """Its namespace and name."""
-    return getattr(record, "namespace", ""), record.name
 
 
 def _is_version(before: Record, record: Record) -> bool:

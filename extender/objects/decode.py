@@ -45,8 +45,8 @@ class BriefChange(NamedTuple):
 
 
 def brief(line: bytes) -> BriefChange | None:
-    """A watch event about a pod, at a fraction of what `change` costs; or about another object, whose place makes no
-    sense. None: it is another event, or cannot be read."""
+    """A watch event, at a fraction of what `change` costs. The place of an object that is no pod has no meaning. None:
+    it is not about an object, or cannot be read."""
     try:
         try:
             wire = _BRIEF.decode(line)
@@ -57,7 +57,7 @@ def brief(line: bytes) -> BriefChange | None:
     pod = wire.object
     meta, node, phase = pod.metadata, pod.spec and pod.spec.node_name, pod.status and pod.status.phase
     which = Identity(meta.namespace or "default", meta.name or "", meta.uid or "", meta.resource_version or "")
-    place = which.uid, node or "", phase in ("Succeeded", "Failed"), meta.deletion_timestamp is not None
+    place = which.uid, node or "", phase in records.FINISHED, meta.deletion_timestamp is not None
     return BriefChange(wire.type, which, place) if which.name and which.uid else None
 
 

@@ -37,6 +37,8 @@ from extender.objects.selectors import (
     tolerations,
 )
 
+FINISHED: Final = ("Succeeded", "Failed")
+"""The phases of a pod that ran to its end."""
 UNSCHEDULABLE: Final = "Unschedulable"
 """kube-scheduler's reason in the condition PodScheduled: it tried the pod, and found no node."""
 SEAT_TEXT: Final = "the pod's gang was placed as a whole, and the pod lands on its seat alone"
@@ -124,7 +126,7 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     placeable: bool = True
     """False while its condition PLACEABLE is false: its gang fits nowhere in the cluster, whatever ends."""
     fault: Fault = ""
-    """What kubelet reports of its failure (extender.objects.pods); "" without GPUs."""
+    """What kubelet reports of its failure; "" without GPUs."""
     start: float | None
     restarts: int
     """How often its containers (not the init containers) were started again."""
@@ -229,7 +231,7 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     @property
     def finished(self) -> bool:
         """Whether it ran to its end: it holds nothing on its node any more."""
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in FINISHED
 
     @property
     def waits(self) -> bool:

@@ -52,6 +52,7 @@ from extender.objects.limits import (
 from extender.objects.nodes import GpuDevice, NodeDevices, NodeRecord, node, selects
 from extender.objects.parts import Identity, Owner, identity
 from extender.objects.pods import (
+    FINISHED,
     LONGEST_DEADLINE,
     MOST_GRACE,
     MOVING_TEXT,
@@ -69,15 +70,16 @@ from extender.objects.pods import (
 from extender.objects.schema import RecordError, Source, read
 
 __all__ = [
-    "FENCE", "FINALIZER", "KINDS", "LONGEST_DEADLINE", "MOST_GRACE", "MOVING_TEXT", "PLACEABLE", "PLANNED_NODE",
-    "PRIORITY_CLASS", "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE", "UNSCHEDULABLE", "AllocatedDevice",
-    "Attribute", "Capacity", "ClaimSpec", "Constraint", "DeviceChoice", "DeviceClassRecord", "DeviceRecord",
-    "DeviceRequest", "DeviceTaintRuleRecord", "DraRecord", "Event", "GpuDevice", "GroupRecord", "Identity", "Kind",
-    "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page", "PdbRecord", "Place", "PodClaimRef", "PodRecord",
-    "PriorityClassRecord", "QuotaFacts", "QuotaRecord", "QuotaScope", "Record", "RecordError", "ResourceClaimRecord",
-    "ResourceClaimTemplateRecord", "ResourceSliceRecord", "SaveAnswersRecord", "Share", "Source", "device_class",
-    "device_taint_rule", "identity", "node", "page", "pod", "pod_disruption_budget", "pod_of_template",
-    "priority_class", "resource_claim", "resource_claim_template", "resource_quota", "resource_slice", "selects",
+    "FENCE", "FINALIZER", "FINISHED", "KINDS", "LONGEST_DEADLINE", "MOST_GRACE", "MOVING_TEXT", "PLACEABLE",
+    "PLANNED_NODE", "PRIORITY_CLASS", "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE", "UNSCHEDULABLE",
+    "AllocatedDevice", "Attribute", "Capacity", "ClaimSpec", "Constraint", "DeviceChoice", "DeviceClassRecord",
+    "DeviceRecord", "DeviceRequest", "DeviceTaintRuleRecord", "DraRecord", "Event", "GpuDevice", "GroupRecord",
+    "Identity", "Key", "Kind", "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page", "PdbRecord", "Place",
+    "PodClaimRef", "PodRecord", "PriorityClassRecord", "QuotaFacts", "QuotaRecord", "QuotaScope", "Record",
+    "RecordError", "ResourceClaimRecord", "ResourceClaimTemplateRecord", "ResourceSliceRecord", "SaveAnswersRecord",
+    "Share", "Source", "device_class", "device_taint_rule", "identity", "key_of", "node", "page", "pod",
+    "pod_disruption_budget", "pod_of_template", "priority_class", "resource_claim", "resource_claim_template",
+    "resource_quota", "resource_slice", "selects",
 ]  # fmt: skip
 
 
@@ -166,6 +168,14 @@ DraRecord = (
 Record = (
     PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | QuotaRecord | GroupRecord | DraRecord | SaveAnswersRecord
 )
+Key = tuple[str, str]
+"""Namespace ("" where the kind has none) and name."""
+
+
+def key_of(record: Record | Identity) -> Key:
+    """Its namespace and name."""
+    return getattr(record, "namespace", ""), record.name
+
 
 _LIST: Final = msgspec.json.Decoder(schema.List)
 

@@ -170,7 +170,7 @@ def _exact(kind: Kind, source: Source, gpus: frozenset[str], group: tuple[str, s
 
 
 def _identity_of(record: Record) -> Identity:
-    return Identity(getattr(record, "namespace", ""), record.name, record.uid, record.resource_version)
+    return Identity(*records.key_of(record), record.uid, record.resource_version)
 
 
 def _identity(plain: Mapping[str, Any]) -> Identity:
