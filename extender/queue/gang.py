@@ -36,7 +36,7 @@ from extender.reservations.seats import Seats, absent_uid, is_absent
 # of a stand-in names its gang, role and index: it is the same at every look, and on every instance.
 
 
-def present(cluster: ClusterView, named: gangs.Ref) -> list[PodRecord]:
+def present(cluster: ClusterView, named: Ref) -> list[PodRecord]:
     """The gang's pods that exist and are neither finished nor terminating, by uid."""
     workloads = cluster.workloads
     uids = (*workloads.gang_pods.get(named, ()), *workloads.gang_cpu_pods.get(named, ()))
@@ -54,13 +54,13 @@ class StandIns:
         """`wall`: as for Remade."""
         self.cluster = cluster
         self.remade = Remade(wall)
-        self._kept: dict[gangs.Ref, _Kept] = {}
+        self._kept: dict[Ref, _Kept] = {}
 
-    def of(self, named: gangs.Ref, existing: Sequence[PodRecord]) -> list[PodRecord]:
+    def of(self, named: Ref, existing: Sequence[PodRecord]) -> list[PodRecord]:
         """As `steps`, in one go."""
         return finish(self.steps(named, existing))
 
-    def steps(self, named: gangs.Ref, existing: Sequence[PodRecord]) -> Sliced[list[PodRecord]]:
+    def steps(self, named: Ref, existing: Sequence[PodRecord]) -> Sliced[list[PodRecord]]:
         """Of the late pods of the gang those that do not exist. `existing`: its pods that exist. Their priority is the
         lowest of `existing`: a template names a class, and the API server writes the number."""
         objects = self.cluster.gangs.objects
@@ -91,14 +91,14 @@ class StandIns:
         again = set(alone(seats))
         for name in list(seats.absent):
             yield
-            named = gangs.Ref.of(name)
+            named = Ref.of(name)
             existing = present(cluster, named)
             if name not in again or not any(pod.uid in cluster.placements.queued for pod in existing):
                 by_uid.update({pod.uid: pod for pod in (yield from self.steps(named, existing))})
                 by_uid.update((yield from self._not_taken(named, existing, seats)))
         return by_uid
 
-    def _not_taken(self, named: gangs.Ref, existing: Sequence[PodRecord], seats: Seats) -> Sliced[dict[str, PodRecord]]:
+    def _not_taken(self, named: Ref, existing: Sequence[PodRecord], seats: Seats) -> Sliced[dict[str, PodRecord]]:
         """The stand-ins that have seats still, of pods of the gang that exist."""
         owner = gangs.owner_of(named, self.cluster.gangs.objects)
         new = {rank_of(pod) for pod in existing if not pod.node and seats.of(pod.uid) is None}
@@ -107,7 +107,7 @@ class StandIns:
         ranked = yield from self._all(named, owner, min(pod.priority for pod in existing))
         return {pod.uid: pod for pods in ranked for rank, pod in pods if rank in new and seats.of(pod.uid) is not None}
 
-    def _all(self, named: gangs.Ref, owner: GroupRecord, priority: int) -> Sliced[_Ranks]:
+    def _all(self, named: Ref, owner: GroupRecord, priority: int) -> Sliced[_Ranks]:
         """All late pods of the gang, be they created or not; one list for each of `owner.late_pods`."""
         known = self._kept.get(named)
         if known is None or known.owner is not owner or known.priority != priority:
@@ -157,7 +157,7 @@ class _Kept(NamedTuple):
         return sum(map(len, self.ranks))
 
 
-def _ranked(named: gangs.Ref, late: LatePods, priority: int) -> Iterator[tuple[tuple[str, int], PodRecord]]:
+def _ranked(named: Ref, late: LatePods, priority: int) -> Iterator[tuple[tuple[str, int], PodRecord]]:
     creator = f"{late.creator}-{named.part}" if named.part else late.creator  # the group of a LeaderWorkerSet
     for index in range(late.first, late.end):
         labels = late.template.labels | ({late.label: str(index)} if late.label else {})
@@ -237,7 +237,7 @@ class _Pods(NamedTuple):
 class WaitingGang:
     """A gang with pods that wait, or a single pod: Ref("pod", namespace, name)."""
 
-    ref: gangs.Ref
+    ref: Ref
     # those behind our gate, and stand-ins for those that its owner creates later (`StandIns`), by role and rank
     pods: tuple[PodRecord, ...]
     members: tuple[PodRecord, ...]  # those that are bound or released already, by uid, neither finished nor terminating
@@ -311,7 +311,7 @@ def waits(cluster: ClusterView, stand_ins: StandIns | None = None) -> Sliced[lis
     """All gangs that have pods behind our gate, in no order. Each is as the cluster is at its slices. `stand_ins`:
     those of looks before."""
     stand_ins = stand_ins or StandIns(cluster)
-    by_gang: dict[gangs.Ref, list[str]] = {}
+    by_gang: dict[Ref, list[str]] = {}
     for uid, pause in pauses(list(cluster.placements.queued)):
         if pause:
             yield
@@ -345,7 +345,7 @@ def together(
             placed.append(pod)
     if not name and not placed:
         return None
-    named = gangs.Ref.of(name) if name else _of(cluster, placed[0])
+    named = Ref.of(name) if name else _of(cluster, placed[0])
     pods = {pod.uid: pod for pod in placed if not pod.terminating}
     if named.source == SINGLE:
         return (yield from _gang(cluster, named, _Pods(list(pods.values())), (1, 1))) if pods else None
@@ -366,7 +366,7 @@ def together(
     return (yield from _gang(cluster, named, whole, _stated(stand_ins, named, whole) or (1, 1)))
 
 
-def formed(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) -> WaitingGang | None:
+def formed(cluster: ClusterView, named: Ref, pods: Sequence[PodRecord]) -> WaitingGang | None:
     """The gang of pods that need not be in the cluster, with its unbound pods that are; the others count as members.
     None: its pods do not depend on each other."""
     own = {pod.uid for pod in pods}
@@ -388,12 +388,12 @@ def stated_seconds(pods: Sequence[PodRecord]) -> float | None:
     return _latest(duration_of(pod) for pod in [pod for pod in pods if pod.gpus] or pods)
 
 
-def _alone(pod: PodRecord) -> gangs.Ref:
-    return gangs.Ref(SINGLE, pod.namespace, pod.name)
+def _alone(pod: PodRecord) -> Ref:
+    return Ref(SINGLE, pod.namespace, pod.name)
 
 
 def _gangs(
-    cluster: ClusterView, stand_ins: StandIns, named: gangs.Ref, pods: Sequence[PodRecord]
+    cluster: ClusterView, stand_ins: StandIns, named: Ref, pods: Sequence[PodRecord]
 ) -> Sliced[list[WaitingGang]]:
     """One gang, or each pod for itself where the pods do not depend on each other."""
     if named.source == SINGLE:
@@ -408,7 +408,7 @@ def _gangs(
 
 
 def _gangs_of(
-    cluster: ClusterView, stand_ins: StandIns, named: gangs.Ref, pods: Sequence[PodRecord]
+    cluster: ClusterView, stand_ins: StandIns, named: Ref, pods: Sequence[PodRecord]
 ) -> Sliced[list[WaitingGang]]:
     """As `_gangs`, of pods that belong to the gang."""
     first = _before(cluster, named)
@@ -430,13 +430,13 @@ def _gangs_of(
     return (yield from _each(cluster, pods))
 
 
-def _of(cluster: ClusterView, pod: PodRecord) -> gangs.Ref:
+def _of(cluster: ClusterView, pod: PodRecord) -> Ref:
     """The gang of a pod; of a pod without one, and of one that completes before its gang begins, the pod itself."""
     named = cluster.workloads.gang_of(pod.uid)
     return _alone(pod) if named is None or rank_of(pod)[0] in _before(cluster, named) else named
 
 
-def _before(cluster: ClusterView, named: gangs.Ref) -> tuple[str, ...]:
+def _before(cluster: ClusterView, named: Ref) -> tuple[str, ...]:
     """The roles of the gang's owner whose pods complete before the gang begins: each of these pods waits for itself."""
     owner = gangs.owner_of(named, cluster.gangs.objects)
     return () if owner is None else owner.before
@@ -452,9 +452,7 @@ def _each(cluster: ClusterView, pods: Sequence[PodRecord]) -> Sliced[list[Waitin
     return singles
 
 
-def _whole(
-    stand_ins: StandIns, named: gangs.Ref, queued: Sequence[PodRecord], others: Sequence[PodRecord]
-) -> Sliced[_Pods]:
+def _whole(stand_ins: StandIns, named: Ref, queued: Sequence[PodRecord], others: Sequence[PodRecord]) -> Sliced[_Pods]:
     """With the stand-ins of those that do not exist."""
     owner = gangs.owner_of(named, stand_ins.cluster.gangs.objects)
     if owner is None or not owner.late:
@@ -463,7 +461,7 @@ def _whole(
     return _Pods(queued, late, others, owner.unread)
 
 
-def _stated(stand_ins: StandIns, named: gangs.Ref, pods: _Pods) -> tuple[int | None, int | None] | None:
+def _stated(stand_ins: StandIns, named: Ref, pods: _Pods) -> tuple[int | None, int | None] | None:
     """(size, how many must start together), each None where nothing states it; None: its pods do not depend on each
     other. Pods that have ended count in neither."""
     members, objects = gangs.Members([*pods.queued, *pods.others]), stand_ins.cluster.gangs.objects
@@ -481,9 +479,7 @@ def _stated(stand_ins: StandIns, named: gangs.Ref, pods: _Pods) -> tuple[int | N
     return size, max(1, min(size if least is None else least, size - uncounted))
 
 
-def _gang(
-    cluster: ClusterView, named: gangs.Ref, whole: _Pods, stated: tuple[int | None, int | None]
-) -> Sliced[WaitingGang]:
+def _gang(cluster: ClusterView, named: Ref, whole: _Pods, stated: tuple[int | None, int | None]) -> Sliced[WaitingGang]:
     """Others may run several times while the facts of many pods are read, and never for a few pods."""
     size, least = stated
     many = whole.number >= STEP
