@@ -77,12 +77,12 @@ class Backoffs:
 
 
 class Rests:
-    """Work that the objects of one namespace cause, a tenth of the time at most: after it the namespace rests. It is
-    never asked for long, so that nothing it caused counts for more than some seconds."""
+    """The objects of one namespace cause work for a tenth of the time at most: after such work the namespace rests. A
+    rest lasts LONGEST at most, so what waits for its end is late by seconds only."""
 
     FACTOR: Final = 9.0  # times what the work took
     LONGEST: Final = 3.0  # seconds
-    LEAST: Final = 2e-3  # seconds of work: of what takes less there may be any number
+    LEAST: Final = 2e-3  # seconds of work: no rest follows shorter work
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}  # by namespace, on the caller's clock
@@ -94,7 +94,7 @@ class Rests:
             self._until[namespace] = now + min(self.FACTOR * seconds, self.LONGEST)
 
     def rests(self, namespace: str, now: float) -> bool:
-        """Whether no such work is done for it at this moment."""
+        """Whether such work for it has to wait."""
         return now < self._until.get(namespace, now)
 
 

@@ -220,24 +220,24 @@ class Entries:
         return tuple(stated.get(name, 0) for name in self._resources)
 
 
-# -- what is learned and outlives us: the demand mix, and how pods answer requests to save. Each is one text in a
-# ConfigMap, written now and then and at the end.
+# -- what is learned and kept over a restart. Each store has one text in a ConfigMap, which is written now and then, and
+# at the end of the process.
 #
-# It is learned and can be learned again: a mix that cannot be read is started anew, one that cannot be written is tried
-# again later, and neither stops a verb. Of several instances the last to write wins. A mix of a version to come is not
-# written over: that version may run again after a downgrade.
+# It can be learned again: what cannot be read is learned anew, what cannot be written is written later, and neither
+# stops a verb. Of several instances the last to write wins. A text of a newer version is not written over: that version
+# may run again after a downgrade.
 
 
 KEY: Final = "document"
-READ_SECONDS = 60.0  # the start waits no longer for it
+READ_SECONDS = 60.0  # the start of the process waits no longer for a text
 BACKOFF: Final = Backoff(first=0.2, most=10.0)
-LAST_SECONDS = 2.0  # the end of the process neither
+LAST_SECONDS = 2.0  # its end waits no longer
 TRIES: Final = 8  # of a write: at the end all that share the ConfigMap write at once, and each may come last
 log = get_log()
 
 
 class LearnedStore(Controller):
-    """Reads the mix at the start, and writes it when it has changed."""
+    """Reads a text at the start, and writes it when it has changed."""
 
     name = "document"
 

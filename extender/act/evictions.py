@@ -383,8 +383,8 @@ class OwnEvictions(Controller):
 
     def _makes_room(self, evictor: Evictor, plan: Reservation) -> bool:
         """Whether the evictions of the plan leave its pod what it asks for. Until every instance has read the plan, one
-        of them may pass another pod on the free GPUs that it counts on. A plan that does not for BACKOFF_SECONDS ends,
-        but for one whose node waits for its device plugin."""
+        of them may pass another pod on the free GPUs that it counts on. A plan that leaves too little for
+        BACKOFF_SECONDS ends, unless its node waits for its device plugin."""
         now = self._clock()
         if now - plan.at < evictor.reserving.spread_seconds:
             return False

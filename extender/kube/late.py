@@ -1,9 +1,9 @@
 """Long events about the objects of one namespace take a tenth of the time at most.
 
-What an event costs grows with its bytes, and tenants decide how many there are. After a long event the namespace rests:
-its further long events wait, the latest of each object alone, and the version before counts. What decides which GPUs
-are held does not wait: an event that shows a pod on a node, terminated or being deleted for the first time is read at
-once, and so are all about claims, whose length the API server bounds.
+The time that an event takes grows with its bytes, and tenants write the objects. After a long event the namespace
+rests: its next long events wait. Only the latest event of each object is kept, and until it is read the version before
+counts. What decides which GPUs are held does not wait: an event that shows a pod on a node, terminated or being deleted
+for the first time is read at once. So is each event about a claim: the API server limits how long claims are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from extender.objects.records import Identity, Key, PodRecord, Record, key_of
 from extender.times import Rests
 
 LONG: Final = 2**14  # bytes: what is shorter takes 2 ms at most
-MOST_BYTES: Final = 2**25  # that wait: what comes beyond it is read at once
+MOST_BYTES: Final = 2**25  # of the events that wait: further ones are read at once
 LATE_KINDS: Final = frozenset({"Pod", "FailedPod", "PodDisruptionBudget", "Group", "ResourceQuota"})
 log = get_log()
 
@@ -41,8 +41,8 @@ class LateEvents:
         self._size = 0  # bytes of all of them
 
     def take(self, line: bytes) -> tuple[str, Identity] | None:
-        """None where the event is to be read now. Else what stands for it: the bookmark of an event that waits, or a
-        deletion without what the pod was in the end."""
+        """None: the event is to be read now. Else what counts in its place: of an event that waits its version, as a
+        bookmark; of a deletion the identity of the object, whose last state is not read."""
         if len(line) < LONG or self._watched.kind not in LATE_KINDS:
             return None
         event = decode.brief(line)
@@ -58,8 +58,8 @@ class LateEvents:
         names = self._lines.get(which.namespace)
         if names is None:
             names = self._lines[which.namespace] = {}
-            self._state(which.namespace)
-        names[which.name] = line  # a former one of the object is not read, and keeps its turn
+            self._warn(which.namespace)
+        names[which.name] = line  # in the turn of an earlier event of the object, which is not read
         self._size += len(line) - len(waits)
         return "BOOKMARK", which
 
@@ -73,7 +73,7 @@ class LateEvents:
         return event.place[:3] != (event.identity.uid, "", False)
 
     def took(self, which: Record | Identity, line: bytes, seconds: float) -> None:
-        """An event was read, in so many seconds. What waits of its object is older."""
+        """An event was read, in so many seconds. An event of the same object that waits is older, and is dropped."""
         self.forget(which)
         if len(line) >= LONG and self._watched.kind in LATE_KINDS:
             self._rests.took(key_of(which)[0], seconds, self._clock())
@@ -85,7 +85,7 @@ class LateEvents:
                 yield self._pop(namespace, next(iter(self._lines[namespace])))
 
     def forget(self, which: Record | Identity) -> None:
-        """What waits of this object is not read any more."""
+        """Drop the event of this object that waits, if there is one."""
         namespace, name = key_of(which)
         if name in self._lines.get(namespace, ()):
             self._pop(namespace, name)
@@ -99,11 +99,11 @@ class LateEvents:
         return line
 
     def clear(self) -> None:
-        """A list shows all that waits."""
+        """Drop all: a list shows the latest versions."""
         self._lines.clear()
         self._size = 0
 
-    def _state(self, namespace: str) -> None:
+    def _warn(self, namespace: str) -> None:
         left_out = self._allowance.take(self._clock())
         if left_out is not None:
             log.warning(

@@ -302,8 +302,8 @@ def pod_of_template(wire: schema.Pod, namespace: str, gpus: frozenset[str]) -> P
 
 
 class _KnownSpecs:
-    """The records of what specifications state, the latest used last. Of long ones they share most with the records of
-    the pods that exist, and may be 30 times as large as the text."""
+    """What specifications state, as records; the latest used last. In memory a record may be 30 times as large as the
+    text. That of a long specification shares most of it with the records of the pods that exist."""
 
     def __init__(self) -> None:
         self.records: dict[_SpecKey, tuple[int, PodRecord]] = {}  # with the bytes of the text

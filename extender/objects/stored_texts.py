@@ -11,7 +11,7 @@ MIX_BYTES: Final = 135_000
 SAVE_ANSWERS_BYTES: Final = 225_000
 RUN_TIMES_BYTES: Final = 375_000
 START_WINDOWS_BYTES: Final = 165_000
-"""At most so many bytes have the texts of what is learned. They share a ConfigMap, which may have 1 MiB."""
+"""The most bytes of each text of what is learned. The four share one ConfigMap, which may have 1 MiB."""
 T = TypeVar("T")
 
 

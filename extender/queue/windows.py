@@ -15,9 +15,9 @@ Theory of operation
    of the class of sizes, half that of all. So in the long run windows hold as often as is stated, also where users lie,
    the mix drifts, and the gangs of one rush miss together. A gang that outlives its window counts at once.
    However many gangs a namespace starts, for others its scores weigh as its runs do (`runtimes.parts`), and it changes
-   the logarithm of a factor by OF_ONE_FACTOR at most. A namespace that has MANY of all scores could still put what is
-   beyond an end: none of its scores counts as further out than all of the others. The windows of one that `is_many`
-   have all of what it has learned.
+   the logarithm of a factor by OF_ONE_FACTOR at most. With more than MANY of all scores one namespace could still
+   decide alone where a window ends: so none of its scores counts as lower or higher than all others do. The windows of
+   a namespace that `is_many` count all that it has learned.
 4. Not known: a level of which fewer gangs have started than it takes to see one beyond its ends, and a gang of which
    half of the futures do not see the start. A gang is scored by its first window alone, if it waits LEAST_WAIT.
 5. Memory: OF_CLASS scores of each class, factors of OF_FACTORS namespaces, and MOST_OPEN gangs that have a window and

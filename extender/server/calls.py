@@ -328,7 +328,7 @@ class Writes:
 
     async def preempted(self, answer: Answer, patience: float) -> Answer:
         """The answer, once its plan is kept. Where it cannot be kept no pod is evicted and nothing is reserved.
-        `patience`: seconds, see Keeper.reserve()."""
+        `patience`: seconds, as of `ReservationStore.reserve`."""
         decision = answer.decision
         if decision is None:
             return answer
