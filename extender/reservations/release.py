@@ -130,7 +130,6 @@ class Releases(Listener):
         if cluster.row(reservation.node) < 0:
             return "node-lost"
         remaining = self._remaining(reservation)
-        reservation.begun |= any(victim.terminating for victim in remaining)  # before the plan was known here
         if not remaining:
             reservation.emptied = reservation.emptied if reservation.emptied is not None else now
             if self.outbid(reservation, ()):

@@ -6,18 +6,19 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
-from extender.kube import late
+from extender.kube import late, reflector
 from extender.kube.client import ApiServer
 from extender.kube.lists import BUDGETS, PODS
 from extender.kube.reflector import Decoder, Reflector
 from extender.kube.watching import WatchPace, WatchTiming
-from extender.objects.records import Event, PodRecord
+from extender.objects import tolerant
+from extender.objects.records import Event, Page, PodRecord
 from extender.times import Rests
 from tests.kube import hostile
 from tests.world import GPU, WALL, workload
@@ -136,6 +137,23 @@ def test_where_a_pod_is_does_not_wait(deep: bool, monkeypatch: pytest.MonkeyPatc
     seen.send()
     assert list(seen.pods) == [("mallory", "r")]
     assert not seen.reflector._late._lines
+
+
+def test_a_list_is_not_followed_by_what_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows each object as it is: what waits is older."""
+    seen = Watched(monkeypatch)
+    listed = {"kind": "PodList", "metadata": {"resourceVersion": "9"}, "items": [long("p", 8)]}
+
+    async def pages(*_: object) -> AsyncGenerator[Page]:
+        yield tolerant.page(json.dumps(listed).encode())
+
+    monkeypatch.setattr(reflector, "pages", pages)
+    seen.send(("ADDED", long("p", 1)), ("MODIFIED", long("p", 2)), ("ADDED", long("q", 3)))
+    assert seen.pods["mallory", "p"].resource_version == "1"
+    asyncio.run(seen.reflector._list())
+    seen.now += Rests.LONGEST
+    seen.send()
+    assert {name: pod.resource_version for (_, name), pod in seen.pods.items()} == {"p": "8"}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -44,6 +44,19 @@ def test_machines_for_equal_pods_are_as_few_as_can_be() -> None:
     assert sentence(found) == "3 more nodes like n0 (model H) would start 5 waiting pods with 20 of their 24 GPUs"
 
 
+@pytest.mark.parametrize("wait", [0.0, 600.0])
+def test_a_pod_for_which_pods_are_evicted_needs_no_machine(wait: float) -> None:
+    """`wait`: seconds for which they save their work first."""
+    world = eights(1)
+    world.pod("held", 8, "n0")
+    urgent = world.pod("urgent", 8, priority=5)
+    assert [found["pods"] for found in capacity(world)["advice"]["nodes"]] == [1]
+    assert world.preempt(urgent, {"n0": ["held"]}) == {"n0": ["held"]}
+    (plan,) = world.verbs.reservations.all()
+    plan.own, plan.wait = bool(wait), wait
+    assert not capacity(world)["advice"]["nodes"]
+
+
 @pytest.mark.parametrize(("size", "nodes"), [(8, 2), (4, 1), (16, 0)])
 def test_a_gang_starts_whole_or_not_at_all(size: int, nodes: int) -> None:
     kind = {"apiVersion": "v1"}
