@@ -447,19 +447,18 @@ def _text(requirement: Requirement) -> str:
 
 def links_of(pod: PodRecord) -> str:
     """required, preferred or ignore; preferred where the pod states nothing."""
-    return _mode(pod, LINKS) or "preferred"
+    stated = pod.annotations.get(LINKS)
+    return "preferred" if stated is None else _mode(stated)
 
 
 def nics_of(pod: PodRecord) -> str:
     """required, preferred or ignore; "" where the pod states nothing."""
-    return _mode(pod, NICS)
+    stated = pod.annotations.get(NICS)
+    return "" if stated is None else _mode(stated)
 
 
-def _mode(pod: PodRecord, annotation: str) -> str:
-    """What the annotation states, "" for nothing. An invalid value counts as required."""
-    stated = pod.annotations.get(annotation)
-    if stated is None:
-        return ""
+def _mode(stated: str) -> str:
+    """An invalid value counts as required."""
     word = stated.strip().lower()
     return word if word in MODES else "required"
 
