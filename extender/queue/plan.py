@@ -56,6 +56,7 @@ from extender.queue.usage import (
     fair_shares,
     least,
     order,
+    would_hold,
 )
 from extender.reservations.advance import AdvanceReservations
 from extender.reservations.claims import Claims
@@ -729,7 +730,7 @@ def _over_limit(
         total = held.get(model, 0) + reserved.get(model, 0) + count
         if total > most:
             what = "guarantee" if of_others or model not in rules.limit_gpus else "limit"
-            return f"queue {queue} would hold {total} GPUs of model {model}, its {what} is {most}"
+            return f"{would_hold(queue, total, model)}, its {what} is {most:,}"
     return ""
 
 

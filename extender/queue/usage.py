@@ -237,12 +237,17 @@ class OverQuota:
     @property
     def text(self) -> str:
         """One sentence for people."""
-        after = f"queue {self.queue} would hold {self.held + self.asked} GPUs of model {self.model}"
+        after = would_hold(self.queue, self.held + self.asked, self.model)
         if self.rule == "limit":
-            return f"{after}, its limit is {self.most}"
+            return f"{after}, its limit is {self.most:,}"
         if self.rule == "guarantee":
-            return f"{after}, its guarantee is {self.most} and it may not borrow"
-        return f"{after}, other queues and their guarantees leave it {self.most}"
+            return f"{after}, its guarantee is {self.most:,} and it may not borrow"
+        return f"{after}, other queues and their guarantees leave it {self.most:,}"
+
+
+def would_hold(queue: str, gpus: int, model: str) -> str:
+    """How many GPUs a queue would hold, for people: more than it may."""
+    return f"queue {queue} would hold {gpus:,} GPUs of model {model}"
 
 
 PLAIN: Final = QueueLimits()

@@ -73,10 +73,10 @@ def test_each_model_counts_for_itself() -> None:
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        ("limit", "queue a would hold 12 GPUs of model m, its limit is 10"),
-        ("guarantee", "queue a would hold 12 GPUs of model m, its guarantee is 10 and it may not borrow"),
-        ("lent", "queue a would hold 12 GPUs of model m, other queues and their guarantees leave it 10"),
+        ("limit", "queue a would hold 1,012 GPUs of model m, its limit is 1,010"),
+        ("guarantee", "queue a would hold 1,012 GPUs of model m, its guarantee is 1,010 and it may not borrow"),
+        ("lent", "queue a would hold 1,012 GPUs of model m, other queues and their guarantees leave it 1,010"),
     ],
 )
 def test_the_reason_has_the_numbers(rule: str, text: str) -> None:
-    assert OverQuota("a", rule, "m", 4, 8, 10).text == text  # type: ignore[arg-type]
+    assert OverQuota("a", rule, "m", 4, 1_008, 1_010).text == text  # type: ignore[arg-type]
