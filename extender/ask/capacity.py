@@ -45,17 +45,17 @@ def capacity(
     look at the queue, None where it is not known."""
     look = Look(judge, machines.read(judge), now)
     in_domains, in_all = gangs(look)
-    places = {pod.uid: place for place, (pod, _) in enumerate(waiting)}
+    positions = {pod.uid: position for position, (pod, _) in enumerate(waiting)}
     explained = [*_gangs(judge, report, explain), *_pods(waiting, explain)]
-    explained.sort(key=lambda entry: places.get(entry.shown.pod.uid, len(places)))
+    explained.sort(key=lambda entry: positions.get(entry.shown.pod.uid, len(positions)))
     unblock = [entry.as_json() for entry in explained]
     missing = unchecked.summary((entry["pod"], entry["not_checked"]) for entry in unblock)
-    about = (warning for entry in explained for warning in entry.shown.warnings if warning["code"] == MINIMUM_UNKNOWN)
-    unsure = {warning["message"]: warning for warning in about}
+    unknown = (warning for entry in explained for warning in entry.shown.warnings if warning["code"] == MINIMUM_UNKNOWN)
+    unknown_minima = {warning["message"]: warning for warning in unknown}
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Capacity",
-        "warnings": [*divided(look.fleet.divided), *missing, *unsure.values()],
+        "warnings": [*divided(look.fleet.divided), *missing, *unknown_minima.values()],
         "largest": largest(look),
         "gangs": in_domains,
         "pods": in_all,

@@ -139,7 +139,7 @@ def _pack(judge: Judge, machine: Machine, units: Sequence[WaitingUnit], held: di
             if key not in known:
                 known[key] = _ask(judge, machine, pod, node)
             asks.append(known[key])
-        if all(ask.fits for ask in asks) and _within(quota, held, unit, machine.model):
+        if all(ask.fits for ask in asks) and _within_quota(quota, held, unit, machine.model):
             possible.append((unit, sorted(asks, key=lambda ask: -ask.asked[-1])))
     possible.sort(key=lambda unit_asks: -unit_asks[1][0].asked[-1])
     packed, empty = _Packed(), (*machine.left, machine.gpus)
@@ -152,7 +152,7 @@ def _pack(judge: Judge, machine: Machine, units: Sequence[WaitingUnit], held: di
     return packed
 
 
-def _within(quota: Quota, held: dict[str, dict[str, int]], unit: WaitingUnit, model: str) -> bool:
+def _within_quota(quota: Quota, held: dict[str, dict[str, int]], unit: WaitingUnit, model: str) -> bool:
     """Whether the queue of the unit may hold its GPUs, of this model; they are added to `held`, which the quota is of.
     Pods without the gate of the queue are in none."""
     queue = next((queue_of(pod) for pod in unit if GATE in pod.gates), None)

@@ -102,8 +102,8 @@ def by_size(waiting: Sequence[tuple[PodRecord, Why]]) -> Mapping[tuple[str, str]
 def reasons(
     judge: Judge, question: Callable[[PodRecord], Preemptor], report: QueueReport | None
 ) -> list[tuple[PodRecord, Why]]:
-    """Each pod that waits, and why: of the queue as its gang, in the order of `_places`. `question`: of a pod, at this
-    moment. Pods that ask for the same are judged once."""
+    """Each pod that waits, and why: of the queue as its gang, in the order of `_waiting_order`. `question`: of a pod,
+    at this moment. Pods that ask for the same are judged once."""
     queued = _queued(report)
     waiting: list[tuple[PodRecord, Why]] = []
     known: dict[Hashable, str] = {}
@@ -118,25 +118,25 @@ def reasons(
                 known[key] = _reason(judge, asked)
             why = _why(judge, asked, known[key])
         waiting.append((pod, why))
-    place_of = _places(report)
-    return sorted(waiting, key=lambda row: place_of(row[0]))
+    sort_key = _waiting_order(report)
+    return sorted(waiting, key=lambda row: sort_key(row[0]))
 
 
-def _places(report: QueueReport | None) -> Callable[[PodRecord], tuple[Any, ...]]:
-    """The order in which pods that wait are listed everywhere: the highest priority first; then those that
-    kube-scheduler tries, then those of the queue by the position of their gang; then the oldest. Incomplete gangs are
-    last, as in the queue."""
+def _waiting_order(report: QueueReport | None) -> Callable[[PodRecord], tuple[Any, ...]]:
+    """The sort key of a pod: the order in which pods that wait are listed everywhere. The highest priority is first;
+    then those that kube-scheduler tries, then those of the queue by the position of their gang; then the oldest.
+    Incomplete gangs are last, as in the queue."""
     positions = {
         pod.uid: (waiting.code == "incomplete", -waiting.gang.priority, at)
         for at, waiting in enumerate(() if report is None else report.waiting)
         for pod in waiting.gang.pods
     }
 
-    def place_of(pod: PodRecord) -> tuple[Any, ...]:
+    def sort_key(pod: PodRecord) -> tuple[Any, ...]:
         incomplete, priority, position = positions.get(pod.uid, (False, -pod.priority, len(positions)))
         return incomplete, priority, pod.gated, position, pod.created or 0.0, pod.namespace, pod.name, pod.uid
 
-    return place_of
+    return sort_key
 
 
 def alike(pod: PodRecord) -> Hashable:

@@ -171,7 +171,7 @@ MOST_SECONDS: Final = 48 * 3_600.0
 Kind = Literal["head", "starts", "reserved", "ends"]
 ORDER: Final[Mapping[Kind, int]] = {"head": 0, "starts": 2, "reserved": 3, "ends": 4}
 LAST_AWAITED: Final = 1
-"""The place in that order of the end which the head waits for longest: its latest start follows from it."""
+"""In that order, the last end that the head waits for: the latest start of the head follows from it."""
 
 
 @dataclass(slots=True)
@@ -198,15 +198,16 @@ class Bar:
         self.nodes.add(node)
 
     @property
-    def place(self) -> tuple[int, bool, float, str]:
-        """What its place in its rack follows from: of ends, those that the head waits for come first."""
+    def shown_order(self) -> tuple[int, bool, float, str]:
+        """The sort key of the bars that a rack shows: of ends, those that the head waits for come first."""
         at = self.end if self.kind == "ends" else self.begin
         return ORDER[self.kind], not self.awaited, inf if at is None else at, self.name
 
     @property
-    def key(self) -> tuple[int, bool, float, str]:
-        """As `place`, but the last end that the head waits for is not left out."""
-        return (LAST_AWAITED, *self.place[1:]) if self.last_awaited else self.place
+    def kept_order(self) -> tuple[int, bool, float, str]:
+        """The sort key by which a rack with too many bars keeps the first ones: as `shown_order`, but with the last
+        end that the head waits for before the others."""
+        return (LAST_AWAITED, *self.shown_order[1:]) if self.last_awaited else self.shown_order
 
     def as_json(self) -> JSON:
         """The JSON form."""
@@ -248,8 +249,11 @@ class Lanes:
     def shown(self) -> list[tuple[str, list[Bar]]]:
         """The racks with their bars: first that of the last awaited end, then those in which something starts, then
         those in which the first pods end."""
-        lanes = [(rack, sorted(bars.values(), key=lambda bar: bar.key)) for rack, bars in self._bars.items()]
-        return sorted(lanes, key=lambda lane: (not any(bar.last_awaited for bar in lane[1]), lane[1][0].key, lane[0]))
+        lanes = [(rack, sorted(bars.values(), key=lambda bar: bar.kept_order)) for rack, bars in self._bars.items()]
+        return sorted(
+            lanes,
+            key=lambda lane: (not any(bar.last_awaited for bar in lane[1]), lane[1][0].kept_order, lane[0]),
+        )
 
     def mark_last_awaited(self) -> None:
         """Marks the ends that the head waits for longest, after all have been added."""
@@ -290,7 +294,7 @@ def next_starts(cluster: ClusterView, claims: Claims, report: QueueReport | None
         "lanes": [
             {
                 "rack": rack,
-                "bars": [bar.as_json() for bar in sorted(bars[:MOST_BARS], key=lambda bar: bar.place)],
+                "bars": [bar.as_json() for bar in sorted(bars[:MOST_BARS], key=lambda bar: bar.shown_order)],
                 "bars_left_out": max(0, len(bars) - MOST_BARS),
                 "awaited_left_out": sum(bar.awaited for bar in bars[MOST_BARS:]),
                 "unstated_gpus": lanes.unstated.get(rack, 0),
