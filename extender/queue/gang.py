@@ -88,7 +88,7 @@ class StandIns:
         their seats yet; but for those of gangs that ask for new seats."""
         cluster = self.cluster
         by_uid: dict[str, PodRecord] = {}
-        again = set(alone(seats))
+        again = set(wholly_absent(seats))
         for name in list(seats.absent):
             yield
             named = Ref.of(name)
@@ -128,8 +128,8 @@ def seated_absent(cluster: ClusterView, seats: Seats) -> dict[str, PodRecord]:
     return finish(StandIns(cluster).seated(seats))
 
 
-def alone(seats: Seats) -> list[str]:
-    """The gangs that have absent seats and no others."""
+def wholly_absent(seats: Seats) -> list[str]:
+    """The gangs whose seats are all of pods that do not exist."""
     return [name for name, uids in seats.absent.items() if len(uids) == len(seats.gangs[name])]
 
 
@@ -174,10 +174,10 @@ def _ranked(named: Ref, late: LatePods, priority: int) -> Iterator[tuple[tuple[s
 
 SETTLED_SECONDS: Final = 60.0
 """From when the same pods of a gang that runs wait: longer than owners take to remake pods that they lose together."""
-MOST_GANGS: Final = 10_000  # gangs
+MOST_GANGS: Final = 10_000  # that are remembered
 
 
-class _Waits(NamedTuple):
+class _QueuedPods(NamedTuple):
     """The pods that wait, by uid, since when, and whether the absent ones have ended."""
 
     uids: frozenset[str]
@@ -191,7 +191,7 @@ class Remade:
     def __init__(self, wall: Callable[[], float] | None = None) -> None:
         """`wall`: seconds since 1970; None: the time is not known, and absent pods count as wanted."""
         self._wall = wall
-        self._waits: dict[Ref, _Waits] = {}
+        self._waits: dict[Ref, _QueuedPods] = {}
 
     def settled(self, named: Ref, queued: Sequence[PodRecord], others: Sequence[PodRecord]) -> bool:
         """Whether the absent pods of an incomplete gang have ended. `queued`: its pods that wait; `others`: all others.
@@ -201,7 +201,7 @@ class Remade:
         now, uids = self._wall(), frozenset(pod.uid for pod in queued)
         waits = self._waits.pop(named, None)
         if waits is None or not uids <= waits.uids:
-            waits = _Waits(uids, now, settled=False)
+            waits = _QueuedPods(uids, now, settled=False)
         if not waits.settled:
             if not any(pod.node for pod in others):
                 return False
@@ -316,7 +316,7 @@ def waits(cluster: ClusterView, stand_ins: StandIns | None = None) -> Sliced[lis
         if pause:
             yield
         if (pod := cluster.pods.get(uid)) is not None:
-            by_gang.setdefault(cluster.workloads.gang_of(uid) or _alone(pod), []).append(uid)
+            by_gang.setdefault(cluster.workloads.gang_of(uid) or _ref_of_single(pod), []).append(uid)
     waiting_gangs: list[WaitingGang] = []
     seen = 0
     for named, uids in by_gang.items():
@@ -380,7 +380,7 @@ def formed(cluster: ClusterView, named: Ref, pods: Sequence[PodRecord]) -> Waiti
 
 def single(cluster: ClusterView, pod: PodRecord) -> WaitingGang:
     """The gang of one that a pod without a gang is in a queue; it need not be in the cluster."""
-    return finish(_gang(cluster, _alone(pod), _Pods([pod]), (1, 1)))
+    return finish(_gang(cluster, _ref_of_single(pod), _Pods([pod]), (1, 1)))
 
 
 def stated_seconds(pods: Sequence[PodRecord]) -> float | None:
@@ -388,7 +388,7 @@ def stated_seconds(pods: Sequence[PodRecord]) -> float | None:
     return _latest(duration_of(pod) for pod in [pod for pod in pods if pod.gpus] or pods)
 
 
-def _alone(pod: PodRecord) -> Ref:
+def _ref_of_single(pod: PodRecord) -> Ref:
     return Ref(SINGLE, pod.namespace, pod.name)
 
 
@@ -433,7 +433,7 @@ def _gangs_of(
 def _of(cluster: ClusterView, pod: PodRecord) -> Ref:
     """The gang of a pod; of a pod without one, and of one that completes before its gang begins, the pod itself."""
     named = cluster.workloads.gang_of(pod.uid)
-    return _alone(pod) if named is None or rank_of(pod)[0] in _before(cluster, named) else named
+    return _ref_of_single(pod) if named is None or rank_of(pod)[0] in _before(cluster, named) else named
 
 
 def _before(cluster: ClusterView, named: Ref) -> tuple[str, ...]:
@@ -448,7 +448,7 @@ def _each(cluster: ClusterView, pods: Sequence[PodRecord]) -> Sliced[list[Waitin
     for pod, pause in pauses(pods):
         if pause:
             yield
-        singles.append((yield from _gang(cluster, _alone(pod), _Pods([pod]), (1, 1))))
+        singles.append((yield from _gang(cluster, _ref_of_single(pod), _Pods([pod]), (1, 1))))
     return singles
 
 

@@ -28,7 +28,7 @@ from extender.queue.backfill import (
     Waits,
     schedule,
 )
-from extender.queue.gang import StandIns, WaitingGang, alone, together, waits
+from extender.queue.gang import StandIns, WaitingGang, together, waits, wholly_absent
 from extender.queue.gang_runs import (
     Ending,
     Endings,
@@ -395,7 +395,7 @@ class Planner:
         """The gangs that may start, in order."""
         may_start: list[WaitingGang] = []
         # Of a gang that has absent seats alone, pods came that take none of these over: it is placed again.
-        seated = self._claims.seats.gangs.keys() - set(alone(self._claims.seats))
+        seated = self._claims.seats.gangs.keys() - set(wholly_absent(self._claims.seats))
         for gang, pause in pauses(in_order):
             if pause:
                 yield
