@@ -120,7 +120,7 @@ def place_of(runner_up: Mapping[str, Any]) -> str:
 
 def how_many(count: int) -> str:
     """In words."""
-    return "1 pod" if count == 1 else f"{count} pods"
+    return "1 pod" if count == 1 else f"{count:,} pods"
 
 
 def warnings(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from extender.act.reservations import ReservationStore
+from extender.preemption.certificate import how_many
 from extender.preemption.search import VictimSearch
 from extender.settings import Settings
 from tests.world import World, logged
@@ -144,3 +145,7 @@ def test_what_is_not_kept_counts_no_victims() -> None:
     assert line["result"] == "not-reserved"
     assert count(play, "preemption_victims_count") == 0
     assert play.metric("victim_searches_total", result="evict", proved="true") == 1
+
+
+def test_thousands_of_pods_are_apart() -> None:
+    assert [how_many(count) for count in (0, 1, 999, 1_000)] == ["0 pods", "1 pod", "999 pods", "1,000 pods"]
