@@ -299,23 +299,21 @@ class Workloads:
 # Spread is for serving: replicas of one service on different nodes, and racks, so that no failure takes them all.
 
 
-ANNOTATION = "gpu-extender.io/placement"
+PLACEMENT = "gpu-extender.io/placement"
 GPU_MODELS = "gpu-extender.io/gpu-models"
 MODEL_CHOICES = ("one", "any")
-APP = "app.kubernetes.io/name"
-Way = Literal["pack", "spread"]
-_WAYS: dict[str, Way] = {"pack": "pack", "spread": "spread"}
+APP_NAME = "app.kubernetes.io/name"
+PackOrSpread = Literal["pack", "spread"]
+_PACK_OR_SPREAD: dict[str, PackOrSpread] = {"pack": "pack", "spread": "spread"}
 SiblingKey = tuple[str, str, str]
 
 
-def way(pod: PodRecord, settings: Placement) -> Way:
-    """The annotation, else the settings: the first label rule that fits, then the PriorityClass, then the default.
-
-    An annotation with any other value says nothing.
-    """
-    text = pod.annotations.get(ANNOTATION, "").strip().lower()
-    if text in _WAYS:
-        return _WAYS[text]
+def pack_or_spread(pod: PodRecord, settings: Placement) -> PackOrSpread:
+    """The annotation, else the settings: the first label rule that fits, then the PriorityClass, then the default. Any
+    other value of the annotation is ignored."""
+    text = pod.annotations.get(PLACEMENT, "").strip().lower()
+    if text in _PACK_OR_SPREAD:
+        return _PACK_OR_SPREAD[text]
     for rule, chosen in settings.by_label.items():
         key, equals, value = rule.partition("=")
         if key in pod.labels and (not equals or pod.labels[key] == value):
@@ -325,7 +323,7 @@ def way(pod: PodRecord, settings: Placement) -> Way:
 
 def mixes_models(pod: PodRecord, settings: Placement) -> bool:
     """Whether the pods of its gang may be on nodes of several GPU models though one has room: the annotation, else the
-    settings. An annotation with any other value says nothing."""
+    settings. Any other value of the annotation is ignored."""
     text = pod.annotations.get(GPU_MODELS, "").strip().lower()
     return (text if text in MODEL_CHOICES else settings.gpu_models) == "any"
 
@@ -334,7 +332,7 @@ def siblings(pod: PodRecord) -> SiblingKey | None:
     """What its siblings have in common: the controller that owns them, else the app's name; None when it has none."""
     if pod.owner is not None:
         return pod.namespace, "owner", pod.owner.identity
-    name = pod.labels.get(APP)
+    name = pod.labels.get(APP_NAME)
     return (pod.namespace, "app", name) if name else None
 
 

@@ -11,7 +11,7 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.demand import links_of, nics_of
 from extender.cluster.device_plugins import partial
 from extender.cluster.dra.node_gpus import tolerances
-from extender.cluster.gangs import SiblingKey, mixes_models, siblings, way
+from extender.cluster.gangs import SiblingKey, mixes_models, pack_or_spread, siblings
 from extender.cluster.listener import Listener
 from extender.cluster.tables import plain
 from extender.objects import gangs
@@ -105,7 +105,7 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
             or pod.required_affinity
             or pod.hard_spread
         ),
-        placement=way(pod, cluster.settings.placement),
+        placement=pack_or_spread(pod, cluster.settings.placement),
         mixes=mixes_models(pod, cluster.settings.placement),
         planned=pod.planned,
         tolerances=tolerances(pod.claim_specs),

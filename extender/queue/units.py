@@ -190,9 +190,9 @@ def asking(request: PodRequest, amounts: tuple[int, ...]) -> PodRequest:
 
 MOST_SEARCHES: Final = 16
 """Searches for a place that may fail by claims; then it is not known whether there is one."""
-MOST_TRIED: Final = 4_096
+MOST_ALLOCATIONS: Final = 4_096
 """Allocations after which only the nodes of the place are asked."""
-ASKED: Final = 64
+NODES_ASKED: Final = 64
 """Nodes that are asked between two yields."""
 
 
@@ -243,7 +243,7 @@ class ClaimRefusals:
         alike: dict[tuple[Counts, ...], array[int]] = {}
         for i in range(joint.height):
             row, most = joint.row(i), joint.most_of(i)
-            if self._together.tried > MOST_TRIED and row not in on:
+            if self._together.tried > MOST_ALLOCATIONS and row not in on:
                 continue
             refused: dict[Counts, None] = {}
             for counts in failing:
@@ -254,7 +254,7 @@ class ClaimRefusals:
                     self.unknown = self.unknown or (doubt if refusal.unknown else None)
             if refused:
                 alike.setdefault(tuple(refused), array("i")).append(i)
-            if i % ASKED == ASKED - 1:
+            if i % NODES_ASKED == NODES_ASKED - 1:
                 yield
         for vectors, at in alike.items():
             joint.refuse(at, list(vectors))

@@ -272,7 +272,7 @@ STAND_SECONDS: Final = 6.0
 """For which such a nomination stands. It is longer than the Lease lasts: another holder may have written a seat that is
 not read here, and this instance finds out by then that the Lease is lost."""
 AGAIN_SECONDS: Final = 30.0  # after a withdrawal: another writer that insists costs two writes a minute
-MOST: Final = 64  # that are withdrawn at once
+MOST_WITHDRAWN: Final = 64  # at once
 
 
 class _Standing:
@@ -310,7 +310,7 @@ class Strangers:
     async def look(self) -> None:
         """Withdraw those that have stood for long enough."""
         nominated = self._cluster.placements.nominated
-        due = self._standing.due(self._clock(), lambda: filter(self._is_one, nominated), MOST)
+        due = self._standing.due(self._clock(), lambda: filter(self._is_one, nominated), MOST_WITHDRAWN)
         pods = [self._cluster.pods[uid] for uid in due if self._is_one(uid)]
         for pod in pods:
             log.warning(
