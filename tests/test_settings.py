@@ -227,6 +227,16 @@ server:
         (HEAD + "server: {keepAliveSeconds: 90}\n", "server.keepAliveSeconds", "greater than 90"),
         (HEAD + "server: {port: 65536}\n", "server.port", "65535"),
         (HEAD + "server: {port: true}\n", "server.port", "not True"),
+        (HEAD + "reservations: {namespace: A/b}\n", "reservations.namespace", "name of a namespace"),
+        (HEAD + "reservations: {name: ../x}\n", "reservations.name", "name of Kubernetes"),
+        (HEAD + "evictions: {lease: Evictions}\n", "evictions.lease", "name of Kubernetes"),
+        (HEAD + "queue: {reservations: a b}\n", "queue.reservations", "name of Kubernetes"),
+        (HEAD + "queue: {queues: {'team-a ': {weight: 2}}}\n", "queue.queues.team-a ", "value of a label"),
+        (HEAD + "preemption: {mostWaitSeconds: {Prod: 60}}\n", "preemption.mostWaitSeconds.Prod", "name of Kubernetes"),
+        (HEAD + "claims: {byNamespace: {lab/a: {gangMin: 1}}}\n", "claims.byNamespace.lab/a", "name of a namespace"),
+        (HEAD + "placement: {byLabel: {app==a: pack}}\n", "placement.byLabel.app==a", "value of a label"),
+        (HEAD + "evictions: {lease: x}\nqueue: {lease: x}\n", "", "each needs its own"),
+        (HEAD + "reservations: {name: gpu-extender-seats-0}\n", "", "another name"),
         ("- a list\n", "", "expected a mapping"),
         ("[1, 2", "", "flow sequence"),
         ("\x00", "", "not YAML"),
@@ -244,6 +254,11 @@ server:
 def test_what_is_refused(text: str, path: str, words: str) -> None:
     found = problems_of(text)
     assert any(at == path and words in message for at, _, message in found), found
+
+
+def test_ceilings_without_their_term_are_one_plain_sentence() -> None:
+    ((path, _, message),) = problems_of(HEAD + "costs: [victims]\npreemption: {ceilings: {batch: {gpuHours: 1}}}\n")
+    assert (path, message) == ("", "preemption.ceilings needs the cost term work_lost_gpu_seconds in costs")
 
 
 @pytest.mark.parametrize("text", ["a: " + "[" * 8000, "a: " + "[" * 8000 + "]" * 8000, "[{" * 4000])

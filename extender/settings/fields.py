@@ -102,10 +102,40 @@ def label_key(key: str) -> str:
     return key
 
 
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def label_value(value: str) -> str:
+    """The value of a label, as the API server accepts it."""
+    if not _LABEL_VALUE.fullmatch(value):
+        raise fault(f"{value[:80]!r} is not the value of a label, as in team-a")
+    return value
+
+
 def label_rule(rule: str) -> str:
     """`key` or `key=value` of a label."""
-    label_key(rule.partition("=")[0])
+    key, _, value = rule.partition("=")
+    label_key(key)
+    if value:
+        label_value(value)
     return rule
+
+
+_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+def object_name(name: str) -> str:
+    """The name of a ConfigMap, a Lease or a PriorityClass, as the API server accepts it."""
+    if not _SUBDOMAIN.fullmatch(name) or len(name) > 253:
+        raise fault(f"{name[:80]!r} is not a name of Kubernetes: lower-case letters, digits, '-' and '.'")
+    return name
+
+
+def namespace_name(name: str) -> str:
+    """The name of a namespace, as the API server accepts it."""
+    if not re.fullmatch(_LABEL, name):
+        raise fault(f"{name[:80]!r} is not the name of a namespace: lower-case letters, digits and '-'")
+    return name
 
 
 def supported_scheduler(text: str) -> str:
@@ -135,6 +165,9 @@ def version(text: str) -> tuple[int, int]:
 # -- the fields
 
 
+ObjectName = Annotated[str, AfterValidator(object_name)]
+ClassName = ObjectName  # of a PriorityClass
+NamespaceName = Annotated[str, AfterValidator(namespace_name)]
 API_VERSION: Final = "gpu-extender.io/v1"
 KIND: Final = "GpuExtenderConfiguration"
 RETRIES_FAILED_NODES: Final = (1, 38)
@@ -257,7 +290,7 @@ class Placement(_Part):
         default_factory=dict, max_length=1_000
     )
     """The same by a pod's label: `key=value`, or `key` for any value. The first that matches counts."""
-    by_priority_class: dict[str, Literal["pack", "spread"]] = Field(default_factory=dict, max_length=1_000)
+    by_priority_class: dict[ClassName, Literal["pack", "spread"]] = Field(default_factory=dict, max_length=1_000)
     """The same by the name of a pod's PriorityClass, where no label matches."""
     gpu_models: Literal["one", "any"] = "one"
     """Whether gangs without the annotation `gpu-models` are on nodes of [one GPU model](queue.md#gpu-models) where one
@@ -312,19 +345,19 @@ class PreemptionSettings(_Part):
     """Sets of victims examined for one request. Beyond it the best one is answered, not proved."""
     budget_milliseconds: float = Field(default=20.0, gt=0, le=60_000)
     """CPU time of one search. Beyond it the best one is answered, not proved."""
-    minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
+    minimum_run_seconds: dict[ClassName, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
     """By PriorityClass: its pods are no victims before they have run so long."""
     eviction_requests: bool = False
     """Whether a pod that is asked to save and names `spec.evictionResponders` gets an
     [EvictionRequest](saving-operators.md#evictionrequest) too."""
-    ceilings: dict[str, LossCeiling] = Field(default_factory=dict, max_length=10_000)
+    ceilings: dict[ClassName, LossCeiling] = Field(default_factory=dict, max_length=10_000)
     """The most work that an eviction may lose, by the preemptor's PriorityClass ([details](preemption.md#ceilings))."""
-    most_wait_seconds: dict[str, Annotated[int, Field(ge=0, le=86_400)]] = Field(
+    most_wait_seconds: dict[ClassName, Annotated[int, Field(ge=0, le=86_400)]] = Field(
         default_factory=dict, max_length=10_000
     )
     """By the preemptor's PriorityClass: how long its victims are [asked to save](saving-operators.md) first. 0, or no
     entry: none is asked. It needs `evictions.enabled`."""
-    intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
+    intended_order: Annotated[tuple[ClassName, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
     """PriorityClasses in the intended order, the most important first. Only `check` reads it."""
     leave_freed_seconds: float = Field(default=30.0, ge=0, le=3_600)
     """A pod leaves GPUs that were freed for a lower priority, once, where victims elsewhere cost no more and end within
@@ -368,9 +401,9 @@ class ClaimSettings(_Part):
     gang_team: Literal["namespace", "serviceAccount", "owner"] = "namespace"
     """Whose pods that name one gang are that gang. If several apply, the last in this order counts ([what each
     splits](security.md#gangs))."""
-    by_priority_class: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
+    by_priority_class: dict[ClassName, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
     """Bounds for the pods of a PriorityClass, by its name: the fields above."""
-    by_namespace: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
+    by_namespace: dict[NamespaceName, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
     """The same for the pods of a namespace. The lowest bound counts."""
     held_gpus: Literal["auto", "kubelet", "policy"] = "auto"
     """Whether the annotation `held-gpus` counts. `policy`: yes, an [admission policy](security.md) lets only the agent
@@ -382,9 +415,9 @@ class ReservationSettings(_Part):
 
     store: Literal["configmap", "memory"] = "configmap"
     """`configmap`: a preemption is answered once its reservation is written. `memory`: a restart forgets it."""
-    namespace: str = Field(default="", max_length=63)
+    namespace: Annotated[str, AfterValidator(lambda name: name and namespace_name(name))] = ""
     """The namespace of the ConfigMap. Empty: that of the server's pod, and `kube-system` outside of a pod."""
-    name: str = Field(default="gpu-extender-reservations", min_length=1, max_length=253)
+    name: ObjectName = "gpu-extender-reservations"
     """The name of the ConfigMap."""
     deadline_seconds: float = Field(default=0.2, gt=0, le=5)
     """How long a preempt reply waits for the write, where a wait of 3.6 s was in vain just before. After that no pod is
@@ -398,7 +431,7 @@ class Evictions(_Part):
     """Whether the server evicts pods: [for links alone](preemption.md#evictions-for-links-alone), for the [first gang
     in the queue](queue.md#evictions), to [empty nodes](cookbook.md#drain-a-node), and for [advance
     reservations](plan.md#moved-by-gpu-extender)."""
-    lease: str = Field(default="gpu-extender-evictions", min_length=1, max_length=253)
+    lease: ObjectName = "gpu-extender-evictions"
     """The Lease whose holder evicts, in the namespace of the reservations."""
 
 
@@ -429,11 +462,11 @@ class Queue(_Part):
 
     enabled: bool = False
     """Whether the server starts gangs that wait behind the gate. While it is off, no gate opens."""
-    lease: str = Field(default="gpu-extender-queue", min_length=1, max_length=253)
+    lease: ObjectName = "gpu-extender-queue"
     """The Lease whose holder opens gates, in the namespace of the reservations."""
-    reservations: str = Field(default="gpu-extender-seats", min_length=1, max_length=240)
+    reservations: ObjectName = Field(default="gpu-extender-seats", max_length=240)
     """The prefix of the names of the ConfigMaps with the reserved seats, in the same namespace."""
-    queues: dict[Annotated[str, Field(min_length=1, max_length=63)], QueueLimits] = Field(
+    queues: dict[Annotated[str, AfterValidator(label_value)], QueueLimits] = Field(
         default_factory=dict, max_length=10_000
     )
     """Weight, guarantee and limit by the name of a queue: a namespace, or a value of the label `gpu-extender.io/queue`.
@@ -724,7 +757,15 @@ class Settings(_Part):
     @model_validator(mode="after")
     def _ceilings_have_their_term(self) -> Self:
         if self.preemption.ceilings and "work_lost_gpu_seconds" not in self.costs:
-            raise ValueError("preemption.ceilings needs the cost term work_lost_gpu_seconds in costs")
+            raise fault("preemption.ceilings needs the cost term work_lost_gpu_seconds in costs")
+        return self
+
+    @model_validator(mode="after")
+    def _leases_of_their_own(self) -> Self:
+        if self.queue.lease == self.evictions.lease:
+            raise fault("queue.lease and evictions.lease name one Lease; each needs its own")
+        if self.reservations.name.startswith(f"{self.queue.reservations}-"):
+            raise fault("reservations.name begins as the ConfigMaps of queue.reservations do; choose another name")
         return self
 
     @property

@@ -107,7 +107,7 @@ def _missing_version(value: dict[str, Any]) -> list[Problem]:
 
 
 def _problem(detail: ErrorDetails, document: SettingsDocument) -> Problem:
-    place = tuple(detail["loc"])
+    place = tuple(step for step in detail["loc"] if step != "[key]")  # pydantic adds it to a key that is wrong
     given = detail["input"]
     match detail["type"]:
         case "extra_forbidden":

@@ -31,20 +31,39 @@ def findings(posture: Posture) -> Iterator[Finding]:
 
 
 def _protection(posture: Posture) -> Iterator[Finding]:
-    named = posture.settings.preemption.minimum_run_seconds.keys() if posture.classes_listed else set()
-    for name in sorted(named - posture.classes):
-        yield Finding(
-            "error", "minimum-run-of-no-class", f"PriorityClass/{name}", "preemption.minimumRunSeconds protects its "
-            "pods, but the cluster has no such PriorityClass: no pod is protected by it",
-            "Correct the name, or create the class.",
-        )  # fmt: skip
-    ceilings = posture.settings.preemption.ceilings.keys() if posture.classes_listed else set()
-    for name in sorted(ceilings - posture.classes):
-        yield Finding(
-            "error", "ceiling-of-no-class", f"PriorityClass/{name}", "preemption.ceilings bounds what its pods may "
-            "cost others, but the cluster has no such PriorityClass: no eviction is bounded by it",
-            "Correct the name, or create the class.",
-        )  # fmt: skip
+    if not posture.classes_listed:
+        return
+    preemption, claims, placement = posture.settings.preemption, posture.settings.claims, posture.settings.placement
+    for code, names, effect in (
+        (
+            "minimum-run-of-no-class",
+            preemption.minimum_run_seconds,
+            "preemption.minimumRunSeconds protects its pods, but {}: no pod is protected by it",
+        ),
+        (
+            "ceiling-of-no-class",
+            preemption.ceilings,
+            "preemption.ceilings bounds what its pods may cost others, but {}: no eviction is bounded by it",
+        ),
+        (
+            "wait-of-no-class",
+            preemption.most_wait_seconds,
+            "preemption.mostWaitSeconds has victims of its pods asked to save, but {}: no victim is asked by it",
+        ),
+        (
+            "claims-of-no-class",
+            claims.by_priority_class,
+            "claims.byPriorityClass bounds what its pods may claim, but {}: no claim is bounded by it",
+        ),
+        (
+            "placement-of-no-class",
+            placement.by_priority_class,
+            "placement.byPriorityClass states how its pods are placed, but {}: no pod is placed by it",
+        ),
+    ):
+        for name in sorted(names.keys() - posture.classes):
+            text = effect.format("the cluster has no such PriorityClass")
+            yield Finding("error", code, f"PriorityClass/{name}", text, "Correct the name, or create the class.")
 
 
 def _evictable(posture: Posture) -> tuple[_Workloads, _Workloads]:

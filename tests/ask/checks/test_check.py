@@ -17,7 +17,7 @@ from extender.ask.checks.work import MOST_JOBS
 from extender.cli import main
 from extender.kube import client
 from extender.kube.lists import CHECKED_KINDS
-from extender.settings import ClaimBounds, ClaimSettings, Settings
+from extender.settings import ClaimBounds, ClaimSettings, Placement, Settings
 from extender.settings.fields import LossCeiling
 from extender.sim import claims as dra
 from extender.sim.machines import machine as catalogued
@@ -209,13 +209,22 @@ def test_ranks_that_can_not_be_read_and_classes_that_are_not_there() -> None:
     assert (found["severity"], found["about"]) == ("error", "PriorityClass/serve")
     settings = preempting(
         intended_order=("system-node-critical", "gone", "serve"), minimum_run_seconds={"nosuch": 60.0},
-        ceilings={"none": LossCeiling(gpu_hours=1.0)},
+        ceilings={"none": LossCeiling(gpu_hours=1.0)}, most_wait_seconds={"servee": 60},
     )  # fmt: skip
+    settings = settings.model_copy(
+        update={
+            "claims": ClaimSettings(by_priority_class={"serv": ClaimBounds(gang_min=0)}),
+            "placement": Placement(by_priority_class={"srve": "spread"}),
+        }
+    )
     answer = checked(cls("serve", 1), settings=settings)
     about = {one["code"]: one["about"] for one in answer["findings"] if one["severity"] == "error"}
     assert about["class-missing"] == "PriorityClass/gone"
     assert about["minimum-run-of-no-class"] == "PriorityClass/nosuch"
     assert about["ceiling-of-no-class"] == "PriorityClass/none"
+    assert about["wait-of-no-class"] == "PriorityClass/servee"
+    assert about["claims-of-no-class"] == "PriorityClass/serv"
+    assert about["placement-of-no-class"] == "PriorityClass/srve"
     assert checks.exit_code(answer) == 10
 
 
