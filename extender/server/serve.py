@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
 import ssl
@@ -22,9 +23,12 @@ from extender.kube.client import ApiServer, CredentialsError, default_kubeconfig
 from extender.log import get_log
 from extender.server import wiring
 from extender.server.connections import Connection, Connections
+from extender.server.handshakes import Handshakes
 from extender.server.scheduler_probe import SCHEDULER_PORT
 from extender.settings import Settings, Tls
 
+_MOST_LISTENERS: Final = 4  # of the verbs, the metrics, the debug pages and the probe
+_OTHER_FILES: Final = 256
 log = get_log()
 
 
@@ -110,12 +114,27 @@ def run(
         gc.freeze()  # as a live cluster does when all is listed
     else:
         server = wiring.over_api(settings, asyncio.run(_api_server(kubeconfig)), file=config_file, record=record)
+    allow_open_files(settings.limits.connections)
     log.info("settings", settings=settings.hash, policy=settings.policy_hash, mode=settings.mode)
     # uvicorn stops gracefully and then raises the signal again, which would end the process before its last log lines.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     host = Host(listeners(server, settings, probe))
     host.run()
     return 0 if host.started else 1
+
+
+def allow_open_files(connections: int) -> None:
+    """As many as this process may have, as programs in Go do: containers often begin with 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS has a lower limit of its own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _MOST_LISTENERS * 2 * connections + _OTHER_FILES  # of each listener as many handshakes
+    if soft not in (-1, resource.RLIM_INFINITY) and soft < needed:
+        log.warning(
+            "limits.connections may use up the open files of this process: lower it, or raise `ulimit -n`",
+            open_files=soft, needed=needed,
+        )  # fmt: skip
 
 
 async def _api_server(kubeconfig: str | None) -> ApiServer:
@@ -126,11 +145,6 @@ async def _api_server(kubeconfig: str | None) -> ApiServer:
 
 
 # -- several listeners, which share connections, tasks and one lifespan -----------------------------------------------
-
-HANDSHAKE_SECONDS: Final = 10.0
-"""For the TLS handshake of a new connection. Until its end it is none of those that the settings limit."""
-FAREWELL_SECONDS: Final = 2.0
-"""For the client's part in the end of a TLS connection."""
 
 
 class Host(uvicorn.Server):
@@ -161,18 +175,13 @@ class Host(uvicorn.Server):
         if not listener.loaded:
             listener.load()
         protocol: Any = listener.http_protocol_class
-        make = partial(protocol, config=listener, server_state=self.server_state, app_state=self.lifespan.state)
+        make: Any = partial(protocol, config=listener, server_state=self.server_state, app_state=self.lifespan.state)
+        if listener.ssl:
+            make = Handshakes(listener.ssl, protocol.registry, make)
         where: dict[str, Any] = (
             {"host": listener.host, "port": listener.port} if listener.host else {"sock": _everywhere(listener.port)}
         )
-        server = await asyncio.get_running_loop().create_server(
-            make,
-            **where,
-            ssl=listener.ssl,
-            backlog=listener.backlog,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if listener.ssl else None,
-            ssl_shutdown_timeout=FAREWELL_SECONDS if listener.ssl else None,
-        )
+        server = await asyncio.get_running_loop().create_server(make, **where, backlog=listener.backlog)
         scheme = "https" if listener.ssl else "http"
         for bound in server.sockets:
             host, port = bound.getsockname()[:2]

@@ -24,8 +24,8 @@ LABEL_VALUES: Final = {
     "`refused`; `untouched` without GPUs; `not-judged` in shadow mode, before all is known or after a defect",
     "refused_nodes code": "the keys of [reasons.md](reasons.md)",
     "bad_requests code": "`bad-request`, `body-too-large`, `body-too-late`, `bodies-full`",
-    "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
-    "`unused`, too many requests `pipelined`; or the `client-name` in its certificate is not accepted",
+    "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections` or "
+    "`handshakes`, `unused`, too many requests `pipelined`; or the `client-name` in its certificate is not accepted",
     "reviews kind": "`token`, `access`",
     "save_requests result": "`asked`, `saved` (by an annotation), `exited` (a container with GPUs ended), `late` "
     "(after the deadline), `ignored`, `withdrawn`, `refused` (the API server did not allow the request)",

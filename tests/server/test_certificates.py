@@ -187,7 +187,7 @@ def test_no_session_is_resumed(tmp_path: Path) -> None:
 
 
 def test_a_client_that_sends_nothing_loses_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.server.serve.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("extender.server.handshakes.HANDSHAKE_SECONDS", 0.2)
     ca = trustme.CA()
     files = written(tmp_path / "made", serving(ca), ca)
     with running({"tls": files.tls()}) as (_, [port]), socket.create_connection(("127.0.0.1", port)) as idle:

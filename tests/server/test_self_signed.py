@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import http.client
+import resource
+import socket
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from extender.metrics import Metrics
 from extender.server import certificates as module
 from extender.server.certificates import VALID_SECONDS, Certificates, not_after, self_signed
+from extender.server.serve import allow_open_files
 from extender.settings import Tls
 from extender.web.health import HIDDEN, InvalidObjects
 from tests.server.served import Served, serving
@@ -112,6 +117,63 @@ def test_clients_of_the_metrics_cannot_use_up_the_connections_of_the_verbs(serve
     finally:
         for one in (scheduler, *others):
             one.close()
+
+
+def test_handshakes_that_are_not_done_are_bounded_and_keep_none_out(served: Served) -> None:
+    """Four at most: of 20 that send nothing the oldest are closed, and a client of another address is served. Its
+    request may come in one piece with the end of its handshake."""
+    verbs, metrics = served.ports
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", metrics), 30, ("127.0.0.2", 0)))
+            for _ in range(20)
+        ]
+        wait_for(lambda: served.world.metric("connections_closed_total", limit="handshakes") >= 16, 30, "the limit")
+        with suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b""
+        for _ in range(3):
+            plain = stack.enter_context(socket.create_connection(("127.0.0.1", metrics), 30))
+            assert in_one_piece(plain, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
+        silent[-1].settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            silent[-1].recv(1)
+        assert httpx.get(f"http://127.0.0.1:{verbs}/healthz", trust_env=False).status_code == 200
+
+
+def in_one_piece(plain: socket.socket, request: bytes) -> bytes:
+    """The begin of the answer; the last bytes of the handshake are sent with those of the request."""
+    come, go = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = unverified().wrap_bio(come, go)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    while True:
+        plain.sendall(go.read())
+        come.write(plain.recv(1 << 16))
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+            break
+    client.write(request)
+    plain.sendall(go.read())
+    while True:
+        come.write(plain.recv(1 << 16))
+        with suppress(ssl.SSLWantReadError):
+            return client.read(1 << 16)
+
+
+def test_a_server_may_open_as_many_files_as_the_process_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers often begin with 1,024, which clients of the metrics could use up."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, before[1]), before[1]))
+    try:
+        with capture_logs() as lines:
+            allow_open_files(1)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+        assert lines == []
+        with capture_logs() as lines:
+            allow_open_files(1 << 40)
+        assert len(lines) == (before[1] != resource.RLIM_INFINITY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_the_certificate_is_replaced_at_half_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
