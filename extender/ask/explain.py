@@ -105,7 +105,7 @@ class Explainer:
             missing = no_such_pod(self._judge.cluster, namespace, name)
             has_ended = f"the pod has ended ({pod.phase})" if pod else missing
             raise NotFound(f"{has_ended}; {self._unknown_eviction(namespace, name)}", path=path)
-        if not pod.node and self._judged_by(pod) is None and not place.asks_nothing_yet(self._judge.cluster, pod):
+        if not pod.node and self._judged_by(pod) is None and not place.no_answer(self._judge.cluster, pod):
             raise BadInput(no_gpus(self._judge.cluster, pod), path=path)
         return pod
 
@@ -310,17 +310,35 @@ class Explainer:
         if decides is not None and decides is not pod:
             return _of_gang_alone(replace(self._explain(decides), pod=pod))
         if decides is None:
-            text = place.asks_nothing_yet(judge.cluster, pod)
+            text = place.no_answer(judge.cluster, pod)
             return Explanation(
                 pod, "waits", f"waits: {text}", why=Why(ABSENT, text), warnings=[{"code": ABSENT, "message": text}]
             )
         now, wall = self._moment()
         released = opened(pod)  # what the rules say of it, not that its gate is closed
         asked = Preemptor(judge.claims.request(released, now), released, now, wall)
-        nodes = judged_nodes.read(judge, asked)
-        fits = nodes.fits
         refused = quotas.of_gang(judge.cluster, pod, wall)
-        best = judge.best(asked, fits, 2)
+        if pod.unread:
+            nodes = judged_nodes.read(judge, asked)
+            shown = Explanation(
+                pod, "never", pod.unread_text, funnel=nodes.funnel, reasons=nodes.reasons, rejected=nodes.named
+            )
+        else:
+            shown = self._of_nodes(pod, asked, decision, refused)
+        if pod.gated:
+            shown = self._gated(pod, asked, shown, refused)
+        else:
+            last = f"; {_asked(decision, wall)}" if self._live else ""
+            more = last if shown.best else _not_evicted(decision, wall)
+            shown = replace(shown, sentence=f"{_said(shown)}{more}", why=pending.of_nodes(judge, asked))
+        return _with_quotas(shown, refused)
+
+    def _of_nodes(self, pod: PodRecord, asked: Preemptor, decision: Decision | None, refused: Absent) -> Explanation:
+        """Where it fits, or why nowhere, whatever gates hold it back. `asked`: about the pod without them; `decision`:
+        the latest about it; `refused`: as of `_waits`."""
+        judge = self._judge
+        nodes = judged_nodes.read(judge, asked)
+        best = judge.best(asked, nodes.fits, 2)
         missing = unchecked.of_pod(judge.cluster, pod)
         shown = Explanation(
             pod,
@@ -345,20 +363,13 @@ class Explainer:
             gpus = gpus_of(judge.planned(asked, best[0].node))
             shown = replace(shown, node=best[0].node, gpus=gpus or None)
             shown = replace(shown, sentence=_fits(shown))
-            notes = gpu_notes.of_pod(judge.cluster, released, asked.request, best[0].node)
+            notes = gpu_notes.of_pod(judge.cluster, asked.pod, asked.request, best[0].node)
             shown = replace(shown, warnings=[*shown.warnings, *notes])
             if gang_alone is not None and (lacks := place.not_whole(judge, asked, gang_alone)):
                 named = {"code": "gang-not-whole", "message": lacks}
                 shown = replace(shown, sentence=f"{shown.sentence}; {lacks}", warnings=[*shown.warnings, named])
-        else:
-            shown = self._waits(asked, nodes, shown, refused)
-        if pod.gated:
-            shown = self._gated(pod, asked, shown, refused)
-        else:
-            last = f"; {_asked(decision, wall)}" if self._live else ""
-            more = last if best else _not_evicted(decision, wall)
-            shown = replace(shown, sentence=f"{_said(shown)}{more}", why=pending.of_nodes(judge, asked))
-        return _with_quotas(shown, refused)
+            return shown
+        return self._waits(asked, nodes, shown, refused)
 
     def _waits(self, asked: Preemptor, nodes: JudgedNodes, shown: Explanation, refused: Absent) -> Explanation:
         """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""
@@ -403,7 +414,9 @@ class Explainer:
             )  # fmt: skip
         ways, over, alone = self._ways_of_gang(asked, shown, refused)
         holds.insert(0, explanation.queued(entry, over, len(() if report is None else report.waiting)))
-        if alone:
+        if pod.unread and entry is not None:
+            pass  # the entry states it
+        elif alone:
             base = _said(shown).removesuffix(explanation.helped(shown.ways))
             holds.append(
                 f"by itself it {_said(shown) if ways == shown.ways else f'{base}{explanation.cheapest(ways)}'}"

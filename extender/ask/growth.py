@@ -1,7 +1,7 @@
 """How many more machines of which model would start how many waiting pods.
 
-Pods that fit now, for which pods are evicted, that a quota holds back, or whose gang has to be in one domain, are left
-out. So is, in the order of the queue, each gang that would exceed the rules of its queue. What is left is packed into
+Pods that fit now, for which pods are evicted, that a quota holds back, that cannot be read in full, or whose gang has to
+be in one domain, are left out. So is, in the order of the queue, each gang that would exceed the rules of its queue. What is left is packed into
 new, empty machines alone, the largest pods first; a gang whole or not at all. A pod that requires linked GPUs shares
 its machine only where any GPUs of it are linked. So the machines are enough; fewer may do.
 """
@@ -17,6 +17,7 @@ from ext_core import fit
 from extender.ask.admission import rejected
 from extender.ask.judge import Judge
 from extender.ask.machines import Machine, read, takes, usual
+from extender.ask.node_reasons import UNREADABLE
 from extender.ask.pending import EVICTING, FITS, SAVING
 from extender.ask.text import count, short
 from extender.ask.ways.machines import copy
@@ -29,8 +30,8 @@ from extender.queue.report import QueueReport, Why
 from extender.queue.usage import Quota, add_gpus
 
 HELD_BY_QUEUE: Final = ("quota", "incomplete", "date")
-SERVED: Final = (FITS, EVICTING, SAVING)
-"""Why pods wait that start without more machines."""
+SERVED: Final = (FITS, EVICTING, SAVING, UNREADABLE)
+"""Why pods wait that start without more machines, or that no machine helps."""
 MOST_PODS: Final = 4_000
 """Pods that are packed."""
 MOST_OF_GANG: Final = 1_000

@@ -11,6 +11,7 @@ from extender.policy.reasons import REASONS
 SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots", "too-little-of-another-resource")
 """By the numbers of `Judge.short`; the last is OTHER."""
 REPELLED: Final = "repelled-by-a-running-pod"
+UNREADABLE: Final = "not-judged"
 REMEDIES: Final = {
     "cordoned": "Uncordon the node.",
     "node-selector": "Label the node as the pod's nodeSelector asks, or change that.",
@@ -25,6 +26,7 @@ REMEDIES: Final = {
     SHORT[2]: "Wait for pods to end.",
     SHORT[3]: "Ask for less of it, wait for pods to end, or add nodes that offer it.",
     REPELLED: "A pod there has a required anti-affinity to this one, or this one to it.",
+    UNREADABLE: "Create the pod again with what the warning names corrected.",
 }
 """What helps, by the reasons that are of no rule."""
 MEANINGS: Final = {
@@ -41,6 +43,7 @@ MEANINGS: Final = {
     SHORT[2]: "no pod slot is free",
     SHORT[3]: "too little of another resource is free",
     REPELLED: "a pod on the node repels it, or it that pod",
+    UNREADABLE: "the pod cannot be read in full, or its requirements are too long",
 }
 """What each reason means of a node."""
 

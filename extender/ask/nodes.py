@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from extender.ask.admission import CORDONED, rejected, sorted_out, uncordoned
 from extender.ask.judge import Judge
-from extender.ask.node_reasons import REPELLED, SHORT
+from extender.ask.node_reasons import REPELLED, SHORT, UNREADABLE
 from extender.policy import reasons, roles
 from extender.policy.contracts import Class
 from extender.policy.reasons import REASONS
@@ -86,7 +86,8 @@ def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
     cluster, pod = judge.cluster, asked.pod
     rejections = _Rejections()
     cordoned: list[str] = []
-    names, others = sorted_out(pod, cluster, sorted(cluster.nodes))
+    names = sorted(cluster.nodes)
+    names, others = ([], [(name, UNREADABLE) for name in names]) if pod.unread else sorted_out(pod, cluster, names)
     for name, why in others:
         rejections.add(why, name)
         if why == CORDONED and not rejected(pod, uncordoned(cluster.nodes[name])):

@@ -10,8 +10,9 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from ext_core import fit
+from extender.ask import node_reasons
 from extender.ask.judge import Judge
-from extender.ask.node_reasons import SHORT
+from extender.ask.node_reasons import SHORT, UNREADABLE
 from extender.ask.nodes import deciding
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
@@ -30,13 +31,13 @@ POD_SIZES: Final = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (i
 """Most GPUs of a pod, and what such pods are called."""
 MOST_PASSED: Final = 512
 """Nodes with free GPUs whose CPU, memory and pod slots are looked at."""
-FITS, NOT_ADMITTED, GATED, UNREADABLE = "fits", "not-admitted", "gated", "not-judged"
+FITS, NOT_ADMITTED, GATED = "fits", "not-admitted", "gated"
 EVICTING, SAVING = "evicting", "saving"
 MEANINGS: Final[Mapping[str, str]] = {
     FITS: "a node has room now, kube-scheduler has not bound it yet",
     NOT_ADMITTED: "no node admits it (cordon, taints, selectors, affinity)",
     GATED: "a scheduling gate holds it back",
-    UNREADABLE: "its requirements cannot be read",
+    UNREADABLE: node_reasons.MEANINGS[UNREADABLE],
     EVICTING: "pods are being evicted for it",
     SAVING: "pods save their work before they are evicted for it",
     SHORT[0]: "the nodes with free GPUs lack CPU",
@@ -144,7 +145,7 @@ def alike(pod: PodRecord) -> Hashable:
     return (
         pod.namespace, wants_of(pod), pod.priority, pod.never,
         pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms, pod.nominated_node,
-        tuple(pod.annotations.items()), tuple(pod.labels.items()),
+        tuple(pod.annotations.items()), tuple(pod.labels.items()), bool(pod.unread),
     )  # fmt: skip
 
 
@@ -167,6 +168,8 @@ def of_nodes(judge: Judge, asked: Preemptor) -> Why:
 
 def _why(judge: Judge, asked: Preemptor, reason: str) -> Why:
     """`reason`: of the nodes."""
+    if asked.pod.unread:
+        return Why(reason, asked.pod.unread_text)
     return (None if reason == FITS else _evicting(judge, asked)) or meaning(reason)
 
 
@@ -196,6 +199,8 @@ def saves_until(cluster: ClusterView, reservation: Reservation, now: float, wall
 
 def _reason(judge: Judge, asked: Preemptor) -> str:
     cluster = judge.cluster
+    if asked.pod.unread:
+        return UNREADABLE
     try:
         rows = admitted(cluster, asked.pod, cluster.rows.all())
     except Unplaceable:

@@ -236,7 +236,7 @@ def outcome(case: GangCase, *, evicts: bool = True) -> Outcome:
     """What becomes of the gang on the cluster as it is. `evicts`: whether pods may be evicted for it."""
     gang, allowances = case.gang, case.allowances
     present = len(gang.pods) + len(gang.members)
-    if lacks := asks_nothing_yet(case.supposed.cluster, case.asked.pod):
+    if lacks := gang.unread_text or no_answer(case.supposed.cluster, case.asked.pod):
         return Outcome(lacks=lacks)
     if case.queued and not gang.known:
         return Outcome(lacks=why_incomplete(gang))
@@ -257,11 +257,12 @@ def outcome(case: GangCase, *, evicts: bool = True) -> Outcome:
     return Outcome(placed, victims, search, place)
 
 
-def asks_nothing_yet(cluster: ClusterView, pod: PodRecord) -> str:
-    """Why the pod, which asks for no GPU that exists, has no place: a claim, template or DeviceClass that it names does
-    not exist; "" for others."""
+def no_answer(cluster: ClusterView, pod: PodRecord) -> str:
+    """Why the pod has no place, whatever is free: it asks for GPUs and cannot be read in full, so filter answers an
+    Error; or it asks for no GPU that exists, since a claim, template or DeviceClass that it names does not exist. ""
+    for others."""
     if cluster.gpu_amount(pod) or cluster.dra.asks_gpus(pod) or pod.claim_node:
-        return ""
+        return pod.unread_text
     absent = cluster.dra.absent(pod)
     return f"{absent} does not exist: kube-scheduler does not place it before that" if absent else ""
 
@@ -269,7 +270,7 @@ def asks_nothing_yet(cluster: ClusterView, pod: PodRecord) -> str:
 def by_itself(supposed: SupposedCluster, gang: WaitingGang) -> bool:
     """Whether what kube-scheduler and filter ask of its only pod is all that is asked."""
     first = gang.pods[0]
-    if len(gang.pods) > 1 or is_absent(first.uid) or gang.apart or asks_nothing_yet(supposed.cluster, first):
+    if len(gang.pods) > 1 or is_absent(first.uid) or gang.apart or no_answer(supposed.cluster, first):
         return False
     if not gang.known and is_queued(first):
         return False
@@ -308,12 +309,12 @@ def not_whole(judge: Judge, asked: Preemptor, gang: WaitingGang) -> str:
     """Of a pod without our gate: why its gang cannot run whole beside it, for people; "" where it can."""
     if gang.lacking < 2 or len(gang.pods) < gang.lacking:
         return ""
-    result = GangCase.of(SupposedCluster(judge, asked.now), gang, asked.wall).place()
-    if isinstance(result, Placed) or result.most >= gang.lacking:
-        return ""
-    return (
-        f"its gang {gang.ref} cannot run whole: {result.text}; without the gate of the queue its pods start one by one"
-    )
+    if not (why := gang.unread_text):
+        result = GangCase.of(SupposedCluster(judge, asked.now), gang, asked.wall).place()
+        if isinstance(result, Placed) or result.most >= gang.lacking:
+            return ""
+        why = result.text
+    return f"its gang {gang.ref} cannot run whole: {why}; without the gate of the queue its pods start one by one"
 
 
 def _queues(judge: Judge, report: QueueReport | None, *, ruled: bool) -> QueueHoldings:

@@ -70,7 +70,7 @@ def no_such_node(known: Collection[str], name: str) -> str:
 
 def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
     """That the pod asks for no GPU, for a part of one from another scheduler, or for other devices alone; a claim,
-    template or class that does not exist may have been meant to."""
+    template or class that does not exist, and what cannot be read of it, may have been meant to."""
     if part := gpu_part(pod):
         return f"it is not ours: it asks another scheduler for a part of a GPU, by the annotation {part}"
     missing = cluster.dra.absent(pod)
@@ -81,7 +81,8 @@ def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
     if devices and not missing:
         return f"it is not ours: it asks for {', '.join(devices[:MOST_DEVICES])}, which do not count as GPUs"
     names = ", ".join(sorted(cluster.gpu_names))
-    return f"it asks for no GPU ({names}){f'; {missing} does not exist' if missing else ''}"
+    unknown = "".join((f"; {missing} does not exist" if missing else "", f"; {pod.unread}" if pod.unread else ""))
+    return f"it asks for no GPU ({names}){unknown}"
 
 
 def gpu_part(pod: PodRecord) -> str:

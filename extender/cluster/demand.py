@@ -35,7 +35,7 @@ class Forecast:
     def see(self, pod: PodRecord, before: PodRecord | None) -> None:
         """Count a pod whose GPUs are known for the first time: those by a claim when the claim is known. `before`: as
         it was known until now. Pods without GPUs, and those that a node brings along, do not count."""
-        if not pod.gpus or pod.daemon or pod.mirror or pod.partial or (before is not None and before.gpus):
+        if not pod.gpus or pod.daemon or pod.mirror or pod.unread or (before is not None and before.gpus):
             return
         kind = kind_of(pod, self._resources[FIRST_GPU:], self.models.labels)
         if kind is not None:

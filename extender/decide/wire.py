@@ -118,7 +118,9 @@ def _pod(body: bytes, keys: dict[str, tuple[int, int]], cluster: ClusterView) ->
     try:
         pod = records.pod(body[span[0] : span[1]], cluster.gpu_names)
     except records.RecordError as error:
-        raise BadRequest(error.message, path=f"Pod.{error.path}".rstrip(".")) from error
+        raise BadRequest(
+            f"{error.message}; the pod {records.NOT_PLACED}", path=f"Pod.{error.path}".rstrip(".")
+        ) from error
     if not pod.uid:
         raise BadRequest("the pod has no uid", path="Pod.metadata.uid")
     for key, text in (("uid", pod.uid), ("namespace", pod.namespace), ("name", pod.name)):
@@ -132,7 +134,7 @@ def _same(pod: PodRecord, nominated: str) -> bool:
     return (
         pod.resource_version != ""
         and pod.nominated_node == nominated
-        and not pod.partial
+        and not pod.unread
         and (pod.priority_given or not pod.priority_class)
         and len(pod.uid) <= LONGEST_NAME
         and len(pod.namespace) <= LONGEST_NAME

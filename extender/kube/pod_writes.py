@@ -297,7 +297,7 @@ class Bindings:
             return records.pod(raw, self._gpus)
         except RecordError as error:
             pod = tolerant.read("Pod", raw, self._gpus, str(error)).record
-            if not isinstance(pod, PodRecord) or pod.partial:
+            if not isinstance(pod, PodRecord) or pod.unread:
                 raise
             return pod
 

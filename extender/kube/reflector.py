@@ -298,7 +298,7 @@ class Feed:
                     yield Event(self._kind, "delete", record)
 
     def _set(self, before: Record | None, record: Record) -> Sequence[Event | None]:
-        if isinstance(record, PodRecord) and record.partial and isinstance(before, PodRecord) and not before.partial:
+        if isinstance(record, PodRecord) and record.unread and isinstance(before, PodRecord) and not before.unread:
             record = tolerant.merged(before, record) if before.uid == record.uid else record
             if _is_same(before, record) and not self.unsure:
                 return (None,)

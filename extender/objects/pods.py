@@ -59,7 +59,9 @@ MOST_IMAGES: Final = 4  # of a pod that are kept, and the characters of each: wh
 MOST_OF_IMAGE: Final = 256
 MOST_GRACE: Final = 10**9  # seconds, 31 years: a longer grace counts as this, so that what is written can be read back
 LONGEST_DEADLINE: Final = 2**31 - 1  # seconds, 68 years: what the API server accepts
-UNREADABLE: Final = ""  # of a gate: no gate has an empty name, so no controller opens it
+NOT_PLACED: Final = "gets no node until it is created again with this corrected"
+"""What becomes of a pod that cannot be read in full, and what to do."""
+UNREADABLE: Final = "(unreadable)"  # of a gate: no gate has such a name, so no controller opens it
 _REQUESTS: Final = "requests."  # with this begin the names of requests in QuotaFacts
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
 MOST_SPECS: Final = 2048  # specifications that are kept, and the bytes of all as MessagePack
@@ -200,8 +202,14 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     group: tuple[str, str, str] | None
     """(Workload or "", pod group, replica key): spec.workloadRef of 1.35, spec.schedulingGroup of 1.36 and later."""
     quota_facts: QuotaFacts = QuotaFacts()
-    partial: bool = False
-    """Whether the object was read in part only (`tolerant.py`): what could not be read counts as the worst."""
+    unread: str = ""
+    """What of the object cannot be read (`tolerant.py`), for people: that counts as the worst. "": all was read."""
+
+    @property
+    def unread_text(self) -> str:
+        """Why no node is given to a pod that cannot be read in full, for people; "" for others."""
+        name = f"{self.namespace}/{self.name}"
+        return f"pod {name} cannot be read in full, and {NOT_PLACED}: {self.unread}" if self.unread else ""
 
     @property
     def gpu_count(self) -> int:

@@ -127,7 +127,7 @@ class QuotaUse:
     def count(self, pod: PodRecord, wall: float) -> None:
         """The pod exists at `wall`, seconds since 1970. A pod that is read in part does not count: its amounts are
         unknown, and the quota's own status has them."""
-        if pod.namespace not in self._quotas or pod.partial:
+        if pod.namespace not in self._quotas or pod.unread:
             return
         if pod.finished or (pod.deletion_at is not None and wall > pod.deletion_at + pod.grace_seconds):
             self._add(pod, {"count/pods": 1})

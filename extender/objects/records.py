@@ -56,6 +56,7 @@ from extender.objects.pods import (
     LONGEST_DEADLINE,
     MOST_GRACE,
     MOVING_TEXT,
+    NOT_PLACED,
     PLACEABLE,
     SEAT_MOVES,
     SEAT_REJECTED,
@@ -70,16 +71,16 @@ from extender.objects.pods import (
 from extender.objects.schema import RecordError, Source, read
 
 __all__ = [
-    "FENCE", "FINALIZER", "FINISHED", "KINDS", "LONGEST_DEADLINE", "MOST_GRACE", "MOVING_TEXT", "PLACEABLE",
-    "PLANNED_NODE", "PRIORITY_CLASS", "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE", "UNSCHEDULABLE",
-    "AllocatedDevice", "Attribute", "Capacity", "ClaimSpec", "Constraint", "DeviceChoice", "DeviceClassRecord",
-    "DeviceRecord", "DeviceRequest", "DeviceTaintRuleRecord", "DraRecord", "Event", "GpuDevice", "GroupRecord",
-    "Identity", "Key", "Kind", "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page", "PdbRecord", "Place",
-    "PodClaimRef", "PodRecord", "PriorityClassRecord", "QuotaFacts", "QuotaRecord", "QuotaScope", "Record",
-    "RecordError", "ResourceClaimRecord", "ResourceClaimTemplateRecord", "ResourceSliceRecord", "SaveAnswersRecord",
-    "Share", "Source", "device_class", "device_taint_rule", "identity", "key_of", "node", "page", "pod",
-    "pod_disruption_budget", "pod_of_template", "priority_class", "resource_claim", "resource_claim_template",
-    "resource_quota", "resource_slice", "selects",
+    "FENCE", "FINALIZER", "FINISHED", "KINDS", "LONGEST_DEADLINE", "MOST_GRACE", "MOVING_TEXT", "NOT_PLACED",
+    "PLACEABLE", "PLANNED_NODE", "PRIORITY_CLASS", "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE",
+    "UNSCHEDULABLE", "AllocatedDevice", "Attribute", "Capacity", "ClaimSpec", "Constraint", "DeviceChoice",
+    "DeviceClassRecord", "DeviceRecord", "DeviceRequest", "DeviceTaintRuleRecord", "DraRecord", "Event",
+    "GpuDevice", "GroupRecord", "Identity", "Key", "Kind", "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page",
+    "PdbRecord", "Place", "PodClaimRef", "PodRecord", "PriorityClassRecord", "QuotaFacts", "QuotaRecord",
+    "QuotaScope", "Record", "RecordError", "ResourceClaimRecord", "ResourceClaimTemplateRecord",
+    "ResourceSliceRecord", "SaveAnswersRecord", "Share", "Source", "device_class", "device_taint_rule", "identity",
+    "key_of", "node", "page", "pod", "pod_disruption_budget", "pod_of_template", "priority_class", "resource_claim",
+    "resource_claim_template", "resource_quota", "resource_slice", "selects",
 ]  # fmt: skip
 
 

@@ -508,6 +508,7 @@ _WORDS = {
     "object": "an object", "bool": "true or false", "null": "nothing", "datetime": "a time",
 }  # fmt: skip
 _EXPECTED = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_TOO_LONG = re.compile(r"Expected `(?:array|object)` of length <= (\d+)")
 _WRONG_WORD = re.compile(r"Invalid enum value (.*)")
 
 
@@ -516,6 +517,8 @@ def _plain(message: str, path: str) -> str:
     if match := _EXPECTED.fullmatch(message):
         wanted = [_WORDS.get(word, word) for word in match[1].split(" | ") if word != "null"]
         return f"expected {' or '.join(wanted)}, not {_WORDS.get(match[2], match[2])}"
+    if match := _TOO_LONG.fullmatch(message):
+        return f"it has more than {int(match[1]):,} entries"
     if match := _WRONG_WORD.fullmatch(message):
         field = path.rpartition(".")[2]
         allowed = get_args(_Effect if field == "effect" else _Tolerates if ".tolerations[" in path else _Test)

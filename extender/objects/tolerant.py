@@ -89,6 +89,7 @@ def read(
         error = error or repr(worse)
     if isinstance(record, PodRecord):
         unknown = unknown._replace(name=record.name, namespace=record.namespace, uid=record.uid)
+        record = msgspec.structs.replace(record, unread=error[:LONGEST_MESSAGE])
     reason: Reason = "unreadable" if record is None else "partial"
     return TolerantReading(record, unknown, reason, f"{error[:LONGEST_MESSAGE]}; {effect}")
 
@@ -158,7 +159,7 @@ def bare(pod: PodRecord) -> PodRecord:
         start=None,
         anti_affinity_terms=(ANY_POD,),
         affinity_terms=(),
-        partial=True,
+        unread="what else it states has led to a defect of gpu-extender",
     )
 
 
@@ -273,7 +274,7 @@ def _pod(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) ->
         spec.affinity = None
         left_out.add("spec.affinity")
         record = records.pod.of(wire, gpus)
-    changes: dict[str, Any] = {"partial": True}
+    changes: dict[str, Any] = {}
     if not record.node and left_out & {"spec", "spec.schedulingGates"}:
         changes["gates"] = (*record.gates, UNREADABLE)
     if any(path == "spec" or path.startswith("spec.affinity") for path in left_out):

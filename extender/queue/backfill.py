@@ -433,11 +433,11 @@ def _held_back(gang: WaitingGang, situation: QueueSituation) -> Waits | None:
 def why_incomplete(gang: WaitingGang) -> str:
     """What a gang that is not complete lacks, for people."""
     if gang.other_gates:
-        return f"other scheduling gates hold it back: {', '.join(gate or '(unreadable)' for gate in gang.other_gates)}"
+        return f"other scheduling gates hold it back: {', '.join(gang.other_gates)}"
     if not gang.known:
         unknown = "how many pods it has is not known: its owner does not exist, or states no number"
         return f"{unknown} (annotation {OUR_SIZE})"
     if gang.missing:
         return f"{gang.missing} does not exist"
     existing = len(gang.pods) + len(gang.members)
-    return f"{existing} of {gang.minimum} pods exist" if existing < gang.minimum else "a pod cannot be read in full"
+    return f"{existing} of {gang.minimum} pods exist" if existing < gang.minimum else gang.unread_text

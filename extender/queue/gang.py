@@ -271,7 +271,12 @@ class WaitingGang:
         """Whether enough pods exist with what their claims are made of, all of them are read in full, and no other
         controller holds one of them back."""
         enough = self.known and len(self.pods) + len(self.members) >= self.minimum
-        return enough and not (self.other_gates or self.missing or any(pod.partial for pod in self.pods))
+        return enough and not (self.other_gates or self.missing or any(pod.unread for pod in self.pods))
+
+    @property
+    def unread_text(self) -> str:
+        """Which of `pods` cannot be read in full, for people; "" for none."""
+        return next((pod.unread_text for pod in self.pods if pod.unread), "")
 
     @property
     def number(self) -> int:

@@ -363,8 +363,8 @@ class Writes:
         pod = self._verbs.cluster.pods.get(binding.uid) or await self._binder.pod(binding.namespace, binding.name)
         if pod is None or pod.uid != binding.uid:
             return _not_bound("the pod is gone, or another one has its name now")
-        if pod.partial:
-            return _not_bound("the pod cannot be read in full: /readyz names the field")
+        if pod.unread:
+            return _not_bound(pod.unread_text)
         return pod
 
     async def passed_on(self, binding: wire.Binding) -> Answer:

@@ -117,7 +117,7 @@ class ShadowWatch:
     def _bound(self, before: PodRecord, pod: PodRecord, now: float) -> None:
         asked = self._forget(pod.uid)
         outcome: Comparison | str
-        if before.partial:
+        if before.unread:
             outcome = "unreadable"
         elif self._allowance.take(now) is None:
             outcome = "busy"

@@ -45,7 +45,7 @@ def test_one_deep_object_in_a_list_hides_no_other() -> None:
     assert seen.changes == [("set", "a/1"), ("set", "deep/7"), ("set", "b/1")]
     record = seen.batches[0][1].record
     assert isinstance(record, PodRecord)
-    assert (record.node, record.gpus, record.partial) == ("n", ((GPU, 8),), False)
+    assert (record.node, record.gpus, record.unread) == ("n", ((GPU, 8),), "")
     assert list(reflector.state.rejected) == ["default/deep"]
     assert reflector.state.counters.reasons == {"too-deep": 1}
     assert [one.watches for one in script.requests] == [False, True]
@@ -87,7 +87,7 @@ def test_what_can_be_read_of_a_pod_holds_its_gpus() -> None:
     seen, _, reflector = reflect(listed(strange), watched())
     record = seen.batches[0][0].record
     assert isinstance(record, PodRecord)
-    assert record.partial
+    assert record.unread
     assert (record.node, record.gpus, record.priority) == ("n", ((GPU, 8),), 5)
     assert tolerant.ANY_POD in record.anti_affinity_terms
     assert "Near" in reflector.state.rejected["default/strange"]

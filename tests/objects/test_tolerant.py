@@ -15,7 +15,7 @@ from extender.cluster.tables import MOST_AMOUNT, MOST_SUM
 from extender.decide.decisions import Written
 from extender.errors import BadCluster
 from extender.objects import decode, tolerant
-from extender.objects.records import Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
+from extender.objects.records import UNREADABLE, Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
 from extender.objects.schema import MOST_ENTRIES, RecordError
 from tests.kube import hostile
 from tests.world import GPU, JSON, World, machine, pairs, topology, workload
@@ -60,7 +60,7 @@ def held(world: World, *records: Record | None) -> None:
 def test_a_count_that_cannot_be_read_is_more_than_any_node_has(spec: JSON) -> None:
     record = of_pod(**spec)
     assert (record.gpus, record.start, record.priority) == (((GPU, tolerant.UNKNOWN_COUNT),), None, 7)
-    assert record.partial
+    assert record.unread
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_count_that_cannot_be_read_is_more_than_any_node_has(spec: JSON) -> No
 )
 def test_a_count_that_can_be_read_counts(spec: JSON, gpus: int) -> None:
     record = of_pod(**spec)
-    assert (record.gpus, record.priority, record.node, record.partial) == (((GPU, gpus),), 7, "n", True)
+    assert (record.gpus, record.priority, record.node, bool(record.unread)) == (((GPU, gpus),), 7, "n", True)
 
 
 def test_a_pod_that_cannot_be_ranked_or_named_is_no_victim() -> None:
@@ -91,10 +91,10 @@ def test_a_pod_that_cannot_be_ranked_or_named_is_no_victim() -> None:
 @pytest.mark.parametrize(
     ("gates", "kept"),
     [
-        ([{"name": "a"}, {"name": 3}], ("a", "")),
-        ([{"name": "a"}, 3], ("a", "")),
-        ("closed", ("",)),
-        ([{"name": None}], ("",)),
+        ([{"name": "a"}, {"name": 3}], ("a", UNREADABLE)),
+        ([{"name": "a"}, 3], ("a", UNREADABLE)),
+        ("closed", (UNREADABLE,)),
+        ([{"name": None}], (UNREADABLE,)),
     ],
 )
 def test_a_gate_that_cannot_be_read_stays_closed(gates: Any, kept: tuple[str, ...]) -> None:
@@ -149,7 +149,7 @@ def test_a_defect_of_the_reader_gives_no_gpus_away(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(msgspec, "convert", fails_once)
     found = of_pod()
-    assert (found.uid, found.node, found.priority, found.partial) == ("uid-p", "n", 7, True)
+    assert (found.uid, found.node, found.priority, bool(found.unread)) == ("uid-p", "n", 7, True)
     assert found.gpus == ((GPU, tolerant.UNKNOWN_COUNT),)
 
 
@@ -419,14 +419,14 @@ def many(number: int) -> dict[str, JSON]:
 def test_a_field_with_very_many_entries_costs_its_pod_alone(field: str) -> None:
     """Each entry took up to 20 times its text: a hundred pods of a tenant were more than the memory of the server."""
     few, more = (many(number)[field] for number in (MOST_ENTRIES, MOST_ENTRIES + 1))
-    assert not decode.record("Pod", json.dumps(workload("p", 2, spec=few)).encode(), GPUS).partial  # type: ignore[union-attr]
+    assert not decode.record("Pod", json.dumps(workload("p", 2, spec=few)).encode(), GPUS).unread  # type: ignore[union-attr]
     world = World()
     world.node("n", 8)
     world.node("m", 2)
     for number in range(3):
         held(world, reading("Pod", workload(f"p{number}", 2, node="n", spec=more)).record)
     pod = world.cluster.pods["uid-p0"]
-    assert pod.partial
+    assert pod.unread
     assert (pod.node, pod.gpus) == ("n", ((GPU, 2),))
     entries = pod.tolerations, pod.node_selector, pod.affinity_terms, pod.node_terms or (), pod.claim_refs
     assert not any(entries)
@@ -438,4 +438,4 @@ def test_a_field_with_very_many_entries_costs_its_pod_alone(field: str) -> None:
     assert world.filter(workload("large", 3))["NodeNames"] == []
     waits = reading("Pod", workload("waits", 2, spec=more)).record
     assert isinstance(waits, PodRecord)
-    assert waits.gates == (("",) if field == "schedulingGates" else ())  # one that nobody opens
+    assert waits.gates == ((UNREADABLE,) if field == "schedulingGates" else ())  # one that nobody opens

@@ -12,6 +12,7 @@ import pytest
 
 from extender.cluster.slices import finish
 from extender.objects.gangs import Ref
+from extender.objects.records import UNREADABLE
 from extender.queue.backfill import (
     HeadReservation,
     Place,
@@ -299,7 +300,7 @@ def test_only_so_many_gangs_are_tried() -> None:
     [
         ({"minimum": 3}, "2 of 3 pods exist"),
         ({"missing": "ResourceClaimTemplate a/t"}, "ResourceClaimTemplate a/t does not exist"),
-        ({"other_gates": ("a.io/x", "")}, "other scheduling gates hold it back: a.io/x, (unreadable)"),
+        ({"other_gates": ("a.io/x", UNREADABLE)}, "other scheduling gates hold it back: a.io/x, (unreadable)"),
         ({"known": False}, "how many pods it has is not known: its owner does not exist, or states no number "
                            "(annotation gpu-extender.io/gang-size)"),
     ],
@@ -313,9 +314,13 @@ def test_an_incomplete_gang_reserves_nothing(facts: dict[str, Any], text: str) -
 
 def test_a_gang_with_an_unreadable_pod_waits() -> None:
     first = gang("a", 1, 1)
-    broken = records_with(first, partial=True)
+    broken = records_with(first, unread="spec.tolerations: it has more than 1,024 entries")
     found = decided([broken], [8])
-    assert (found.started, found.waits[first.ref].text) == ({}, "a pod cannot be read in full")
+    text = found.waits[first.ref].text
+    assert (found.started, text) == ({}, broken.pods[0].unread_text)
+    assert text.endswith(
+        "until it is created again with this corrected: spec.tolerations: it has more than 1,024 entries"
+    )
 
 
 def records_with(one: WaitingGang, **facts: Any) -> WaitingGang:

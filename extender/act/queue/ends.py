@@ -204,7 +204,7 @@ class AbsentSeats:
         return given
 
     def _may_take(self, pod: PodRecord) -> bool:
-        free = not pod.node and not pod.partial and OURS.issuperset(pod.gates)
+        free = not pod.node and not pod.unread and OURS.issuperset(pod.gates)
         return free and self._seats.of(pod.uid) is None
 
     def _replaced(self, name: str, new: Sequence[PodRecord], missing: dict[str, PodRecord], now: float) -> bool:

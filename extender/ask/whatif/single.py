@@ -14,7 +14,7 @@ from typing import Any, Final
 from ext_core import fit
 from extender.ask import gpu_notes, unchecked
 from extender.ask import nodes as judged_nodes
-from extender.ask.node_reasons import REMEDIES
+from extender.ask.node_reasons import REMEDIES, UNREADABLE
 from extender.ask.nodes import JudgedNodes
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, no_gpus
@@ -282,11 +282,13 @@ def claims_unknown(cluster: ClusterView, pod: PodRecord) -> Iterator[dict[str, s
 def about(snapshot: SupposedCluster, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
     """Warnings of a pod that hold whatever happens to it."""
     name = f"pod {pod.namespace}/{pod.name}"
+    if pod.unread:
+        yield warning(UNREADABLE, pod.unread_text)
     yield from unchecked.preferred(pod, snapshot.settings)
     if absent := snapshot.cluster.dra.absent(pod):
         yield warning("claim-absent", f"{name}: {absent} does not exist: kube-scheduler does not place it before that")
     by_us = snapshot.settings.queue.enabled or pod.uid not in snapshot.cluster.pods
-    if closed := [gate or "(unreadable)" for gate in pod.gates if gate != GATE or not by_us]:
+    if closed := [gate for gate in pod.gates if gate != GATE or not by_us]:
         yield warning("gated", f"{name}: {', '.join(closed)} has to be opened first")
     if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not snapshot.cluster.priority_classes:
         yield warning("no-priority-classes", f"{name} has priority {pod.priority:,}: the cluster has no PriorityClass")
