@@ -1,9 +1,9 @@
 """How many more machines of which model would start how many waiting pods.
 
-Pods that fit now, for which pods are evicted, that a quota holds back, that cannot be read in full, or whose gang has to
-be in one domain, are left out. So is, in the order of the queue, each gang that would exceed the rules of its queue. What is left is packed into
-new, empty machines alone, the largest pods first; a gang whole or not at all. A pod that requires linked GPUs shares
-its machine only where any GPUs of it are linked. So the machines are enough; fewer may do.
+Pods that fit now, for which pods are evicted, that a quota holds back, that cannot be read in full, or whose gang has
+to be in one domain, are left out. So is, in the order of the queue, each gang that would exceed the rules of its queue.
+What is left is packed into new, empty machines alone, the largest pods first; a gang whole or not at all. A pod that
+requires linked GPUs shares its machine only where any GPUs of it are linked. So the machines are enough; fewer may do.
 """
 
 from __future__ import annotations

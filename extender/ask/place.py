@@ -238,7 +238,7 @@ def outcome(case: GangCase, *, evicts: bool = True) -> Outcome:
     present = len(gang.pods) + len(gang.members)
     if lacks := gang.unread_text or no_answer(case.supposed.cluster, case.asked.pod):
         return Outcome(lacks=lacks)
-    if case.queued and not gang.known:
+    if case.queued and (gang.too_large or not gang.known):
         return Outcome(lacks=why_incomplete(gang))
     if present < gang.minimum:
         return Outcome(lacks=f"{present} of the {gang.minimum} pods that it needs to start are there")

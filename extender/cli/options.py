@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 APART: Final = ("metrics", "debug")
 """What can have a listener of its own."""
+MOST_WARNINGS: Final = 20
+"""Warnings of an answer that are printed."""
 
 
 def port(text: str) -> int:
@@ -174,9 +176,13 @@ def show(answer: Mapping[str, Any], form: str, lines: Callable[[Mapping[str, Any
 
 
 def warned(answer: Mapping[str, Any]) -> Iterator[str]:
-    """The warnings of an answer, a line each."""
-    for warning in answer["warnings"]:
+    """The first MOST_WARNINGS warnings of an answer, a line each, and how many more there are."""
+    from extender.ask.text import count
+
+    for warning in answer["warnings"][:MOST_WARNINGS]:
         yield f"warning: {warning['message']}"
+    if (hidden := len(answer["warnings"]) - MOST_WARNINGS) > 0:
+        yield f"and {count(hidden, 'more warning')} (-o json has all)"
 
 
 def note(warnings: Iterable[Mapping[str, str]], prefix: str = "") -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import quote
 
 from extender.ask.text import count, terms
@@ -23,6 +23,8 @@ EXAMPLES = (
     "gpu-extender queue --cluster cluster.json --config settings.yaml",
 )
 SHOWN_NODES = 10
+SHOWN: Final = 20
+"""Entries of each list that are printed."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,33 +51,48 @@ def run(options: argparse.Namespace) -> int:
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
     yield from warned(answer)
-    rows = [_cells(queue) for queue in answer["queues"]]
+    queues = answer["queues"]
+    rows = [_cells(queue) for queue in queues[:SHOWN]]
     yield from aligned(rows, "<>>><<<", ("queue", "waiting", "share", "weight", "holds", "guaranteed", "limit"))
+    yield from _hidden(queues, "queue")
     if rows:
         yield "  holds: all GPU pods of the queue, also those without its gate, on all nodes, also on cordoned ones"
         yield ""
     if starts := answer.get("starts"):
         yield "starts now, in order:"
-        for start in starts:
-            yield f"  {start['gang']}: {_seats(start['pods'])}"
+        yield from _first(starts, lambda start: [f"  {start['gang']}: {_seats(start['pods'])}"])
     if not answer["warnings"] and not answer["waiting"] and not answer["incomplete"]:
         yield f"no {'other ' if starts else ''}gang or pod waits behind the queue's gate"
     for title, gangs in (("waiting, in order", answer["waiting"]), ("not complete yet", answer["incomplete"])):
         if gangs:
             yield f"{title}:"
-        for gang in gangs:
-            yield from _gang(gang)
+        yield from _first(gangs, _gang)
     if answer["releasing"]:
         yield "being released:"
-    for gang in answer["releasing"]:
-        yield f"  {gang['gang']}: {_seats(gang['seats'])}"
-        if awaits := gang.get("awaits"):
-            more = f" and {len(awaits) - SHOWN_NODES} more" if len(awaits) > SHOWN_NODES else ""
-            yield f"     waits for what is evicted: {', '.join(awaits[:SHOWN_NODES])}{more}"
+    yield from _first(answer["releasing"], _releasing)
     if reserved := answer.get("advance_reservations"):
         yield "advance reservations:"
         rows = [(one["name"], one["from"] or "", one["until"] or "", one["phase"], one["text"]) for one in reserved]
         yield from aligned(rows, "<<<<<", ("name", "from", "until", "phase", ""), "  ")
+
+
+def _first(entries: Sequence[Any], lines_of: Callable[[Any], Iterable[str]], what: str = "gang") -> Iterator[str]:
+    """The lines of the first SHOWN entries, and how many more there are. `what`: one of them."""
+    for entry in entries[:SHOWN]:
+        yield from lines_of(entry)
+    yield from _hidden(entries, what)
+
+
+def _hidden(entries: Sequence[Any], what: str) -> Iterator[str]:
+    if (hidden := len(entries) - SHOWN) > 0:
+        yield f"  and {count(hidden, f'more {what}')} (-o json has all)"
+
+
+def _releasing(gang: Mapping[str, Any]) -> Iterator[str]:
+    yield f"  {gang['gang']}: {_seats(gang['seats'])}"
+    if awaits := gang.get("awaits"):
+        more = f" and {len(awaits) - SHOWN_NODES} more" if len(awaits) > SHOWN_NODES else ""
+        yield f"     waits for what is evicted: {', '.join(awaits[:SHOWN_NODES])}{more}"
 
 
 def _cells(queue: Mapping[str, Any]) -> tuple[str, ...]:

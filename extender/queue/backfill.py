@@ -31,7 +31,7 @@ from typing import Final, Literal, NamedTuple
 
 from extender.cluster.slices import RUN, Sliced, pauses
 from extender.objects.gangs import OUR_SIZE, Ref
-from extender.queue.gang import WaitingGang
+from extender.queue.gang import MOST_SEATS, WaitingGang
 from extender.queue.gang_runs import Ending, LearnedEnd, prefixes
 from extender.queue.placement import whatever_ends
 from extender.queue.usage import FoundPlace, OverQuota, behind
@@ -439,5 +439,9 @@ def why_incomplete(gang: WaitingGang) -> str:
         return f"{unknown} (annotation {OUR_SIZE})"
     if gang.missing:
         return f"{gang.missing} does not exist"
+    if gang.too_large:
+        return (
+            f"{gang.lacking:,} of its pods start together, and at most {MOST_SEATS:,} can: split it into several gangs"
+        )
     existing = len(gang.pods) + len(gang.members)
     return f"{existing} of {gang.minimum} pods exist" if existing < gang.minimum else gang.unread_text

@@ -233,6 +233,11 @@ class _Pods(NamedTuple):
         return len(self.queued) + len(self.late) + len(self.others)
 
 
+MOST_SEATS: Final = 5_000
+"""Pods of a gang that start together. The seats of a gang are one text of a ConfigMap, which may have 1 MiB: up to 180
+bytes for each, by the lengths of names."""
+
+
 @dataclass(frozen=True, slots=True)
 class WaitingGang:
     """A gang with pods that wait, or a single pod: Ref("pod", namespace, name)."""
@@ -268,10 +273,16 @@ class WaitingGang:
 
     @property
     def complete(self) -> bool:
-        """Whether enough pods exist with what their claims are made of, all of them are read in full, and no other
-        controller holds one of them back."""
+        """Whether enough pods exist with what their claims are made of, all of them are read in full, no other
+        controller holds one of them back, and not too many of them start together."""
         enough = self.known and len(self.pods) + len(self.members) >= self.minimum
-        return enough and not (self.other_gates or self.missing or any(pod.unread for pod in self.pods))
+        hindered = self.other_gates or self.missing or self.too_large or any(pod.unread for pod in self.pods)
+        return enough and not hindered
+
+    @property
+    def too_large(self) -> bool:
+        """Whether more pods start together than seats of one gang can be kept."""
+        return self.lacking > MOST_SEATS
 
     @property
     def unread_text(self) -> str:

@@ -14,7 +14,7 @@ from extender.objects.queueing import Domain, rank_of
 from extender.objects.records import PartDomain, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.roles import NODE
-from extender.queue.gang import WaitingGang, job_of
+from extender.queue.gang import MOST_SEATS, WaitingGang, job_of
 from extender.queue.levels import domain_of_node, keys_of
 from extender.queue.placement import GpuAllowance, JointPlacement, NodeChoice, NoPlace, Placed, Steps, Within
 from extender.reservations.claims import Claims, of_others
@@ -68,9 +68,9 @@ class Places:
         allowances: Sequence[GpuAllowance] = (),
         among: Collection[int] | None = None,
     ) -> Steps:
-        """A place for all pods of the gang, else for the first of them, as many as fit, if these are enough to start
-        it. `requests`: of all its pods; the others as of `steps`."""
-        most = len(gang.pods)
+        """A place for all pods of the gang (MOST_SEATS at once, where it need not start whole), else for the first of
+        them, as many as fit, if these are enough to start it. `requests`: of all its pods; the others as of `steps`."""
+        most = len(gang.pods) if gang.whole else min(len(gang.pods), MOST_SEATS)
         while True:
             result = yield from self.steps(gang, gang.pods[:most], requests[:most], counted, allowances, among)
             if isinstance(result, Placed):

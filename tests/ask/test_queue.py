@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from extender.ask import offline
+from extender.ask.suppose import SupposedCluster
+from extender.ask.whatif.question import Question
 from extender.cli import main
+from extender.queue import backfill, gang, places
 from extender.settings import Settings
 from tests.ask.asking import events, file
 from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
@@ -66,6 +69,26 @@ def test_what_starts_what_waits_and_what_is_reserved() -> None:
         "at_seconds": 500.0,
     }
     assert names(answer, "incomplete") == ["default/part"]
+
+
+def test_a_gang_whose_seats_cannot_be_kept_is_named_and_one_that_may_start_in_parts_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a gang was placed, and given up at each try: a log line alone stated why."""
+    for module in (gang, places, backfill):
+        monkeypatch.setattr(module, "MOST_SEATS", 3)
+    whole = [gated(f"w-{n}", 1, gang="whole", size=4) for n in range(4)]
+    parts = [gated(f"p-{n}", 1, gang="parts", size=5, notes={f"{PREFIX}gang-min": "2"}) for n in range(5)]
+    items = [node("n1"), node("n2"), *whole, *parts]
+    answer = asked(items)
+    assert [(start["gang"], len(start["pods"])) for start in answer["starts"]] == [("default/parts", 3)]
+    text = "4 of its pods start together, and at most 3 can: split it into several gangs"
+    assert [(entry["gang"], entry["text"]) for entry in answer["incomplete"]] == [("default/whole", text)]
+    shown = offline.explain(Settings(), events(items), ("default", "w-0"), WALL)
+    assert (shown["verdict"], shown["why"]["text"], shown["ways_out"]) == ("gated", text, [])
+    question = Question(named=tuple(("default", f"w-{n}") for n in range(4)))
+    whatif = offline.whatif(SupposedCluster.of(Settings(), events(items)), question, WALL)
+    assert [(group["verdict"], group["text"]) for group in whatif["groups"]] == [("cannot", text)]
 
 
 def test_one_queue_and_its_limit() -> None:

@@ -55,7 +55,7 @@ SINGLE = {
 }
 PART = SINGLE | {"gang": "lab/part", "reason": "incomplete", "text": "1 of 2 pods exist", "blocked_by": None}
 PART |= {"not_modelled": []}
-QUEUE = {
+QUEUE: dict[str, Any] = {
     "apiVersion": "gpu-extender.io/v1",
     "kind": "Queue",
     "warnings": [],
@@ -123,6 +123,30 @@ def test_the_queue_is_told_to_people(server: str, capsys: Captured) -> None:
         "being released:",
         f"  ml/old: 24 seats on {nodes} and 2 more nodes, 3 of them for pods that do not exist yet",
     ]
+
+
+def test_of_a_long_queue_a_person_gets_the_first_of_each_list(server: str, capsys: Captured) -> None:
+    """20,000 gated pods were 78,006 lines."""
+    waiting = [SINGLE | {"position": at + 1} for at in range(20_000)]
+    starts = [
+        {"gang": f"ml/p{at}", "queue": "ml", "pods": [{"name": "p", "node": "n", "gpus": [0]}]} for at in range(22)
+    ]
+    lists = {"waiting": waiting, "starts": starts, "incomplete": 21 * [PART | {"position": 1}]}
+    lists |= {"queues": 21 * QUEUE["queues"][:1], "releasing": 30 * QUEUE["releasing"]}
+    answer(QUEUE | lists | {"warnings": 25 * [{"code": "shared-gpus", "message": "parts"}]})
+    assert main(["queue", "--server", server]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 350
+    assert [line for line in lines if "more" in line and "seats" not in line] == [
+        "and 5 more warnings (-o json has all)",
+        "  and 1 more queue (-o json has all)",
+        "  and 2 more gangs (-o json has all)",
+        "  and 19,980 more gangs (-o json has all)",
+        "  and 1 more gang (-o json has all)",
+        "  and 10 more gangs (-o json has all)",
+    ]
+    assert main(["queue", "--server", server, "-o", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["waiting"]) == len(waiting)
 
 
 def test_what_would_start_a_gang_now_is_told_with_its_cost(server: str, cli: Cli) -> None:

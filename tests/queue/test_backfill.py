@@ -299,6 +299,7 @@ def test_only_so_many_gangs_are_tried() -> None:
     ("facts", "text"),
     [
         ({"minimum": 3}, "2 of 3 pods exist"),
+        ({"minimum": 5_001}, "5,001 of its pods start together, and at most 5,000 can: split it into several gangs"),
         ({"missing": "ResourceClaimTemplate a/t"}, "ResourceClaimTemplate a/t does not exist"),
         ({"other_gates": ("a.io/x", UNREADABLE)}, "other scheduling gates hold it back: a.io/x, (unreadable)"),
         ({"known": False}, "how many pods it has is not known: its owner does not exist, or states no number "

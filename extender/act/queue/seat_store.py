@@ -27,7 +27,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from extender.act.controller import done, each
-from extender.act.document import Amount, Changes, Entries, KeptDocument, Name, Priority, Seconds
+from extender.act.document import MOST_BYTES, Amount, Changes, Entries, KeptDocument, Name, Priority, Seconds
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Pace, Sliced
 from extender.cluster.statements import PLAN
@@ -79,7 +79,12 @@ class SeatStore:
         texts = {gang: self._entries.text(self._seats.gang(gang)) for gang in gangs}
         changes = {key(gang): text for gang, text in texts.items() if text != self._document.text(key(gang))}
         if not self._document.has_room(changes):
-            return f"the seats of {len(self._seats)} pods do not fit into {SHARDS} ConfigMaps"
+            pods = sum(len(self._seats.gang(gang)) for gang in texts)
+            size = sum(len(text.encode()) for text in texts.values())
+            return (
+                f"the seats of {pods:,} pods ({size:,} bytes) do not fit into {SHARDS} ConfigMaps of {MOST_BYTES:,} "
+                "bytes beside those of other gangs; those of one gang have to fit into one"
+            )
         for gang, text in texts.items():
             try:
                 if key(gang) in changes:
