@@ -108,6 +108,26 @@ class Clock:
     """Seconds that this thread has run, for the share of it that a task may take."""
 
 
+class Epoch:
+    """Seconds since 1970 at 0 of the monotonic clock. It follows steps of the wall clock, and nothing below
+    DRIFT_SECONDS: what is written by it stays the same words."""
+
+    DRIFT_SECONDS: Final = 1.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._value = self._now()
+
+    def __call__(self) -> float:
+        """As it is now."""
+        if abs((now := self._now()) - self._value) >= self.DRIFT_SECONDS:
+            self._value = now
+        return self._value
+
+    def _now(self) -> float:
+        return self._clock.wall() - self._clock.monotonic()
+
+
 def rfc3339(wall: float) -> str:
     """Seconds since 1970 as Kubernetes writes a time: 2026-11-21T15:00:00Z. Fractions are cut off."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

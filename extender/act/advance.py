@@ -47,7 +47,7 @@ from extender.objects.records import PodRecord
 from extender.queue.gang_runs import stated
 from extender.queue.report import first_names
 from extender.reservations.advance import Held, PlannedMove, users
-from extender.times import Clock
+from extender.times import Clock, Epoch
 
 LOOK_SECONDS: Final = 1.0
 READ_SECONDS: Final = 5.0
@@ -58,7 +58,6 @@ AGAIN_SECONDS: Final = 30.0
 """Between two searches for one reservation."""
 REST: Final = 19.0
 """Times as long as a search took no other one is made: they have a twentieth of one processor."""
-DRIFT_SECONDS: Final = 1.0  # by which the two clocks may have moved against each other
 MOST_NAMED: Final = 3
 REASONS: Final[Mapping[str, str]] = {
     "no-place": "AdvanceReservationWithoutPlace",
@@ -139,7 +138,7 @@ class AdvanceController(Controller):
         self._cluster, self._advance = verbs.cluster, verbs.claims.advance
         self._asked, self._store, self._leadership, self._moving, self._dated, self._may_lead = keeping
         self._ready, self._events, self._metrics = ready, events, metrics
-        self._clock = clock
+        self._clock, self._epoch = clock, Epoch(clock)
         self.search: Search | None = None
         self._entries: dict[str, AdvanceEntry] | None = None  # None: not read yet
         self._faults: dict[str, str] = {}
@@ -238,10 +237,7 @@ class AdvanceController(Controller):
 
     def _hold(self) -> None:
         """What is kept is in force."""
-        epoch = self._clock.wall() - self._clock.monotonic()
-        if abs(epoch - self._advance.epoch) < DRIFT_SECONDS:
-            epoch = self._advance.epoch
-        self._advance.take(self._store.held(), epoch)
+        self._advance.take(self._store.held(), self._epoch())
         self._advance.report = self.report
 
     # -- what the holder of the Lease does ------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class AdvanceStore(Entries):
         clock: Callable[[], float],
     ) -> None:
         """`clock`: seconds."""
-        super().__init__(resources, 0.0)
+        super().__init__(resources, lambda: 0.0)  # it states no times of the monotonic clock
         self._document = KeptDocument([configmap], clock)
         self._metrics, self._clock = metrics, clock
         self._warned: set[str] = set()

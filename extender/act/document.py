@@ -203,13 +203,12 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
 class Entries:
     """Texts that state amounts, and times on our clock."""
 
-    def __init__(self, resources: tuple[str, ...], epoch: float) -> None:
-        """`resources`: the names of the amounts, by index; `epoch`: seconds since 1970 at 0 of our clock, read once, so
-        that an entry is written in the same words always."""
+    def __init__(self, resources: tuple[str, ...], epoch: Callable[[], float]) -> None:
+        """`resources`: the names of the amounts, by index; `epoch`: seconds since 1970 at 0 of our clock."""
         self._resources, self._epoch = resources, epoch
 
     def _wall(self, at: float) -> float:
-        return round(at + self._epoch, 3)
+        return round(at + self._epoch(), 3)
 
     def _stated(self, amounts: Sequence[int]) -> dict[str, int]:
         return {name: amount for name, amount in zip(self._resources, amounts, strict=True) if amount}

@@ -46,7 +46,7 @@ from extender.objects.records import MOST_GRACE, PodRecord
 from extender.objects.stored_texts import Damaged, Newer, decoded
 from extender.reservations.release import CAUSES
 from extender.reservations.reservations import Reservation
-from extender.times import Backoff, Clock
+from extender.times import Backoff, Clock, Epoch
 
 LOOK_SECONDS = 1.0  # between two looks at what is over
 REREAD_SECONDS = 2.0  # until then another instance passes pods on GPUs that are free and planned by this one
@@ -89,7 +89,7 @@ class ReservationStore(Controller):
         clock = clock or Clock()
         self._verbs, self._metrics, self._ready = verbs, metrics, ready
         self._clock = clock.monotonic
-        self._entries = ReservationEntries(verbs.cluster.resources, clock.wall() - clock.monotonic())
+        self._entries = ReservationEntries(verbs.cluster.resources, Epoch(clock))
         self._settings = verbs.settings.reservations
         self._lock = asyncio.Lock()
         self._in_memory = configmap is None
@@ -475,7 +475,7 @@ class ReservationEntries(Entries):
         entry = decoded(text, _READ, FORMAT, MOST_TEXT)
         if len(set(entry.victims)) < len(entry.victims):
             raise Damaged("victims are not distinct")
-        at = entry.at - self._epoch
+        at = entry.at - self._epoch()
         if at > now + AHEAD_SECONDS:
             raise Damaged("its time is yet to come")
         return Reservation(
@@ -485,7 +485,7 @@ class ReservationEntries(Entries):
             self._amounts(entry.amounts),
             entry.priority,
             min(now, at),  # another machine's clock may be ahead
-            None if isinstance(entry.emptied, msgspec.UnsetType) else min(now, entry.emptied - self._epoch),
+            None if isinstance(entry.emptied, msgspec.UnsetType) else min(now, entry.emptied - self._epoch()),
             entry.pod,
             min(entry.grace, MOST_GRACE),
             entry.own is True,

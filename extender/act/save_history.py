@@ -117,7 +117,7 @@ class SaveHistory:
     def refresh(self) -> None:
         """Apply what has changed with time, now and then."""
         now = self.wall()
-        if now - self._refreshed >= REFRESH_SECONDS:
+        if abs(now - self._refreshed) >= REFRESH_SECONDS:
             self._bound(now)
             self._apply([*self._namespaces, *(self._cluster.save_answers.keys() - self._namespaces.keys())], now)
             self._refreshed = now

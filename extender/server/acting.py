@@ -52,7 +52,7 @@ from extender.server.calls import ApiBinder, Binder
 from extender.server.deciding import Core, cluster_of
 from extender.server.gate import Asks
 from extender.settings import Settings
-from extender.times import Clock
+from extender.times import Clock, Epoch
 
 ADVANCE_LEASE: Final = "gpu-extender-advance"
 MIX: Final = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
@@ -287,7 +287,7 @@ def queue_over(
 ) -> QueueController:
     """What releases pods from behind our gate. `identity`: of this process alone."""
     verbs, metrics, clock = core.verbs, core.metrics, core.clock
-    entries = SeatEntries(core.cluster.resources, clock.wall() - clock.monotonic())
+    entries = SeatEntries(core.cluster.resources, Epoch(clock))
     seats = verbs.claims.seats
     store = SeatStore(seats, entries, stored.maps, metrics, clock.monotonic)
     replicas = Replicas(identity, core.cluster, seats, store, stored.signs, clock.monotonic)

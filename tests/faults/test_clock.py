@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from extender.times import Clock
+from tests.act.test_reservations import OFFER, ask, connected, entries, keeper, store
+from tests.act.test_reservations import world as reserving
+from tests.kube.objects import Objects
+from tests.waiting import run_bounded
 from tests.world import WALL, World, workload
 
 DAY = 86_400.0
@@ -54,3 +59,30 @@ def test_protection_and_lost_work_follow_the_wall_clock_and_are_never_negative()
     world.wall += 2 * DAY
     assert world.preempt(urgent, {"n": ["w"]}) == {"n": ["w"]}
     assert cost(world) == DAY + 100
+
+
+@pytest.mark.parametrize("wrong", [-3600.0, 3600.0])
+def test_what_a_server_reserves_that_started_with_a_wrong_clock_counts_for_others_once_it_is_right(
+    wrong: float,
+) -> None:
+    """As a host that boots before its time is set. Else the others would drop each of its reservations, as over or as
+    yet to come, until it starts again."""
+    objects, ours, theirs = Objects(), reserving(), reserving()
+    error = wrong
+    clock = Clock(lambda: ours.now, lambda: ours.wall + ours.now - 1000.0 + error)
+
+    async def test() -> None:
+        nonlocal error
+        async with connected(objects) as server:
+            kept = keeper(ours, server, clock)
+            await kept.refresh()
+            error = 0.0
+            assert list(await ask(ours, OFFER)) == ["n1"]
+            other = store(theirs, server)
+            await other.refresh()
+            theirs.verbs.releases.sweep(theirs.now)
+            assert [plan.node for plan in theirs.verbs.reservations.all()] == ["n1"]
+            await other.refresh()
+            assert list(entries(objects)) == ["uid-urgent"]
+
+    run_bounded(test())

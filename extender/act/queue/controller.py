@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Final
 
 from extender.act.controller import Controller, done, in_turns, repeat
@@ -111,7 +110,7 @@ class QueueController(Controller):
         self._late: dict[str, float] = {}  # namespace -> until when its releases hold up no others
         self._served = ""  # namespace of the gangs that were released last
         self._leads = False  # this instance has read the seats since it got the Lease
-        self._leads_since = inf  # seconds since 1970
+        self._before_lead: QueueReport | None = None  # the latest report when this instance got the Lease
         self._turning = asyncio.Lock()  # held while this instance writes seats, and while it reads those of another
 
     @property
@@ -133,7 +132,7 @@ class QueueController(Controller):
     @property
     def head_known(self) -> bool:
         """Whether the planner has looked since this instance leads. Where no instance can lead, no gang starts."""
-        looked = self._leading() and self._planner.report.wall >= self._leads_since
+        looked = self._leads and self._leading() and self._planner.report is not self._before_lead
         return looked or self._acting.leadership.forbidden
 
     @property
@@ -221,7 +220,7 @@ class QueueController(Controller):
             self._evictions.begin()
             self._strangers.begin()
             self._acting.growth.begin()
-            self._leads, self._leads_since = True, self._time.wall()
+            self._leads, self._before_lead = True, self._planner.report
         self._judge(self._releases.ended())
         busy = frozenset(self._releases.busy)
         await self._absent.look(self._time.monotonic(), busy)
@@ -285,7 +284,7 @@ class QueueController(Controller):
         if (
             len(queued) <= len(self._seats)
             and all(self._seats.of(uid) is not None for uid in queued)
-            and (self._time.wall() - self._planner.report.wall < LOOK_SECONDS)
+            and abs(self._time.wall() - self._planner.report.wall) < LOOK_SECONDS
         ):  # all are being released: only the report is due
             return
         planned: list[GangStart] = []

@@ -95,7 +95,7 @@ class Growth:
         self._attempts.keep([waiting.gang for waiting in shown])
         await self._count(report)
         await self._conditions(never, report.wall)
-        recent = [since for since in turns.values() if report.wall - since < SHOWN_SECONDS]
+        recent = [since for since in turns.values() if abs(report.wall - since) < SHOWN_SECONDS]
         if next_one is not None and not recent:
             turns[next_one.gang.ref] = report.wall
             shown.append(next_one)
@@ -144,7 +144,7 @@ class Growth:
         """Make the gang's ProvisioningRequest, and note on its pods that they use its nodes. Where a pod was replaced
         all are noted anew: if that was the first, the request is another. One that failed is made again."""
         pods, attempt = waiting.gang.existing, 0
-        if wall - self._failed < AGAIN_SECONDS:
+        if abs(wall - self._failed) < AGAIN_SECONDS:  # the clock may step back
             return
         try:
             if all(WANTS_NODES in pod.annotations for pod in pods):
@@ -365,7 +365,7 @@ class RequestAttempts:
         NoAnswer."""
         name = name_of(gang)
         number, at, ended = self._latest.setdefault(name, _Attempt(0, wall + CHECK_SECONDS, False))
-        if wall < at:
+        if wall < at <= wall + LONGEST_SECONDS:  # else the clock has stepped back
             return 0
         if ended:
             self._latest[name] = _Attempt(number + 1, wall + CHECK_SECONDS, False)

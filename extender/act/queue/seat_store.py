@@ -253,7 +253,7 @@ class SeatEntries(Entries):
         others = [tuple(sorted(stated.items())) for stated in entry.others] or [()] * len(kinds)
         if len(others) != len(kinds):
             raise Damaged("other resources of some kinds of pods alone")
-        at = min(now, entry.at - self._epoch)
+        at = min(now, entry.at - self._epoch())
         awaits = {node: tuple(uids) for node, uids in entry.awaits.items()}
         by_uid: dict[str, Seat] = {}
         for stated_seat in entry.seats:

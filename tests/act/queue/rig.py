@@ -26,7 +26,7 @@ from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
-from extender.times import Clock
+from extender.times import Clock, Epoch
 from tests.act.test_reservations import connected
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
@@ -82,7 +82,7 @@ class Rig:
         lease = Lease(server, "kube-system", "queue", identity, clock=clock)
         maps = [ConfigMap(server, "kube-system", f"seats-{i}") for i in range(SHARDS)]
         self.seats = world.verbs.claims.seats
-        entries = SeatEntries(world.cluster.resources, world.wall - world.now)
+        entries = SeatEntries(world.cluster.resources, Epoch(clock))
         store = SeatStore(self.seats, entries, maps, world.metrics, clock.monotonic)
         signs = ConfigMap(server, "kube-system", f"seats-{SIGNS}")
         if SIGNS_PATH not in objects.stored:

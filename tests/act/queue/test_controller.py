@@ -198,7 +198,7 @@ async def test_what_goes_by_the_order_acts_where_the_queue_is_led(world: World, 
     assert (queue.may_lead, queue.head_known) == (False, False)
     await one.turn()
     assert (queue.may_lead, queue.head_known) == (True, True)
-    queue._leads_since = world.wall + 1.0  # it was led by another instance meanwhile
+    queue._before_lead = queue._planner.report  # it was led by another instance meanwhile
     assert (queue.may_lead, queue.head_known) == (True, False)
     await one.turns(10)
     assert queue.head_known
@@ -207,6 +207,14 @@ async def test_what_goes_by_the_order_acts_where_the_queue_is_led(world: World, 
     assert (queue.may_lead, queue.head_known) == (False, False)
     leadership.forbidden = True
     assert (queue.may_lead, queue.head_known) == (True, True)
+
+
+async def test_a_clock_that_steps_back_holds_up_nothing_that_goes_by_the_order(world: World, one: Rig) -> None:
+    await one.turn()
+    world.wall -= 86_400.0
+    await one.turns(10)
+    assert one.controller.head_known
+    assert abs(one.controller._planner.report.wall - world.wall) < 2.0
 
 
 async def test_single_pods_are_released_together(one: Rig) -> None:

@@ -12,7 +12,7 @@ from extender.objects.stored_texts import Damaged, Newer
 from extender.reservations.seats import Seat
 
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu")
-ENTRIES = SeatEntries(RESOURCES, 1_000_000.0)
+ENTRIES = SeatEntries(RESOURCES, lambda: 1_000_000.0)
 WORKER = Seat("u1", "d/a", "job:d/g", "n1", (1000, 5, 1, 4), 0b1111, 5, 10.0)
 SEATS = [WORKER, WORKER._replace(uid="u2", node="n2"), WORKER._replace(uid="u3", amounts=(1000, 0, 1, 0), gpus=0)]
 

@@ -242,6 +242,39 @@ async def test_where_no_request_can_be_made_it_is_tried_again_after_a_while() ->
         assert len(made(one, REQUESTS)) == 1
 
 
+@pytest.mark.parametrize("when", ["refused", "ended"])
+async def test_a_clock_that_steps_back_delays_no_request(when: str) -> None:
+    world = one_node(autoscaler="provisioningRequest")
+
+    async with rig(world) as one:
+        one.objects.fail = lambda request: 404 if request.path == REQUESTS and when == "refused" else 0
+        one.create(*gang("a", 2, 8))
+        await turns(one, 2)
+        one.objects.fail = lambda request: 0
+        if when == "ended":
+            ((path, request),) = [found for found in one.objects.stored.items() if found[0].startswith(REQUESTS)]
+            condition = {"type": "Failed", "status": "True"}
+            one.objects.put(path, {**request, "status": {"conditions": [condition]}})
+        world.wall -= 86_400.0
+        for _ in range(3):
+            world.now, world.wall = world.now + 60, world.wall + 60
+            await turns(one, 2)
+        assert len(made(one, REQUESTS)) == (1 if when == "refused" else 2)
+
+
+async def test_a_clock_that_steps_back_keeps_no_gang_from_being_shown() -> None:
+    world = one_node(autoscaler="unnominated")
+
+    async with rig(world) as one:
+        one.create(*gang("a", 2, 8), *gang("b", 2, 8))
+        await turns(one, 2)
+        assert (shown(one, "a-0"), shown(one, "b-0")) == ([True], [False])
+        world.wall -= 86_400.0
+        world.now, world.wall = world.now + 900, world.wall + 900
+        await turns(one, 2)
+        assert shown(one, "b-0", "b-1") == [True] * 2
+
+
 async def test_a_pod_that_states_a_time_to_come_keeps_no_other_gang_from_being_shown() -> None:
     world = one_node(autoscaler="unnominated")
 

@@ -205,7 +205,7 @@ async def test_a_conflict_is_tried_again_at_once(one: Rig) -> None:
 
 def seats_of_maps(one: Rig) -> Counter[tuple[str, int]]:
     """How many seats the ConfigMaps state for each planned GPU."""
-    entries = SeatEntries(one.world.cluster.resources, one.world.wall - one.world.now)
+    entries = SeatEntries(one.world.cluster.resources, lambda: one.world.wall - one.world.now)
     maps = [found for path, found in one.objects.stored.items() if "/configmaps/seats-" in path and path != SIGNS_PATH]
     texts = [text for one_map in maps for text in (one_map.get("data") or {}).values()]
     seats = [seat for text in texts for seat in entries.seats(text, one.world.now)]

@@ -28,7 +28,7 @@ def store(
     seats: Seats, server: ApiServer, metrics: Metrics | None = None, clock: Callable[[], float] = lambda: 20.0
 ) -> SeatStore:
     maps = [ConfigMap(server, "kube-system", f"seats-{i}") for i in range(SHARDS)]
-    return SeatStore(seats, SeatEntries(RESOURCES, 1_000_000.0), maps, metrics or Metrics(), clock)
+    return SeatStore(seats, SeatEntries(RESOURCES, lambda: 1_000_000.0), maps, metrics or Metrics(), clock)
 
 
 def path(shard: int) -> str:
@@ -267,13 +267,13 @@ class _Map(ConfigMap):
 
 
 def _of_maps(seats: Seats, maps: _Maps) -> SeatStore:
-    entries = SeatEntries(RESOURCES, 1_000_000.0)
+    entries = SeatEntries(RESOURCES, lambda: 1_000_000.0)
     return SeatStore(seats, entries, [_Map(maps, i) for i in range(SHARDS)], Metrics(), lambda: 20.0)
 
 
 def _text(number: int, size: int = 1) -> str:
     of_gang = [SEAT._replace(uid=f"{number}-{i}", gang=f"job:d/{number}") for i in range(size)]
-    return SeatEntries(RESOURCES, 1_000_000.0).text(of_gang)
+    return SeatEntries(RESOURCES, lambda: 1_000_000.0).text(of_gang)
 
 
 @pytest.mark.parametrize("changing", [1, 2, 50])
