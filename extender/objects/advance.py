@@ -6,8 +6,8 @@ An entry that cannot be used states why, and stops no other one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from extender.errors import BadInput
@@ -22,8 +22,7 @@ MOST_ENTRIES: Final = 64
 LONGEST: Final = 4_096
 """Characters of one entry."""
 MOST_NAMESPACES: Final = 64
-LONGEST_NAME: Final = 63
-"""Characters of a namespace, as Kubernetes allows them."""
+_NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MOST_KEYS: Final = 256
 """Of the ConfigMap: what is beyond them is not looked at."""
 MOST_TIME: Final = 64
@@ -73,12 +72,12 @@ def entry(name: str, text: str) -> AdvanceEntry:
     if until <= since:
         raise BadInput("until is not after from", path="until")
     named = stated.get("namespaces", [])
-    if not isinstance(named, list) or not all(isinstance(namespace, str) and namespace for namespace in named):
+    if not isinstance(named, list) or not all(isinstance(namespace, str) for namespace in named):
         raise BadInput("not a list of names", path="namespaces")
     if len(named) > MOST_NAMESPACES:
         raise BadInput(f"more than {MOST_NAMESPACES}", path="namespaces")
-    if any(len(namespace) > LONGEST_NAME for namespace in named):
-        raise BadInput(f"a name longer than {LONGEST_NAME} characters", path="namespaces")
+    if odd := [namespace for namespace in named if not _NAMESPACE.fullmatch(namespace)]:
+        raise BadInput(f"{odd[0][:40]!r} is not the name of a namespace", path="namespaces")
     if bool(named) == bool(asked.node):
         why = "no pod uses a node that is emptied" if named else "none is stated: no pod could use the GPUs"
         raise BadInput(why, path="namespaces")
@@ -95,7 +94,7 @@ def _fields(text: str) -> Mapping[Any, Any]:
     if len(text) > LONGEST:
         raise BadInput(f"longer than {LONGEST} characters", path="")
     try:
-        stated = list(yaml_documents.documents(text.encode(), aliases=False))
+        stated = list(yaml_documents.documents(text.encode(), aliases=False, typed=False))
     except (yaml_documents.Error, RecursionError, UnicodeEncodeError, ValueError) as error:
         raise BadInput(f"neither YAML nor JSON: {' '.join(str(error).split())[:200]}", path="") from error
     if len(stated) != 1 or not isinstance(stated[0], dict):
@@ -105,11 +104,9 @@ def _fields(text: str) -> Mapping[Any, Any]:
 
 def _text(stated: Mapping[Any, Any], field: str) -> str:
     text = stated[field]
-    if isinstance(text, datetime):  # YAML has times of its own
-        text = text.isoformat()
-    if isinstance(text, bool) or not isinstance(text, str | int) or str(text) == "":
+    if not isinstance(text, str) or not text:
         raise BadInput("not a text", path=field)
-    return str(text)
+    return text
 
 
 def _moment(stated: Mapping[Any, Any], field: str) -> float:
@@ -165,6 +162,8 @@ class WantedRoom(NamedTuple):
                 path="for",
             )
         level, _, value = query.get("domain", "").partition("=")
+        if value and not level:
+            raise BadInput("a value without its level, as in rack=r1", path="domain")
         if node and (level or query.get("model")):
             raise BadInput("a domain and a model belong to a shape", path="node")
         at = time_of(query["at"], "at") if query.get("at") else 0.0

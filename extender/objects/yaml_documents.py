@@ -33,14 +33,17 @@ def malformed(error: Exception) -> str:
     return f"malformed YAML{where}: {' '.join(str(problem or error).split())}"
 
 
-def documents(raw: bytes, *, aliases: bool = True, repeated: list[str] | None = None) -> Iterator[Any]:
+def documents(
+    raw: bytes, *, aliases: bool = True, repeated: list[str] | None = None, typed: bool = True
+) -> Iterator[Any]:
     """Each document's value; None for an empty one. `aliases`: whether it may repeat parts by `*name`: a short text can
     then stand for very much. `repeated`: where it is said which keys are repeated; of each the last one counts then.
+    `typed`: whether plain scalars are numbers, times and so on; else each is its text: the node 0123 is not the number.
     Error with its line, RecursionError beyond DEEPEST levels."""
-    reader = _Reader(aliases, repeated)
+    reader = _Reader(aliases, repeated, typed)
     for event in yaml.parse(raw, _PARSER):
         if isinstance(event, yaml.DocumentStartEvent):
-            reader = _Reader(aliases, repeated)
+            reader = _Reader(aliases, repeated, typed)
         elif isinstance(event, yaml.DocumentEndEvent):
             yield reader.value
         else:
@@ -97,9 +100,9 @@ class _Open:
 class _Reader:
     """Builds the value of one document from its events, without recursion."""
 
-    def __init__(self, aliases: bool, repeated: list[str] | None) -> None:
+    def __init__(self, aliases: bool, repeated: list[str] | None, typed: bool) -> None:
         self.value: Any = None
-        self._aliases, self._repeated = aliases, repeated
+        self._aliases, self._repeated, self._typed = aliases, repeated, typed
         self._open: list[_Open] = []
         self._anchors: dict[str, Any] = {}
         self._take: dict[type[Any], Callable[[Any], None]] = {
@@ -126,7 +129,7 @@ class _Reader:
             self.value = value
 
     def _scalar(self, event: Any) -> None:
-        if event.implicit[0] or event.tag not in (None, "!"):
+        if self._typed and (event.implicit[0] or event.tag not in (None, "!")):
             try:
                 value = _meaning(event.value, event.tag if not event.implicit[0] else None)
             except (ScalarError, ValueError, IndexError) as error:  # the last: an empty text with the tag of a number

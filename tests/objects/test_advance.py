@@ -28,6 +28,13 @@ def test_a_shape_and_a_node() -> None:
     assert (found[1].name, found[1].room.node, found[1].until - found[1].since) == ("fan", "n7", 2 * 3600)
 
 
+@pytest.mark.parametrize("name", ["0123", "0x1f", "1_0", "12e3", "true"])
+def test_a_name_is_what_is_written(name: str) -> None:
+    """To YAML these are numbers, and the node 0123 would be the node 123."""
+    ((entry,), faults) = entries({"a": f"node: {name}\n{DATES}"})
+    assert (entry.room.node, faults) == (name, {})
+
+
 def test_times_of_yaml_are_read_too() -> None:
     text = "for: 8\nnamespaces: [ml]\nfrom: 2026-12-01T08:00:00Z\nuntil: 2026-12-01T10:00:00+01:00\n"
     ((entry,), faults) = entries({"a": text})
@@ -50,14 +57,19 @@ def test_times_of_yaml_are_read_too() -> None:
         (f"node: n7\nnamespaces: [ml]\n{DATES}", "no pod uses a node that is emptied"),
         (f"for: 8\n{DATES}", "no pod could use the GPUs"),
         (f"for: 8\nnamespaces: ml\n{DATES}", "not a list of names"),
-        (f"for: 8\nnamespaces: ['']\n{DATES}", "not a list of names"),
+        (f"for: 8\nnamespaces: ['']\n{DATES}", "not the name of a namespace"),
+        (f"for: 8\nnamespaces: [ML]\n{DATES}", "'ML' is not the name of a namespace"),
+        (f"for: 8\nnamespaces: ['ml ']\n{DATES}", "not the name of a namespace"),
+        (f"for: 0x8\nnamespaces: [ml]\n{DATES}", "is not GPUS or PODSxGPUS"),  # to YAML it is the number 8
+        (f"for: 8\ndomain: =r2\nnamespaces: [ml]\n{DATES}", "without its level"),
         (f"for: 8\nnamespaces: {['n'] * 65}\n{DATES}", "more than 64"),
         ("for: 8\nnamespaces: [ml]\nfrom: 2026-12-01T08:00:00\nuntil: 2026-12-01T09:00:00Z", "with its offset"),
         ("for: 8\nnamespaces: [ml]\nfrom: tomorrow\nuntil: 2026-12-01T09:00:00Z", "with its offset"),
         ("for: 8\nnamespaces: [ml]\nuntil: 2026-12-01T09:00:00Z", "with its offset"),
         ("for: 8\nnamespaces: [ml]\nfrom: 2026-12-01T09:00:00Z\nuntil: 2026-12-01T09:00:00Z", "not after from"),
         ("x" * (LONGEST + 1), "longer than"),
-        ("for: true", "not a text"),
+        ("for: true", "is not GPUS or PODSxGPUS"),
+        ("for: [8]", "not a text"),
         ("\ud800", "neither YAML nor JSON"),
         ("a: " * 300, "neither YAML nor JSON"),
         ("[" * 2000, "neither YAML nor JSON"),
