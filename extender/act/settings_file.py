@@ -64,10 +64,11 @@ class SettingsFile(Controller):
 
     def _take(self, read: Settings, *, first: bool) -> None:
         before = self._verbs.cluster.settings
-        settings = before.model_copy(
-            update={name: getattr(read, name) for name in RELOADED}
-            | {"queue": before.queue.model_copy(update={"queues": read.queue.queues})}
-        )
+        changed = {name: getattr(read, name) for name in RELOADED}
+        changed["queue"] = before.queue.model_copy(update={"queues": read.queue.queues})
+        settings = before.model_copy(update=changed)
+        if not settings.ceilings_have_their_term:  # the ceilings stay until the next start, and so does their term
+            settings = settings.model_copy(update={"costs": before.costs})
         later = _differing(settings, read)
         restart = f"these fields of the file count from the next start on: {', '.join(later)}"
         self._metrics.degraded.note("settings", restart if later else "")

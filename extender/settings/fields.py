@@ -754,9 +754,14 @@ class Settings(_Part):
     limits: LimitSettings = LimitSettings()
     server: ServerSettings = ServerSettings()
 
+    @property
+    def ceilings_have_their_term(self) -> bool:
+        """Whether a cost term counts what the ceilings bound."""
+        return not self.preemption.ceilings or "work_lost_gpu_seconds" in self.costs
+
     @model_validator(mode="after")
-    def _ceilings_have_their_term(self) -> Self:
-        if self.preemption.ceilings and "work_lost_gpu_seconds" not in self.costs:
+    def _terms_of_ceilings(self) -> Self:
+        if not self.ceilings_have_their_term:
             raise fault("preemption.ceilings needs the cost term work_lost_gpu_seconds in costs")
         return self
 

@@ -13,7 +13,7 @@ from extender.act.settings_file import SettingsFile
 from extender.settings import Settings
 from tests.ask.test_nothing_changes import explainer
 from tests.waiting import run_bounded
-from tests.world import DGX1V, WALL, World
+from tests.world import DGX1V, WALL, World, workload
 
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
 SPREAD = "scorers: [{name: packing, weight: 2.5}]\n"
@@ -81,6 +81,20 @@ def test_what_needs_a_restart_is_named_and_the_rest_counts(tmp_path: Path, capsy
     assert settings.scorers[0].name == "packing"
     assert reloads(world, "partly") == 1
     assert "fields=['mode', 'queue.enabled']" in capsys.readouterr().out
+
+
+def test_ceilings_that_stay_until_the_next_start_keep_their_cost_term(tmp_path: Path) -> None:
+    ceilings = {"preemption": {"ceilings": {"batch": {"gpuHours": 1}}}}
+    world = World(Settings.model_validate(ceilings))
+    world.node("n", 4)
+    world.pod("w", 4, "n", priority=1, start=WALL - 7200)
+    urgent = workload("urgent", 4, priority=9, spec={"priorityClassName": "batch"})
+    loaded(world, tmp_path, HEAD + SPREAD + "costs: [victims]\n")  # the file has no ceilings any more
+    assert world.preempt(urgent, {"n": ["w"]}) == {}  # 8 GPU-hours
+    assert "work_lost_gpu_seconds" in [cost.name for cost in world.verbs.policy.costs]
+    assert [scorer.name for scorer, _ in world.verbs.policy.scorers] == ["packing"]
+    (problem,) = [part["problem"] for part in world.call("/readyz", method="GET").json["degraded"]]
+    assert problem.endswith("from the next start on: costs, preemption.ceilings")
 
 
 def test_quotas_count_at_once(tmp_path: Path) -> None:
