@@ -310,6 +310,8 @@ class AdvanceController(Controller):
         """What is to be kept of one entry now. `changes`: of entries before it."""
         wall, stated_now = self._clock.wall(), _digest(entry)
         held = () if kept is None else _in_transit(kept)
+        if kept is not None and kept.phase == "ended" and wall < entry.until:  # a later end, or the clock stepped back
+            kept = None
         if kept is not None:
             kept = self._restated(entry, kept, changes) if kept.stated == stated_now else None
         if kept is None:
@@ -336,7 +338,7 @@ class AdvanceController(Controller):
         before = tuple(sorted({*kept.before, *self._present({seat.node for seat in kept.seats}, new)}))
         restated = replace(kept, until=entry.until, namespaces=entry.namespaces, before=before)
         later = entry.until > kept.until
-        if later and (kept.phase == "ended" or self._overlaps(restated, changes)):
+        if later and self._overlaps(restated, changes):
             return None
         return None if self._store.why_not({**changes, kept.name: restated}) else restated
 

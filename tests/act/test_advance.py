@@ -221,6 +221,30 @@ def test_from_its_entry_to_its_end() -> None:
     case.run(test)
 
 
+def test_after_a_clock_that_stepped_ahead_and_back_it_is_as_if_it_never_had() -> None:
+    case = Case()
+    case.ask(big=BIG)
+
+    async def test(instance: Instance) -> None:
+        world = instance.world
+        await instance.turn(times=3)
+        case.passed += 6.0
+        world.now, world.wall = 1000.0 + case.passed, WALL + case.passed + 86_400.0
+        await instance.controller.turn()
+        assert (instance.phase(), instance.count("missed")) == ("ended", 1)
+        await instance.turn(40.0, times=3)
+        assert (instance.phase(), len(instance.held())) == ("ready", 2)
+        world.pod("intruder", 8, min(instance.held()))
+        await instance.turn()
+        assert instance.phase() != "ready"
+        world.gone("intruder")
+        await instance.turn(40.0, times=2)
+        await instance.turn(600.0)
+        assert (instance.phase(), instance.count("on-time")) == ("in-use", 1)
+
+    case.run(test)
+
+
 @pytest.mark.parametrize("at", range(5))
 def test_a_restart_in_each_phase_changes_nothing(at: int) -> None:
     """Another instance takes over after each phase: the place stays, and the date counts once."""
